@@ -1,0 +1,184 @@
+"""A chunk in memory: three regions (rows; targets and weights; state) seen through NumPy views.
+
+The views may lie over one contiguous byte range (an arena slot, a chunk file: see `layout`) or over memory of the
+caller (in-process `fit` with one task wraps it without a copy). Solvers cannot tell the difference.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from chicle_elastic.errors import UsageError
+from chicle_elastic.ids import ChunkId
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+Array: TypeAlias = npt.NDArray[Any]
+
+VALUE_DTYPES = ("float32", "float64", "uint8")
+"""dtypes of features; uint8 is for dense rows only (images stay bytes until a batch is gathered)."""
+INDEX_DTYPES = ("int32", "int64")
+TARGET_DTYPES = ("int32", "float32", "float64")
+WEIGHT_DTYPES = ("float32", "float64")
+STATE_DTYPES = ("float32", "float64", "int32", "uint8")
+
+
+@dataclass(frozen=True, slots=True)
+class CsrRows:
+    """Rows of a CSR matrix that need not start at 0, so that a slice of the caller's matrix is a view.
+
+    Row `i` has the columns `indices[indptr[i]:indptr[i + 1]]` and the same range of `values`.
+
+    Attributes:
+        indptr: ndarray of shape (num_rows + 1,), int32 or int64; `indptr[0]` may be > 0.
+        indices: ndarray of shape (>= indptr[-1],), int32 or int64; strictly ascending within a row.
+        values: ndarray of the shape of `indices`, float32 or float64.
+        num_features: Number of columns.
+    """
+
+    indptr: Array
+    indices: Array
+    values: Array
+    num_features: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(num_rows, num_features)."""
+        return len(self.indptr) - 1, self.num_features
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """dtype of `values`."""
+        return self.values.dtype
+
+    @property
+    def num_nonzeros(self) -> int:
+        """Stored entries of these rows (not of the arrays behind them)."""
+        return int(self.indptr[-1]) - int(self.indptr[0])
+
+    def to_scipy(self) -> "csr_matrix":
+        """These rows as a `scipy.sparse.csr_matrix`; indices and values are shared where they start at 0."""
+        from scipy.sparse import csr_matrix
+
+        start, stop = int(self.indptr[0]), int(self.indptr[-1])
+        return csr_matrix(
+            (self.values[start:stop], self.indices[start:stop], self.indptr - self.indptr[0]), shape=self.shape
+        )
+
+
+Rows: TypeAlias = "Array | CsrRows"
+"""Dense rows (ndarray of shape (num_rows, num_features), C-contiguous) or CSR rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpec:
+    """Shape of the per-sample state that a trainer keeps in its chunks.
+
+    Attributes:
+        outputs: Models trained at once over the same rows (one-vs-rest classes), >= 1; 0 together with `width` 0
+            means that there is no state.
+        width: Values per sample and output, e.g. 1 for CoCoA's dual.
+        dtype: One of `STATE_DTYPES`.
+    """
+
+    outputs: int = 0
+    width: int = 0
+    dtype: Literal["float32", "float64", "int32", "uint8"] = "float64"
+
+    def __post_init__(self) -> None:
+        if self.outputs < 0 or self.width < 0 or self.dtype not in STATE_DTYPES:
+            raise UsageError(
+                f"a state of outputs={self.outputs}, width={self.width}, dtype={self.dtype!r} cannot be; counts must "
+                f"be >= 0 and the dtype one of {STATE_DTYPES}"
+            )
+
+    def shape(self, num_rows: int) -> tuple[int, int, int]:
+        """Shape of the state array of a chunk of `num_rows` samples."""
+        return num_rows, self.outputs, self.width
+
+    def size_bytes(self, num_rows: int) -> int:
+        """Bytes of the state array of a chunk of `num_rows` samples."""
+        return num_rows * self.outputs * self.width * np.dtype(self.dtype).itemsize
+
+    def zeros(self, num_rows: int) -> Array:
+        """Fresh state of `num_rows` samples."""
+        return np.zeros(self.shape(num_rows), dtype=self.dtype)
+
+
+NO_STATE = StateSpec()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSchema:
+    """What all chunks of one data set have in common; trainers build their model from it.
+
+    Attributes:
+        kind: "dense" or "csr".
+        dtype: dtype of the features, one of `VALUE_DTYPES`.
+        num_rows: Samples in the whole data set.
+        num_features: Columns.
+        target_dtype: One of `TARGET_DTYPES`.
+        num_classes: Number of class codes where targets are codes 0 .. num_classes - 1; 0 for real-valued targets.
+        has_weights: Whether chunks hold a weight per sample.
+        sample_shape: Shape of one sample where it is not flat, e.g. (3, 32, 32); its product is `num_features`.
+    """
+
+    kind: Literal["dense", "csr"]
+    dtype: str
+    num_rows: int
+    num_features: int
+    target_dtype: str
+    num_classes: int = 0
+    has_weights: bool = False
+    sample_shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """An indivisible, movable piece of training data together with its per-sample state.
+
+    Attributes:
+        id: Its number in the data set.
+        rows: Features: ndarray of shape (num_rows, num_features), or `CsrRows`.
+        targets: ndarray of shape (num_rows,), one of `TARGET_DTYPES`; class codes or real values.
+        weights: Sample weights, ndarray of shape (num_rows,), or None.
+        row_ids: Global row numbers, ndarray of shape (num_rows,), int64: row `i` of this chunk is row `row_ids[i]`
+            of the data set that it was cut from.
+        state: Per-sample state, ndarray of shape (num_rows, outputs, width). Solvers write it in place.
+    """
+
+    id: ChunkId
+    rows: Rows
+    targets: Array
+    row_ids: Array
+    state: Array
+    weights: Array | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Samples in this chunk."""
+        return int(self.rows.shape[0])
+
+    @property
+    def num_features(self) -> int:
+        """Columns of this chunk."""
+        return int(self.rows.shape[1])
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the rows are CSR."""
+        return isinstance(self.rows, CsrRows)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the views (an encoded chunk is a little larger: header and padding)."""
+        if isinstance(self.rows, CsrRows):
+            entry_bytes = self.rows.indices.itemsize + self.rows.values.itemsize
+            rows_bytes = self.rows.indptr.nbytes + self.rows.num_nonzeros * entry_bytes
+        else:
+            rows_bytes = self.rows.nbytes
+        weights_bytes = 0 if self.weights is None else self.weights.nbytes
+        return rows_bytes + self.targets.nbytes + weights_bytes + self.row_ids.nbytes + self.state.nbytes

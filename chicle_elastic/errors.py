@@ -1,0 +1,46 @@
+"""The one exception tree of Chicle.
+
+Every message says what, where (file, line, chunk, node), with which values, and what to do next. Three families
+matter to a caller: *our* misuse (`UsageError`, `ContractError`), *data* that cannot be used (`DataError`,
+`ChunkCorruptError`), and *resources or peers* that fail (`CapacityError`, `ProtocolError`).
+"""
+
+
+class ChicleError(Exception):
+    """Base of everything that Chicle raises on purpose."""
+
+
+class UsageError(ChicleError, ValueError):
+    """An argument or a combination of arguments that cannot work; the message names the argument and its values."""
+
+
+class DataError(ChicleError, ValueError):
+    """Input data that cannot be used: the message names the file and the line, row or column."""
+
+
+class ChunkCorruptError(DataError):
+    """Bytes that are not the chunk they claim to be: truncated, bit-flipped, or of an unknown version."""
+
+
+class CapacityError(ChicleError, MemoryError):
+    """The data does not fit where it has to go; the message has both figures."""
+
+
+class ContractError(ChicleError, RuntimeError):
+    """A solver or policy broke the contract of DESIGN 2: it touched, skipped or repeated a chunk."""
+
+
+class ProtocolError(ChicleError, RuntimeError):
+    """A peer or a recorded stream said something that the protocol does not allow."""
+
+
+class MissingExtraError(ChicleError, ImportError):
+    """An optional part is not installed; the message names the extra to install."""
+
+    @classmethod
+    def for_package(cls, package: str, *, extra: str, purpose: str) -> "MissingExtraError":
+        """Build the one message that every optional import uses."""
+        return cls(
+            f"{purpose} needs the package {package!r}, which is not installed; "
+            f"install it with: pip install 'chicle-elastic[{extra}]'"
+        )

@@ -1,0 +1,250 @@
+"""The public pair: a `Trainer` owns the model, one `Solver` per uni-task improves it on the chunks of its node.
+
+Theory of operation. An iteration is one lap: every task solves on its local chunks, the updates are summed, the
+trainer merges the sum into the model. Between two iterations lies the boundary, where the scheduler owns every chunk.
+
+    attach(added, removed)      boundary     the solver is told what is local now; it must not read yet
+    solve(model, budget)        iteration    may read all local rows and write their state; returns an Update
+    merge(model, sum, weight)   boundary     the trainer sees the sum of `weight * delta`, never the parts
+    verdict(report)             boundary     go on, certify, or stop
+    recover(model)              iteration    the solver's part of a model rebuilt from state alone
+    evaluate(model)             iteration    sums of local metrics at a fixed model
+
+`recover` serves two ends: after a crash it makes model and state consistent again, and before a certificate it removes
+rounding drift. A certificate is therefore `recover` on all tasks, `rebuild`, `evaluate` on all tasks, `verdict`.
+
+The model is one flat float64 vector, so that one all-reduce carries it whatever the algorithm.
+Invariant: the same objects run in process and on a cluster; nothing here knows sockets, clocks of the machine or torch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+import numpy as np
+
+from chicle_elastic.chunks.views import NO_STATE, Array, DataSchema, StateSpec
+from chicle_elastic.clock import Clock
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.local_chunk import LocalChunk
+
+
+class StopFlag:
+    """One byte of memory that asks a solver to return early; kernels poll it without the GIL.
+
+    Args:
+        memory: ndarray of shape (1,), uint8, to use (shared memory, say); by default its own.
+    """
+
+    def __init__(self, memory: Array | None = None) -> None:
+        self.memory: Array = np.zeros(1, dtype=np.uint8) if memory is None else memory
+
+    def set(self) -> None:
+        """Ask the solver to return at its next look, with what it has."""
+        self.memory[0] = 1
+
+    def clear(self) -> None:
+        """Take the request back before the next iteration."""
+        self.memory[0] = 0
+
+    def is_set(self) -> bool:
+        """Whether the solver should return."""
+        return bool(self.memory[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How much a solver may do in one iteration. Partial work is valid work.
+
+    Attributes:
+        samples: Samples to process; by default (None) every local sample once.
+        deadline_s: Instant of `clock` at which to return; None for no deadline.
+        stop: Set from outside to end the iteration early.
+        clock: The clock that `deadline_s` is read on.
+        num_tasks: Tasks in this round, K; CoCoA's sigma' comes from it.
+        iteration: Number of this iteration, from 1.
+    """
+
+    clock: Clock
+    num_tasks: int
+    iteration: int
+    samples: int | None = None
+    deadline_s: float | None = None
+    stop: StopFlag = field(default_factory=StopFlag)
+
+    def is_spent(self) -> bool:
+        """Whether the stop flag is set or the deadline has passed."""
+        return self.stop.is_set() or (self.deadline_s is not None and self.clock.now() >= self.deadline_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What a solver returns.
+
+    Attributes:
+        delta: Change of the model, ndarray of the model's shape, float64.
+        samples: Samples processed.
+        weight: Factor of `delta` in the sum that the trainer merges: the samples processed for an averaging trainer,
+            1 for one that adds.
+        metrics: Local sums, by the names in `Trainer.metrics`; missing names count as 0.
+        is_partial: The budget ended the work early; rows may be left over.
+    """
+
+    delta: Array
+    samples: int
+    weight: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    is_partial: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message between tasks, trainer and policies: JSON values, never pickled objects.
+
+    Attributes:
+        sender: Name of the task, or "trainer".
+        payload: None, bool, int, float, str, list or dict of these.
+    """
+
+    sender: str
+    payload: Any
+
+
+class Context(Protocol):
+    """What the runtime offers a solver or trainer, at any time and not only at boundaries."""
+
+    @property
+    def name(self) -> str:
+        """Name of this party: the node of a task, or "trainer"."""
+        ...
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Seeded generator of this party."""
+        ...
+
+    def send(self, to: str, payload: Any) -> None:
+        """Send `payload` (JSON values) to a task by name, to "trainer", or to "*" (everyone else)."""
+        ...
+
+    def receive(self) -> Message | None:
+        """The next message, or None when there is none."""
+        ...
+
+
+class Solver(ABC):
+    """Improves the model on the chunks of one node. One per uni-task, built by `Trainer.solver`."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self.chunks: dict[ChunkId, LocalChunk] = {}
+
+    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
+        """Learn what is local from now on. Called at a boundary: reading a chunk here is a breach of contract."""
+        for chunk_id in removed:
+            del self.chunks[chunk_id]
+        for chunk in added:
+            self.chunks[chunk.id] = chunk
+
+    @abstractmethod
+    def solve(self, model: Array, budget: Budget) -> Update:
+        """Improve `model` (not to be written) on the local chunks within `budget`."""
+
+    def recover(self, model: Array) -> Array:
+        """This node's part of a model rebuilt from chunk state alone; parts are summed, then `Trainer.rebuild`.
+
+        A solver without state of its own returns zeros: its trainer keeps the model.
+        """
+        return np.zeros_like(model)
+
+    def evaluate(self, model: Array) -> Mapping[str, float]:
+        """Local sums at a fixed model, by the names in `Trainer.metrics`."""
+        return {}
+
+    def close(self) -> None:
+        """Release threads and buffers; called once, after the last iteration."""
+
+
+class Action(Enum):
+    """What a trainer wants next."""
+
+    GO_ON = "go on"
+    CERTIFY = "certify"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A trainer's decision, with its reason."""
+
+    action: Action
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What the trainer's verdict is based on.
+
+    Attributes:
+        iteration: Iterations merged so far.
+        epochs: Passes over the data so far (samples processed / samples in the data set).
+        samples: Samples processed in this iteration by all tasks.
+        num_tasks: Tasks in this iteration.
+        metrics: Sums over the tasks; of `solve` after an iteration, of `evaluate` after a certification pass.
+        is_certificate: The metrics were evaluated at a model rebuilt from the state.
+        is_complete: No chunk was missing; without that nothing is certified (DESIGN 6).
+        max_iterations: Iterations the caller allows.
+    """
+
+    iteration: int
+    epochs: float
+    samples: int
+    num_tasks: int
+    metrics: Mapping[str, float]
+    is_certificate: bool
+    is_complete: bool = True
+    max_iterations: int
+
+
+class Trainer(ABC):
+    """Owns the model and how updates merge. A value: small, with JSON-able fields, so that it can travel."""
+
+    metrics: tuple[str, ...] = ()
+    """Names of the sums that solvers report; fixed, because they ride in the iteration's one all-reduce."""
+
+    @abstractmethod
+    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
+        """The first model: ndarray of shape (num_parameters,), float64."""
+
+    @abstractmethod
+    def solver(self, ctx: Context) -> Solver:
+        """A new solver for one uni-task."""
+
+    @abstractmethod
+    def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
+        """The next model from the sum over tasks of `weight * delta`. Called only when `total_weight` > 0."""
+
+    def state(self, schema: DataSchema) -> StateSpec:
+        """Per-sample state that chunks carry for this trainer; by default none."""
+        return NO_STATE
+
+    def rebuild(self, model: Array, contribution: Array) -> Array:
+        """The model made of the summed `Solver.recover` parts; by default the model is kept."""
+        return model
+
+    def verdict(self, report: Report) -> Verdict:
+        """Go on, certify or stop. By default: go on until the caller's iterations are used up."""
+        return Verdict(action=Action.GO_ON)
+
+    def parallelism(self, num_tasks: int) -> int:
+        """Level of data parallelism for `num_tasks` tasks (DESIGN 2.5); the default is the lowest."""
+        return num_tasks
+
+    def objective(self, report: Report) -> Mapping[str, float]:
+        """Named figures to show for a report, e.g. {"objective": ..., "gap": ...}; by default the metrics."""
+        return dict(report.metrics)
+
+
+SolverFactory = Callable[[Context], Solver]
