@@ -13,7 +13,7 @@ trainer merges the sum into the model. Between two iterations lies the boundary,
 `recover` serves two ends: after a crash it makes model and state consistent again, and before a certificate it removes
 rounding drift. A certificate is therefore `recover` on all tasks, `rebuild`, `evaluate` on all tasks, `verdict`.
 
-The model is one flat float64 vector, so that one all-reduce carries it whatever the algorithm.
+The model is one flat vector (float64 or float32), so that one all-reduce carries it whatever the algorithm.
 Invariant: the same objects run in process and on a cluster; nothing here knows sockets, clocks of the machine or torch.
 """
 
@@ -84,7 +84,7 @@ class Update:
     """What a solver returns.
 
     Attributes:
-        delta: Change of the model, ndarray of the model's shape, float64.
+        delta: Change of the model, ndarray of the model's shape and dtype.
         samples: Samples processed.
         weight: Factor of `delta` in the sum that the trainer merges: the samples processed for an averaging trainer,
             1 for one that adds.
@@ -163,7 +163,7 @@ class Solver(ABC):
         """Local sums at a fixed model, by the names in `Trainer.metrics`."""
         return {}
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most solvers hold nothing to release
         """Release threads and buffers; called once, after the last iteration."""
 
 
@@ -216,7 +216,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
-        """The first model: ndarray of shape (num_parameters,), float64."""
+        """The first model: ndarray of shape (num_parameters,), float64 or float32."""
 
     @abstractmethod
     def solver(self, ctx: Context) -> Solver:

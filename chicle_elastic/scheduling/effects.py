@@ -1,0 +1,115 @@
+"""What to do, in the imperative: everything that a shell ever performs for the scheduler."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from chicle_elastic.ids import ChunkId, NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormRound:
+    """Agree on a new round of these members, then say `RoundFormed`."""
+
+    round: int
+    members: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadChunk:
+    """Get a chunk from its source into the memory of a node; say `ChunkLoaded` or `LoadFailed`."""
+
+    chunk: ChunkId
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyChunk:
+    """Copy a chunk with its state; say `ChunkCopied` (verified) or `CopyFailed`. The source keeps it."""
+
+    chunk: ChunkId
+    source: NodeId
+    target: NodeId
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitChunk:
+    """From now on `target` owns the chunk; the copy at `source` is void."""
+
+    chunk: ChunkId
+    source: NodeId
+    target: NodeId
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeChunk:
+    """Give back the slot of a chunk that `node` holds and does not own; say `ChunkFreed`."""
+
+    chunk: ChunkId
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachChunks:
+    """Tell the task of `node` which chunks were added and removed since it was told last."""
+
+    node: NodeId
+    added: tuple[ChunkId, ...]
+    removed: tuple[ChunkId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartIteration:
+    """Let every member solve; then merge and say `IterationFinished`, or `IterationAborted`.
+
+    Attributes:
+        is_complete: False while chunks are missing (after a crash): the objective is partial, nothing is certified.
+    """
+
+    round: int
+    iteration: int
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseNode:
+    """The node under notice owns nothing any more: it may go."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseJob:
+    """Nothing can be computed until something changes; the reason has the figures."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishJob:
+    """The job is over; every node may go."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """A line for a person: a decision with its reason, or an event that was ignored and why."""
+
+    text: str
+
+
+Effect: TypeAlias = (
+    FormRound
+    | LoadChunk
+    | CopyChunk
+    | CommitChunk
+    | FreeChunk
+    | AttachChunks
+    | StartIteration
+    | ReleaseNode
+    | PauseJob
+    | FinishJob
+    | Log
+)

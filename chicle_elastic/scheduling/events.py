@@ -1,0 +1,183 @@
+"""What happened, in the past tense: everything that the scheduler ever learns.
+
+A recorded stream of these is a whole job: replaying it gives the same effects (`story`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.values import ChunkInfo, StateVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunksDeclared:
+    """The data set of the job is known. Comes once, first."""
+
+    chunks: tuple[ChunkInfo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJoined:
+    """A node is hot and asks to take part; it gets chunks after the current iteration.
+
+    Attributes:
+        node: Its name.
+        capacity_bytes: Memory for chunks; None where memory is not accounted (in process).
+        weight: Share of the samples it should hold relative to the others, > 0.
+    """
+
+    node: NodeId
+    capacity_bytes: int | None = None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveNoticed:
+    """A node will be taken away: its chunks are handed over at the next boundary. Idempotent."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost:
+    """A node is gone without notice, and everything it held with it."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFormed:
+    """The members of a new round are agreed upon (in a cluster: by torchrun's rendezvous)."""
+
+    round: int
+    members: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryReported:
+    """What a node really holds, told at each new round; it wins over the book."""
+
+    node: NodeId
+    chunks: Mapping[ChunkId, StateVersion]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkLoaded:
+    """A node holds a chunk from its source, with fresh state."""
+
+    chunk: ChunkId
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadFailed:
+    """A node could not get a chunk from its source."""
+
+    chunk: ChunkId
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkCopied:
+    """The target holds a verified copy; the source still owns the chunk until the commit."""
+
+    chunk: ChunkId
+    source: NodeId
+    target: NodeId
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyFailed:
+    """A copy did not arrive whole; the source still owns the chunk."""
+
+    chunk: ChunkId
+    source: NodeId
+    target: NodeId
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkFreed:
+    """A node has given back the slot of a chunk it no longer owns."""
+
+    chunk: ChunkId
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """What one task says of its iteration (a part of `IterationFinished`).
+
+    Attributes:
+        samples: Samples it processed.
+        duration_s: Seconds it computed.
+    """
+
+    samples: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationFinished:
+    """All tasks of the round have finished an iteration and its update is merged: the boundary begins."""
+
+    round: int
+    iteration: int
+    reports: Mapping[NodeId, TaskReport]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationAborted:
+    """An iteration ended without a merge, because a member was lost: the boundary begins, the model is the old one."""
+
+    round: int
+    iteration: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDecided:
+    """A policy wants chunks moved at the next boundary; ignored when `generation` is not the current round.
+
+    Attributes:
+        policy: Its name.
+        generation: Round whose observations it saw.
+        moves: Number of chunks to move, by (source, target).
+        reason: In words, for the log.
+    """
+
+    policy: str
+    generation: int
+    moves: Mapping[tuple[NodeId, NodeId], int]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """The trainer, the user or a limit ends the job at the next boundary."""
+
+    reason: str
+
+
+Event: TypeAlias = (
+    ChunksDeclared
+    | NodeJoined
+    | LeaveNoticed
+    | NodeLost
+    | RoundFormed
+    | InventoryReported
+    | ChunkLoaded
+    | LoadFailed
+    | ChunkCopied
+    | CopyFailed
+    | ChunkFreed
+    | IterationFinished
+    | IterationAborted
+    | PolicyDecided
+    | StopRequested
+)
