@@ -1,0 +1,1 @@
+"""Floor 3: watching a job: its history, TensorBoard, and pictures of the chunks moving."""

@@ -1,0 +1,186 @@
+"""What is kept of each iteration: the records that `history_`, TensorBoard and the pictures are made of.
+
+Records are for people and plots. What the scheduler learns are events (`chicle_elastic.scheduling.events`).
+"""
+
+import html
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from chicle_elastic.errors import UsageError
+
+Column: TypeAlias = npt.NDArray[Any]
+
+COUNT_COLUMNS = ("iteration", "num_tasks", "samples")
+FIXED_COLUMNS = ("iteration", "epochs", "time_s", "num_tasks", "samples")
+CHUNKS_PREFIX = "num_chunks."
+EVENTS_COLUMN = "events"
+
+NUM_FIRST_SHOWN = 3
+NUM_LAST_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationRecord:
+    """One iteration and the boundary before it.
+
+    Attributes:
+        iteration: Its number, from 1.
+        epochs: Passes over the data so far, this iteration included.
+        time_s: Seconds since the start of the job, at the end of the iteration.
+        num_tasks: Tasks that took part.
+        num_chunks: Chunks that each of these tasks held, by name of the task.
+        samples: Samples processed in this iteration by all tasks.
+        figures: What the trainer says of the model, e.g. {"objective": 0.31, "duality_gap": 2e-4}. An iteration
+            without a certificate simply has no gap.
+        events: What was decided or happened at the boundary before it, each with its reason, in plain words.
+    """
+
+    iteration: int
+    epochs: float
+    time_s: float
+    num_tasks: int
+    samples: int
+    num_chunks: Mapping[str, int] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)
+    events: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Plain copies: a record must not change when its maker goes on, and must pickle.
+        num_chunks = {str(task): int(count) for task, count in self.num_chunks.items()}
+        figures = {str(name): float(figure) for name, figure in self.figures.items()}
+        taken = [
+            name for name in figures if name in FIXED_COLUMNS or name == EVENTS_COLUMN or name.startswith(CHUNKS_PREFIX)
+        ]
+        if taken:
+            raise UsageError(
+                f"figures named {taken} would hide columns of the history; rename them in Trainer.figures (taken are "
+                f"{FIXED_COLUMNS}, {EVENTS_COLUMN!r} and names that begin with {CHUNKS_PREFIX!r})"
+            )
+        object.__setattr__(self, "num_chunks", num_chunks)
+        object.__setattr__(self, "figures", figures)
+        object.__setattr__(self, "events", tuple(self.events))
+
+
+class History(Sequence[IterationRecord]):
+    """The records of a job, oldest first: a sequence with access by column.
+
+    `history[-1].figures["duality_gap"]`, `history.column("duality_gap")`, `pandas.DataFrame(history.to_dict())`.
+
+    Args:
+        records: Records to begin with.
+    """
+
+    def __init__(self, records: Iterable[IterationRecord] = ()) -> None:
+        self._records = list(records)
+
+    def append(self, record: IterationRecord) -> None:
+        """Add the record of the latest iteration."""
+        self._records.append(record)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, index: int) -> IterationRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> "History": ...
+    def __getitem__(self, index: int | slice) -> "IterationRecord | History":
+        if isinstance(index, slice):
+            return History(self._records[index])
+        return self._records[index]
+
+    def __iter__(self) -> Iterator[IterationRecord]:
+        return iter(self._records)
+
+    def __eq__(self, other: object) -> bool:
+        return self._records == other._records if isinstance(other, History) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of all tasks that ever held chunks, in the order in which they appeared."""
+        return tuple(dict.fromkeys(task for record in self._records for task in record.num_chunks))
+
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """Names of all figures, in the order in which they appeared."""
+        return tuple(dict.fromkeys(name for record in self._records for name in record.figures))
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names that `column` takes: fixed ones, figures, `num_chunks.TASK` of every task, and `events`."""
+        chunk_columns = tuple(CHUNKS_PREFIX + task for task in self.tasks)
+        return (*FIXED_COLUMNS, *self.figure_names, *chunk_columns, EVENTS_COLUMN)
+
+    def column(self, name: str) -> Column:
+        """One value of every record.
+
+        Args:
+            name: One of `column_names`.
+
+        Returns:
+            ndarray of shape (len(self),). Counts are int64 (a task that did not take part holds 0 chunks), figures
+            float64 (NaN where a record has none), `events` are strings joined by "; ".
+
+        Raises:
+            UsageError: No record has such a column.
+        """
+        if name in COUNT_COLUMNS:
+            return np.array([getattr(record, name) for record in self._records], dtype=np.int64)
+        if name in FIXED_COLUMNS:
+            return np.array([getattr(record, name) for record in self._records], dtype=np.float64)
+        if name == EVENTS_COLUMN:
+            return np.array(["; ".join(record.events) for record in self._records], dtype=object)
+        if name.removeprefix(CHUNKS_PREFIX) in self.tasks and name.startswith(CHUNKS_PREFIX):
+            task = name.removeprefix(CHUNKS_PREFIX)
+            return np.array([record.num_chunks.get(task, 0) for record in self._records], dtype=np.int64)
+        if name in self.figure_names:
+            return np.array([record.figures.get(name, np.nan) for record in self._records], dtype=np.float64)
+        raise UsageError(f"the history has no column {name!r}; it has {', '.join(self.column_names)}")
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Every column as a list of Python values, for `pandas.DataFrame(history.to_dict())` or JSON."""
+        return {name: self.column(name).tolist() for name in self.column_names}
+
+    def __repr__(self) -> str:
+        if not self._records:
+            return "History(no iterations)"
+        counts = self.column("num_tasks")
+        tasks = f"{counts.min()} to {counts.max()} tasks" if counts.min() != counts.max() else f"{counts[0]} tasks"
+        last = self._records[-1]
+        figures = "".join(f", {name}={figure:.4g}" for name, figure in last.figures.items())
+        return f"History({len(self)} iterations, {tasks}, {last.epochs:.4g} epochs, {last.time_s:.4g} s{figures})"
+
+    def _repr_html_(self) -> str:
+        """A table of the first and last records, for notebooks."""
+        names = (*FIXED_COLUMNS, *self.figure_names, EVENTS_COLUMN)
+        columns = {name: self.column(name) for name in names}
+        shown = list(range(len(self)))
+        gap_at = None
+        if len(shown) > NUM_FIRST_SHOWN + NUM_LAST_SHOWN + 1:
+            shown = shown[:NUM_FIRST_SHOWN] + shown[-NUM_LAST_SHOWN:]
+            gap_at = shown[NUM_FIRST_SHOWN]
+        lines = ["<table>", f"<caption>{html.escape(repr(self))}</caption>", "<thead><tr>"]
+        lines += [f"<th>{html.escape(name)}</th>" for name in names]
+        lines.append("</tr></thead><tbody>")
+        for row in shown:
+            if row == gap_at:
+                num_hidden = len(self) - NUM_FIRST_SHOWN - NUM_LAST_SHOWN
+                lines.append(f'<tr><td colspan="{len(names)}">{num_hidden} more iterations</td></tr>')
+            cells = "".join(f"<td>{html.escape(_cell(columns[name][row]))}</td>" for name in names)
+            lines.append(f"<tr>{cells}</tr>")
+        lines.append("</tbody></table>")
+        return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    """Short text of a table cell; nothing for a figure that the iteration has not."""
+    if isinstance(value, float):
+        return "" if np.isnan(value) else f"{value:.4g}"
+    return str(value)

@@ -1,0 +1,138 @@
+"""What the environment says, read here and nowhere else (STYLE rule 11: argument, then environment, then default).
+
+CHICLE_CACHE_DIR      folder for compiled kernels; default: the user's cache folder / "chicle"
+LOKY_MAX_CPU_COUNT    joblib's limit on the cores of this process
+OMP_NUM_THREADS       scikit-learn's limit on threads; joblib sets it in its worker processes, so that
+                      GridSearchCV(n_jobs=2) does not start twice the threads that the machine has
+"""
+
+import atexit
+import functools
+import math
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from chicle_elastic.cgroups import PROC_SELF, cpu_quota
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of this process that are nobody's argument.
+
+    Attributes:
+        cache_dir: Folder for what can be computed again, such as compiled kernels; None when the user has no home.
+    """
+
+    cache_dir: Path | None = None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> "Settings":
+        """Read the settings from `environ`, by default the environment of this process."""
+        environ = os.environ if environ is None else environ
+        chosen = environ.get("CHICLE_CACHE_DIR")
+        if chosen:
+            return cls(cache_dir=Path(chosen).absolute())
+        user_cache_dir = _user_cache_dir(environ)
+        return cls(cache_dir=None if user_cache_dir is None else user_cache_dir / "chicle")
+
+    def kernel_cache_dir(self) -> Path:
+        """A folder that exists and can be written, for compiled kernels.
+
+        It lies in `cache_dir`; where that cannot be written (a read-only home), in a folder under the system's
+        temporary one that only this user can read or write. Never an error: without a cache, kernels still compile.
+        """
+        if self.cache_dir is not None and _can_write(kernels := self.cache_dir / "kernels"):
+            return kernels
+        shared = Path(tempfile.gettempdir()) / f"chicle-cache-{_user_tag()}"
+        return shared if _is_private(shared) else _folder_of_this_process()
+
+
+def available_cores(environ: Mapping[str, str] | None = None, *, proc: Path = PROC_SELF) -> int:
+    """Cores that this process may keep busy; the default of `n_threads`.
+
+    The least of: the machine's cores, the affinity of this process, the CPU quota of its control groups (rounded up,
+    as joblib does), and joblib's and OpenMP's limits in the environment. Limits that are not a positive number are
+    left to their owners to complain about.
+
+    Args:
+        environ: Environment to read, by default that of this process.
+        proc: Folder with the process's `cgroup` and `mountinfo`.
+
+    Returns:
+        At least 1.
+    """
+    environ = os.environ if environ is None else environ
+    limits = [os.cpu_count() or 1]
+    if sys.platform == "linux":
+        limits.append(len(os.sched_getaffinity(0)))
+    quota = cpu_quota(proc)
+    if quota is not None:
+        limits.append(math.ceil(quota))
+    for name in ("LOKY_MAX_CPU_COUNT", "OMP_NUM_THREADS"):
+        # OpenMP allows a list, one number per level of nesting; the first is the outermost.
+        first = environ.get(name, "").split(",")[0].strip()
+        if first.isdecimal() and int(first) > 0:
+            limits.append(int(first))
+    return max(1, min(limits))
+
+
+def _user_cache_dir(environ: Mapping[str, str]) -> Path | None:
+    """Where programs of this user keep what can be computed again; None when the user has no home."""
+    if sys.platform == "win32":
+        local = environ.get("LOCALAPPDATA")
+        home = environ.get("USERPROFILE")
+        return Path(local) if local else Path(home, "AppData", "Local") if home else None
+    home = environ.get("HOME")
+    if sys.platform == "darwin":
+        return Path(home, "Library", "Caches") if home else None
+    # A relative XDG_CACHE_HOME is invalid and to be ignored (XDG base directory specification).
+    xdg = environ.get("XDG_CACHE_HOME", "")
+    return Path(xdg) if Path(xdg).is_absolute() else Path(home, ".cache") if home else None
+
+
+def _can_write(folder: Path) -> bool:
+    """Create `folder` where it is missing, and try; asking for permissions would miss full and read-only disks."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether `folder` can be written by this user and, on POSIX, by nobody else.
+
+    Cached machine code is executed: a folder that somebody else prepared under a guessable name must not be used.
+    """
+    if not _can_write(folder):
+        return False
+    if sys.platform == "win32":  # the temporary folder itself belongs to the user there
+        return True
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == 0o700
+
+
+def _user_tag() -> str:
+    """Part of a folder name that differs between users."""
+    return "user" if sys.platform == "win32" else str(os.geteuid())
+
+
+@functools.cache
+def _folder_of_this_process() -> Path:
+    """The last resort: a new folder, removed when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="chicle-cache-"))
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # a forked child still uses its parent's
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
