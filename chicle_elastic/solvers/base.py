@@ -6,7 +6,7 @@ trainer merges the sum into the model. Between two iterations lies the boundary,
     attach(added, removed)      boundary     the solver is told what is local now; it must not read yet
     solve(model, budget)        iteration    may read all local rows and write their state; returns an Update
     merge(model, sum, weight)   boundary     the trainer sees the sum of `weight * delta`, never the parts
-    verdict(report)             boundary     go on, certify, or stop
+    verdict(model, report)      boundary     go on, certify, or stop
     recover(model)              iteration    the solver's part of a model rebuilt from state alone
     evaluate(model)             iteration    sums of local metrics at a fixed model
 
@@ -18,7 +18,7 @@ Invariant: the same objects run in process and on a cluster; nothing here knows 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -88,7 +88,7 @@ class Update:
         samples: Samples processed.
         weight: Factor of `delta` in the sum that the trainer merges: the samples processed for an averaging trainer,
             1 for one that adds.
-        metrics: Local sums, by the names in `Trainer.metrics`; missing names count as 0.
+        metrics: Local sums, by the names in `Trainer.metric_names`; missing names count as 0.
         is_partial: The budget ended the work early; rows may be left over.
     """
 
@@ -160,7 +160,7 @@ class Solver(ABC):
         return np.zeros_like(model)
 
     def evaluate(self, model: Array) -> Mapping[str, float]:
-        """Local sums at a fixed model, by the names in `Trainer.metrics`."""
+        """Local sums at a fixed model, by the names in `Trainer.metric_names`."""
         return {}
 
     def close(self) -> None:  # noqa: B027 - most solvers hold nothing to release
@@ -196,6 +196,7 @@ class Report:
         is_certificate: The metrics were evaluated at a model rebuilt from the state.
         is_complete: No chunk was missing; without that nothing is certified (DESIGN 6).
         max_iterations: Iterations the caller allows.
+        last_certificate: Iteration after which the last certification pass ran; 0 for none yet.
     """
 
     iteration: int
@@ -204,15 +205,13 @@ class Report:
     num_tasks: int
     metrics: Mapping[str, float]
     is_certificate: bool
-    is_complete: bool = True
     max_iterations: int
+    is_complete: bool = True
+    last_certificate: int = 0
 
 
 class Trainer(ABC):
     """Owns the model and how updates merge. A value: small, with JSON-able fields, so that it can travel."""
-
-    metrics: tuple[str, ...] = ()
-    """Names of the sums that solvers report; fixed, because they ride in the iteration's one all-reduce."""
 
     @abstractmethod
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
@@ -226,6 +225,10 @@ class Trainer(ABC):
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         """The next model from the sum over tasks of `weight * delta`. Called only when `total_weight` > 0."""
 
+    def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
+        """Names of the sums that solvers report; fixed, because they ride in the iteration's one all-reduce."""
+        return ()
+
     def state(self, schema: DataSchema) -> StateSpec:
         """Per-sample state that chunks carry for this trainer; by default none."""
         return NO_STATE
@@ -234,17 +237,18 @@ class Trainer(ABC):
         """The model made of the summed `Solver.recover` parts; by default the model is kept."""
         return model
 
-    def verdict(self, report: Report) -> Verdict:
+    def verdict(self, model: Array, report: Report) -> Verdict:
         """Go on, certify or stop. By default: go on until the caller's iterations are used up."""
         return Verdict(action=Action.GO_ON)
+
+    def converse(self, ctx: Context) -> None:
+        """Read messages of solvers and answer; called before every merge. By default messages are left alone."""
+        return
 
     def parallelism(self, num_tasks: int) -> int:
         """Level of data parallelism for `num_tasks` tasks (DESIGN 2.5); the default is the lowest."""
         return num_tasks
 
-    def objective(self, report: Report) -> Mapping[str, float]:
+    def figures(self, model: Array, report: Report) -> Mapping[str, float]:
         """Named figures to show for a report, e.g. {"objective": ..., "gap": ...}; by default the metrics."""
         return dict(report.metrics)
-
-
-SolverFactory = Callable[[Context], Solver]

@@ -1,0 +1,305 @@
+"""The in-process runtime: K uni-tasks in this process, driven by the same scheduler as a cluster.
+
+It touches no torch, no fork, no socket and no shared memory, so it runs wherever NumPy does. With one task it is the
+plain way to fit on one machine. With several it *emulates* a cluster, tasks one after the other: what is measured in
+iterations and epochs is what a cluster would show, what is measured in seconds is not.
+
+Shell of the scheduler: `_Shell.run` feeds one event at a time and performs the effects in order; every method that
+performs one is named after it. Nothing is decided here.
+"""
+
+import dataclasses
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.sources import ChunkSource
+from chicle_elastic.chunks.views import Array, StateSpec
+from chicle_elastic.clock import Clock, MonotonicClock
+from chicle_elastic.errors import CapacityError, UsageError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.monitoring.records import History, IterationRecord
+from chicle_elastic.runtime.job import Job, Outcome
+from chicle_elastic.runtime.task import TRAINER, LocalContext, Mailboxes, UniTask
+from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings
+from chicle_elastic.solvers.base import Action, Budget, Report, Update, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InProcess:
+    """Run a job in this process.
+
+    Args:
+        num_tasks: Uni-tasks at the start, >= 1.
+        changes: Membership changes to emulate: pairs (iteration, num_tasks), both >= 1; after that iteration tasks
+            join or leave (the newest leave first) until there are `num_tasks`.
+    """
+
+    num_tasks: int = 1
+    changes: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        counts = [self.num_tasks, *(number for change in self.changes for number in change)]
+        if any(len(change) != 2 for change in self.changes) or any(
+            isinstance(count, bool) or not isinstance(count, int) or count < 1 for count in counts
+        ):
+            raise UsageError(
+                f"InProcess needs num_tasks >= 1 and changes as pairs (iteration, num_tasks) of integers >= 1, got "
+                f"num_tasks={self.num_tasks!r}, changes={self.changes!r}"
+            )
+
+    def most_tasks(self) -> int:
+        """Largest number of tasks there will be; chunks are cut so that each of these has some."""
+        return max(self.num_tasks, *(number for _, number in self.changes)) if self.changes else self.num_tasks
+
+    def run(self, job: Job, *, clock: Clock | None = None) -> Outcome:
+        """Run the job to its end, or to the first Ctrl-C.
+
+        Raises:
+            ContractError: The job's solver broke the contract of chunks.
+            CapacityError: The scheduler had to pause the job; in one process nothing would ever resume it.
+        """
+        shell = _Shell(job, clock or MonotonicClock())
+        try:
+            return shell.run(self)
+        finally:
+            shell.close()
+
+
+class _Shell:
+    """Performs the effects of the scheduler for one job."""
+
+    def __init__(self, job: Job, clock: Clock) -> None:
+        self.job = job
+        self.clock = clock
+        self.source: ChunkSource = job.source
+        self.state_spec: StateSpec = job.trainer.state(job.source.schema)
+        self.metric_names = job.trainer.metric_names(job.source.schema)
+        self.scheduler = Scheduler(SchedulerSettings(seed=job.seed))
+        self.mailboxes = Mailboxes()
+        self.context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self.mailboxes)
+        self.tasks: dict[NodeId, UniTask] = {}
+        self.num_joined = 0
+        self.inbox: deque[events.Event] = deque()
+        self.changes: dict[int, int] = {}
+        self.model: Array = job.trainer.init(job.source.schema, self.context.rng)
+        self.certificate: Report | None = None
+        self.last_certificate = 0
+        self.samples = 0
+        self.history = History()
+        self.lines: list[str] = []
+        self.reason: str | None = None
+        self.started_s = clock.now()
+        self.perform: dict[type, Callable[[Any], None]] = {
+            effects.FormRound: self.form_round,
+            effects.LoadChunk: self.load_chunk,
+            effects.CopyChunk: self.copy_chunk,
+            effects.CommitChunk: self.commit_chunk,
+            effects.FreeChunk: self.free_chunk,
+            effects.AttachChunks: self.attach_chunks,
+            effects.StartIteration: self.start_iteration,
+            effects.ReleaseNode: self.release_node,
+            effects.PauseJob: self.pause_job,
+            effects.FinishJob: self.finish_job,
+            effects.Log: self.log,
+        }
+
+    def run(self, runtime: InProcess) -> Outcome:
+        """Feed events until the job is finished."""
+        self.changes = dict(runtime.changes)
+        self.inbox.append(events.ChunksDeclared(chunks=self.source.infos(self.state_spec)))
+        self.resize(runtime.num_tasks)
+        is_interrupted = False
+        try:
+            while self.reason is None:
+                event = self.inbox.popleft()
+                for effect in self.scheduler.handle(event, now=self.clock.now() - self.started_s):
+                    self.perform[type(effect)](effect)
+        except KeyboardInterrupt:
+            # A solver may have been cut off between state and model: only the state is trusted from here on.
+            is_interrupted = True
+            self.reason = "interrupted"
+            self.certify(len(self.history))
+        return Outcome(
+            model=self.model,
+            certificate=self.certificate,
+            history=self.history,
+            reason=self.reason or "",
+            is_interrupted=is_interrupted,
+            state=self.collect_state() if self.job.keep_state else None,
+        )
+
+    def close(self) -> None:
+        """End all tasks."""
+        for task in self.tasks.values():
+            task.close()
+
+    # Effects, in the order of a round.
+
+    def form_round(self, effect: effects.FormRound) -> None:
+        self.inbox.append(events.RoundFormed(round=effect.round, members=effect.members))
+
+    def load_chunk(self, effect: effects.LoadChunk) -> None:
+        chunk = self.source.load(effect.chunk, self.state_spec)
+        if self.job.initial_state is not None:
+            chunk.state[...] = self.job.initial_state[chunk.row_ids]
+        self.tasks[effect.node].hold(chunk)
+        self.inbox.append(events.ChunkLoaded(chunk=effect.chunk, node=effect.node))
+
+    def copy_chunk(self, effect: effects.CopyChunk) -> None:
+        chunk = self.tasks[effect.source].held[effect.chunk]
+        # Rows never change, so the copy may share them; state does, and must not be shared.
+        self.tasks[effect.target].hold(dataclasses.replace(chunk, state=chunk.state.copy()))
+        self.inbox.append(
+            events.ChunkCopied(chunk=effect.chunk, source=effect.source, target=effect.target, round=effect.round)
+        )
+
+    def commit_chunk(self, effect: effects.CommitChunk) -> None:
+        """Nothing to do in one process: the scheduler's book is the only one."""
+
+    def free_chunk(self, effect: effects.FreeChunk) -> None:
+        self.tasks[effect.node].free(effect.chunk)
+        self.inbox.append(events.ChunkFreed(chunk=effect.chunk, node=effect.node))
+
+    def attach_chunks(self, effect: effects.AttachChunks) -> None:
+        self.tasks[effect.node].attach(effect.added, effect.removed)
+
+    def release_node(self, effect: effects.ReleaseNode) -> None:
+        self.tasks.pop(effect.node).close()
+        self.mailboxes.remove(effect.node)
+
+    def pause_job(self, effect: effects.PauseJob) -> None:
+        raise CapacityError(effect.reason)
+
+    def finish_job(self, effect: effects.FinishJob) -> None:
+        self.reason = effect.reason
+
+    def log(self, effect: effects.Log) -> None:
+        self.lines.append(effect.text)
+
+    def start_iteration(self, effect: effects.StartIteration) -> None:
+        """Solve, merge, judge; then report the end of the iteration."""
+        job = self.job
+        if effect.iteration == 1 and job.initial_state is not None:
+            self.model = job.trainer.rebuild(self.model, self.contributions())
+        members = [task for task in self.tasks.values() if task.num_chunks]
+        weighted_sum = np.zeros_like(self.model)
+        total_weight = 0.0
+        metrics = dict.fromkeys(self.metric_names, 0.0)
+        reports: dict[NodeId, events.TaskReport] = {}
+        for task in members:
+            budget = Budget(
+                clock=self.clock, num_tasks=job.trainer.parallelism(len(members)), iteration=effect.iteration
+            )
+            update, duration_s = task.solve(self.model, budget)
+            _add(weighted_sum, metrics, update)
+            total_weight += update.weight
+            reports[task.node] = events.TaskReport(samples=update.samples, duration_s=duration_s)
+        job.trainer.converse(self.context)
+        if total_weight > 0:
+            self.model = job.trainer.merge(self.model, weighted_sum, total_weight)
+        samples = sum(report.samples for report in reports.values())
+        self.samples += samples
+        report = Report(
+            iteration=effect.iteration,
+            epochs=self.samples / self.source.schema.num_rows,
+            samples=samples,
+            num_tasks=len(members),
+            metrics=metrics,
+            is_certificate=False,
+            max_iterations=job.max_iterations,
+            is_complete=effect.is_complete,
+            last_certificate=self.last_certificate,
+        )
+        self.finish_iteration(effect, report, reports)
+
+    def finish_iteration(
+        self, effect: effects.StartIteration, report: Report, reports: dict[NodeId, events.TaskReport]
+    ) -> None:
+        verdict = self.job.trainer.verdict(self.model, report)
+        figures = dict(self.job.trainer.figures(self.model, report))
+        if verdict.action is Action.CERTIFY:
+            report = self.certify(effect.iteration, report)
+            verdict = self.job.trainer.verdict(self.model, report)
+            figures |= self.job.trainer.figures(self.model, report)
+        if verdict.action is not Action.STOP and effect.iteration >= self.job.max_iterations:
+            verdict = Verdict(action=Action.STOP, reason=f"all {self.job.max_iterations} iterations used")
+        record = IterationRecord(
+            iteration=effect.iteration,
+            epochs=report.epochs,
+            time_s=self.clock.now() - self.started_s,
+            num_tasks=report.num_tasks,
+            chunks_per_task={task.node: task.num_chunks for task in self.tasks.values()},
+            samples=report.samples,
+            figures=figures,
+            events=tuple(self.lines),
+        )
+        self.lines.clear()
+        self.history.append(record)
+        if self.job.on_iteration is not None and self.job.on_iteration(record) and verdict.action is not Action.STOP:
+            verdict = Verdict(action=Action.STOP, reason="ended by a callback")
+        if verdict.action is Action.STOP:
+            self.inbox.append(events.StopRequested(reason=verdict.reason))
+        elif effect.iteration in self.changes:
+            self.resize(self.changes[effect.iteration])
+        self.inbox.append(events.IterationFinished(round=effect.round, iteration=effect.iteration, reports=reports))
+
+    # Parts of an iteration.
+
+    def certify(self, iteration: int, report: Report | None = None) -> Report:
+        """Rebuild the model from the state of all tasks, then evaluate it on all tasks."""
+        self.model = self.job.trainer.rebuild(self.model, self.contributions())
+        totals: Counter[str] = Counter(dict.fromkeys(self.metric_names, 0.0))  # type: ignore[arg-type]
+        for task in self.tasks.values():
+            totals.update(task.evaluate(self.model))  # type: ignore[arg-type]
+        self.last_certificate = iteration
+        self.certificate = Report(
+            iteration=iteration,
+            epochs=self.samples / self.source.schema.num_rows,
+            samples=report.samples if report else 0,
+            num_tasks=report.num_tasks if report else len(self.tasks),
+            metrics=dict(totals),
+            is_certificate=True,
+            max_iterations=self.job.max_iterations,
+            is_complete=report.is_complete if report else True,
+            last_certificate=iteration,
+        )
+        return self.certificate
+
+    def contributions(self) -> Array:
+        """Sum of the tasks' parts of the model."""
+        total = np.zeros_like(self.model)
+        for task in self.tasks.values():
+            total += task.recover(self.model)
+        return total
+
+    def resize(self, num_tasks: int) -> None:
+        """Emulate what a resource manager would do: announce joins, or give notice to the newest tasks."""
+        for _ in range(num_tasks - len(self.tasks)):
+            node = NodeId(f"task-{self.num_joined}")
+            self.num_joined += 1
+            self.mailboxes.add(node)
+            context = LocalContext(node, np.random.default_rng([self.job.seed, self.num_joined]), self.mailboxes)
+            self.tasks[node] = UniTask(node, self.job.trainer, context, self.clock)
+            self.inbox.append(events.NodeJoined(node=node))
+        for node in list(self.tasks)[num_tasks:]:
+            self.inbox.append(events.LeaveNoticed(node=node))
+
+    def collect_state(self) -> Array:
+        """State of all samples by global row id."""
+        state = self.state_spec.zeros(self.source.schema.num_rows)
+        for task in self.tasks.values():
+            for chunk in task.held.values():
+                state[chunk.row_ids] = chunk.state
+        return state
+
+
+def _add(weighted_sum: Array, metrics: dict[str, float], update: Update) -> None:
+    """What the all-reduce of a cluster does: sum `weight * delta` and the metrics."""
+    weighted_sum += update.weight * update.delta
+    for name, value in update.metrics.items():
+        metrics[name] += value

@@ -1,0 +1,64 @@
+"""What a runtime is asked to do, and what it gives back. The same values serve every runtime."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from chicle_elastic.chunks.sources import ChunkSource
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.monitoring.records import History, IterationRecord
+from chicle_elastic.solvers.base import Report, Trainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A training job.
+
+    Attributes:
+        trainer: Owns model and stopping rule.
+        source: Where every chunk can be loaded from, at the start and after a loss.
+        max_iterations: Iterations after which the job ends anyway, >= 1.
+        seed: Decides the order of samples and the choice of chunks; same seed, one thread and fixed membership give
+            bit-identical models.
+        initial_state: Per-sample state to go on from, by global row id, shape (num_rows, outputs, width); the model is
+            rebuilt from it. None starts afresh.
+        keep_state: Whether the outcome holds the per-sample state.
+        on_iteration: Called with the record of each iteration, at its boundary; returning True ends the job there.
+    """
+
+    trainer: Trainer
+    source: ChunkSource
+    max_iterations: int
+    seed: int = 0
+    initial_state: Array | None = None
+    keep_state: bool = False
+    on_iteration: Callable[[IterationRecord], bool | None] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What a job came to.
+
+    Attributes:
+        model: ndarray of shape (num_parameters,).
+        certificate: The last certified report, whose figures belong to `model`; None where the trainer never asked.
+        history: A record per iteration.
+        reason: Why the job ended, in words.
+        is_interrupted: Ended by Ctrl-C; the model is consistent, and the caller decides whether to raise.
+        state: Per-sample state by global row id, shape (num_rows, outputs, width), if it was asked for.
+    """
+
+    model: Array
+    certificate: Report | None
+    history: History = field(default_factory=History)
+    reason: str = ""
+    is_interrupted: bool = False
+    state: Array | None = None
+
+
+class Runtime(Protocol):
+    """Where a job runs. Runtimes are values: they compare, copy and pickle; they hold no process or connection."""
+
+    def run(self, job: Job) -> Outcome:
+        """Run the job to its end."""
+        ...

@@ -1,0 +1,1 @@
+"""The compiled inner loops. The only place that imports numba; importing this package does not (see `jit`)."""

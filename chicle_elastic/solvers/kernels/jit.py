@@ -1,0 +1,33 @@
+"""How kernels are compiled: lazily, without the GIL, cached on disk where this user may write.
+
+numba is imported when the first kernel module is, that is in the first `fit`, not by `import estimators`.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+
+from chicle_elastic.settings import Settings
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Sums may be reordered (vectorised dot products), but NaN and infinities keep their meaning.
+FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
+
+
+def kernel(function: Function) -> Function:
+    """Compile `function` on its first call; machine code is cached under `CHICLE_CACHE_DIR`.
+
+    numba picks the folder of a cache when a function is decorated, from one global; it is set for just that moment, so
+    that numba code of others keeps its own place.
+    """
+    previous = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(Settings.from_environment().kernel_cache_dir())
+    try:
+        compiled = numba.njit(
+            function, nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy", boundscheck=False
+        )
+    finally:
+        numba.config.CACHE_DIR = previous
+    return compiled  # type: ignore[no-any-return]

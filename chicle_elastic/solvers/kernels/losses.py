@@ -1,0 +1,89 @@
+"""One sample at a time: the scalar forms of `objectives`, inlined into the kernels.
+
+Arguments as there: `margin` m_i, `alpha`, `curvature` sigma' |x_i|^2, `upper` C_i; all float64. `loss` is the number
+of an `objectives.Loss`.
+"""
+
+import math
+
+from numba.extending import register_jitable
+
+HINGE, SQUARED_HINGE = 0, 1  # as in objectives.Loss; logistic is the rest
+
+
+@register_jitable
+def primal_loss(loss, margin, upper):
+    """C_i * loss(m_i); equals `objectives.primal_losses`."""
+    if loss == HINGE:
+        return upper * max(0.0, 1.0 - margin)
+    if loss == SQUARED_HINGE:
+        slack = max(0.0, 1.0 - margin)
+        return upper * slack * slack
+    if margin > 0.0:
+        return upper * math.log1p(math.exp(-margin))
+    return upper * (math.log1p(math.exp(margin)) - margin)
+
+
+@register_jitable
+def dual_value(loss, alpha, upper):
+    """dual_i(alpha_i); equals `objectives.dual_values`."""
+    if loss == HINGE:
+        return alpha
+    if upper <= 0.0:
+        return 0.0
+    if loss == SQUARED_HINGE:
+        return alpha - alpha * alpha / (4.0 * upper)
+    share = alpha / upper
+    value = 0.0
+    if share > 0.0:
+        value -= share * math.log(share)
+    if share < 1.0:
+        value -= (1.0 - share) * math.log(1.0 - share)
+    return upper * value
+
+
+@register_jitable
+def coordinate_step(loss, margin, alpha, curvature, upper):
+    """The dual variable after an exact step along its coordinate; equals `objectives.coordinate_steps`."""
+    if upper <= 0.0:
+        return 0.0
+    if loss == HINGE:
+        gradient = 1.0 - margin
+        if curvature <= 0.0:  # a row of zeros: it cannot move w, so its dual goes to its bound at once
+            return upper if gradient > 0.0 else 0.0
+        return min(max(alpha + gradient / curvature, 0.0), upper)
+    if loss == SQUARED_HINGE:
+        diagonal = 0.5 / upper
+        return max(0.0, alpha + (1.0 - margin - alpha * diagonal) / (curvature + diagonal))
+    return _logistic_step(margin, alpha, curvature, upper)
+
+
+@register_jitable
+def _logistic_step(margin, alpha, curvature, upper):
+    """Newton on the logit u of alpha / C, kept inside its bracket: f(u) = u + m + curvature (C s(u) - alpha).
+
+    f rises with slope between 1 and 1 + curvature C / 4, so the root is unique and the bracket shrinks at every step.
+    """
+    low = -margin - curvature * (upper - alpha)
+    high = -margin + curvature * alpha
+    if 0.0 < alpha < upper:
+        u = min(max(math.log(alpha / (upper - alpha)), low), high)
+    else:
+        u = 0.5 * (low + high)
+    sigmoid = 0.5
+    for _ in range(50):
+        small = math.exp(-abs(u))
+        sigmoid = 1.0 / (1.0 + small) if u >= 0.0 else small / (1.0 + small)
+        value = u + margin + curvature * (upper * sigmoid - alpha)
+        if value > 0.0:
+            high = u
+        else:
+            low = u
+        newton = value / (1.0 + curvature * upper * sigmoid * (1.0 - sigmoid))
+        following = u - newton
+        if following <= low or following >= high:
+            following = 0.5 * (low + high)
+        if abs(following - u) <= 1e-12 * (1.0 + abs(u)):
+            break
+        u = following
+    return upper * sigmoid
