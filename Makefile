@@ -1,0 +1,68 @@
+# Two commands do everything on a fresh machine with Python 3.11: `make demo` and `make test`.
+# Each makes its own virtual environment (.venv) when there is none and adds what is missing to it.
+# A stamp file per group of packages remembers what is installed; it ages with pyproject.toml and constraints.txt.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+# Tests, demo and benchmarks compare figures of one machine: BLAS must not add threads of its own.
+RUN := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python
+# PIP_CONSTRAINT and not -c, because it pins the isolated build of the editable install too.
+INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+# One pip at a time in one environment, whatever -j says.
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint types format surface bench-start wheel clean
+
+help:  ## Show these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.chicle-demo  ## Train on real data while tasks join and leave; prints a table, draws a picture
+	$(RUN) -m examples.demo
+
+test: $(VENV)/.chicle-test  ## Run all tests (ARGS="-k floors" for some of them)
+	$(RUN) -m pytest $(ARGS)
+
+lint: $(VENV)/.chicle-dev  ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.chicle-dev  ## Check types
+	$(BIN)/mypy
+
+format: $(VENV)/.chicle-dev  ## Mend style and formatting in place
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+surface: $(VENV)/.chicle-test  ## Accept the present public names into tests/house/surface.txt
+	$(RUN) -m tests.house.surface
+
+bench-start: $(VENV)/.chicle-demo  ## Measure import time and the first fit against their bars
+	$(RUN) -m benchmarks.start $(ARGS)
+
+wheel: $(VENV)/.chicle-test  ## Build the wheel into dist/
+	$(BIN)/python -m build --wheel --no-isolation
+
+clean:  ## Remove caches and build products (rm -rf .venv starts afresh)
+	rm -rf build dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find chicle_elastic estimators torchx_components tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+# pip and not python is the target: a half-made environment (no ensurepip, say) has a python but no pip.
+$(BIN)/pip:
+	@test -n "$(PYTHON)" || { echo "no python3 found; install Python 3.11 or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is too old: Chicle needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "making $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.chicle-demo: EXTRAS := plot
+$(VENV)/.chicle-test: EXTRAS := test
+$(VENV)/.chicle-dev: EXTRAS := dev
+
+$(VENV)/.chicle-demo $(VENV)/.chicle-test $(VENV)/.chicle-dev: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing chicle-elastic[$(EXTRAS)] into $(VENV)"
+	@$(INSTALL) --editable '.[$(EXTRAS)]'
+	@touch $@

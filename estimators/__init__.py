@@ -1,0 +1,1 @@
+"""Estimators with the face of scikit-learn: `from estimators import ChicleSVM`."""

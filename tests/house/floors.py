@@ -1,0 +1,242 @@
+"""Reads the imports of the product and finds what stands on the wrong floor (DESIGN 3).
+
+    5  estimators, torchx_components        2  solvers, store, transports, monitoring
+    4  cluster, cli                         1  chunks, scheduling, policies
+    3  runtime, (testing)                   0  errors, ids, values, clock, cgroups, settings
+
+A file imports only from lower floors or from its own folder. `testing` may import what is on floor 3 too, and nobody
+imports it. "Lazily" means inside a function or under `if TYPE_CHECKING`: such an import costs nothing at start, but it
+is a dependency like any other and so has to keep to the floors.
+
+Everything here is a function of (path, source text), so that the tests can show it bad sources. The rules about calls
+that would run foreign bytes are in `hazards`.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+FLOOR_OF_FOLDER = {
+    "chunks": 1,
+    "scheduling": 1,
+    "policies": 1,
+    "solvers": 2,
+    "store": 2,
+    "transports": 2,
+    "monitoring": 2,  # and not 3: the runtime writes its records (docs/design/README.md)
+    "runtime": 3,
+    "testing": 3,
+    "cluster": 4,
+    "cli": 4,
+}
+FLOOR_0_FILES = ("__init__", "errors", "ids", "values", "clock", "cgroups", "settings")
+TOP_FOLDERS = ("estimators", "torchx_components")
+PRODUCT = ("chicle_elastic", *TOP_FOLDERS)
+
+STDLIB = sys.stdlib_module_names
+# What the lower floors may import of others: at once, and lazily on top of that.
+ALLOWED_BELOW_FLOOR_2 = {
+    "chunks": (("numpy",), ("scipy", "sklearn", "pyarrow")),
+    "scheduling": (("numpy",), ()),
+    "policies": (("numpy",), ()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Offence:
+    """One line that breaks a rule of the house; prints as `file:line: what, and what to do`."""
+
+    path: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        """The form that editors make clickable."""
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One imported module.
+
+    Attributes:
+        module: Absolute dotted name.
+        names: What is taken from it by `from module import names`.
+        line: Line in the file.
+        is_lazy: Not executed when the file is imported.
+    """
+
+    module: str
+    names: tuple[str, ...]
+    line: int
+    is_lazy: bool
+
+    @property
+    def root(self) -> str:
+        """Top-level package."""
+        return self.module.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a module stands.
+
+    Attributes:
+        folder: "chunks", "estimators", ...; for the files of floor 0 their own name.
+        floor: 0 to 5.
+    """
+
+    folder: str
+    floor: int
+
+
+def place_of(module: str) -> Place | None:
+    """Where the product's module stands; None for a module that has no floor yet."""
+    parts = module.split(".")
+    if parts[0] in TOP_FOLDERS:
+        return Place(parts[0], 5)
+    below = parts[1] if len(parts) > 1 else "__init__"
+    if below in FLOOR_OF_FOLDER:
+        return Place(below, FLOOR_OF_FOLDER[below])
+    if below in FLOOR_0_FILES:
+        return Place(below, 0)
+    return Place("cli", 4) if below == "__main__" else None
+
+
+def module_of(path: str) -> str:
+    """Dotted name of the module in `path` (relative to the repository, with slashes)."""
+    parts = PurePosixPath(path).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: str, tree: ast.Module) -> Iterator[Import]:
+    """Every import of a file, those by `importlib.import_module("constant")` included."""
+    package = module_of(path).split(".")
+    if not path.endswith("__init__.py"):
+        package = package[:-1]
+    for node, is_lazy in _walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, (), node.lineno, is_lazy)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield Import(module, tuple(alias.name for alias in node.names), node.lineno, is_lazy)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                yield Import(node.args[0].value, (), node.lineno, is_lazy)
+
+
+def check_floors(path: str, source: str) -> list[Offence]:
+    """Offences of one file of the product against the floors, and against the list of who may import which library."""
+    here = place_of(module_of(path))
+    if here is None:
+        return [Offence(path, 1, "this folder has no floor; give it one in tests/house/floors.py and DESIGN 3")]
+    tree = ast.parse(source, path)
+    offences: list[Offence] = []
+    for imported in imports_of(path, tree):
+        texts = _product_import(here, imported) if imported.root in PRODUCT else _foreign_import(path, here, imported)
+        offences += [Offence(path, imported.line, text) for text in texts]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _is_private(node.attr) and _root_name(node) == "torch":
+            offences += [Offence(path, node.lineno, text) for text in _torch_private(path, node.attr)]
+    return offences
+
+
+def _product_import(here: Place, imported: Import) -> Iterator[str]:
+    # `from chicle_elastic import errors` means the module; `from chicle_elastic.errors import X` the one before it.
+    targets = [f"{imported.module}.{name}" for name in imported.names] if imported.module == "chicle_elastic" else []
+    targets = [target for target in targets if place_of(target)] or [imported.module]
+    for target in targets:
+        there = place_of(target)
+        if there is None:
+            yield f"imports {target}, which has no floor"
+        elif there.folder == here.folder:
+            continue
+        elif there.folder == "testing":
+            yield f"imports {target}; testing is for tests only"
+        elif not _may_stand_on(here, there):
+            yield (
+                f"{here.folder} is on floor {here.floor} and imports {target} from floor {there.floor}; import from "
+                "lower floors or the own folder only: pass the value in, or move what both need further down"
+            )
+
+
+def _may_stand_on(here: Place, there: Place) -> bool:
+    if here.folder == "testing":
+        return there.floor <= 3
+    return there.floor < here.floor or there.floor == here.floor == 0
+
+
+def _foreign_import(path: str, here: Place, imported: Import) -> Iterator[str]:
+    root = imported.root
+    if root in STDLIB:
+        return
+    if here.floor < 2:
+        at_once, lazily = ALLOWED_BELOW_FLOOR_2.get(here.folder, ((), ()))
+        if root not in at_once and not (imported.is_lazy and root in lazily):
+            yield (
+                f"floor {here.floor} imports {root}; {here.folder} may import the standard library"
+                f"{''.join(f', {name}' for name in at_once)}{''.join(f', lazily {name}' for name in lazily)}"
+            )
+    if root in ("numba", "llvmlite") and not path.startswith("chicle_elastic/solvers/kernels/"):
+        yield f"imports {root}; numba stays in solvers/kernels, so that everything else starts without it"
+    if root == "torch":
+        yield from _torch_import(path, here, imported)
+    may_submit = here.folder == "torchx_components" or (imported.is_lazy and here.folder in ("cluster", "cli"))
+    if root == "torchx" and not may_submit:
+        yield "imports torchx; only torchx_components may, and cluster and cli lazily (the submitting side)"
+    if root in ("matplotlib", "tensorboard", "pandas", "pyarrow") and not imported.is_lazy:
+        yield f"imports {root} at once; optional packages are imported where they are used, so that import stays free"
+
+
+def _torch_import(path: str, here: Place, imported: Import) -> Iterator[str]:
+    is_torch_solver = PurePosixPath(path).parts[:2] == ("chicle_elastic", "solvers") and any(
+        part.startswith(("local_sgd", "flat", "engines", "torch")) for part in PurePosixPath(path).parts[2:]
+    )
+    if here.floor < 3 and not is_torch_solver:
+        yield f"{here.folder} imports torch; only the torch solvers (local_sgd, flat, engines) and floors 3 to 5 may"
+    if here.folder == "estimators" and not imported.is_lazy:
+        yield "imports torch at once; import it where it is used: `import estimators` loads no torch"
+    for name in (*imported.module.split("."), *imported.names):
+        if _is_private(name):
+            yield from _torch_private(path, name)
+
+
+def _torch_private(path: str, name: str) -> Iterator[str]:
+    if path != "chicle_elastic/cluster/torch_private.py":
+        yield f"uses torch's private {name}; private names of torch belong in cluster/torch_private.py"
+
+
+def _root_name(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return getattr(node, "id", "")
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
+    """All nodes, each with whether it is skipped when the file is imported."""
+    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while waiting:
+        node, is_lazy = waiting.pop()
+        yield node, is_lazy
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            # Decorators and defaults run at once.
+            inside = {id(child) for child in (node.body if isinstance(node.body, list) else [node.body])}
+            waiting += [(child, is_lazy or id(child) in inside) for child in ast.iter_child_nodes(node)]
+        elif isinstance(node, ast.If) and _is_type_checking(node.test):
+            inside = {id(child) for child in node.body}
+            waiting += [(child, is_lazy or id(child) in inside) for child in ast.iter_child_nodes(node)]
+        else:
+            waiting += [(child, is_lazy) for child in ast.iter_child_nodes(node)]
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return getattr(test, "attr", getattr(test, "id", "")) == "TYPE_CHECKING"

@@ -1,0 +1,178 @@
+"""A test that leaves something running or open behind it fails (STYLE rule 13).
+
+Theory of operation. A snapshot is taken before and after each test, of
+    processes      running children of this process. The process declares itself a subreaper, so that orphans of a
+                   child land here and are seen too.
+    threads        non-daemon threads
+    shared memory  entries of this user in /dev/shm, and mappings of anonymous memory files (arenas) in this process
+    descriptors    open files, pipes and sockets of this process
+
+What is new after the test gets a moment to end by itself (a killed child takes time to go) and is then an error that
+names it. The fixture comes first and so ends last: resources of a module- or session-wide fixture that exist by then
+are no leaks, they belong to the "before" of the test.
+
+Some things are meant to stay, and are known by name: thread pools of ours ("chicle-..."), joblib's pool of processes
+(it lives as long as the interpreter) and the resource trackers of multiprocessing. Linux only; elsewhere only threads
+are compared.
+"""
+
+import contextlib
+import ctypes
+import gc
+import os
+import re
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.timeouts import timeout_s
+
+PERSISTENT_THREADS = ("chicle-",)
+PERSISTENT_PROCESSES = re.compile(r"resource_tracker|joblib\.externals\.loky")
+PERSISTENT_SHARED_MEMORY = re.compile(r"/dev/shm/(sem\.loky-|sem\.mp-|joblib_memmapping_folder_)")
+# Opened once by a library and kept on purpose; code that was imported for the first time is no leak either.
+PERSISTENT_FILES = re.compile(r"/dev/(null|u?random|tty)|.*\.(so[.\d]*|pyc?)$|anon_inode:\[eventpoll\]")
+
+GRACE_S = 2.0
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What runs and is open at one instant.
+
+    Attributes:
+        processes: Command line of each running child, by process id.
+        threads: Non-daemon threads.
+        shared_memory: Paths in /dev/shm that belong to this user, and mapped memory files as "address name".
+        files: What each open descriptor leads to, by descriptor.
+    """
+
+    processes: dict[int, str]
+    threads: frozenset[threading.Thread]
+    shared_memory: frozenset[str]
+    files: dict[int, str]
+
+    @classmethod
+    def take(cls) -> "Snapshot":
+        """Look around now."""
+        return cls(
+            processes=_running_children(),
+            threads=frozenset(thread for thread in threading.enumerate() if not thread.daemon),
+            shared_memory=_shared_memory(),
+            files=_open_files(),
+        )
+
+    def leaks_since(self, before: "Snapshot") -> list[str]:
+        """One line per thing that is here now, was not there before, and is not meant to stay."""
+        processes = {pid: command for pid, command in self.processes.items() if pid not in before.processes}
+        lines = [
+            f"process {pid} is still running: {command}"
+            for pid, command in processes.items()
+            if not PERSISTENT_PROCESSES.search(command)
+        ]
+        lines += [
+            f"thread {thread.name!r} is still running"
+            for thread in self.threads - before.threads
+            if not thread.name.startswith(PERSISTENT_THREADS)
+        ]
+        lines += [
+            f"shared memory is left: {name}"
+            for name in sorted(self.shared_memory - before.shared_memory)
+            if not PERSISTENT_SHARED_MEMORY.match(name)
+        ]
+        # Pools that may stay talk through pipes that cannot be told apart from others: the test in which a pool starts
+        # is not asked about its pipes.
+        pool_started = any(PERSISTENT_PROCESSES.search(command) for command in processes.values())
+        lines += [
+            f"descriptor {fd} is still open: {target}"
+            for fd, target in sorted(_new_files(before.files, self.files).items())
+            if not PERSISTENT_FILES.match(target) and not (pool_started and target.startswith("pipe:"))
+        ]
+        return lines
+
+
+def find_leaks(before: Snapshot) -> list[str]:
+    """What leaked since `before`, after a moment of grace; empty when all is well."""
+    leaks = Snapshot.take().leaks_since(before)
+    if not leaks:
+        return []
+    gc.collect()
+    deadline = time.monotonic() + timeout_s(GRACE_S)
+    while (leaks := Snapshot.take().leaks_since(before)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return leaks
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    """Fail the test when it leaves a process, thread, shared memory or descriptor behind."""
+    become_subreaper()
+    before = Snapshot.take()
+    yield
+    if leaks := find_leaks(before):
+        pytest.fail("the test left something behind:\n  " + "\n  ".join(leaks), pytrace=False)
+
+
+def become_subreaper() -> None:
+    """Let orphaned descendants become children of this process (Linux; elsewhere nothing happens)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _running_children() -> dict[int, str]:
+    children: dict[int, str] = {}
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread ended meanwhile
+            for pid in map(int, path.read_text().split()):
+                # A zombie runs no more, and has an empty command line.
+                if command := _command_line(pid):
+                    children[pid] = command
+    return children
+
+
+def _command_line(pid: int) -> str:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    return ""
+
+
+def _shared_memory() -> frozenset[str]:
+    names = set()
+    with contextlib.suppress(FileNotFoundError), os.scandir("/dev/shm") as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                if entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                    names.add(entry.path)
+    with contextlib.suppress(FileNotFoundError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            if "/memfd:" in line:
+                address, _, rest = line.partition(" ")
+                names.add(f"{address} {rest[rest.index('/memfd:') :].strip()}")
+    return frozenset(names)
+
+
+def _open_files() -> dict[int, str]:
+    files: dict[int, str] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
+                files[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return files
+
+
+def _new_files(before: dict[int, str], after: dict[int, str]) -> dict[int, str]:
+    """Descriptors whose targets are open more often after than before; numbers alone are used again and again."""
+    surplus = Counter(after.values()) - Counter(before.values())
+    new = {}
+    for fd, target in after.items():
+        if before.get(fd) != target and surplus[target] > 0:
+            surplus[target] -= 1
+            new[fd] = target
+    return new
