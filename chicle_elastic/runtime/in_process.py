@@ -233,7 +233,7 @@ class _Shell:
             epochs=report.epochs,
             time_s=self.clock.now() - self.started_s,
             num_tasks=report.num_tasks,
-            chunks_per_task={task.node: task.num_chunks for task in self.tasks.values()},
+            num_chunks={task.node: task.num_chunks for task in self.tasks.values()},
             samples=report.samples,
             figures=figures,
             events=tuple(self.lines),

@@ -11,7 +11,7 @@ dual values at that fixed w. Only a certificate stops a run.
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, Trainer, Update, Verdict
+from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, StopFlag, Trainer, Update, Verdict
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 from chicle_elastic.solvers.objectives import Loss
 
@@ -232,7 +232,7 @@ class CocoaSolver(Solver):
                 )
             return vectors, processed, stats
 
-        results = self._run_parts(run, np.array_split(order, num_threads))
+        results = self._run_parts(run, np.array_split(order, num_threads), budget.stop)
         delta = np.zeros_like(w)
         for vectors, _, _ in results:
             delta += vectors - w
@@ -313,13 +313,23 @@ class CocoaSolver(Solver):
         chunks = np.arange(len(tables.ids))
         return np.array_split(chunks, min(self._useful_threads(tables), len(chunks)))
 
-    def _run_parts(self, run: Any, parts: Sequence[Array]) -> list[Any]:
-        """`run` on each part: here when there is one, else on the persistent threads, results in order."""
+    def _run_parts(self, run: Any, parts: Sequence[Array], stop: StopFlag | None = None) -> list[Any]:
+        """`run` on each part: here when there is one, else on the persistent threads; results in order.
+
+        When it is interrupted no thread is left writing duals behind the caller's back.
+        """
         if len(parts) == 1:
             return [run(parts[0])]
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.trainer.num_threads, thread_name_prefix="chicle-kernel")
-        return list(self._pool.map(run, parts))
+        futures = [self._pool.submit(run, part) for part in parts]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            if stop is not None:
+                stop.set()
+            wait(futures)
+            raise
 
     def _local_tables(self) -> _Tables:
         """Tables over the local chunks; called inside an iteration only, because it reads them."""

@@ -73,7 +73,8 @@ def coordinate_steps(loss: Loss, margins: Array, alpha: Array, curvature: Array,
     """Dual variables after an exact step along their own coordinate, shape (n,).
 
     Maximises dual(a) - (a - alpha) m - curvature/2 (a - alpha)^2 over the box. Hinge and squared hinge have a closed
-    form; logistic has the root of `u + m + curvature * (C s(u) - alpha)`, a = C s(u), s the sigmoid, found by bisection.
+    form; logistic has the root of `u + m + curvature * (C s(u) - alpha)`, a = C s(u), s the sigmoid, found by
+    bisection.
     """
     if loss is Loss.HINGE:
         gradient = 1.0 - margins

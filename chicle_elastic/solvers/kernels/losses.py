@@ -66,10 +66,7 @@ def _logistic_step(margin, alpha, curvature, upper):
     """
     low = -margin - curvature * (upper - alpha)
     high = -margin + curvature * alpha
-    if 0.0 < alpha < upper:
-        u = min(max(math.log(alpha / (upper - alpha)), low), high)
-    else:
-        u = 0.5 * (low + high)
+    u = min(max(math.log(alpha / (upper - alpha)), low), high) if 0.0 < alpha < upper else 0.5 * (low + high)
     sigmoid = 0.5
     for _ in range(50):
         small = math.exp(-abs(u))

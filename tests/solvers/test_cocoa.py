@@ -1,0 +1,228 @@
+"""CoCoA over several tasks: safe sums, exact certificates, interruption, and state that travels with its samples."""
+
+import threading
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+from chicle_elastic.chunks.views import Chunk, DataSchema
+from chicle_elastic.clock import MonotonicClock, VirtualClock
+from chicle_elastic.errors import UsageError
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.runtime.task import LocalContext, Mailboxes, UniTask
+from chicle_elastic.solvers.base import Action, Budget, Report, StopFlag
+from chicle_elastic.solvers.cocoa import CocoaTrainer
+from chicle_elastic.solvers.objectives import Loss, primal_and_dual
+
+
+class Problem:
+    """Scaled breast_cancer in chunks of 32 rows."""
+
+    def __init__(self, weights=None):
+        X, y = load_breast_cancer(return_X_y=True)
+        self.X = np.ascontiguousarray((X - X.mean(0)) / X.std(0))
+        self.y = y.astype(np.int32)
+        self.weights = weights
+        self.schema = DataSchema(
+            kind="dense", dtype="float64", num_rows=len(y), num_features=30, target_dtype="int32", num_classes=2
+        )
+
+    def chunks(self, trainer):
+        """Fresh chunks."""
+        spec = trainer.state(self.schema)
+        bounds = [*range(0, len(self.y), 32), len(self.y)]
+        return [
+            Chunk(
+                id=ChunkId(number),
+                rows=self.X[begin:end],
+                targets=self.y[begin:end],
+                weights=None if self.weights is None else self.weights[begin:end],
+                row_ids=np.arange(begin, end),
+                state=spec.zeros(end - begin),
+            )
+            for number, (begin, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))
+        ]
+
+
+def make_tasks(trainer, chunks, num_tasks, clock=None):
+    """Tasks with chunks dealt round robin."""
+    mailboxes = Mailboxes()
+    tasks = []
+    for k in range(num_tasks):
+        context = LocalContext(f"task-{k}", np.random.default_rng(k), mailboxes)
+        task = UniTask(NodeId(context.name), trainer, context, clock or MonotonicClock())
+        for chunk in chunks[k::num_tasks]:
+            task.hold(chunk)
+        task.attach(list(task.held), [])
+        tasks.append(task)
+    return tasks
+
+
+def iterate(trainer, tasks, model, iteration):
+    """One iteration of all tasks, merged."""
+    clock = MonotonicClock()
+    updates = [
+        task.solve(model, Budget(clock=clock, num_tasks=len(tasks), iteration=iteration))[0] for task in tasks
+    ]
+    return trainer.merge(model, sum(update.delta for update in updates), float(len(tasks)))
+
+
+def gap(trainer, problem, chunks, model):
+    """Relative duality gap from first principles: X, y and the duals, in float64."""
+    signs = np.where(problem.y == 1, 1.0, -1.0)
+    alpha = np.concatenate([chunk.state for chunk in chunks])[:, 0, 0]
+    X = np.column_stack([problem.X, np.full(len(signs), trainer.intercept_scaling)])
+    w = X.T @ (alpha * signs)
+    np.testing.assert_allclose(model, w, atol=1e-10 * np.abs(w).max())
+    upper = np.full(len(signs), trainer.C) if problem.weights is None else trainer.C * problem.weights
+    primal, dual = primal_and_dual(Loss.named(trainer.loss), X @ w, signs, alpha, upper, w @ w)
+    return (primal - dual) / primal
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "logistic"])
+@pytest.mark.parametrize("num_tasks", [1, 2, 5])
+def test_adding_updates_keeps_w_equal_to_its_duals_and_converges(loss, num_tasks):
+    """With any number of tasks, w = w(alpha) after every merge and the gap falls below 1e-3."""
+    problem = Problem()
+    trainer = CocoaTrainer(loss=loss, C=0.01)
+    chunks = problem.chunks(trainer)
+    tasks = make_tasks(trainer, chunks, num_tasks)
+    model = trainer.init(problem.schema, np.random.default_rng(0))
+    for iteration in range(1, 151):
+        model = iterate(trainer, tasks, model, iteration)
+        if gap(trainer, problem, chunks, model) < 1e-3:
+            return
+    pytest.fail(f"gap {gap(trainer, problem, chunks, model):.1e} after {iteration} iterations")
+
+
+def test_duals_travel_with_their_samples():
+    """Chunks may change hands between iterations: the gap goes on from where it was."""
+    problem = Problem()
+    trainer = CocoaTrainer(C=0.01)
+    chunks = problem.chunks(trainer)
+    model = trainer.init(problem.schema, np.random.default_rng(0))
+    rng = np.random.default_rng(5)
+    gaps = []
+    for iteration in range(1, 41):
+        rng.shuffle(chunks)
+        model = iterate(trainer, make_tasks(trainer, chunks, 1 + iteration % 4), model, iteration)
+        ordered = sorted(chunks, key=lambda chunk: chunk.id)
+        gaps.append(gap(trainer, problem, ordered, model))
+    assert gaps[-1] < 1e-4 < gaps[0]
+
+
+def test_a_certificate_is_the_gap_at_the_rebuilt_model():
+    """recover + rebuild + evaluate on three tasks give the gap that NumPy gives."""
+    problem = Problem(weights=np.random.default_rng(1).uniform(0, 2, size=569))
+    trainer = CocoaTrainer(C=0.1, tol=1e-9)
+    chunks = problem.chunks(trainer)
+    tasks = make_tasks(trainer, chunks, 3)
+    model = iterate(trainer, tasks, trainer.init(problem.schema, np.random.default_rng(0)), 1)
+    drifted = model + 1e-3
+    model = trainer.rebuild(drifted, sum(task.recover(drifted) for task in tasks))
+    metrics = {"gap/0": 0.0}
+    for name in ("loss/0", "dual/0"):
+        metrics[name] = sum(task.evaluate(model)[name] for task in tasks)
+    report = Report(
+        iteration=1, epochs=1.0, samples=569, num_tasks=3, metrics=metrics, is_certificate=True, max_iterations=10
+    )
+    assert trainer.relative_gap(model, report) == pytest.approx(gap(trainer, problem, chunks, model), rel=1e-9)
+    assert trainer.verdict(model, report).action is Action.GO_ON
+
+
+def test_only_a_certificate_stops_a_run():
+    """An estimate of zero asks for a certificate; a partial objective (lost chunks) does not even do that."""
+    trainer = CocoaTrainer(tol=1e-3)
+    model = np.ones(4)
+    base = {"iteration": 5, "epochs": 5.0, "samples": 9, "num_tasks": 1, "max_iterations": 100}
+    metrics = {"loss/0": 1.0, "gap/0": 0.0, "dual/0": 3.0}
+
+    def action(**changes):
+        return trainer.verdict(model, Report(**{**base, "metrics": metrics, "is_certificate": False, **changes})).action
+
+    assert action() is Action.CERTIFY
+    assert action(is_complete=False) is Action.GO_ON
+    assert action(is_certificate=True, metrics=metrics | {"dual/0": 5.0}) is Action.STOP
+    assert action(is_certificate=True, is_complete=False, metrics=metrics | {"dual/0": 5.0}) is Action.GO_ON
+    assert action(is_certificate=True) is Action.GO_ON
+    assert action(iteration=100, metrics=metrics | {"gap/0": 9.0}) is Action.CERTIFY
+    assert action(iteration=100, is_certificate=True) is Action.STOP
+
+
+def test_threads_split_the_pass_and_damp_their_steps(monkeypatch):
+    """Two threads visit every row once, and w = w(alpha) still holds."""
+    monkeypatch.setattr("chicle_elastic.solvers.cocoa.MIN_VALUES_PER_THREAD", 1)
+    problem = Problem()
+    trainer = CocoaTrainer(C=0.01, num_threads=2)
+    chunks = problem.chunks(trainer)
+    (task,) = make_tasks(trainer, chunks, 1)
+    model = trainer.init(problem.schema, np.random.default_rng(0))
+    try:
+        for iteration in range(1, 31):
+            model = iterate(trainer, [task], model, iteration)
+        assert threading.active_count() == 3
+        assert gap(trainer, problem, chunks, model) < 1e-3
+    finally:
+        task.close()
+    assert threading.active_count() == 1
+
+
+def test_a_stop_flag_makes_the_update_partial_and_consistent():
+    """Nothing is processed after the flag, and what was processed is in the delta."""
+    problem = Problem()
+    trainer = CocoaTrainer(C=0.01)
+    chunks = problem.chunks(trainer)
+    (task,) = make_tasks(trainer, chunks, 1)
+    stop = StopFlag()
+    stop.set()
+    model = trainer.init(problem.schema, np.random.default_rng(0))
+    update, _ = task.solve(model, Budget(clock=MonotonicClock(), num_tasks=1, iteration=1, stop=stop))
+    assert update.is_partial
+    assert update.samples == 0
+    assert not update.delta.any()
+    stop.clear()
+    update, _ = task.solve(model, Budget(clock=MonotonicClock(), num_tasks=1, iteration=2, stop=stop, samples=100))
+    assert update.is_partial
+    assert 96 <= update.samples <= 104
+    gap(trainer, problem, chunks, update.delta)
+
+
+def test_a_passed_deadline_ends_the_pass():
+    """The budget's clock is asked, not the machine's."""
+    problem = Problem()
+    trainer = CocoaTrainer(C=0.01)
+    clock = VirtualClock(10.0)
+    (task,) = make_tasks(trainer, problem.chunks(trainer), 1, clock)
+    model = trainer.init(problem.schema, np.random.default_rng(0))
+    update, _ = task.solve(model, Budget(clock=clock, num_tasks=1, iteration=1, deadline_s=9.0))
+    assert (update.samples, update.is_partial) == (0, True)
+    update, _ = task.solve(model, Budget(clock=clock, num_tasks=1, iteration=1, deadline_s=11.0))
+    assert (update.samples, update.is_partial) == (569, False)
+
+
+def test_a_task_without_chunks_changes_nothing():
+    """b_k = 0 is allowed: a node may be a member before it holds data."""
+    problem = Problem()
+    trainer = CocoaTrainer()
+    (task,) = make_tasks(trainer, [], 1)
+    model = trainer.init(problem.schema, np.random.default_rng(0))
+    update, _ = task.solve(model, Budget(clock=MonotonicClock(), num_tasks=2, iteration=1))
+    assert update.samples == 0
+    assert not update.delta.any()
+    assert not task.recover(model).any()
+    assert task.evaluate(model) == {}
+
+
+@pytest.mark.parametrize(("name", "value"), [("C", 0.0), ("tol", -1.0), ("num_threads", 0)])
+def test_nonsense_parameters_are_refused_with_their_values(name, value):
+    """Each is named with what was given."""
+    with pytest.raises(UsageError, match=f"{name}={value}"):
+        CocoaTrainer(**{name: value})
+
+
+def test_real_valued_targets_are_refused():
+    """A classifier needs codes of at least two classes."""
+    schema = DataSchema(kind="dense", dtype="float64", num_rows=5, num_features=2, target_dtype="float64")
+    with pytest.raises(UsageError, match="int32 class codes.*float64 and 0 classes"):
+        CocoaTrainer().init(schema, np.random.default_rng(0))

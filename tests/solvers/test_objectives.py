@@ -1,0 +1,96 @@
+"""The losses, their duals and coordinate steps: NumPy reference against first principles, scalars against NumPy."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+
+from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.kernels import losses
+from chicle_elastic.solvers.objectives import Loss, coordinate_steps, dual_values, primal_losses
+
+LOSSES = list(Loss)
+
+
+def random_samples(loss, num_samples=200, seed=0):
+    """Margins, feasible duals, curvatures and upper bounds, some of them at the edges."""
+    rng = np.random.default_rng(seed)
+    upper = rng.choice([0.01, 1.0, 3.0, 100.0], size=num_samples)
+    share = rng.choice([0.0, 0.3, 0.999, 1.0], size=num_samples)
+    if loss is Loss.LOGISTIC:
+        share = np.clip(share, 0.0, 1.0)
+    return rng.normal(scale=3, size=num_samples), share * upper, rng.exponential(size=num_samples), upper
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_dual_is_the_conjugate_of_the_loss(loss):
+    """dual(a) = min over m of C loss(m) + a m, which is what weak duality rests on (found numerically here)."""
+    for alpha, upper in [(0.2, 1.0), (0.7, 1.0), (2.0, 3.0), (0.001, 0.01)]:
+        found = minimize_scalar(
+            lambda m, a=alpha, c=upper: primal_losses(loss, np.array([m]), np.array([c]))[0] + a * m,
+            bounds=(-50, 50),
+            method="bounded",
+            options={"xatol": 1e-10},
+        )
+        expected = dual_values(loss, np.array([alpha]), np.array([upper]))[0]
+        assert found.fun == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_coordinate_step_beats_every_other_feasible_step(loss):
+    """The step maximises the local dual over the box."""
+    margins, alpha, curvature, upper = random_samples(loss)
+
+    def gain(new):
+        step = new - alpha
+        return dual_values(loss, new, upper) - step * margins - 0.5 * curvature * step**2
+
+    best = gain(coordinate_steps(loss, margins, alpha, curvature, upper))
+    highest = 10 * upper if loss is Loss.SQUARED_HINGE else upper
+    for share in np.linspace(0, 1, 101):
+        assert np.all(best >= gain(share * highest) - 1e-9 * (1 + np.abs(best)))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_kernel_scalars_equal_the_reference(loss):
+    """The scalar forms that the kernels inline give the values of the NumPy reference."""
+    margins, alpha, curvature, upper = random_samples(loss)
+    rows = list(zip(margins, alpha, curvature, upper, strict=True))
+    np.testing.assert_allclose(
+        [losses.primal_loss(int(loss), m, c) for m, _, _, c in rows], primal_losses(loss, margins, upper), rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        [losses.dual_value(int(loss), a, c) for _, a, _, c in rows], dual_values(loss, alpha, upper), rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        [losses.coordinate_step(int(loss), m, a, q, c) for m, a, q, c in rows],
+        coordinate_steps(loss, margins, alpha, curvature, upper),
+        rtol=1e-8,
+        atol=1e-12,
+    )
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_sample_of_weight_zero_keeps_no_dual(loss):
+    """C_i = 0 means that the sample is not there, whatever its margin."""
+    assert losses.coordinate_step(int(loss), -5.0, 0.0, 1.0, 0.0) == 0.0
+    assert losses.primal_loss(int(loss), -5.0, 0.0) == 0.0
+    assert losses.dual_value(int(loss), 0.0, 0.0) == 0.0
+
+
+def test_a_row_of_zeros_takes_its_bound_at_once():
+    """Without curvature nothing holds the hinge dual back, and w does not change."""
+    assert losses.coordinate_step(int(Loss.HINGE), 0.0, 0.0, 0.0, 2.5) == 2.5
+
+
+@pytest.mark.parametrize("margin", [-800.0, -30.0, 0.0, 30.0, 800.0])
+@pytest.mark.parametrize("curvature", [0.0, 1e-8, 1.0, 1e8])
+def test_logistic_step_survives_extreme_margins(margin, curvature):
+    """No overflow, no NaN, and the result stays in the box."""
+    alpha = losses.coordinate_step(int(Loss.LOGISTIC), margin, 0.5, curvature, 1.0)
+    assert 0.0 <= alpha <= 1.0
+
+
+def test_an_unknown_loss_is_named_with_the_known_ones():
+    """The message lists what can be chosen."""
+    with pytest.raises(UsageError, match="'huber'.*'hinge', 'squared_hinge', 'logistic'"):
+        Loss.named("huber")
