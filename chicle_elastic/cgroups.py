@@ -1,16 +1,18 @@
-"""What the control groups of Linux leave to this process: processor time and memory.
+"""What control groups and the machine leave to this process: processor time and memory.
 
-A container or a batch job is limited by its own group and by every group above it, so each figure is the tightest one
-on the way up. Both versions are read, because hosts mix them: version 2 is one tree (`0::/path` in
-`/proc/self/cgroup`), version 1 one tree per controller (`4:memory:/path`). Where a container sees only its own part of
-the tree, `mountinfo` tells which part that is. On other systems, and where nothing can be read, there is no limit.
+A container or a batch job is limited by its own control group and by every group above it, so each figure is the
+tightest one on the way up. Both versions of control groups are read, because hosts mix them: version 2 is one tree
+(`0::/path` in `/proc/self/cgroup`), version 1 one tree per controller (`4:memory:/path`). Where a container sees only
+its own part of the tree, `mountinfo` tells which part that is. On other systems than Linux, and where nothing can be
+read, there is no limit.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PROC_SELF = Path("/proc/self")
+PROC = Path("/proc")
+BYTES_PER_KIB = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,18 +21,18 @@ class Headroom:
 
     Attributes:
         num_bytes: Bytes left, >= 0.
-        source: The file or field that it was read from, for messages.
+        source: The file (and field) that it was read from, for messages.
     """
 
     num_bytes: int
     source: str
 
 
-def cpu_quota(proc: Path = PROC_SELF) -> float | None:
-    """Processors' worth of time per period that this process may use.
+def cpu_quota(proc: Path = PROC) -> float | None:
+    """Cores' worth of processor time that the control groups allow this process.
 
     Args:
-        proc: Folder with the process's `cgroup` and `mountinfo`.
+        proc: Where the proc file system is.
 
     Returns:
         For instance 1.5; None where nothing limits it.
@@ -48,26 +50,37 @@ def cpu_quota(proc: Path = PROC_SELF) -> float | None:
     return min(limits, default=None)
 
 
-def memory_headroom(proc: Path = PROC_SELF) -> Headroom | None:
-    """Memory that the groups of this process leave it: limit minus use, without file pages that can be dropped.
+def memory_headroom(proc: Path = PROC) -> Headroom | None:
+    """Memory that this process may still take: what the machine has left, or less where a control group says so.
+
+    File pages count as taken only where they are in use: a group that has just read a large file is not full. (The
+    kernel drops the others before it runs out; `MemAvailable` has that in it, groups do not.)
 
     Args:
-        proc: Folder with the process's `cgroup` and `mountinfo`.
+        proc: Where the proc file system is.
 
     Returns:
-        The tightest level; None where nothing limits it.
+        The tightest limit; None where nothing can be read.
     """
-    levels = [(folder / "memory.max", folder / "memory.current", "inactive_file") for folder in _folders("", proc)] + [
-        (folder / "memory.limit_in_bytes", folder / "memory.usage_in_bytes", "total_inactive_file")
+    headrooms = list(_group_headrooms(proc))
+    meminfo = proc / "meminfo"
+    available_kib = _field(meminfo, "MemAvailable:")
+    if available_kib is not None:
+        headrooms.append(Headroom(num_bytes=available_kib * BYTES_PER_KIB, source=f"MemAvailable in {meminfo}"))
+    return min(headrooms, key=lambda headroom: headroom.num_bytes, default=None)
+
+
+def _group_headrooms(proc: Path) -> Iterator[Headroom]:
+    levels = [(folder, "memory.max", "memory.current", "inactive_file") for folder in _folders("", proc)] + [
+        (folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         for folder in _folders("memory", proc)
     ]
-    headrooms = []
-    for limit_file, use_file, droppable in levels:
-        limit, use = _text(limit_file), _text(use_file)
+    for folder, limit_name, use_name, droppable_name in levels:
+        limit, use = _text(folder / limit_name), _text(folder / use_name)
         if limit.isdecimal() and use.isdecimal():
-            kept = int(use) - _field(limit_file.with_name("memory.stat"), droppable)
-            headrooms.append(Headroom(num_bytes=max(0, int(limit) - kept), source=str(limit_file)))
-    return min(headrooms, key=lambda headroom: headroom.num_bytes, default=None)
+            droppable = _field(folder / "memory.stat", droppable_name) or 0
+            left = int(limit) - (int(use) - droppable)
+            yield Headroom(num_bytes=max(0, left), source=str(folder / limit_name))
 
 
 def _folders(controller: str, proc: Path) -> Iterator[Path]:
@@ -77,9 +90,8 @@ def _folders(controller: str, proc: Path) -> Iterator[Path]:
     if group is None or mount is None:
         return
     root, point = mount
-    below = Path(group)
     # A group outside of what is mounted (a container without a namespace of its own) is seen as the mount itself.
-    relative = below.relative_to(root) if below.is_relative_to(root) else Path()
+    relative = Path(group).relative_to(root) if Path(group).is_relative_to(root) else Path()
     folder = point / relative
     yield folder
     while folder != point:
@@ -89,7 +101,7 @@ def _folders(controller: str, proc: Path) -> Iterator[Path]:
 
 def _groups(proc: Path) -> Iterator[tuple[str, str]]:
     """(controller, path of this process's group) of each tree."""
-    for line in _text(proc / "cgroup").splitlines():
+    for line in _text(proc / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
             yield controller, path
@@ -97,24 +109,24 @@ def _groups(proc: Path) -> Iterator[tuple[str, str]]:
 
 def _mounts(proc: Path) -> Iterator[tuple[str, str, Path]]:
     """(controller, group that the mount shows, where it is mounted) of each mounted tree; see proc(5), mountinfo."""
-    for line in _text(proc / "mountinfo").splitlines():
+    for line in _text(proc / "self" / "mountinfo").splitlines():
         before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
+        kind, _, source_and_options = after.partition(" ")
         root, point = before.split(" ")[3:5]
         if kind == "cgroup2":
             yield "", root, Path(point)
         elif kind == "cgroup":
-            for controller in options.split(","):
+            for controller in source_and_options.partition(" ")[2].split(","):
                 yield controller, root, Path(point)
 
 
-def _field(file: Path, name: str) -> int:
-    """Number behind `name` in a file of lines `name number`; 0 where it is missing."""
+def _field(file: Path, name: str) -> int | None:
+    """Number behind `name` in a file of lines `name number`; None where it is missing."""
     for line in _text(file).splitlines():
-        key, _, number = line.partition(" ")
-        if key == name and number.isdecimal():
-            return int(number)
-    return 0
+        words = line.split()
+        if len(words) >= 2 and words[0] == name and words[1].isdecimal():
+            return int(words[1])
+    return None
 
 
 def _text(file: Path) -> str:

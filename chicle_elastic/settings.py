@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chicle_elastic.cgroups import PROC_SELF, cpu_quota
+from chicle_elastic.cgroups import PROC, cpu_quota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Settings:
         return shared if _is_private(shared) else _folder_of_this_process()
 
 
-def available_cores(environ: Mapping[str, str] | None = None, *, proc: Path = PROC_SELF) -> int:
+def available_cores(environ: Mapping[str, str] | None = None, *, proc: Path = PROC) -> int:
     """Cores that this process may keep busy; the default of `n_threads`.
 
     The least of: the machine's cores, the affinity of this process, the CPU quota of its control groups (rounded up,
@@ -62,7 +62,7 @@ def available_cores(environ: Mapping[str, str] | None = None, *, proc: Path = PR
 
     Args:
         environ: Environment to read, by default that of this process.
-        proc: Folder with the process's `cgroup` and `mountinfo`.
+        proc: Where the proc file system is.
 
     Returns:
         At least 1.
