@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 # Tests, demo and benchmarks compare figures of one machine: BLAS must not add threads of its own.
 RUN := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python
 # PIP_CONSTRAINT and not -c, because it pins the isolated build of the editable install too.
-INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check
+INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 # One pip at a time in one environment, whatever -j says.
@@ -64,5 +64,6 @@ $(VENV)/.chicle-dev: EXTRAS := dev
 
 $(VENV)/.chicle-demo $(VENV)/.chicle-test $(VENV)/.chicle-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing chicle-elastic[$(EXTRAS)] into $(VENV)"
-	@$(INSTALL) --editable '.[$(EXTRAS)]'
+	@$(INSTALL) --editable '.[$(EXTRAS)]' >$(VENV)/pip.log 2>&1 </dev/null || \
+	  { tail -n 25 $(VENV)/pip.log >&2; echo "pip failed; all it said is in $(VENV)/pip.log" >&2; exit 1; }
 	@touch $@
