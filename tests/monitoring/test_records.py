@@ -1,0 +1,134 @@
+"""Records and histories: columns, tables, and what survives a pickle."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from chicle_elastic.errors import UsageError
+from chicle_elastic.monitoring.records import History, IterationRecord
+
+
+def make_history(num_iterations: int = 4) -> History:
+    """A job that starts on n0; n1 joins for iteration 3; the gap is known in every second iteration."""
+    history = History()
+    for iteration in range(1, num_iterations + 1):
+        joined = iteration >= 3
+        figures = {"objective": 1.0 / iteration}
+        if iteration % 2 == 0:
+            figures["duality_gap"] = 0.5 / iteration
+        history.append(
+            IterationRecord(
+                iteration=iteration,
+                epochs=float(iteration),
+                time_s=0.25 * iteration,
+                num_tasks=2 if joined else 1,
+                samples=100,
+                num_chunks={"n0": 5, "n1": 3} if joined else {"n0": 8},
+                figures=figures,
+                events=("n1 joined with <3> chunks", "n0 gave 3 of 8") if iteration == 3 else (),
+            )
+        )
+    return history
+
+
+def test_a_history_is_a_sequence_of_records():
+    """Length, indices from both ends, slices, iteration."""
+    history = make_history()
+    assert len(history) == 4
+    assert [record.iteration for record in history] == [1, 2, 3, 4]
+    assert history[-1].figures["duality_gap"] == 0.125
+    assert isinstance(history[1:3], History)
+    assert list(history[1:3]) == [history[1], history[2]]
+
+
+def test_counts_are_integers_and_figures_are_floats_with_nan_where_missing():
+    """An iteration without a certificate has no gap, not a gap of 0."""
+    history = make_history()
+    assert history.column("samples").dtype == np.int64
+    np.testing.assert_array_equal(history.column("time_s"), [0.25, 0.5, 0.75, 1.0])
+    np.testing.assert_array_equal(history.column("duality_gap"), [np.nan, 0.25, np.nan, 0.125])
+
+
+def test_a_task_that_did_not_take_part_holds_no_chunks():
+    """So that columns of tasks add up to all chunks in every iteration."""
+    history = make_history()
+    np.testing.assert_array_equal(history.column("num_chunks.n1"), [0, 0, 3, 3])
+    assert sum(history.column(f"num_chunks.{task}") for task in history.tasks).tolist() == [8, 8, 8, 8]
+
+
+def test_an_unknown_column_is_an_error_that_lists_the_columns():
+    """The usual mistake is a misspelt figure."""
+    with pytest.raises(UsageError, match=r"no column 'gap'; it has iteration, .*duality_gap, num_chunks.n0"):
+        make_history().column("gap")
+
+
+def test_a_history_becomes_a_data_frame():
+    """One row per iteration, one column per name, in that order."""
+    history = make_history()
+    frame = pd.DataFrame(history.to_dict())
+    assert tuple(frame.columns) == history.column_names
+    assert frame["num_chunks.n0"].tolist() == [8, 8, 5, 5]
+    assert frame.loc[2, "events"] == "n1 joined with <3> chunks; n0 gave 3 of 8"
+    assert frame["duality_gap"].isna().tolist() == [True, False, True, False]
+
+
+def test_the_dictionary_holds_plain_python_values():
+    """It can go into JSON as it is."""
+    values = [value for column in make_history().to_dict().values() for value in column]
+    assert {type(value) for value in values} == {int, float, str}
+
+
+def test_an_empty_history_has_columns_and_words():
+    """Before the first iteration is over, nothing may break."""
+    history = History()
+    assert repr(history) == "History(no iterations)"
+    assert history.column("time_s").tolist() == []
+    assert history.to_dict()["iteration"] == []
+    assert "no iterations" in history._repr_html_()
+
+
+def test_the_repr_is_one_line_with_the_latest_figures():
+    """What a notebook user wants to know at a glance."""
+    expected = "History(4 iterations, 1 to 2 tasks, 4 epochs, 1 s, objective=0.25, duality_gap=0.125)"
+    assert repr(make_history()) == expected
+
+
+def test_the_notebook_table_is_short_and_escaped():
+    """First and last rows, the number of hidden ones between, and no markup from event texts."""
+    table = make_history(100)._repr_html_()
+    assert table.count("<tr>") == 1 + 3 + 1 + 5
+    assert "92 more iterations" in table
+    assert "&lt;3&gt;" in table
+    assert "<3>" not in table
+    assert "nan" not in table
+
+
+@pytest.mark.parametrize("num_iterations", [1, 9])
+def test_the_notebook_table_shows_a_short_history_whole(num_iterations):
+    """Hiding one row would save nothing."""
+    table = make_history(num_iterations)._repr_html_()
+    assert table.count("<tr>") == 1 + num_iterations
+    assert "more iterations" not in table
+
+
+def test_a_history_survives_a_pickle():
+    """Fitted estimators are pickled with it."""
+    history = make_history()
+    assert pickle.loads(pickle.dumps(history)) == history
+
+
+def test_a_record_does_not_change_when_its_maker_goes_on():
+    """The runtime reuses its counters."""
+    num_chunks = {"n0": 8}
+    record = IterationRecord(iteration=1, epochs=1.0, time_s=0.1, num_tasks=1, samples=10, num_chunks=num_chunks)
+    num_chunks["n0"] = 5
+    assert record.num_chunks == {"n0": 8}
+
+
+@pytest.mark.parametrize("name", ["samples", "events", "num_chunks.n0"])
+def test_a_figure_cannot_take_the_name_of_a_column(name):
+    """Otherwise one of the two would be hidden."""
+    with pytest.raises(UsageError, match=f"figures named .*{name}"):
+        IterationRecord(iteration=1, epochs=1.0, time_s=0.1, num_tasks=1, samples=10, figures={name: 1.0})
