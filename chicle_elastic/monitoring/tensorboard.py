@@ -1,0 +1,120 @@
+"""Records of iterations as TensorBoard scalars, written by the tensorboard package alone (no torch, no TensorFlow).
+
+    model/FIGURE                  what the trainer says of the model: objective, duality gap, loss
+    job/epochs, samples, num_tasks, iteration_s
+    chunks/TASK                   chunks that the task held; 0 after it has left
+    events                        reasons of decisions, in their own words (the Text tab)
+
+Steps are iterations.
+"""
+
+import os
+import time
+from types import TracebackType
+from typing import Any
+
+from chicle_elastic.errors import MissingExtraError, UsageError
+from chicle_elastic.monitoring.records import IterationRecord
+
+# Whoever watches a job sees an iteration after this long; the rest is TensorBoard's own reload interval.
+FLUSH_INTERVAL_S = 2
+
+
+class TensorBoardWriter:
+    """Writes one event file; a context manager that closes it. `Job(on_iteration=writer.write)` is all it takes.
+
+    Args:
+        logdir: Folder of this run; it is created. `tensorboard --logdir PARENT` compares the runs below one folder.
+        started_unix_s: When the job began, on the wall clock; by default now.
+
+    Raises:
+        MissingExtraError: The package tensorboard is not installed.
+        UsageError: The folder cannot be made.
+    """
+
+    def __init__(self, logdir: str | os.PathLike[str], *, started_unix_s: float | None = None) -> None:
+        self._protos = _import_protos()
+        self._started_unix_s = time.time() if started_unix_s is None else started_unix_s
+        self._previous_s = 0.0
+        self._tasks: dict[str, None] = {}  # an ordered set
+        path = os.fspath(logdir)
+        if "://" not in path:
+            # The package finds out in a thread of its own, where an error helps nobody.
+            try:
+                os.makedirs(path, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"logdir={path!r} cannot be made ({error.strerror}); name another folder") from error
+        self._writer = self._protos.EventFileWriter(path, flush_secs=FLUSH_INTERVAL_S)
+
+    def write(self, record: IterationRecord) -> None:
+        """Add one iteration; it is on disk about two seconds later, or after `close`."""
+        self._tasks |= dict.fromkeys(record.num_chunks)
+        scalars = {f"model/{name}": figure for name, figure in record.figures.items()}
+        scalars |= {
+            "job/epochs": record.epochs,
+            "job/samples": record.samples,
+            "job/num_tasks": record.num_tasks,
+            "job/iteration_s": record.time_s - self._previous_s,
+        }
+        scalars |= {f"chunks/{task}": record.num_chunks.get(task, 0) for task in self._tasks}
+        self._previous_s = record.time_s
+        values = [self._protos.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        if record.events:
+            values.append(self._text("events", "\n".join(f"- {event}" for event in record.events)))
+        self._writer.add_event(
+            self._protos.Event(
+                wall_time=self._started_unix_s + record.time_s,
+                step=record.iteration,
+                summary=self._protos.Summary(value=values),
+            )
+        )
+
+    def close(self) -> None:
+        """Write everything to disk. May be called again."""
+        self._writer.close()
+
+    def __enter__(self) -> "TensorBoardWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _text(self, tag: str, markdown: str) -> Any:
+        """A value of the Text tab."""
+        protos = self._protos
+        return protos.Summary.Value(
+            tag=tag,
+            metadata=protos.SummaryMetadata(plugin_data=protos.SummaryMetadata.PluginData(plugin_name="text")),
+            tensor=protos.TensorProto(
+                dtype="DT_STRING",
+                string_val=[markdown.encode()],
+                tensor_shape=protos.TensorShapeProto(dim=[protos.TensorShapeProto.Dim(size=1)]),
+            ),
+        )
+
+
+class _Protos:
+    """The names of the tensorboard package that are used here."""
+
+    def __init__(self) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto
+        from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self.Event: Any = Event
+        self.Summary: Any = Summary
+        self.SummaryMetadata: Any = SummaryMetadata
+        self.TensorProto: Any = TensorProto
+        self.TensorShapeProto: Any = TensorShapeProto
+        self.EventFileWriter: Any = EventFileWriter
+
+
+def _import_protos() -> _Protos:
+    try:
+        return _Protos()
+    except ImportError as error:
+        raise MissingExtraError.for_package("tensorboard", extra="tensorboard", purpose="logdir=") from error

@@ -1,0 +1,125 @@
+"""What TensorBoard's own reader finds in the files."""
+
+import subprocess
+import sys
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from chicle_elastic.errors import MissingExtraError, UsageError
+from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.monitoring.tensorboard import TensorBoardWriter
+
+STARTED_UNIX_S = 1.7e9
+
+
+def make_record(iteration: int, num_chunks: dict[str, int], **changes) -> IterationRecord:
+    """A record with a figure that says which iteration it is from."""
+    fields = {"figures": {"objective": 1.0 / iteration}, **changes}
+    return IterationRecord(
+        iteration=iteration,
+        epochs=2.0 * iteration,
+        time_s=0.5 * iteration,
+        num_tasks=len(num_chunks),
+        samples=1000,
+        num_chunks=num_chunks,
+        **fields,
+    )
+
+
+def read_back(logdir) -> EventAccumulator:
+    """TensorBoard's view of a folder."""
+    accumulator = EventAccumulator(str(logdir))
+    accumulator.Reload()
+    return accumulator
+
+
+def write_all(logdir, records) -> EventAccumulator:
+    """Write records as a job does, and read them back."""
+    with TensorBoardWriter(logdir, started_unix_s=STARTED_UNIX_S) as writer:
+        for record in records:
+            writer.write(record)
+    return read_back(logdir)
+
+
+def test_figures_come_back_by_iteration(tmp_path):
+    """Step and value of each scalar, in a folder that did not exist."""
+    board = write_all(tmp_path / "runs" / "first", [make_record(i, {"n0": 4}) for i in (1, 2, 4)])
+    assert [(event.step, event.value) for event in board.Scalars("model/objective")] == [(1, 1.0), (2, 0.5), (4, 0.25)]
+    assert [event.value for event in board.Scalars("job/epochs")] == [2.0, 4.0, 8.0]
+    assert [event.value for event in board.Scalars("job/samples")] == [1000.0] * 3
+
+
+def test_the_time_of_an_iteration_is_what_passed_since_the_one_before(tmp_path):
+    """Half a second each, and one second where a record is missing."""
+    board = write_all(tmp_path, [make_record(i, {"n0": 4}) for i in (1, 2, 4)])
+    assert [event.value for event in board.Scalars("job/iteration_s")] == [0.5, 0.5, 1.0]
+
+
+def test_wall_time_follows_the_records_and_not_the_writing(tmp_path):
+    """A history that is written afterwards shows when things happened."""
+    board = write_all(tmp_path, [make_record(i, {"n0": 4}) for i in (1, 3)])
+    assert [event.wall_time for event in board.Scalars("model/objective")] == [
+        STARTED_UNIX_S + 0.5,
+        STARTED_UNIX_S + 1.5,
+    ]
+
+
+def test_a_task_that_left_shows_zero_chunks(tmp_path):
+    """Otherwise its curve would stop at what it held."""
+    board = write_all(
+        tmp_path, [make_record(1, {"n0": 4}), make_record(2, {"n0": 2, "n1": 2}), make_record(3, {"n1": 4})]
+    )
+    assert [event.value for event in board.Scalars("chunks/n0")] == [4, 2, 0]
+    assert [(event.step, event.value) for event in board.Scalars("chunks/n1")] == [(2, 2), (3, 4)]
+    assert [event.value for event in board.Scalars("job/num_tasks")] == [1, 2, 1]
+
+
+def test_reasons_are_shown_in_their_own_words(tmp_path):
+    """In the Text tab, at the iteration that they led to."""
+    reason = "n2 takes 1.8x the median time per sample; shed 3 of 12 chunks"
+    board = write_all(tmp_path, [make_record(1, {"n0": 4}), make_record(2, {"n0": 4}, events=(reason, "n3 joined"))])
+    (event,) = board.Tensors("events")
+    assert event.step == 2
+    assert event.tensor_proto.string_val[0].decode() == f"- {reason}\n- n3 joined"
+    assert board.SummaryMetadata("events").plugin_data.plugin_name == "text"
+
+
+def test_a_figure_that_is_not_known_in_every_iteration_has_gaps(tmp_path):
+    """A duality gap is only there after a certificate."""
+    board = write_all(
+        tmp_path, [make_record(1, {}), make_record(2, {}, figures={"duality_gap": 0.5}), make_record(3, {})]
+    )
+    assert [event.step for event in board.Scalars("model/duality_gap")] == [2]
+
+
+def test_closing_twice_is_fine(tmp_path):
+    """`finally: writer.close()` after a `with`."""
+    writer = TensorBoardWriter(tmp_path)
+    writer.close()
+    writer.close()
+
+
+def test_a_folder_that_cannot_be_made_names_the_argument(tmp_path):
+    """Here a file is in the way."""
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"logdir='.*file/run' cannot be made \(Not a directory\)"):
+        TensorBoardWriter(tmp_path / "file" / "run")
+
+
+def test_writing_loads_neither_torch_nor_tensorflow(tmp_path):
+    """The tensorboard package alone is enough, and fast to import."""
+    program = (
+        "import sys\nfrom chicle_elastic.monitoring.tensorboard import TensorBoardWriter\n"
+        f"TensorBoardWriter({str(tmp_path)!r}).close()\nprint(sorted({{'torch', 'tensorflow'}} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
+
+
+def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
+    """And nothing is left on disk."""
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
+    with pytest.raises(MissingExtraError, match=r"logdir= needs .*pip install 'chicle-elastic\[tensorboard\]'"):
+        TensorBoardWriter(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
