@@ -131,16 +131,20 @@ def _running_children() -> dict[int, str]:
     for path in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread ended meanwhile
             for pid in map(int, path.read_text().split()):
-                # A zombie runs no more, and has an empty command line.
-                if command := _command_line(pid):
-                    children[pid] = command
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    if not _is_zombie(pid):
+                        children[pid] = _command_line(pid)
     return children
 
 
+def _is_zombie(pid: int) -> bool:
+    """Whether the process has ended and only waits to be asked for its exit code."""
+    # The state follows the name, which is in parentheses and may itself contain some.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 def _command_line(pid: int) -> str:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    return ""
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
 
 
 def _shared_memory() -> frozenset[str]:
