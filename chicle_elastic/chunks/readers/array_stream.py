@@ -1,0 +1,135 @@
+"""The rows of one stored array, in order, a few at a time: an .npy file, or a member of an .npz archive.
+
+C-ordered arrays are read as a stream, which works inside a compressed archive too and keeps the memory of the process
+bounded where a memory map would count every page it has touched. Only a Fortran-ordered .npy file is mapped: its rows
+lie scattered, and arrays that pandas made are often stored so.
+"""
+
+import math
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Protocol
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import DataError
+
+MAX_ROW_BYTES = 256 << 20
+"""A header that claims a longer row is taken for a damaged one."""
+
+
+class RowStream(Protocol):
+    """Rows of an array, taken in order.
+
+    Attributes:
+        name: The file, or "file[member]", for messages.
+        shape: Shape of the whole array.
+        dtype: Its dtype.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def take(self, num_rows: int) -> Array:
+        """The next `num_rows` rows, ndarray of shape (num_rows, *shape[1:]); DataError where they are missing."""
+        ...
+
+
+class StoredRows:
+    """A C-ordered array behind a file handle, which the caller closes."""
+
+    def __init__(self, handle: IO[bytes], name: str) -> None:
+        self.name = name
+        self.shape, self.is_fortran, self.dtype = _header(handle, name)
+        self._handle = handle
+
+    def take(self, num_rows: int) -> Array:
+        """See `RowStream.take`."""
+        shape = (num_rows, *self.shape[1:])
+        data = bytearray(math.prod(shape) * self.dtype.itemsize)
+        view, filled = memoryview(data), 0
+        try:
+            while filled < len(data) and (count := self._handle.readinto(view[filled:])):  # type: ignore[attr-defined]
+                filled += count
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise DataError(f"{self.name}: the archive is damaged ({error}); save it again") from error
+        if filled < len(data):
+            raise DataError(
+                f"{self.name}: the array is cut short, its header says shape {self.shape} of {self.dtype} but "
+                f"{len(data) - filled} of the next {len(data)} bytes are missing; save it again"
+            )
+        return np.frombuffer(data, dtype=self.dtype).reshape(shape)
+
+
+class MappedRows:
+    """An .npy file of any order, memory-mapped; the system drops pages when memory is short."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        try:
+            self._array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:  # NumPy's own words on files cut short: "mmap length is greater than file size"
+            raise DataError(f"{path}: the array cannot be mapped ({error}); save it again") from error
+        self.shape = self._array.shape
+        self.dtype = self._array.dtype
+        self._next_row = 0
+
+    def take(self, num_rows: int) -> Array:
+        """See `RowStream.take`."""
+        rows = self._array[self._next_row : self._next_row + num_rows]
+        self._next_row += num_rows
+        return np.ascontiguousarray(rows)
+
+
+def open_npy(path: Path, handle: IO[bytes]) -> RowStream:
+    """The array of the .npy file `path`, opened as `handle`.
+
+    Raises:
+        DataError: The file is not an .npy file, or holds Python objects.
+    """
+    stored = StoredRows(handle, str(path))
+    return MappedRows(path) if stored.is_fortran and len(stored.shape) > 1 else stored
+
+
+def open_member(handle: IO[bytes], name: str) -> RowStream:
+    """The array behind `handle`, a member of an .npz archive that messages call `name`.
+
+    Raises:
+        DataError: The member is not an array, holds Python objects, or is Fortran-ordered.
+    """
+    stored = StoredRows(handle, name)
+    if stored.is_fortran and len(stored.shape) > 1:
+        raise DataError(
+            f"{stored.name}: stored in Fortran order, so that its rows cannot be read one after the other; "
+            "save np.ascontiguousarray of it, or save it as an .npy file"
+        )
+    return stored
+
+
+def _header(handle: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    try:
+        version = np.lib.format.read_magic(handle)
+        if version == (1, 0):
+            shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(handle)
+        elif version == (2, 0):
+            shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(handle)
+        else:
+            raise ValueError(f"version {version} of the format is for structured arrays")
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{name}: not a readable .npy array ({error}); save it with numpy.save") from error
+    if dtype.hasobject:
+        raise DataError(f"{name}: holds Python objects, which are never loaded; save numbers, or text as a str array")
+    if dtype.names is not None or dtype.kind not in "biufcSU":
+        raise DataError(f"{name}: arrays of dtype {dtype} are not supported; save plain numbers")
+    if not shape or min(shape) < 0:
+        raise DataError(f"{name}: shape {shape} is not that of an array of samples")
+    row_bytes = math.prod(shape[1:]) * dtype.itemsize
+    if row_bytes > MAX_ROW_BYTES:
+        raise DataError(
+            f"{name}: one row of shape {shape[1:]} takes {row_bytes} bytes, more than the {MAX_ROW_BYTES} that are "
+            "read at once; check the file"
+        )
+    return shape, is_fortran, dtype

@@ -1,0 +1,121 @@
+"""What every reader yields: bounded blocks of rows that know where in their file they came from.
+
+A reader is a generator function `(path, ReadOptions) -> Iterator[Block]`. It holds one block at a time, whatever the
+size of the file, and raises `DataError` with file, line or row, and token for anything that it cannot read exactly.
+What all formats have in common (finite values, weights, dtypes) is checked once, in `checks`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from chicle_elastic.chunks.views import Array, CsrRows, Rows
+
+BLOCK_BYTES = 256 << 10
+"""Bytes of input that become one block; 1 MiB was no faster (a9a, HIGGS) and holds four times as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How to read; a reader takes what concerns its format.
+
+    Attributes:
+        block_bytes: Bytes of input per block; a block has at least one row.
+        zero_based: svmlight: whether the first feature has index 0; None finds out by a first pass over the file.
+        num_features: Number of columns where it is known beforehand; None takes it from the data.
+        header: CSV: whether the first line holds names; None finds out from that line.
+        delimiter: CSV: one character; None means a tab for names that contain ".tsv", else a comma.
+        label_column: Parquet: name of the label's column; None means the first.
+        weight_column: Parquet: name of the column of sample weights, if there is one.
+        targets: npy: file with the targets (npz may use it in place of its own `y`).
+        weights: npy, npz: file with the sample weights.
+    """
+
+    block_bytes: int = BLOCK_BYTES
+    zero_based: bool | None = False
+    num_features: int | None = None
+    header: bool | None = None
+    delimiter: str | None = None
+    label_column: str | None = None
+    weight_column: str | None = None
+    targets: Path | None = None
+    weights: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where the rows of a block stand in their file, in the words of that file.
+
+    Attributes:
+        path: The file.
+        unit: "line" (numbered from 1) for text, "row" (numbered from 0, as NumPy does) for arrays.
+        numbers: Line or row number of every row of the block.
+        column_word: What the format calls a column: "column" or "index".
+        first_column: Number that the format gives to feature 0.
+        column_names: Names of the features where the file has names.
+    """
+
+    path: Path
+    unit: Literal["line", "row"]
+    numbers: Sequence[int] | npt.NDArray[np.int64]
+    column_word: str = "column"
+    first_column: int = 0
+    column_names: Sequence[str] = ()
+
+    def row(self, row: int) -> str:
+        """Place of row `row` of the block: "train.csv:17", or "X.npy, row 17"."""
+        number = int(self.numbers[row])
+        return f"{self.path}:{number}" if self.unit == "line" else f"{self.path}, row {number}"
+
+    def column(self, feature: int) -> str:
+        """What the file calls feature `feature`: "column 5", "index 12" or "column 'age'"."""
+        if self.column_names:
+            return f"{self.column_word} {self.column_names[feature]!r}"
+        return f"{self.column_word} {self.first_column + feature}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Some consecutive rows of a file.
+
+    Attributes:
+        rows: ndarray of shape (num_rows, num_features), or `CsrRows`. The number of features of CSR rows is that of
+            the whole file where the file states it, else the largest index of this block + 1.
+        targets: ndarray of shape (num_rows,): numbers as they were read, or `str` for labels that are text.
+        weights: ndarray of shape (num_rows,), or None.
+        origin: Where these rows come from.
+        bytes_read: Bytes of the (compressed) file consumed so far; only to show progress.
+        sample_shape: Shape of one sample where it is not flat (images).
+    """
+
+    rows: Rows
+    targets: Array
+    origin: Origin
+    bytes_read: int
+    weights: Array | None = None
+    sample_shape: tuple[int, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """Samples in this block, >= 1."""
+        return int(self.rows.shape[0])
+
+    @property
+    def values(self) -> Array:
+        """The stored features: all of a dense block, the non-zeros of a CSR block."""
+        if isinstance(self.rows, CsrRows):
+            return self.rows.values[int(self.rows.indptr[0]) : int(self.rows.indptr[-1])]
+        return self.rows
+
+    def cell(self, position: int) -> tuple[int, int]:
+        """(row, feature) of the entry at `position` of the flattened `values`."""
+        if isinstance(self.rows, CsrRows):
+            entry = position + int(self.rows.indptr[0])
+            row = int(np.searchsorted(self.rows.indptr, entry, side="right")) - 1
+            return row, int(self.rows.indices[entry])
+        row, feature = divmod(position, int(self.rows.shape[1]))
+        return row, feature

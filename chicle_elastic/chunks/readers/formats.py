@@ -1,0 +1,71 @@
+"""Which reader reads a file: by its first bytes, because names like `a9a.gz` or `train.txt` tell nothing."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from chicle_elastic.chunks.readers.arrays import read_npy, read_npz
+from chicle_elastic.chunks.readers.base import Block, ReadOptions
+from chicle_elastic.chunks.readers.csv import read_csv
+from chicle_elastic.chunks.readers.parquet import read_parquet
+from chicle_elastic.chunks.readers.svmlight import read_svmlight
+from chicle_elastic.chunks.readers.text import line_blocks
+from chicle_elastic.errors import DataError, UsageError
+
+Format: TypeAlias = Literal["svmlight", "csv", "npy", "npz", "parquet"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+READERS: dict[Format, Callable[[Path, ReadOptions], Iterator[Block]]] = {
+    "svmlight": read_svmlight,
+    "csv": read_csv,
+    "npy": read_npy,
+    "npz": read_npz,
+    "parquet": read_parquet,
+}
+
+_MAGIC: tuple[tuple[bytes, Format], ...] = ((b"\x93NUMPY", "npy"), (b"PK\x03\x04", "npz"), (b"PAR1", "parquet"))
+_SVMLIGHT_SUFFIXES = {".svm", ".svmlight", ".libsvm"}
+_CSV_SUFFIXES = {".csv", ".tsv"}
+_SVMLIGHT_LINE = re.compile(rb"\s*[^\s:#]+(\s+(qid:\S+|\d+:[^\s:#]+))*\s*(#.*)?")
+_SNIFF_BYTES = 64 << 10
+_SNIFF_LINES = 20
+
+
+def detect_format(path: Path) -> Format:
+    """The format of `path` by its first bytes, and for text by its name and first lines.
+
+    Raises:
+        DataError: The file is empty.
+        UsageError: The format cannot be told; also for a pipe, whose first bytes can be read only once.
+        OSError: The file cannot be opened.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder; name the files to convert")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path}: is not a plain file, so its format cannot be looked up first; pass --format")
+    with path.open("rb") as file:
+        start = file.read(8)
+    if not start:
+        raise DataError(f"{path}: the file is empty; nothing to convert")
+    for magic, format_ in _MAGIC:
+        if start.startswith(magic):
+            return format_
+    suffixes = set(path.suffixes)
+    if suffixes & _SVMLIGHT_SUFFIXES:
+        return "svmlight"
+    if suffixes & _CSV_SUFFIXES:
+        return "csv"
+    return _text_format(path)
+
+
+def _text_format(path: Path) -> Format:
+    first = next(line_blocks(path, block_bytes=_SNIFF_BYTES), None)
+    lines = [line for _, line in first.lines() if line.partition(b"#")[0].strip()][:_SNIFF_LINES] if first else []
+    if not lines:
+        raise DataError(f"{path}: the file has no samples; nothing to convert")
+    if all(_SVMLIGHT_LINE.fullmatch(line) for line in lines) and any(b":" in line for line in lines):
+        return "svmlight"
+    if all(b"," in line for line in lines):
+        return "csv"
+    raise UsageError(f"{path}: its first lines are neither svmlight nor comma separated; pass --format")

@@ -1,0 +1,128 @@
+"""Text files as blocks of whole lines: plain, gzip or bzip2, told apart by their first bytes and not by their names."""
+
+import bz2
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, cast
+
+from chicle_elastic.chunks.readers.base import BLOCK_BYTES
+from chicle_elastic.errors import DataError
+
+MAX_LINE_BYTES = 64 << 20
+"""A longer line is taken for a file that is not text; without a bound one such file would fill the memory."""
+
+NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf|infinity)", re.ASCII | re.IGNORECASE)
+"""What counts as a number in text. Python's `float` takes more ("1_0", digits of other scripts). NaN and infinity are
+numbers here so that they get an error of their own (see `checks`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineBlock:
+    """Some consecutive whole lines.
+
+    Attributes:
+        data: The lines; only the last line of a file may lack its newline.
+        first_line: Number of the first of them, from 1.
+        bytes_read: Bytes of the file consumed so far, compressed where the file is.
+    """
+
+    data: bytes
+    first_line: int
+    bytes_read: int
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """(line number, line without its newline) of each line; what follows the last newline counts if not empty."""
+        lines = self.data.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        yield from enumerate(lines, start=self.first_line)
+
+
+def line_blocks(path: Path, *, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
+    """Read `path` in blocks of about `block_bytes` of whole lines.
+
+    Raises:
+        DataError: The compressed data is damaged or cut short, a line is longer than `MAX_LINE_BYTES`, or the text is
+            UTF-16.
+        OSError: The file cannot be opened or read.
+    """
+    with path.open("rb") as raw, _decompressed(raw) as stream:
+        line = 1
+        pending: list[bytes] = []  # the beginning of a line whose end is not read yet
+        pending_bytes = 0
+        while piece := _read(stream, block_bytes, path=path, line=line):
+            if line == 1 and not pending:
+                piece = _without_byte_order_mark(piece, path)
+            cut = piece.rfind(b"\n") + 1
+            if cut:
+                data = b"".join([*pending, piece[:cut]])
+                yield LineBlock(data, line, _position(raw))
+                line += data.count(b"\n")
+                pending, pending_bytes = [], 0
+            pending.append(piece[cut:])
+            pending_bytes += len(piece) - cut
+            if pending_bytes > MAX_LINE_BYTES:
+                raise DataError(
+                    f"{path}:{line}: no line end within {MAX_LINE_BYTES >> 20} MiB; this does not look like a text "
+                    "file of one sample per line: check the file, or name its format with --format"
+                )
+        if data := b"".join(pending):
+            yield LineBlock(data, line, _position(raw))
+
+
+def number_or_none(token: str) -> float | None:
+    """The number that `token` spells, exactly as the C parsers read it; None if it is none."""
+    return float(token) if NUMBER.fullmatch(token) else None
+
+
+def shown(token: str | bytes) -> str:
+    """`token` fit for an error message: quoted, printable, not longer than a few words."""
+    text = token.decode("utf-8", errors="backslashreplace") if isinstance(token, bytes) else token
+    return repr(text if len(text) <= 40 else text[:37] + "...")
+
+
+def _decompressed(raw: BufferedReader) -> IO[bytes]:
+    # peek leaves the bytes in place, so that a pipe works as well as a file.
+    magic = raw.peek(3)[:3]
+    if magic[:2] == b"\x1f\x8b":
+        return cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+    if magic == b"BZh":
+        return bz2.BZ2File(raw)
+    return raw
+
+
+def _read(stream: IO[bytes], size: int, *, path: Path, line: int) -> bytes:
+    try:
+        return stream.read(size)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise _damaged(path, line, error) from error
+    except OSError as error:
+        # bz2 reports bad data as an OSError without a number; one with a number is the disk's.
+        if error.errno is not None:
+            raise
+        raise _damaged(path, line, error) from error
+
+
+def _damaged(path: Path, line: int, error: Exception) -> DataError:
+    return DataError(
+        f"{path}: the compressed data is damaged or cut short after line {line} ({error}); "
+        "fetch or compress the file again"
+    )
+
+
+def _without_byte_order_mark(piece: bytes, path: Path) -> bytes:
+    if piece.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{path}: the text is UTF-16; save it as UTF-8 (iconv -f UTF-16 -t UTF-8)")
+    return piece.removeprefix(b"\xef\xbb\xbf")
+
+
+def _position(raw: IO[bytes]) -> int:
+    try:
+        return raw.tell()
+    except OSError:  # a pipe has no position; only the progress bar asks
+        return 0

@@ -1,0 +1,34 @@
+"""Input for the tests of readers and converters."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from chicle_elastic.chunks.readers.base import Block
+from chicle_elastic.chunks.views import Array, CsrRows
+
+SHARED_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
+
+
+def shared_data(name: str) -> Path | None:
+    """A file of the optional real data beside the repository, or None where it is absent."""
+    path = (SHARED_DATA / name).resolve()
+    return path if path.is_file() else None
+
+
+def write_text(folder: Path, text: str | bytes, name: str) -> Path:
+    """A file of that text (UTF-8) or of those bytes."""
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def joined(blocks: Sequence[Block]) -> tuple[Array, Array]:
+    """All blocks as one dense X and y, whatever the width of each block of CSR rows."""
+    width = max(block.rows.shape[1] for block in blocks)
+    matrices = []
+    for block in blocks:
+        dense = block.rows.to_scipy().toarray() if isinstance(block.rows, CsrRows) else block.rows
+        matrices.append(np.pad(dense, ((0, 0), (0, width - dense.shape[1]))))
+    return np.concatenate(matrices), np.concatenate([block.targets for block in blocks])

@@ -1,0 +1,110 @@
+"""Parquet: columns become features in their order, and every fault names its row and its column."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chicle_elastic.chunks.readers.base import ReadOptions
+from chicle_elastic.chunks.readers.parquet import read_parquet
+from chicle_elastic.errors import DataError, MissingExtraError, UsageError
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+
+
+def write(folder: Path, columns: dict[str, object], **options: object) -> Path:
+    """The columns as train.parquet."""
+    path = folder / "train.parquet"
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+def fault(folder: Path, columns: dict[str, object]) -> str:
+    """The message with which the columns are refused, without the folder."""
+    with pytest.raises(DataError) as caught:
+        list(read_parquet(write(folder, columns), ReadOptions()))
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+def test_batches_over_many_row_groups_give_all_rows_in_order(tmp_path: Path) -> None:
+    """The first column is the label, the others are the features."""
+    rng = np.random.default_rng(0)
+    columns = {"y": np.arange(1000), "a": rng.normal(size=1000), "b": rng.normal(size=1000)}
+    path = write(tmp_path, columns, row_group_size=170)
+    blocks = list(read_parquet(path, ReadOptions(block_bytes=2400)))
+    assert len(blocks) >= 10
+    np.testing.assert_array_equal(np.concatenate([block.targets for block in blocks]), columns["y"])
+    rows = np.concatenate([np.asarray(block.rows) for block in blocks])
+    np.testing.assert_array_equal(rows, np.stack([columns["a"], columns["b"]], axis=1))
+    assert blocks[1].origin.row(0) == f"{path}, row {blocks[0].num_rows}"
+    assert blocks[1].origin.column(1) == "column 'b'"
+
+
+def test_label_and_weight_columns_can_be_named(tmp_path: Path) -> None:
+    """Features keep the order of the file around them."""
+    path = write(tmp_path, {"a": [1.0], "kind": ["x"], "w": [0.5], "b": pa.array([True])})
+    (block,) = read_parquet(path, ReadOptions(label_column="kind", weight_column="w"))
+    assert list(block.targets) == ["x"]
+    assert block.weights is not None
+    np.testing.assert_array_equal(block.weights, [0.5])
+    np.testing.assert_array_equal(block.rows, [[1, 1]])
+
+
+def test_integers_decimals_and_categories_are_read(tmp_path: Path) -> None:
+    """Category labels (pandas writes them as dictionaries) are text; decimals become float64."""
+    columns = {
+        "y": pa.array(["b", "a"]).dictionary_encode(),
+        "i": pa.array([1, 2], pa.int8()),
+        "d": pa.array([1, 2], pa.decimal128(5, 2)),
+    }
+    (block,) = read_parquet(write(tmp_path, columns), ReadOptions())
+    assert list(block.targets) == ["b", "a"]
+    np.testing.assert_array_equal(block.rows, [[1, 1], [2, 2]])
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"y": [1, 2], "a": [1.0, None]}, "train.parquet, row 1: column 'a' has no value"),
+        ({"y": [1, None], "a": [1.0, 2.0]}, "train.parquet, row 1: column 'y' has no value"),
+        ({"y": [1], "a": ["red"]}, "train.parquet: column 'a' is string, not numbers"),
+        ({"y": [1], "a": [[1.0, 2.0]]}, "train.parquet: column 'a' is list"),
+        ({"y": [[1]], "a": [1.0]}, "train.parquet: column 'y' is list<element: int64>; labels must be"),
+        ({"y": [1]}, "train.parquet: no column is left for features"),
+    ],
+)
+def test_a_fault_names_row_and_column(tmp_path: Path, columns: dict[str, object], message: str) -> None:
+    """Gaps, text features and columns of lists."""
+    assert message in fault(tmp_path, columns)
+
+
+def test_a_column_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
+    """The message lists the columns that there are."""
+    path = write(tmp_path, {"y": [1], "a": [1.0]})
+    with pytest.raises(UsageError, match=r"no column 'z', which --label-column asks for; columns are \['y', 'a'\]"):
+        list(read_parquet(path, ReadOptions(label_column="z")))
+    with pytest.raises(UsageError, match="both label and weight"):
+        list(read_parquet(path, ReadOptions(weight_column="y")))
+
+
+def test_a_file_cut_short_or_damaged_is_refused(tmp_path: Path) -> None:
+    """pyarrow's own errors become a DataError that names the file."""
+    path = write(tmp_path, {"y": np.arange(500), "a": np.arange(500.0)}, compression="gzip")
+    whole = path.read_bytes()
+    for length in (4, 8, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DataError, match=r"train\.parquet"):
+            list(read_parquet(path, ReadOptions()))
+    path.write_bytes(whole[:60] + bytes(400) + whole[460:])
+    with pytest.raises(DataError, match=r"train\.parquet"):
+        list(read_parquet(path, ReadOptions()))
+
+
+def test_without_pyarrow_the_extra_to_install_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import is tried when the file is read, and not before."""
+    path = write(tmp_path, {"y": [1], "a": [1.0]})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'chicle-elastic\[parquet\]'"):
+        list(read_parquet(path, ReadOptions()))

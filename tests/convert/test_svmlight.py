@@ -1,0 +1,216 @@
+"""svmlight: both parsers have one meaning, equal to scikit-learn's; every fault names its line and its token."""
+
+import bz2
+import gzip
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_svmlight_file
+
+from chicle_elastic.chunks.readers.base import ReadOptions
+from chicle_elastic.chunks.readers.svmlight import IndexRange, parse_lines, read_svmlight
+from chicle_elastic.chunks.readers.svmlight_fast import parse_block
+from chicle_elastic.chunks.readers.text import LineBlock
+from chicle_elastic.errors import DataError, UsageError
+from tests.convert.inputs import joined, shared_data, write_text
+
+ONE_BASED = IndexRange.of(zero_based=False, num_features=None)
+PATH = Path("train.svm")
+
+
+def write(folder: Path, text: str | bytes, name: str = "train.svm") -> Path:
+    """The text as a file."""
+    return write_text(folder, text, name)
+
+
+def fault(folder: Path, text: str | bytes, **options: object) -> str:
+    """The message with which `text` is refused, without the folder."""
+    path = write(folder, text)
+    with pytest.raises(DataError) as caught:
+        list(read_svmlight(path, ReadOptions(**options)))  # type: ignore[arg-type]
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+def test_values_are_bit_identical_to_those_of_scikit_learn(tmp_path: Path) -> None:
+    """Random numbers in every notation, over many small blocks, equal load_svmlight_file exactly."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for row in range(300):
+        columns = np.sort(rng.choice(50, rng.integers(0, 12), replace=False)) + 1
+        numbers = rng.normal(size=len(columns)) * 10.0 ** rng.integers(-30, 30, len(columns))
+        written = [f"{number:{rng.choice(['.17g', '.3f', '.5e', '+.0f'])}}" for number in numbers]
+        lines.append(f"{row % 3 - 1} " + " ".join(f"{c}:{w}" for c, w in zip(columns, written, strict=True)))
+    text = "\n".join(lines)
+    expected_X, expected_y = load_svmlight_file(io.BytesIO(text.encode()))
+
+    X, y = joined(list(read_svmlight(write(tmp_path, text), ReadOptions(block_bytes=500))))
+
+    np.testing.assert_array_equal(X, expected_X.toarray())
+    np.testing.assert_array_equal(y, expected_y)
+
+
+@pytest.mark.skipif(not shared_data("a9a/a9a.gz"), reason="the a9a data set is not here (../shared/data)")
+def test_the_real_a9a_file_is_read_as_scikit_learn_reads_it() -> None:
+    """32,561 rows of 123 one-hot features, from the gzip file as it is distributed."""
+    path = shared_data("a9a/a9a.gz")
+    assert path is not None
+    expected_X, expected_y = load_svmlight_file(str(path))
+
+    X, y = joined(list(read_svmlight(path, ReadOptions())))
+
+    assert X.shape == (32_561, 123)
+    np.testing.assert_array_equal(X, expected_X.toarray())
+    np.testing.assert_array_equal(y, expected_y)
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress])
+def test_compressed_files_are_told_by_their_bytes(tmp_path: Path, compress: object) -> None:
+    """Plain, gzip and bzip2 give the same rows under a name that says nothing."""
+    path = write(tmp_path, compress(b"1 1:2 3:4\n0 2:5\n"), name="data")  # type: ignore[operator]
+    X, y = joined(list(read_svmlight(path, ReadOptions())))
+    np.testing.assert_array_equal(X, [[2, 0, 4], [0, 5, 0]])
+    np.testing.assert_array_equal(y, [1, 0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 1:2 3:4\n0 2:5",
+        "1 1:2 3:4\r\n0 2:5\r\n",
+        "\ufeff1 1:2 3:4\n0 2:5\n",
+        "# header\n\n1 1:2 3:4 # a comment with 5:6\n   \n0\t2:5  \n#end",
+        "1 qid:7 1:2 3:4\n0 qid:8 2:5\n",
+        "+1.0 1:+2. 3:.4e1\n-0 2:50e-1\n",
+    ],
+)
+def test_blanks_comments_query_ids_and_line_ends_do_not_matter(tmp_path: Path, text: str) -> None:
+    """Six ways to write the same two samples."""
+    X, y = joined(list(read_svmlight(write(tmp_path, text), ReadOptions())))
+    np.testing.assert_array_equal(X, [[2, 0, 4], [0, 5, 0]])
+    np.testing.assert_array_equal(y, [1, 0])
+
+
+def test_rows_know_their_lines_across_blocks_blank_lines_and_comments(tmp_path: Path) -> None:
+    """Line numbers count every line of the file, also those without a sample."""
+    text = "# first\n1 1:1\n\n1 1:2\n# five\n" + "0 1:3\n" * 40
+    blocks = list(read_svmlight(write(tmp_path, text), ReadOptions(block_bytes=16)))
+    numbers = [int(number) for block in blocks for number in block.origin.numbers]
+    assert len(blocks) > 3
+    assert numbers == [2, 4, *range(6, 46)]
+    assert blocks[0].origin.row(0) == f"{tmp_path}/train.svm:2"
+
+
+def test_a_sample_without_features_is_a_row_of_zeros(tmp_path: Path) -> None:
+    """A label alone is a sample, as in scikit-learn."""
+    X, y = joined(list(read_svmlight(write(tmp_path, "1\n0 2:1\n1 # nothing\n"), ReadOptions())))
+    np.testing.assert_array_equal(X, [[0, 0], [0, 1], [0, 0]])
+    np.testing.assert_array_equal(y, [1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("text", "zero_based", "first_row"),
+    [
+        ("1 0:5 2:6\n0 1:7\n", True, [5, 0, 6]),
+        ("1 0:5 2:6\n0 1:7\n", None, [5, 0, 6]),
+        ("1 1:5 3:6\n0 2:7\n", False, [5, 0, 6]),
+        ("1 1:5 3:6\n0 2:7\n", None, [5, 0, 6]),
+        ("1 1:5 3:6\n0 2:7\n", True, [0, 5, 0, 6]),
+        ("1 1:5 3:6\n0 2:7 # 0:1\n", None, [5, 0, 6]),
+        ("1 1:5 3:6\n0 00:7\n", None, [0, 5, 0, 6]),
+    ],
+)
+def test_the_first_index_is_one_unless_told_or_found_otherwise(
+    tmp_path: Path, text: str, zero_based: bool | None, first_row: list[float]
+) -> None:
+    """--zero-based yes, no and auto; auto looks through the whole file but not into comments."""
+    X, _ = joined(list(read_svmlight(write(tmp_path, text), ReadOptions(zero_based=zero_based))))
+    np.testing.assert_array_equal(X[0], first_row)
+
+
+def test_a_stated_number_of_features_is_the_width_of_every_block(tmp_path: Path) -> None:
+    """A test file that lacks the last features gets the width of its training file."""
+    path = write(tmp_path, "1 1:5\n0 2:7\n")
+    assert [block.rows.shape for block in read_svmlight(path, ReadOptions(num_features=9))] == [(2, 9)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 1:1\n1 2:1 1:3\n", "train.svm:2: index 1 follows index 2; indices must ascend"),
+        ("1 1:1\n\n1 2:1 2:3\n", "train.svm:3: index 2 appears twice"),
+        ("1 1:1\n1 0:1\n", "train.svm:2: index 0 in '0:1', but features are numbered from 1; pass --zero-based yes"),
+        ("1 1:1\n1 4000000000:1\n", "train.svm:2: index '4000000000' is out of range"),
+        ("1 1:1\n1 " + "9" * 30 + ":1\n", "is out of range, the last one allowed is 2147483647"),
+        ("1 1:1\n1 1:1 abc\n", "train.svm:2: 'abc' is not index:value"),
+        ("1 1:1\n1 1:\n", "train.svm:2: '1:' is not index:value"),
+        ("1 1: 1\n", "train.svm:1: '1:' is not index:value"),
+        ("1 :1\n", "train.svm:1: ':1' is not index:value"),
+        ("1 1:2:3\n", "train.svm:1: '1:2:3' is not index:value"),
+        ("1 1:2:3 4\n", "train.svm:1: '1:2:3' is not index:value"),
+        ("1 1.0:2\n", "train.svm:1: '1.0:2' is not index:value"),
+        ("1 -1:2\n", "train.svm:1: '-1:2' is not index:value"),
+        ("1 1:0x10\n", "train.svm:1: '1:0x10' is not index:value"),
+        ("1 1:1_0\n", "train.svm:1: '1:1_0' is not index:value"),
+        ("1 1:٣\n", "is not index:value"),
+        ("1:1 2:1\n", "train.svm:1: the label '1:1' is not a number; the line has no label"),
+        ("1,2 2:1\n", "train.svm:1: the label '1,2' is not a number; data of several labels"),
+        ("spam 2:1\n", "train.svm:1: the label 'spam' is not a number"),
+        (b"1 1:1\n\x00\x01\x02\n", "train.svm:2: the label '\\x00\\x01\\x02' is not a number"),
+        (b"1 1:1\x002:2\n", "train.svm:1: "),
+        (b"\xff\xfe1\x00 \x00", "train.svm: the text is UTF-16"),
+    ],
+)
+def test_a_fault_names_file_line_token_and_what_to_do(tmp_path: Path, text: str | bytes, message: str) -> None:
+    """Each way to break a line."""
+    assert message in fault(tmp_path, text)
+
+
+def test_an_index_beyond_the_stated_number_of_features_is_refused(tmp_path: Path) -> None:
+    """The last allowed index is in the words of the file, which counts from 1 or from 0."""
+    assert "index '4' is out of range, the last one allowed is 3" in fault(tmp_path, "1 4:1\n", num_features=3)
+    message = fault(tmp_path, "1 3:1\n", num_features=3, zero_based=True)
+    assert "index '3' is out of range, the last one allowed is 2" in message
+
+
+def test_a_fault_deep_in_the_file_has_the_right_line(tmp_path: Path) -> None:
+    """The line number holds across blocks."""
+    assert "train.svm:5001: 'oops' is" in fault(tmp_path, "1 1:1 2:0.5\n" * 5000 + "1 oops\n", block_bytes=777)
+
+
+def test_finding_the_first_index_of_a_pipe_is_a_usage_error() -> None:
+    """A pipe cannot be read twice; the message says which option helps."""
+    with pytest.raises(UsageError, match="--zero-based"):
+        list(read_svmlight(Path("/dev/null"), ReadOptions(zero_based=None)))
+
+
+def test_the_fast_parser_agrees_with_the_careful_one_on_mutated_text() -> None:
+    """Where the fast parser does not give up, the careful one reads the same samples; seeded random damage."""
+    rng = np.random.default_rng(1)
+    sound = "1 1:2 3:4.5\n-1 2:1e-3 7:8\n+2.5 1:1\n0\n\n3 10:1 11:0 12:33\n" * 3
+    alphabet = [*list("0123456789:::. \n\t-+e#\r\x0b\x00x"), " 1:", "nan", "1:1 2:2", "\xa0"]
+    num_accepted = 0
+    for _ in range(4000):
+        text = list(sound)
+        for _ in range(rng.integers(0, 4)):
+            text[rng.integers(len(text))] = str(rng.choice(alphabet))
+        data = "".join(text).encode("latin-1")
+        fast = parse_block(data)
+        if fast is None or not fast.ascends or fast.smallest_index < 1:
+            continue
+        num_accepted += 1
+        # Raises where the careful parser refuses what the fast one took.
+        careful = parse_lines(LineBlock(data, 1, 0), ONE_BASED, PATH)
+        np.testing.assert_array_equal(fast.labels, careful.labels)
+        np.testing.assert_array_equal(fast.indptr, careful.indptr)
+        np.testing.assert_array_equal(fast.indices - 1, careful.indices)
+        np.testing.assert_array_equal(fast.values, careful.values)
+        np.testing.assert_array_equal(fast.line_offsets + 1, careful.line_numbers)
+    assert num_accepted > 500
+
+
+def test_ordinary_text_takes_the_fast_parser() -> None:
+    """What real files look like does not fall back to the parser that loops over tokens."""
+    assert parse_block(b"-1 3:1 11:1 14:1 \n+1 5:1\n") is not None
+    assert parse_block(b"0\t1:-0.25 7:1.5e-3\r\n1 2:123456\n\n") is not None
