@@ -1,0 +1,240 @@
+"""Chunks moving between tasks, as a picture: one lane per task, as high as the task has chunks.
+
+Above, the lanes over the iterations; below, one figure of the model (the duality gap, where there is one) on a log
+axis. Numbered marks show what happened between iterations, and the list at the bottom says what, in the words of the
+decision. `draw` makes a matplotlib figure, `chicle_elastic.monitoring.swimlane_text` the same in a terminal.
+"""
+
+import itertools
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chicle_elastic.errors import MissingExtraError, UsageError
+from chicle_elastic.monitoring.records import CHUNKS_PREFIX, Column, History, IterationRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+LANE_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+INK = "#333333"
+FAINT = "#BBBBBB"
+
+LANE_FILL = 0.86  # of the distance between two lanes
+MAX_LISTED = 10
+MAX_NAME_CHARS = 16
+WRAP_CHARS = 116
+
+WIDTH_IN = 9.0
+LANE_IN = 0.45
+FIGURE_IN = 1.7
+LINE_IN = 0.165
+BELOW_IN = 0.6  # axis label and a gap before the list
+ABOVE_IN = 0.22
+TITLE_IN = 0.28
+
+
+def draw(history: History, *, figure_name: str | None = None, title: str = "") -> "Figure":
+    """Draw a history.
+
+    Args:
+        history: At least one record.
+        figure_name: The model's figure to show below the lanes; by default the one that `pick_figure` picks.
+        title: Shown on top.
+
+    Returns:
+        A matplotlib figure that belongs to no window: `draw(history).savefig("chunks.png")`.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        UsageError: The history is empty or has no such figure.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError.for_package("matplotlib", extra="plot", purpose="drawing a history") from error
+
+    require_records(history)
+    figure_name = pick_figure(history) if figure_name is None else figure_name
+    lines = list_events(history, WRAP_CHARS)
+    name_chars = max((len(clip(task, MAX_NAME_CHARS)) for task in history.tasks), default=0)
+    lanes_in = max(1.2, LANE_IN * len(history.tasks))
+    notes_in = LINE_IN * len(lines)
+    above_in = ABOVE_IN + (TITLE_IN if title else 0.0)
+    height_in = above_in + lanes_in + (FIGURE_IN if figure_name else 0.0) + BELOW_IN + notes_in
+    drawing = Figure(figsize=(WIDTH_IN, height_in), dpi=150)
+    grid: dict[str, Any] = {
+        "left": (0.72 + 0.065 * name_chars) / WIDTH_IN,
+        "right": 0.985,
+        "top": 1 - above_in / height_in,
+        "bottom": (BELOW_IN + notes_in) / height_in,
+    }
+    if figure_name:
+        lanes, gap = drawing.subplots(
+            2, 1, sharex=True, gridspec_kw=grid | {"hspace": 0.08, "height_ratios": (lanes_in, FIGURE_IN)}
+        )
+        _draw_figure(gap, history, figure_name)
+    else:
+        lanes = gap = drawing.subplots(1, 1, gridspec_kw=grid)
+    _draw_lanes(lanes, history)
+    _draw_marks(lanes, gap, history)
+    gap.set_xlabel("iteration", color=INK, fontsize=9)
+    drawing.align_ylabels()
+    gap.set_xlim(*_edges(history)[[0, -1]])
+    gap.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    if title:
+        lanes.set_title(title, loc="left", fontsize=11, color=INK, pad=14 if lines else 6)
+    if lines:
+        drawing.text(0.02, 0.1 / height_in, "\n".join(lines), fontsize=7.5, color=INK, va="bottom", family="monospace")
+    return drawing
+
+
+def pick_figure(history: History) -> str | None:
+    """The figure that says best how far a job is: a gap, else a loss or objective, else the first; None without any."""
+    names = history.figure_names
+    for part in ("gap", "loss", "objective"):
+        for name in names:
+            if part in name:
+                return name
+    return names[0] if names else None
+
+
+def find_marked(history: History) -> list[IterationRecord]:
+    """Records with something to say; the first `MAX_LISTED` of them are listed by number."""
+    return [record for record in history if record.events]
+
+
+def list_events(history: History, width: int) -> list[str]:
+    """What happened, numbered like the marks: at most two lines of `width` characters each, then how many more."""
+    marked = find_marked(history)
+    lines = []
+    for number, record in enumerate(marked[:MAX_LISTED], start=1):
+        note = f"{number:>2}  iteration {record.iteration}: {'; '.join(record.events)}"
+        lines += textwrap.wrap(note, width, subsequent_indent="    ", max_lines=2, placeholder=" …")
+    if len(marked) > MAX_LISTED:
+        lines.append(f"    {len(marked) - MAX_LISTED} more in history.column('events')")
+    return lines
+
+
+def count_chunks(history: History) -> dict[str, Column]:
+    """Chunks of every task in every record: task to ndarray of shape (len(history),), int64."""
+    return {task: history.column(CHUNKS_PREFIX + task) for task in history.tasks}
+
+
+def clip(text: str, num_chars: int) -> str:
+    """`text`, shortened in the middle where it is longer: names of nodes differ at their ends."""
+    kept = (num_chars - 1) // 2
+    return text if len(text) <= num_chars else f"{text[: num_chars - 1 - kept]}…{text[len(text) - kept :]}"
+
+
+def require_records(history: History) -> None:
+    """Refuse a history that has nothing to draw."""
+    if not len(history):
+        raise UsageError("the history has no iterations to draw; draw it after the first one")
+
+
+def _draw_lanes(axes: "Axes", history: History) -> None:
+    edges = _edges(history)
+    placement = count_chunks(history)
+    most = max((int(counts.max()) for counts in placement.values()), default=1) or 1
+    floors = range(len(placement) - 1, -1, -1)  # the first task on top
+    for floor, counts, color in zip(floors, placement.values(), itertools.cycle(LANE_COLORS), strict=False):
+        axes.axhline(floor, color=FAINT, linewidth=0.6, zorder=1)
+        axes.stairs(floor + LANE_FILL * counts / most, edges, baseline=floor, fill=True, color=color, zorder=2)
+        _label_counts(axes, edges, counts, floor, most)
+    axes.set_ylim(-0.08, max(1, len(placement)))
+    names = [clip(task, MAX_NAME_CHARS) for task in placement]
+    axes.set_yticks([floor + LANE_FILL / 3 for floor in floors], labels=names)
+    axes.set_ylabel("chunks per task", color=INK, fontsize=9)
+    _clean(axes)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def _label_counts(axes: "Axes", edges: Column, counts: Column, floor: float, most: int) -> None:
+    """Write the number of chunks wherever it changes and there is room: inside a high bar, on top of a low one."""
+    starts = np.flatnonzero(np.diff(counts, prepend=-1))
+    stops = np.append(starts[1:], len(counts))
+    wide_enough = 0.02 * (edges[-1] - edges[0])
+    for start, stop in zip(starts, stops, strict=True):
+        count, width = int(counts[start]), edges[stop] - edges[start]
+        if not count or width < wide_enough:
+            continue
+        is_inside = count > most / 2
+        axes.annotate(
+            str(count),
+            (edges[start] + width / 2, floor + LANE_FILL * count / most),
+            xytext=(0, -2 if is_inside else 1.5),
+            textcoords="offset points",
+            ha="center",
+            va="top" if is_inside else "bottom",
+            fontsize=7,
+            color="white" if is_inside else INK,
+            zorder=4,
+        )
+
+
+def _draw_figure(axes: "Axes", history: History, name: str) -> None:
+    values = history.column(name)
+    known = np.isfinite(values)
+    is_log = bool(known.any() and (values[known] > 0).all())
+    if is_log:
+        axes.set_yscale("log")
+        axes.minorticks_off()
+    sparse = known.sum() <= 40
+    axes.plot(
+        history.column("iteration")[known],
+        values[known],
+        color=INK,
+        linewidth=1.2,
+        marker="o" if sparse else "",
+        markersize=3,
+    )
+    axes.set_ylabel(name.replace("_", " "), color=INK, fontsize=9)
+    axes.grid(axis="y", color=FAINT, linewidth=0.4, alpha=0.6)
+    _clean(axes)
+
+
+def _draw_marks(lanes: "Axes", below: "Axes", history: History) -> None:
+    """A dotted line at each boundary where something happened; numbered like the list at the bottom."""
+    for number, record in enumerate(find_marked(history), start=1):
+        is_listed = number <= MAX_LISTED
+        boundary = record.iteration - 0.5
+        for axes in {lanes, below}:
+            axes.axvline(
+                boundary,
+                color=INK if is_listed else FAINT,
+                linewidth=0.7,
+                linestyle=(0, (1, 2)),
+                zorder=3,
+                clip_on=False,
+            )
+        if is_listed:
+            lanes.annotate(
+                str(number),
+                (boundary, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, 1),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=7,
+                color=INK,
+            )
+
+
+def _edges(history: History) -> Column:
+    """Boundaries around the iterations: ndarray of shape (len(history) + 1,)."""
+    iterations = history.column("iteration").astype(np.float64)
+    return np.append(iterations - 0.5, iterations[-1] + 0.5)
+
+
+def _clean(axes: "Axes") -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(FAINT)
+    axes.tick_params(colors=INK, labelsize=8)
