@@ -1,6 +1,7 @@
 """CoCoA over several tasks: safe sums, exact certificates, interruption, and state that travels with its samples."""
 
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ class Problem:
                 row_ids=np.arange(begin, end),
                 state=spec.zeros(end - begin),
             )
-            for number, (begin, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))
+            for number, (begin, end) in enumerate(pairwise(bounds))
         ]
 
 
@@ -62,9 +63,7 @@ def make_tasks(trainer, chunks, num_tasks, clock=None):
 def iterate(trainer, tasks, model, iteration):
     """One iteration of all tasks, merged."""
     clock = MonotonicClock()
-    updates = [
-        task.solve(model, Budget(clock=clock, num_tasks=len(tasks), iteration=iteration))[0] for task in tasks
-    ]
+    updates = [task.solve(model, Budget(clock=clock, num_tasks=len(tasks), iteration=iteration))[0] for task in tasks]
     return trainer.merge(model, sum(update.delta for update in updates), float(len(tasks)))
 
 
@@ -150,6 +149,11 @@ def test_only_a_certificate_stops_a_run():
     assert action(iteration=100, is_certificate=True) is Action.STOP
 
 
+def kernel_threads():
+    """Threads that solvers started; other libraries may keep theirs."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("chicle-kernel")]
+
+
 def test_threads_split_the_pass_and_damp_their_steps(monkeypatch):
     """Two threads visit every row once, and w = w(alpha) still holds."""
     monkeypatch.setattr("chicle_elastic.solvers.cocoa.MIN_VALUES_PER_THREAD", 1)
@@ -161,11 +165,11 @@ def test_threads_split_the_pass_and_damp_their_steps(monkeypatch):
     try:
         for iteration in range(1, 31):
             model = iterate(trainer, [task], model, iteration)
-        assert threading.active_count() == 3
+        assert len(kernel_threads()) == 2
         assert gap(trainer, problem, chunks, model) < 1e-3
     finally:
         task.close()
-    assert threading.active_count() == 1
+    assert not kernel_threads()
 
 
 def test_a_stop_flag_makes_the_update_partial_and_consistent():
@@ -224,5 +228,5 @@ def test_nonsense_parameters_are_refused_with_their_values(name, value):
 def test_real_valued_targets_are_refused():
     """A classifier needs codes of at least two classes."""
     schema = DataSchema(kind="dense", dtype="float64", num_rows=5, num_features=2, target_dtype="float64")
-    with pytest.raises(UsageError, match="int32 class codes.*float64 and 0 classes"):
+    with pytest.raises(UsageError, match=r"int32 class codes.*float64 and 0 classes"):
         CocoaTrainer().init(schema, np.random.default_rng(0))

@@ -92,5 +92,5 @@ def test_logistic_step_survives_extreme_margins(margin, curvature):
 
 def test_an_unknown_loss_is_named_with_the_known_ones():
     """The message lists what can be chosen."""
-    with pytest.raises(UsageError, match="'huber'.*'hinge', 'squared_hinge', 'logistic'"):
+    with pytest.raises(UsageError, match=r"'huber'.*'hinge', 'squared_hinge', 'logistic'"):
         Loss.named("huber")

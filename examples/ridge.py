@@ -1,0 +1,50 @@
+"""An algorithm of one's own: ridge regression by averaged gradients, as a Trainer and a Solver.
+
+The pair knows nothing of nodes, processes or chunks that move, so it runs unchanged wherever a job runs.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from chicle_elastic.solvers.base import Solver, Trainer, Update
+
+
+@dataclass(frozen=True, kw_only=True)
+class RidgeTrainer(Trainer):
+    """Minimises mean squared error + alpha |w|^2 by gradient steps, averaged over tasks by samples."""
+
+    alpha: float = 1e-3
+    step: float = 0.2
+
+    def init(self, schema, rng):
+        return np.zeros(schema.num_features)
+
+    def metric_names(self, schema):
+        return ("squared_error",)
+
+    def solver(self, ctx):
+        return RidgeSolver(ctx)
+
+    def merge(self, model, weighted_sum, total_weight):
+        gradient = weighted_sum / total_weight + self.alpha * model
+        return model - 2 * self.step * gradient
+
+
+class RidgeSolver(Solver):
+    """The local part of the gradient."""
+
+    def solve(self, model, budget):
+        gradient, squared_error, samples = np.zeros_like(model), 0.0, 0
+        for chunk in self.chunks.values():
+            if budget.is_spent():
+                break
+            block = chunk.read()
+            residuals = block.rows @ model - block.targets
+            gradient += residuals @ block.rows
+            squared_error += residuals @ residuals
+            samples += len(residuals)
+        is_partial = samples < sum(chunk.num_rows for chunk in self.chunks.values())
+        mean = gradient / max(samples, 1)
+        metrics = {"squared_error": squared_error}
+        return Update(delta=mean, samples=samples, weight=samples, metrics=metrics, is_partial=is_partial)
