@@ -22,7 +22,7 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, StopFlag, Trainer, Update, Verdict
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
-from chicle_elastic.solvers.objectives import Loss
+from chicle_elastic.solvers.objectives import Loss, upper_bounds
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.kernels.scd import SampleTable
@@ -380,12 +380,7 @@ class CocoaSolver(Solver):
         class_weights = self.trainer.class_weights
         if block.weights is None and class_weights is None:
             return None
-        upper = np.full(len(block.targets), float(self.trainer.C))
-        if block.weights is not None:
-            upper *= block.weights
-        if class_weights is not None:
-            upper *= np.asarray(class_weights)[block.targets]
-        return upper
+        return upper_bounds(self.trainer.C, block.targets, block.weights, class_weights)
 
 
 def _num_values(block: RowBlock) -> int:

@@ -13,6 +13,7 @@ CoCoA's factor for the number of parallel parts (Jaggi et al. 2014; Ma et al. 20
 ndarrays of shape (n,), float64.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -40,6 +41,28 @@ class Loss(IntEnum):
         except KeyError:
             names = ", ".join(repr(loss.name.lower()) for loss in cls)
             raise UsageError(f"there is no loss {name!r}; choose one of {names}") from None
+
+
+def upper_bounds(C: float, codes: Array, weights: Array | None, class_weights: Sequence[float] | None) -> Array:
+    """C_i = C * weight of the sample * weight of its class, shape (n,), float64; None is a weight of 1."""
+    upper = np.full(len(codes), float(C))
+    if weights is not None:
+        upper *= weights
+    if class_weights is not None:
+        upper *= np.asarray(class_weights, dtype=np.float64)[codes]
+    return upper
+
+
+def dual_slopes(alpha: Array, upper: Array) -> Array:
+    """alpha_i / C_i, which is -loss'(m_i) at the optimum, whatever C is; 0 where C_i = 0. Any shape that broadcasts."""
+    positive = upper > 0
+    return np.where(positive, alpha / np.where(positive, upper, 1.0), 0.0)
+
+
+def duals_from_slopes(loss: Loss, slopes: Array, upper: Array) -> Array:
+    """Feasible duals with the given slopes, to go on from when C, weights or loss have changed; as `dual_slopes`."""
+    largest = np.inf if loss is Loss.SQUARED_HINGE else 1.0
+    return np.clip(slopes, 0.0, largest) * upper
 
 
 def primal_losses(loss: Loss, margins: Array, upper: Array) -> Array:

@@ -6,7 +6,15 @@ from scipy.optimize import minimize_scalar
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.kernels import losses
-from chicle_elastic.solvers.objectives import Loss, coordinate_steps, dual_values, primal_losses
+from chicle_elastic.solvers.objectives import (
+    Loss,
+    coordinate_steps,
+    dual_slopes,
+    dual_values,
+    duals_from_slopes,
+    primal_losses,
+    upper_bounds,
+)
 
 LOSSES = list(Loss)
 
@@ -94,3 +102,28 @@ def test_an_unknown_loss_is_named_with_the_known_ones():
     """The message lists what can be chosen."""
     with pytest.raises(UsageError, match=r"'huber'.*'hinge', 'squared_hinge', 'logistic'"):
         Loss.named("huber")
+
+
+def test_upper_bounds_multiply_all_weights():
+    """C_i = C * sample weight * class weight, where a weight that is not there is 1."""
+    codes = np.array([0, 1, 1])
+    weights = np.array([1.0, 2.0, 0.0])
+    np.testing.assert_array_equal(upper_bounds(2.0, codes, None, None), [2, 2, 2])
+    np.testing.assert_array_equal(upper_bounds(2.0, codes, weights, None), [2, 4, 0])
+    np.testing.assert_array_equal(upper_bounds(2.0, codes, weights, (10.0, 0.5)), [20, 2, 0])
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_slopes_carry_duals_into_another_box(loss):
+    """Duals come back from their slopes, scale with C, and are feasible for bounds of any kind, a loss change too."""
+    _, alpha, _, upper = random_samples(loss)
+    slopes = dual_slopes(alpha, upper)
+    np.testing.assert_allclose(duals_from_slopes(loss, slopes, upper), alpha, rtol=1e-15)
+    np.testing.assert_allclose(duals_from_slopes(loss, slopes, 7.0 * upper), 7.0 * alpha, rtol=1e-15)
+    without_weight = np.where(np.arange(len(upper)) % 2, upper, 0.0)
+    assert not dual_slopes(np.zeros_like(upper), without_weight)[::2].any()
+    for other in LOSSES:
+        carried = duals_from_slopes(other, 3.0 * slopes, without_weight)
+        assert np.all(carried >= 0)
+        assert not carried[::2].any()
+        assert other is Loss.SQUARED_HINGE or np.all(carried <= without_weight)
