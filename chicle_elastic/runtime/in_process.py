@@ -239,9 +239,16 @@ class _Shell:
             events=tuple(self.lines),
         )
         self.lines.clear()
-        self.history.append(record)
-        if self.job.on_iteration is not None and self.job.on_iteration(record) and verdict.action is not Action.STOP:
-            verdict = Verdict(action=Action.STOP, reason="ended by a callback")
+        try:
+            if self.job.is_ended_by_caller(record, self.model) and verdict.action is not Action.STOP:
+                verdict = Verdict(action=Action.STOP, reason="ended by a callback")
+                if self.last_certificate < effect.iteration:
+                    # The last certificate is of an older model.
+                    report = self.certify(effect.iteration, report)
+                    figures |= self.job.trainer.figures(self.model, report)
+                    record = dataclasses.replace(record, figures=figures)
+        finally:
+            self.history.append(record)
         if verdict.action is Action.STOP:
             self.inbox.append(events.StopRequested(reason=verdict.reason))
         elif effect.iteration in self.changes:

@@ -24,6 +24,8 @@ class Job:
             rebuilt from it. None starts afresh.
         keep_state: Whether the outcome holds the per-sample state.
         on_iteration: Called with the record of each iteration, at its boundary; returning True ends the job there.
+        on_model: Called after it with the record and the model (not to be written); returning True ends the job too.
+            On a cluster this sends the model to the caller every time, so set it only where it is looked at.
     """
 
     trainer: Trainer
@@ -33,6 +35,16 @@ class Job:
     initial_state: Array | None = None
     keep_state: bool = False
     on_iteration: Callable[[IterationRecord], bool | None] | None = None
+    on_model: Callable[[IterationRecord, Array], bool | None] | None = None
+
+    def is_ended_by_caller(self, record: IterationRecord, model: Array) -> bool:
+        """Tell the caller of an iteration, and ask whether the job ends there; both are told, whoever wants what."""
+        answers = []
+        if self.on_iteration is not None:
+            answers.append(self.on_iteration(record))
+        if self.on_model is not None:
+            answers.append(self.on_model(record, model))
+        return any(answers)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +53,8 @@ class Outcome:
 
     Attributes:
         model: ndarray of shape (num_parameters,).
-        certificate: The last certified report, whose figures belong to `model`; None where the trainer never asked.
+        certificate: The last certified report, whose figures belong to `model`; None where the trainer never asked
+            and nobody ended the job early.
         history: A record per iteration.
         reason: Why the job ended, in words.
         is_interrupted: Ended by Ctrl-C; the model is consistent, and the caller decides whether to raise.
@@ -58,6 +71,10 @@ class Outcome:
 
 class Runtime(Protocol):
     """Where a job runs. Runtimes are values: they compare, copy and pickle; they hold no process or connection."""
+
+    def most_tasks(self) -> int:
+        """Largest number of tasks there will be; chunks are cut so that each of these has some."""
+        ...
 
     def run(self, job: Job) -> Outcome:
         """Run the job to its end."""
