@@ -3,10 +3,9 @@
 A source gives the same chunk, bit for bit, however often it is asked; only the state is fresh.
 """
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import scipy.sparse
 
 from chicle_elastic.chunks.split import (
     as_rows,
@@ -19,6 +18,9 @@ from chicle_elastic.chunks.views import TARGET_DTYPES, VALUE_DTYPES, Array, Chun
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.values import ChunkInfo
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 
 class ChunkSource(Protocol):
@@ -60,7 +62,7 @@ class ArraySource:
 
     def __init__(
         self,
-        X: "Array | scipy.sparse.csr_matrix",
+        X: "Array | csr_matrix",
         y: Array,
         *,
         weights: Array | None = None,

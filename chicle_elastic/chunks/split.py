@@ -8,7 +8,6 @@ an order of magnitude more iterations), and each chunk is gathered into memory o
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from chicle_elastic.chunks.views import Array, Chunk, CsrRows, Rows, StateSpec
 from chicle_elastic.errors import UsageError
@@ -54,7 +53,9 @@ def as_rows(X: Any) -> Rows:
     Raises:
         UsageError: `X` is neither.
     """
-    if scipy.sparse.issparse(X):
+    from scipy.sparse import issparse
+
+    if issparse(X):
         if X.format != "csr":
             raise UsageError(f"sparse data must be CSR, not {X.format!r}; convert it with X.tocsr()")
         return CsrRows(X.indptr, X.indices, X.data, int(X.shape[1]))
