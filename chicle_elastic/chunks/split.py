@@ -61,7 +61,8 @@ def as_rows(X: Any) -> Rows:
         return CsrRows(X.indptr, X.indices, X.data, int(X.shape[1]))
     if X.ndim != 2 or not X.flags.c_contiguous:
         raise UsageError(f"dense data must be a C-contiguous matrix, got shape {X.shape}; use np.ascontiguousarray(X)")
-    return X
+    rows: Array = X
+    return rows
 
 
 def num_bytes(rows: Rows) -> int:
