@@ -1,8 +1,9 @@
 """Small values that more than one floor speaks of."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from chicle_elastic.ids import ChunkId
+from chicle_elastic.ids import ChunkId, NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +32,54 @@ class StateVersion:
 
     round: int = 0
     iteration: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """What one task says of its iteration (a part of `IterationFinished`).
+
+    Attributes:
+        samples: Samples it processed.
+        duration_s: Seconds it computed.
+    """
+
+    samples: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """What a policy sees at a boundary. All mappings have the same nodes: the members of the round that stay.
+
+    Attributes:
+        round: The round; a decision is good for this round only.
+        iteration: Last merged iteration.
+        num_chunks: Chunks that each node owns.
+        samples: Samples in them.
+        weights: Share of the samples that each node should hold relative to the others.
+        capacity_bytes: Memory for chunks; None where it is not accounted.
+        used_bytes: Memory taken by chunks, reservations included.
+        reports: Reports of the last iterations of each node, oldest first; fewer for a node that joined lately.
+    """
+
+    round: int
+    iteration: int
+    num_chunks: Mapping[NodeId, int]
+    samples: Mapping[NodeId, int]
+    weights: Mapping[NodeId, float]
+    capacity_bytes: Mapping[NodeId, int | None]
+    used_bytes: Mapping[NodeId, int]
+    reports: Mapping[NodeId, tuple[TaskReport, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a policy wants, with its reason.
+
+    Attributes:
+        moves: Number of chunks to move at this boundary, by (source, target); which ones is drawn at random.
+        reason: In words, for the log: "n2 takes 1.8x the median time per sample; shed 3 of 12 chunks".
+    """
+
+    moves: Mapping[tuple[NodeId, NodeId], int]
+    reason: str

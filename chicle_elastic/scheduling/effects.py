@@ -16,10 +16,14 @@ class FormRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadChunk:
-    """Get a chunk from its source into the memory of a node; say `ChunkLoaded` or `LoadFailed`."""
+    """Get a chunk from its source into the memory of a node; say `ChunkLoaded` or `LoadFailed` with this `round`.
+
+    May also be ordered while an iteration runs; the task is not told of the chunk before the next boundary.
+    """
 
     chunk: ChunkId
     node: NodeId
+    round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,7 @@ class CopyChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitChunk:
-    """From now on `target` owns the chunk; the copy at `source` is void."""
+    """From now on `target` owns the chunk; the copy at `source` is void. (A source that was lost is not told.)"""
 
     chunk: ChunkId
     source: NodeId
@@ -44,7 +48,7 @@ class CommitChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeChunk:
-    """Give back the slot of a chunk that `node` holds and does not own; say `ChunkFreed`."""
+    """Give back the slot of a chunk that `node` holds and does not own; say `ChunkFreed`, also when it held nothing."""
 
     chunk: ChunkId
     node: NodeId
@@ -52,7 +56,10 @@ class FreeChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachChunks:
-    """Tell the task of `node` which chunks were added and removed since it was told last."""
+    """Tell the task of `node` which chunks were added and removed since it was told last.
+
+    A chunk in both went away and came back: its memory is another one now. Remove first, then add.
+    """
 
     node: NodeId
     added: tuple[ChunkId, ...]
@@ -81,7 +88,8 @@ class ReleaseNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseJob:
-    """Nothing can be computed until something changes; the reason has the figures."""
+    """Nothing can be computed until something changes; the reason has the figures. The next round or iteration
+    ends the pause."""
 
     reason: str
 

@@ -1,6 +1,16 @@
 """What happened, in the past tense: everything that the scheduler ever learns.
 
 A recorded stream of these is a whole job: replaying it gives the same effects (`story`).
+
+What a shell promises:
+
+* Every order is answered once by a node that lives. An answer repeats the `round` of its order, so that answers of an
+  earlier life of a node (it was lost and joined again) can be told apart.
+* What one node says of its memory comes in the order in which it said it: an `InventoryReported` is never overtaken
+  by an answer that the node gave later.
+* An iteration that was started ends, by `IterationFinished` or `IterationAborted`, also when members were lost.
+* A round that was asked for is formed, or `NodeLost` says who prevents it.
+* A node that joins again has ended whatever its earlier life had begun, and reports its inventory before the round.
 """
 
 from collections.abc import Mapping
@@ -9,6 +19,7 @@ from typing import TypeAlias
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.values import ChunkInfo, StateVersion
+from chicle_elastic.values import TaskReport as TaskReport  # a part of IterationFinished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +68,10 @@ class RoundFormed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryReported:
-    """What a node really holds, told at each new round; it wins over the book."""
+    """What a node really holds, told at each new round before its `RoundFormed`; it wins over the book.
+
+    Whole copies only: what is still being loaded or copied is left out.
+    """
 
     node: NodeId
     chunks: Mapping[ChunkId, StateVersion]
@@ -65,19 +79,27 @@ class InventoryReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkLoaded:
-    """A node holds a chunk from its source, with fresh state."""
+    """A node holds a chunk from its source, with fresh state.
+
+    Attributes:
+        chunk: The chunk.
+        node: Who holds it.
+        round: Of the `LoadChunk` that this answers; None where nodes never come back, as in one process.
+    """
 
     chunk: ChunkId
     node: NodeId
+    round: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadFailed:
-    """A node could not get a chunk from its source."""
+    """A node could not get a chunk from its source; it holds nothing of it. `round` as in `ChunkLoaded`."""
 
     chunk: ChunkId
     node: NodeId
     reason: str
+    round: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,19 +129,6 @@ class ChunkFreed:
 
     chunk: ChunkId
     node: NodeId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskReport:
-    """What one task says of its iteration (a part of `IterationFinished`).
-
-    Attributes:
-        samples: Samples it processed.
-        duration_s: Seconds it computed.
-    """
-
-    samples: int
-    duration_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,311 @@
+"""The boundary: what has to move before the next iteration, and what stands in the way.
+
+`Boundary.move` is called again and again until nothing is left to do. In each pass, in this order:
+
+1. Nothing is planned while copies or frees are in flight.
+2. Copies that the book did not know (strays) become owned or are freed.
+3. Leavers hand their chunks over; what fits goes at once, also when not everything fits.
+4. Missing chunks are loaded. Either all of them have room or none is ordered: a part would not let the job go on.
+   Before the first merge, and when nothing is left to compute on, loads are waited for; otherwise they go on in the
+   background.
+5. Joiners get their share. Once per joiner; what a policy moves later is not undone.
+6. Policies are asked, if the membership did not change, and what they and their slower colleagues want is moved.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+
+import numpy as np
+
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling import plan
+from chicle_elastic.scheduling.council import Council, Proposal, flaw_of
+from chicle_elastic.scheduling.effects import Effect, Log
+from chicle_elastic.scheduling.inventory import Inventory
+from chicle_elastic.scheduling.leases import Lease, Leases
+from chicle_elastic.scheduling.ledger import Ledger, Phase
+from chicle_elastic.scheduling.loads import Loads
+from chicle_elastic.scheduling.members import Members
+from chicle_elastic.values import ChunkInfo, Observations
+
+
+class Purpose(IntEnum):
+    """What randomness is drawn for; a part of the seed."""
+
+    LOAD = 1
+    LEAVE = 2
+    JOIN = 3
+    POLICY = 4
+
+
+class Boundary:
+    """Plans and orders moves over the books of one scheduler.
+
+    Args:
+        ledger: Who holds what.
+        members: Who is there.
+        leases: Takes orders to copy.
+        loads: Takes orders to load.
+        inventory: Knows strays.
+        council: Knows policies and what they want.
+        emit: Takes log lines.
+        seed: Of all random choices.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        members: Members,
+        leases: Leases,
+        loads: Loads,
+        inventory: Inventory,
+        council: Council,
+        emit: Callable[[Effect], None],
+        *,
+        seed: int,
+    ) -> None:
+        self._ledger = ledger
+        self._members = members
+        self._leases = leases
+        self._loads = loads
+        self._inventory = inventory
+        self._council = council
+        self._emit = emit
+        self._seed = seed
+        self._is_starved = False
+        self._num_ordered = 0
+
+    def move(self, *, ask_policies: bool) -> bool:
+        """Order the next moves, if any.
+
+        Args:
+            ask_policies: The policies have not been asked at this boundary yet.
+
+        Returns:
+            Whether something is in flight that the next iteration has to wait for.
+        """
+        if self._is_moving():
+            return True
+        self._inventory.settle(round=self._members.round)
+        if self._is_moving():
+            return True
+        self._is_starved = self._is_starved or self._ledger.num_missing == self._ledger.num_chunks
+        self._move_from_leavers()
+        self.load_missing()
+        if self._must_load() and self._loads.num_pending:
+            return True
+        self._move_to_joiners()
+        if ask_policies and self._council.has_policies:
+            self._council.ask(self._observations())
+        self._move_for_policies()
+        return self._is_moving()
+
+    def load_missing(self) -> None:
+        """Order loads of missing chunks; also while an iteration runs."""
+        if self._ledger.num_missing <= self._loads.num_pending + len(self._loads.stuck):
+            return
+        chunks = []
+        for chunk in self.unplaced():
+            node = self._unwanted_load(chunk)
+            if node is not None:
+                self._loads.want_again(chunk, node)
+            elif not self._inventory.may_be_saved(chunk):
+                chunks.append(self._ledger.info(chunk))
+        if not chunks:
+            return
+        avoid = {info.id: self._loads.failed_nodes(info.id) for info in chunks}
+        placement = plan.plan_first(chunks, self._seats(), self._rng(Purpose.LOAD), avoid=avoid)
+        if placement.unplaced:
+            return
+        for chunk, node in placement.placed:
+            self._order_load(chunk, node)
+        self._emit(Log(text=f"{len(chunks)} chunks are loaded by {_counts(node for _, node in placement.placed)}"))
+
+    def unplaced(self) -> list[ChunkId]:
+        """Missing chunks that are neither on their way nor given up."""
+        return [
+            chunk
+            for chunk in self._ledger.missing
+            if not self._loads.is_pending(chunk)
+            and chunk not in self._loads.stuck
+            and chunk not in self._leases.in_flight
+        ]
+
+    def obstacle(self) -> str | None:
+        """Why no iteration can be started although nothing is left to move; None if it can."""
+        if self._loads.stuck:
+            return f"{next(iter(self._loads.stuck.values()))}; make its source readable, then let a node join"
+        infos = [self._ledger.info(chunk) for chunk in self.unplaced()]
+        if infos:
+            return self._no_room(f"{len(infos)} chunks that have to be loaded", infos)
+        for node in self._members.leaving:
+            owned = self._ledger.owned_by(node)
+            stuck = [self._leases.stuck[chunk] for chunk in owned if chunk in self._leases.stuck]
+            if stuck:
+                return f"{node} cannot leave: {stuck[0]}; let a node join"
+            if owned:
+                infos = [self._ledger.info(chunk) for chunk in owned]
+                return self._no_room(f"{len(owned)} chunks of {node}, which has to leave,", infos)
+        return None
+
+    def find_target(self, lease: Lease) -> NodeId | None:
+        """Another node for a copy that failed too often: the one with room that has least for its weight."""
+        info = self._ledger.info(lease.chunk)
+        seats = [
+            seat
+            for seat in self._seats()
+            if seat.node not in lease.tried and seat.node != lease.source and seat.can_take(info)
+        ]
+        return min(seats, key=lambda seat: seat.num_rows / seat.weight).node if seats else None
+
+    def end(self) -> int:
+        """An iteration is started: the boundary is over.
+
+        Returns:
+            Loads and copies ordered since the last one ended.
+        """
+        self._is_starved = False
+        num_ordered, self._num_ordered = self._num_ordered, 0
+        return num_ordered
+
+    def _is_moving(self) -> bool:
+        return bool(self._leases.in_flight) or self._ledger.num_freeing > 0
+
+    def _must_load(self) -> bool:
+        return self._ledger.merged == 0 or self._is_starved
+
+    def _move_from_leavers(self) -> None:
+        leavers = [node for node in self._members.leaving if self._ledger.shelves[node].owned]
+        chunks = [chunk for node in leavers for chunk in self._ledger.owned_by(node) if chunk not in self._leases.stuck]
+        if not chunks:
+            return
+        infos = [self._ledger.info(chunk) for chunk in chunks]
+        placement = plan.plan_leave(infos, self._seats(), self._members.joiners, self._rng(Purpose.LEAVE))
+        self._order_copies(placement.placed)
+        if placement.placed:
+            targets = _counts(node for _, node in placement.placed)
+            self._emit(Log(text=f"{', '.join(leavers)} leaves: {len(placement.placed)} chunks go to {targets}"))
+
+    def _move_to_joiners(self) -> None:
+        joiners = self._members.joiners
+        if not joiners:
+            return
+        for node in joiners:
+            self._members.present[node].is_new = False
+        moves = plan.plan_join(self._movable(), self._seats(), joiners, self._rng(Purpose.JOIN))
+        self._order_copies((move.chunk, move.target) for move in moves)
+        if moves:
+            sources = _counts(move.source for move in moves)
+            targets = _counts(move.target for move in moves)
+            self._emit(Log(text=f"{len(moves)} chunks go to {targets}, which joined, from {sources}"))
+
+    def _move_for_policies(self) -> None:
+        proposals, self._council.proposals = self._council.proposals, []
+        for number, proposal in enumerate(proposals):
+            movable = self._movable()
+            flaw = self._flaw(proposal, {node: len(infos) for node, infos in movable.items()})
+            if flaw is not None:
+                self._emit(Log(text=f"decision of policy {proposal.policy} is ignored: {flaw}"))
+                continue
+            moves = plan.plan_policy(proposal.moves, movable, self._seats(), self._rng(Purpose.POLICY, number))
+            self._order_copies((move.chunk, move.target) for move in moves)
+            wanted = sum(proposal.moves.values())
+            self._emit(Log(text=f"{proposal.policy} moves {len(moves)} of {wanted} chunks: {proposal.reason}"))
+
+    def _flaw(self, proposal: Proposal, num_movable: dict[NodeId, int]) -> str | None:
+        if proposal.generation != self._members.round:
+            return f"it is of round {proposal.generation}, and this is round {self._members.round}"
+        return flaw_of(proposal.moves, num_movable)
+
+    def _order_load(self, chunk: ChunkId, node: NodeId) -> None:
+        self._loads.order(chunk, node, round=self._members.round)
+        self._num_ordered += 1
+
+    def _order_copies(self, placed: Iterable[tuple[ChunkId, NodeId]]) -> None:
+        for chunk, target in placed:
+            source = self._ledger.owner(chunk)
+            assert source is not None
+            self._leases.order(chunk, source, target, round=self._members.round)
+            self._num_ordered += 1
+
+    def _seats(self) -> list[plan.Seat]:
+        """Seats as plans see them, chunks on their way counted at their targets."""
+        coming = dict.fromkeys(self._ledger.shelves, 0)
+        for lease in self._leases.in_flight.values():
+            num_rows = self._ledger.info(lease.chunk).num_rows
+            coming[lease.target] += num_rows
+            if lease.source in coming and not lease.source_lost:
+                coming[lease.source] -= num_rows
+        return [
+            plan.Seat(
+                node=node,
+                weight=self._ledger.shelves[node].weight,
+                num_rows=self._ledger.shelves[node].num_rows + coming[node],
+                room_bytes=self._ledger.shelves[node].room_bytes,
+                holds=self._ledger.shelves[node].copies,
+            )
+            for node in self._members.seats
+        ]
+
+    def _movable(self) -> dict[NodeId, list[ChunkInfo]]:
+        """Chunks that seats own and that are not on their way."""
+        return {
+            node: [
+                self._ledger.info(chunk) for chunk in self._ledger.owned_by(node) if chunk not in self._leases.in_flight
+            ]
+            for node in self._members.seats
+        }
+
+    def _unwanted_load(self, chunk: ChunkId) -> NodeId | None:
+        for node in self._members.seats:
+            if self._ledger.phase(node, chunk) is Phase.UNWANTED:
+                return node
+        return None
+
+    def _observations(self) -> Observations:
+        seats = self._members.seats
+        shelves = self._ledger.shelves
+        return Observations(
+            round=self._members.round,
+            iteration=self._ledger.merged,
+            num_chunks={node: len(shelves[node].owned) for node in seats},
+            samples={node: self._ledger.samples(node) for node in seats},
+            weights={node: shelves[node].weight for node in seats},
+            capacity_bytes={node: shelves[node].capacity_bytes for node in seats},
+            used_bytes={node: shelves[node].used_bytes for node in seats},
+            reports={node: tuple(self._council.reports.get(node, ())) for node in seats},
+        )
+
+    def _no_room(self, what: str, infos: list[ChunkInfo]) -> str:
+        """Both figures: what is needed, and what there is."""
+        seats = self._members.seats
+        if not seats:
+            return f"{what} have nowhere to go: no node stays; let a node join"
+        rooms = [self._ledger.shelves[node].room_bytes or 0 for node in seats]
+        needed, largest = sum(info.size_bytes for info in infos), max(info.size_bytes for info in infos)
+        return (
+            f"{what} need {format_bytes(needed)}, but the {len(seats)} nodes that stay have {format_bytes(sum(rooms))} "
+            f"free (at most {format_bytes(max(rooms))} on one; the largest chunk is {format_bytes(largest)}); "
+            "let a node join or give the nodes more memory"
+        )
+
+    def _rng(self, purpose: Purpose, number: int = 0) -> np.random.Generator:
+        """The same for every agent that folds the same events."""
+        return np.random.default_rng([self._seed, self._members.round, self._ledger.merged, purpose, number])
+
+
+def format_bytes(size: int) -> str:
+    """A size for people: "9.2 MiB"."""
+    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while abs(value) >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{size} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def _counts(nodes: Iterable[NodeId]) -> str:
+    """How often each node occurs: "n1 (4), n2 (3)"."""
+    counts: dict[NodeId, int] = {}
+    for node in nodes:
+        counts[node] = counts.get(node, 0) + 1
+    return ", ".join(f"{node} ({count})" for node, count in sorted(counts.items()))

@@ -1,0 +1,125 @@
+"""The policies of a job: they are asked at a boundary, and whatever they say, training goes on.
+
+A policy that raises or talks nonsense is heard no more, and a log line names it. A decision that comes from outside as
+an event (a slow policy in its own thread) is judged in the same way, but its policy is not here to be dismissed.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from chicle_elastic.ids import NodeId
+from chicle_elastic.scheduling.effects import Effect, Log
+from chicle_elastic.values import Decision, Observations, TaskReport
+
+
+class Adviser(Protocol):
+    """What the scheduler needs of a policy; `policies.base.Policy` is one."""
+
+    @property
+    def name(self) -> str:
+        """For the log."""
+        ...
+
+    def decide(self, observations: Observations, /) -> Decision | None:
+        """What to move, if anything."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A decision that waits for the boundary."""
+
+    policy: str
+    generation: int
+    moves: Mapping[tuple[NodeId, NodeId], int]
+    reason: str
+
+
+class Council:
+    """Policies, what they may look at, and what they want.
+
+    Args:
+        policies: Asked in this order.
+        emit: Takes log lines.
+        history_length: Iterations whose reports are kept.
+    """
+
+    def __init__(self, policies: Sequence[Adviser], emit: Callable[[Effect], None], *, history_length: int) -> None:
+        self.proposals: list[Proposal] = []
+        self.reports: dict[NodeId, deque[TaskReport]] = {}
+        self._policies = list(policies)
+        self._emit = emit
+        self._history_length = history_length
+
+    @property
+    def has_policies(self) -> bool:
+        """Whether anybody would be asked."""
+        return bool(self._policies)
+
+    def note(self, reports: Mapping[NodeId, TaskReport]) -> None:
+        """Keep the reports of an iteration."""
+        for node, report in reports.items():
+            if node not in self.reports:
+                self.reports[node] = deque(maxlen=self._history_length)
+            self.reports[node].append(report)
+
+    def forget(self, node: NodeId) -> None:
+        """The node is gone; if one of that name comes again, it starts without a past."""
+        self.reports.pop(node, None)
+
+    def ask(self, observations: Observations) -> None:
+        """Ask every policy; sound decisions become proposals."""
+        for policy in list(self._policies):
+            try:
+                decision = policy.decide(observations)
+                if decision is None:
+                    continue
+                flaw = flaw_of(decision.moves, observations.num_chunks)
+                proposal = Proposal(
+                    policy=policy.name,
+                    generation=observations.round,
+                    moves=dict(decision.moves),
+                    reason=decision.reason,
+                )
+            except Exception as error:  # a policy is somebody else's code; training must not end by it
+                self._dismiss(policy, f"raised {type(error).__name__}: {error}")
+                continue
+            if flaw is not None:
+                self._dismiss(policy, f"decided nonsense: {flaw}")
+            else:
+                self.proposals.append(proposal)
+
+    def _dismiss(self, policy: Adviser, why: str) -> None:
+        self._policies.remove(policy)
+        name = getattr(policy, "name", type(policy).__name__)
+        self._emit(Log(text=f"policy {name} is disabled: it {why}"))
+
+
+def flaw_of(moves: object, num_chunks: Mapping[NodeId, int]) -> str | None:
+    """What is wrong with the moves of a decision, in words; None if they can be tried.
+
+    Args:
+        moves: Supposed to be numbers of chunks by (source, target).
+        num_chunks: Chunks that each node owns that may take part.
+    """
+    if not isinstance(moves, Mapping):
+        return f"moves are {moves!r} and not a mapping"
+    taken: dict[NodeId, int] = {}
+    for pair, count in moves.items():
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            return f"{pair!r} is not a pair (source, target)"
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            return f"{count!r} chunks from {pair[0]} to {pair[1]}"
+        for node in pair:
+            if node not in num_chunks:
+                return f"{node} is not a member that stays"
+        source, target = pair
+        if source == target:
+            return f"{count} chunks from {source} to itself"
+        taken[source] = taken.get(source, 0) + count
+    for node, count in taken.items():
+        if count > num_chunks[node]:
+            return f"{count} chunks are to leave {node}, which has {num_chunks[node]}"
+    return None

@@ -1,0 +1,125 @@
+"""What nodes say they hold, against the book. The report wins.
+
+* A chunk that the book gives to a node and the node does not report, is missing.
+* A copy that the book does not know is a *stray*: it takes memory, and the next boundary decides. Copies are ordered by
+  (round, iteration) of their state. The newest copy's node owns the chunk; all others are freed. So a zombie (a node
+  that was lost and joined again) loses against everything that happened without it, and wins if nothing did.
+* A version of round 0 is that of a load never told to a task: it says nothing about age, and the book's is taken.
+"""
+
+from collections.abc import Callable
+
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling.effects import CommitChunk, Effect, FreeChunk, Log
+from chicle_elastic.scheduling.events import InventoryReported
+from chicle_elastic.scheduling.leases import Leases, free
+from chicle_elastic.scheduling.ledger import Ledger, Phase
+from chicle_elastic.scheduling.loads import Loads
+from chicle_elastic.values import StateVersion
+
+
+class Inventory:
+    """Compares reports with the book, and settles what strays are.
+
+    Args:
+        ledger: The book.
+        leases: Copies on their way, which may turn out to be gone.
+        loads: Loads on their way, likewise.
+        emit: Takes the effects.
+    """
+
+    def __init__(self, ledger: Ledger, leases: Leases, loads: Loads, emit: Callable[[Effect], None]) -> None:
+        self._strays: dict[ChunkId, dict[NodeId, StateVersion]] = {}
+        self._ledger = ledger
+        self._leases = leases
+        self._loads = loads
+        self._emit = emit
+
+    def report(self, event: InventoryReported, *, is_running: bool) -> None:
+        """Correct the book by what a present node says.
+
+        Args:
+            event: The report.
+            is_running: An iteration is in flight: its merge raises the versions of owned chunks.
+        """
+        node = event.node
+        self._take_away_unreported(event, is_running=is_running)
+        unknown = 0
+        for chunk, version in sorted(event.chunks.items()):
+            if not self._ledger.knows(chunk):
+                unknown += 1
+                continue
+            phase = self._ledger.phase(node, chunk)
+            if phase is None or phase is Phase.STRAY:
+                self._ledger.hold(node, chunk, Phase.STRAY)
+                self._strays.setdefault(chunk, {})[node] = version
+            elif phase is Phase.OWNED and version.round > 0 and not is_running:
+                self._ledger.correct_version(chunk, version)
+        if unknown:
+            self._emit(Log(text=f"{node} reports {unknown} chunks that this job does not have; they are ignored"))
+
+    def may_be_saved(self, chunk: ChunkId) -> bool:
+        """Whether a stray can make the loss of a missing chunk undone."""
+        return any(version >= self._ledger.version(chunk) for version in self._strays.get(chunk, {}).values())
+
+    def settle(self, *, round: int) -> None:
+        """At a boundary where nothing is in flight: the newest copy wins, the others are freed."""
+        for chunk in sorted(self._strays):
+            versions = self._strays[chunk]
+            winner = max(versions, key=lambda node: versions[node])
+            if not self._is_better(chunk, versions[winner]):
+                losers = list(versions)
+            else:
+                losers = [node for node in versions if node != winner]
+                self._enthrone(chunk, winner, versions[winner], round)
+            for node in losers:
+                free(self._ledger, self._emit, node, chunk)
+        self._strays.clear()
+
+    def lose(self, node: NodeId) -> None:
+        """The node is gone, and its strays with it."""
+        for versions in self._strays.values():
+            versions.pop(node, None)
+        self._strays = {chunk: versions for chunk, versions in self._strays.items() if versions}
+
+    def _is_better(self, chunk: ChunkId, version: StateVersion) -> bool:
+        known = self._ledger.version(chunk)
+        return version >= known if self._ledger.owner(chunk) is None else version > known
+
+    def _enthrone(self, chunk: ChunkId, node: NodeId, version: StateVersion, round: int) -> None:
+        owner = self._ledger.owner(chunk)
+        if owner is None:
+            self._loads.unwant(chunk)
+            self._ledger.adopt(chunk, node, round=round, iteration=version.iteration)
+            self._emit(Log(text=f"{node} still holds chunk {chunk} of iteration {version.iteration}: it is not lost"))
+            return
+        self._emit(Log(text=f"{node} holds a newer state of chunk {chunk} than {owner} and owns it now"))
+        self._emit(CommitChunk(chunk=chunk, source=owner, target=node, round=round))
+        self._ledger.commit(chunk, node, round=round, iteration=version.iteration)
+        self._emit(FreeChunk(chunk=chunk, node=owner))
+
+    def _take_away_unreported(self, event: InventoryReported, *, is_running: bool) -> None:
+        node = event.node
+        lost = 0
+        for chunk, phase in list(self._ledger.shelves[node].copies.items()):
+            if chunk in event.chunks:
+                continue
+            if phase is Phase.OWNED:
+                self._leases.lose_source(chunk)
+                self._ledger.lose(chunk, in_flight=is_running)
+                lost += 1
+            elif phase is Phase.LOADED:
+                self._loads.lose_copy(node, chunk)
+            elif phase is Phase.COPIED:
+                self._leases.lose_copy(node, chunk)
+            elif phase is Phase.STRAY:
+                self._ledger.drop(node, chunk)
+                self._drop_stray(node, chunk)
+        if lost:
+            self._emit(Log(text=f"{node} does not hold {lost} chunks that it owned; they are missing"))
+
+    def _drop_stray(self, node: NodeId, chunk: ChunkId) -> None:
+        versions = self._strays[chunk]
+        del versions[node]
+        if not versions:
+            del self._strays[chunk]

@@ -1,0 +1,356 @@
+"""The book: which node holds which copy of a chunk, who owns it, and how often it was processed.
+
+Theory. A *copy* is a chunk on a node, in one phase; it takes the chunk's bytes there from the moment it is ordered
+until it is freed, so capacities hold for reservations too:
+
+    (order to load)  -> LOADING -> LOADED -> OWNED         LOADED waits for a boundary
+    (order to copy)  -> COPYING -> COPIED -> OWNED         COPIED waits for a round to be formed; then comes the commit
+    LOADING -> UNWANTED -> FREEING                         the load is not wanted any more, and cannot be called back
+    (inventory)      -> STRAY -> OWNED or FREEING          a copy that the book did not know
+    OWNED            -> FREEING -> (nothing)               void since another copy was committed
+
+A chunk has at most one OWNED copy, at its owner; a chunk without is *missing*. `Ledger.check` tests all of this.
+Counting is lazy: a chunk that is owned takes part in every merged iteration, so a merge touches no chunk.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from chicle_elastic.errors import ChicleError
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.values import ChunkInfo, StateVersion
+
+
+class InvariantError(ChicleError, AssertionError):
+    """The book contradicts itself: a fault of the scheduler. The message begins with the name of the invariant."""
+
+
+NEVER = StateVersion()
+"""Version of a chunk that was never owned."""
+
+
+class Phase(Enum):
+    """What a copy of a chunk is; see the theory above."""
+
+    OWNED = "owned"
+    LOADING = "loading"
+    LOADED = "loaded"
+    COPYING = "copying"
+    COPIED = "copied"
+    UNWANTED = "unwanted"
+    STRAY = "stray"
+    FREEING = "freeing"
+
+
+_PROMISED = (Phase.OWNED, Phase.LOADING, Phase.LOADED)
+"""Copies that are, or will be without another decision, the owner's: they count for the balance."""
+
+
+@dataclass(slots=True)
+class Shelf:
+    """The memory of one node.
+
+    Attributes:
+        capacity_bytes: Memory for chunks; None where it is not accounted.
+        weight: Share of the samples relative to other nodes.
+        used_bytes: Bytes of all copies here.
+        num_rows: Samples of the chunks that are owned here or being loaded here.
+        copies: Phase of every copy here.
+        owned: The chunks among them that are owned, as keys.
+        added: Chunks that came into its possession since its task was told last, as keys.
+        removed: Chunks that its task was told of and that left its possession since, as keys.
+    """
+
+    capacity_bytes: int | None
+    weight: float
+    used_bytes: int = 0
+    num_rows: int = 0
+    copies: dict[ChunkId, Phase] = field(default_factory=dict)
+    owned: dict[ChunkId, None] = field(default_factory=dict)
+    added: dict[ChunkId, None] = field(default_factory=dict)
+    removed: dict[ChunkId, None] = field(default_factory=dict)
+
+    @property
+    def room_bytes(self) -> int | None:
+        """Bytes that are neither used nor reserved; None for no limit."""
+        return None if self.capacity_bytes is None else self.capacity_bytes - self.used_bytes
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether `size_bytes` more have room."""
+        return self.capacity_bytes is None or self.used_bytes + size_bytes <= self.capacity_bytes
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One chunk. `processed` is up to `owned_since` while it is owned, and final while it is missing."""
+
+    info: ChunkInfo
+    owner: NodeId | None = None
+    version: StateVersion = NEVER
+    owned_since: int = 0
+    versioned_at: int = 0
+    processed: int = 0
+    replays: int = 0
+
+
+class Ledger:
+    """Which node owns which chunk, and what every node holds. Methods change it in one consistent step each."""
+
+    def __init__(self) -> None:
+        self.shelves: dict[NodeId, Shelf] = {}
+        self.merged = 0
+        self.num_freeing = 0
+        self._merged_round = 0
+        self._entries: dict[ChunkId, _Entry] = {}
+        self._missing: dict[ChunkId, None] = {}
+        self._lost_in_flight: list[ChunkId] = []
+
+    # Questions.
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks of the data set."""
+        return len(self._entries)
+
+    @property
+    def num_missing(self) -> int:
+        """Chunks that no node owns."""
+        return len(self._missing)
+
+    @property
+    def missing(self) -> tuple[ChunkId, ...]:
+        """Chunks that no node owns, ascending."""
+        return tuple(sorted(self._missing))
+
+    @property
+    def replayed(self) -> Mapping[ChunkId, int]:
+        """How often the state of a chunk was started afresh after it had been processed; chunks never replayed are left
+        out. Samples of these may have been processed more often than others within an epoch."""
+        return {chunk: entry.replays for chunk, entry in self._entries.items() if entry.replays}
+
+    def info(self, chunk: ChunkId) -> ChunkInfo:
+        """Rows and bytes of a chunk."""
+        return self._entries[chunk].info
+
+    def knows(self, chunk: ChunkId) -> bool:
+        """Whether the chunk was declared."""
+        return chunk in self._entries
+
+    def owner(self, chunk: ChunkId) -> NodeId | None:
+        """Who owns the chunk; None while it is missing."""
+        return self._entries[chunk].owner
+
+    def phase(self, node: NodeId, chunk: ChunkId) -> Phase | None:
+        """What the copy on `node` is; None where there is no copy or no such node."""
+        shelf = self.shelves.get(node)
+        return None if shelf is None else shelf.copies.get(chunk)
+
+    def owned_by(self, node: NodeId) -> tuple[ChunkId, ...]:
+        """Chunks that the node owns, ascending."""
+        return tuple(sorted(self.shelves[node].owned))
+
+    def samples(self, node: NodeId) -> int:
+        """Samples in the chunks that the node owns."""
+        return sum(self._entries[chunk].info.num_rows for chunk in self.shelves[node].owned)
+
+    def used_bytes(self, node: NodeId) -> int:
+        """Bytes of all copies on the node, reservations included."""
+        return self.shelves[node].used_bytes
+
+    def processed(self, chunk: ChunkId) -> int:
+        """Merged iterations that processed the chunk."""
+        entry = self._entries[chunk]
+        return entry.processed if entry.owner is None else entry.processed + self.merged - entry.owned_since
+
+    def version(self, chunk: ChunkId) -> StateVersion:
+        """Version of the owner's copy; of a missing chunk, of the copy that was lost."""
+        entry = self._entries[chunk]
+        if entry.owner is None or self.merged == entry.versioned_at:
+            return entry.version
+        return StateVersion(self._merged_round, self.merged)
+
+    # Nodes and chunks.
+
+    def declare(self, chunks: Iterable[ChunkInfo]) -> None:
+        """Open an entry for every chunk of the data set; all are missing."""
+        for info in chunks:
+            self._entries[info.id] = _Entry(info)
+            self._missing[info.id] = None
+
+    def add_node(self, node: NodeId, capacity_bytes: int | None, weight: float) -> None:
+        """Open an empty shelf."""
+        self.shelves[node] = Shelf(capacity_bytes, weight)
+
+    def remove_node(self, node: NodeId) -> None:
+        """Close the shelf; whatever is left on it, is gone. Chunks that it owns must have been lost before."""
+        for chunk in list(self.shelves[node].copies):
+            self.drop(node, chunk)
+        del self.shelves[node]
+
+    # Copies.
+
+    def hold(self, node: NodeId, chunk: ChunkId, phase: Phase) -> None:
+        """Write down a copy, new or in a new phase. Becoming OWNED has its own methods."""
+        self._set_phase(node, chunk, phase)
+
+    def drop(self, node: NodeId, chunk: ChunkId) -> None:
+        """There is no copy on the node any more."""
+        self._set_phase(node, chunk, None)
+
+    def adopt(self, chunk: ChunkId, node: NodeId, *, round: int, iteration: int | None = None) -> None:
+        """Make `node`, which holds a whole copy, the owner of a missing chunk.
+
+        Args:
+            chunk: Has no owner.
+            node: Holds the copy.
+            round: Current round.
+            iteration: Last merged iteration in the state of the copy; None when it comes from the source with fresh
+                state. If the chunk was processed before, it is replayed then.
+        """
+        entry = self._entries[chunk]
+        if iteration is None:
+            entry.replays += entry.processed > 0
+            iteration = self.merged
+        entry.version = StateVersion(round, iteration)
+        entry.owned_since = entry.versioned_at = self.merged
+        self._give(chunk, node)
+
+    def commit(self, chunk: ChunkId, target: NodeId, *, round: int, iteration: int | None = None) -> None:
+        """Move the ownership to the whole copy on `target`; the copy of the old owner is void from now on.
+
+        Args:
+            chunk: Has an owner.
+            target: Holds the other copy.
+            round: Current round.
+            iteration: Last merged iteration in the state of that copy; None when it is a copy of the owner's.
+        """
+        entry = self._entries[chunk]
+        source = entry.owner
+        assert source is not None
+        entry.version = StateVersion(round, self.version(chunk).iteration if iteration is None else iteration)
+        entry.versioned_at = self.merged
+        self._take(chunk)
+        self._set_phase(source, chunk, Phase.FREEING)
+        self._give(chunk, target)
+
+    def lose(self, chunk: ChunkId, *, in_flight: bool) -> None:
+        """The owner's copy does not exist any more: the chunk is missing.
+
+        Args:
+            chunk: Has an owner.
+            in_flight: An iteration is running that may still be merged with the updates of this chunk.
+        """
+        entry = self._entries[chunk]
+        owner = entry.owner
+        assert owner is not None
+        entry.version = self.version(chunk)
+        entry.processed = self.processed(chunk)
+        self._take(chunk)
+        self._set_phase(owner, chunk, None)
+        if in_flight:
+            self._lost_in_flight.append(chunk)
+
+    def correct_version(self, chunk: ChunkId, version: StateVersion) -> None:
+        """The owner says which version its copy really has."""
+        entry = self._entries[chunk]
+        entry.version = version
+        entry.versioned_at = self.merged
+
+    def take_changes(self, node: NodeId) -> tuple[tuple[ChunkId, ...], tuple[ChunkId, ...]]:
+        """What the node's task has to be told: (added, removed), each ascending. The next call starts from here."""
+        shelf = self.shelves[node]
+        changes = tuple(sorted(shelf.added)), tuple(sorted(shelf.removed))
+        shelf.added, shelf.removed = {}, {}
+        return changes
+
+    # Iterations.
+
+    def count_merge(self, round: int, iteration: int) -> None:
+        """An iteration is merged: every chunk that took part has been processed once more."""
+        for chunk in self._lost_in_flight:
+            entry = self._entries[chunk]
+            entry.processed += 1
+            entry.version = StateVersion(round, iteration)
+        self._lost_in_flight.clear()
+        self.merged = iteration
+        self._merged_round = round
+
+    def count_abort(self) -> None:
+        """An iteration ended without a merge: nothing counts."""
+        self._lost_in_flight.clear()
+
+    # Invariants.
+
+    def check(self) -> None:
+        """Test every invariant of the book, in time proportional to its size.
+
+        Raises:
+            InvariantError: The first one that does not hold, by name.
+        """
+        freeing = 0
+        owners: dict[ChunkId, NodeId] = {}
+        for node, shelf in self.shelves.items():
+            used = rows = planned = 0
+            for chunk, phase in shelf.copies.items():
+                info = self._entries[chunk].info
+                used += info.size_bytes
+                planned += info.size_bytes if phase not in (Phase.STRAY, Phase.FREEING) else 0
+                rows += info.num_rows if phase in _PROMISED else 0
+                freeing += phase is Phase.FREEING
+                if phase is Phase.OWNED:
+                    _require(chunk not in owners, "one owner", f"chunk {chunk}: {owners.get(chunk)} and {node}")
+                    owners[chunk] = node
+            _require(used == shelf.used_bytes, "bytes add up", f"{node} holds {used}, booked {shelf.used_bytes}")
+            _require(rows == shelf.num_rows, "rows add up", f"{node} has {rows}, booked {shelf.num_rows}")
+            _require(
+                shelf.capacity_bytes is None or planned <= shelf.capacity_bytes,
+                "within capacity",
+                f"{node} was given {planned} bytes of {shelf.capacity_bytes}",
+            )
+            owned = {chunk for chunk, phase in shelf.copies.items() if phase is Phase.OWNED}
+            _require(owned == shelf.owned.keys(), "owned list", f"{node} owns {owned}, booked {set(shelf.owned)}")
+        for chunk, entry in self._entries.items():
+            _require(entry.owner == owners.get(chunk), "owner holds", f"chunk {chunk}: {entry.owner}")
+            _require((entry.owner is None) == (chunk in self._missing), "missing or owned", f"chunk {chunk}")
+        _require(freeing == self.num_freeing, "frees add up", f"{freeing}, booked {self.num_freeing}")
+
+    def _give(self, chunk: ChunkId, node: NodeId) -> None:
+        entry = self._entries[chunk]
+        assert entry.owner is None, f"chunk {chunk} has an owner"
+        entry.owner = node
+        del self._missing[chunk]
+        self._set_phase(node, chunk, Phase.OWNED)
+        self.shelves[node].added[chunk] = None
+
+    def _take(self, chunk: ChunkId) -> None:
+        entry = self._entries[chunk]
+        assert entry.owner is not None
+        shelf = self.shelves[entry.owner]
+        if chunk in shelf.added:
+            del shelf.added[chunk]  # its task never heard of it, or heard that it went
+        else:
+            shelf.removed[chunk] = None
+        entry.owner = None
+        self._missing[chunk] = None
+
+    def _set_phase(self, node: NodeId, chunk: ChunkId, new: Phase | None) -> None:
+        shelf = self.shelves[node]
+        info = self._entries[chunk].info
+        old = shelf.copies.get(chunk)
+        shelf.used_bytes += info.size_bytes * ((new is not None) - (old is not None))
+        shelf.num_rows += info.num_rows * ((new in _PROMISED) - (old in _PROMISED))
+        self.num_freeing += (new is Phase.FREEING) - (old is Phase.FREEING)
+        if old is Phase.OWNED:
+            del shelf.owned[chunk]
+        if new is Phase.OWNED:
+            shelf.owned[chunk] = None
+        if new is None:
+            shelf.copies.pop(chunk, None)
+        else:
+            shelf.copies[chunk] = new
+
+
+def _require(condition: bool, name: str, details: str) -> None:
+    if not condition:
+        raise InvariantError(f"{name}: {details}")

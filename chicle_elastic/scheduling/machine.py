@@ -1,0 +1,481 @@
+"""The scheduler: a pure machine that learns events and orders effects.
+
+Theory of operation. One `Scheduler` decides for one job. It does no I/O and knows no clock; whoever feeds it the same
+events with the same settings gets the same effects, so every agent folds the stream and any of them can be lead.
+
+    WAITING   fewer nodes than `start_nodes`, or no chunks declared yet
+    FORMING   a round was asked for; answers to older orders are taken, nothing is committed or ordered but frees
+    MOVING    a boundary: loads, copies, commits, frees; no task touches a chunk
+    RUNNING   an iteration is in flight; no chunk moves or changes its owner, lost ones are loaded in the background
+    PAUSED    a boundary at which no iteration can be started; the reason was told, and may go away with any event
+    FINISHED  the job is over; every event is ignored
+
+    WAITING  --enough nodes and chunks-->   FORMING       FORMING --RoundFormed-->             MOVING
+    MOVING   --nothing left to move-->      RUNNING       FORMING --a member is lost-->        FORMING or PAUSED
+    MOVING   --membership changed-->        FORMING       RUNNING --IterationFinished-->       MOVING
+    MOVING   --no room, too few nodes-->    PAUSED        RUNNING --IterationAborted-->        FORMING
+    PAUSED   --membership changed-->        FORMING       any boundary --StopRequested-->      FINISHED
+
+At a boundary, `_advance` goes as far as it can; it is called after every event. The rules:
+
+* The round changes exactly when the nodes that stay are not its members, or when an iteration was aborted (the tasks'
+  connections are broken then). A node under notice is not in the next round but stays present until it is released.
+* Copy, acknowledge, commit, free (`leases`): the owner changes at the commit, which only a boundary does.
+* An iteration starts when no copy and no free is in flight. Loads in flight are waited for before the first merge and
+  when no chunk is left (`boundary`); otherwise the iteration is started without the missing chunks.
+* A lost node's chunks are missing, unless a verified copy of the same state is on its way or comes back (`inventory`).
+* A leaver is released when it holds no copy of anything and no round or iteration counts on it.
+* Events that make no sense now (late answers, unknown nodes, duplicates) are ignored with a log line. What a correct
+  shell can never say is a `ProtocolError`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from chicle_elastic.errors import ProtocolError, UsageError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.boundary import Boundary
+from chicle_elastic.scheduling.council import Adviser, Council, Proposal, flaw_of
+from chicle_elastic.scheduling.effects import Effect, Log
+from chicle_elastic.scheduling.events import Event
+from chicle_elastic.scheduling.inventory import Inventory
+from chicle_elastic.scheduling.leases import Leases, free
+from chicle_elastic.scheduling.ledger import Ledger, Phase
+from chicle_elastic.scheduling.loads import Loads
+from chicle_elastic.scheduling.members import Member, Members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """What a scheduler is told once.
+
+    Attributes:
+        seed: Of all random choices, >= 0.
+        min_nodes: Fewer nodes than these pause the job, >= 1.
+        start_nodes: Nodes that the job waits for at its start, >= min_nodes; by default `min_nodes`.
+        max_copy_attempts: Orders to copy a chunk to one node before another is tried, >= 1.
+        max_load_attempts: Loads of one chunk that may fail before the job is paused, >= 1.
+        history_length: Iterations whose reports policies can look at, >= 1.
+    """
+
+    seed: int = 0
+    min_nodes: int = 1
+    start_nodes: int | None = None
+    max_copy_attempts: int = 3
+    max_load_attempts: int = 3
+    history_length: int = 32
+
+    def __post_init__(self) -> None:
+        limits = {"seed": 0, "min_nodes": 1, "max_copy_attempts": 1, "max_load_attempts": 1, "history_length": 1}
+        for name, least in limits.items():
+            if getattr(self, name) < least:
+                raise UsageError(f"SchedulerSettings({name}={getattr(self, name)}): it must be >= {least}")
+        if self.start_nodes is not None and self.start_nodes < self.min_nodes:
+            raise UsageError(
+                f"SchedulerSettings(start_nodes={self.start_nodes}, min_nodes={self.min_nodes}): a job cannot start "
+                "with fewer nodes than it needs"
+            )
+
+
+class State(Enum):
+    """Where the job stands; see the theory of operation."""
+
+    WAITING = "waiting"
+    FORMING = "forming"
+    MOVING = "moving"
+    RUNNING = "running"
+    PAUSED = "paused"
+    FINISHED = "finished"
+
+
+class Scheduler:
+    """Decides for one job: `effects = scheduler.handle(event, now=...)`, to be performed in order.
+
+    Args:
+        settings: Numbers and the seed.
+        policies: Asked at boundaries, in this order.
+
+    Attributes:
+        settings: As given.
+        policies: As given.
+        ledger: Who owns what; to be read only.
+        state: Where the job stands.
+    """
+
+    def __init__(self, settings: SchedulerSettings, policies: Sequence[Adviser] = ()) -> None:
+        self.settings = settings
+        self.policies = tuple(policies)
+        self.ledger = Ledger()
+        self.state = State.WAITING
+        self._effects: list[Effect] = []
+        emit = self._emit
+        self._members = Members()
+        self._leases = Leases(self.ledger, emit, max_attempts=settings.max_copy_attempts)
+        self._loads = Loads(self.ledger, emit, max_attempts=settings.max_load_attempts)
+        self._inventory = Inventory(self.ledger, self._leases, self._loads, emit)
+        self._council = Council(policies, emit, history_length=settings.history_length)
+        self._boundary = Boundary(
+            self.ledger,
+            self._members,
+            self._leases,
+            self._loads,
+            self._inventory,
+            self._council,
+            emit,
+            seed=settings.seed,
+        )
+        self._has_begun = False
+        self._started = (0, 0)
+        self._ask_policies = False
+        self._pause_reason: str | None = None
+        self._stop_reason: str | None = None
+        self._now = self._boundary_since = self._round_since = 0.0
+        self._round_ms = 0.0
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            events.ChunksDeclared: self._on_chunks_declared,
+            events.NodeJoined: self._on_node_joined,
+            events.LeaveNoticed: self._on_leave_noticed,
+            events.NodeLost: self._on_node_lost,
+            events.RoundFormed: self._on_round_formed,
+            events.InventoryReported: self._on_inventory_reported,
+            events.ChunkLoaded: self._on_chunk_loaded,
+            events.LoadFailed: self._on_load_failed,
+            events.ChunkCopied: self._on_chunk_copied,
+            events.CopyFailed: self._on_copy_failed,
+            events.ChunkFreed: self._on_chunk_freed,
+            events.IterationFinished: self._on_iteration_finished,
+            events.IterationAborted: self._on_iteration_aborted,
+            events.PolicyDecided: self._on_policy_decided,
+            events.StopRequested: self._on_stop_requested,
+        }
+
+    @property
+    def round(self) -> int:
+        """Number of the round that is current, or that was asked for."""
+        return self._members.round
+
+    @property
+    def pause_reason(self) -> str | None:
+        """Why the job is paused, with the figures; None when it is not."""
+        return self._pause_reason if self.state is State.PAUSED else None
+
+    def handle(self, event: Event, *, now: float) -> list[Effect]:
+        """Learn an event.
+
+        Args:
+            event: What happened.
+            now: Seconds on a monotonic clock; only reports of durations depend on it.
+
+        Returns:
+            What to do, in this order.
+
+        Raises:
+            ProtocolError: The event is one that a correct shell can never send; nothing has changed.
+        """
+        self._now = now
+        handler = self._handlers.get(type(event))
+        if handler is None:
+            raise ProtocolError(f"{event!r} is not an event of chicle_elastic.scheduling.events")
+        if self.state is State.FINISHED:
+            self._log(f"{type(event).__name__} is ignored: the job is over")
+        else:
+            handler(event)
+            self._advance()
+        ordered, self._effects = self._effects, []
+        return ordered
+
+    # The data set and the nodes.
+
+    def _on_chunks_declared(self, event: events.ChunksDeclared) -> None:
+        if self.ledger.num_chunks:
+            known = all(self.ledger.knows(info.id) and self.ledger.info(info.id) == info for info in event.chunks)
+            if not known or len(event.chunks) != self.ledger.num_chunks:
+                raise ProtocolError("the chunks of the job were declared before, and others; they are declared once")
+            self._log("chunks are declared again, as before")
+            return
+        ids = {info.id for info in event.chunks}
+        if not ids or len(ids) != len(event.chunks):
+            raise ProtocolError(f"{len(event.chunks)} chunks with {len(ids)} different ids cannot be a data set")
+        for info in event.chunks:
+            if info.num_rows < 1 or info.size_bytes < 0:
+                raise ProtocolError(f"{info} cannot be: a chunk has num_rows >= 1 and size_bytes >= 0")
+        self.ledger.declare(event.chunks)
+
+    def _on_node_joined(self, event: events.NodeJoined) -> None:
+        node = event.node
+        if node in self._members:
+            self._log(f"{node} joins, but is here already; ignored")
+        elif not (event.weight > 0 and math.isfinite(event.weight)) or (event.capacity_bytes or 0) < 0:
+            self._log(
+                f"{node} cannot join with weight={event.weight}, capacity_bytes={event.capacity_bytes}; the weight "
+                "must be > 0 and finite, the capacity >= 0 or None"
+            )
+        else:
+            self.ledger.add_node(node, event.capacity_bytes, event.weight)
+            self._members.present[node] = Member()
+
+    def _on_leave_noticed(self, event: events.LeaveNoticed) -> None:
+        node = event.node
+        if node not in self._members or self._members.present[node].is_leaving:
+            known = "is under notice already" if node in self._members else "is not here"
+            self._log(f"notice for {node} is ignored: it {known}")
+            return
+        self._members.present[node].is_leaving = True
+        self._loads.unwant_at(node)
+        self._leases.abandon_to(node)
+
+    def _on_node_lost(self, event: events.NodeLost) -> None:
+        if event.node not in self._members:
+            self._log(f"loss of {event.node} is ignored: it is not here")
+            return
+        is_asked = self.state is State.FORMING and event.node in self._members.asked
+        self._lose(event.node)
+        if is_asked:
+            self._members.break_round()
+            self.state = State.MOVING
+
+    def _lose(self, node: NodeId) -> None:
+        owned = self.ledger.owned_by(node)
+        for chunk in owned:
+            self.ledger.lose(chunk, in_flight=self.state is State.RUNNING)
+        self._leases.lose(node)
+        self._loads.lose(node)
+        self._inventory.lose(node)
+        self._remove(node)
+        self._log(f"{node} was lost with {len(owned)} chunks")
+
+    def _remove(self, node: NodeId) -> None:
+        self.ledger.remove_node(node)
+        self._council.forget(node)
+        del self._members.present[node]
+
+    def _on_round_formed(self, event: events.RoundFormed) -> None:
+        if event.round > self._members.round:
+            raise ProtocolError(f"round {event.round} is formed, but only {self._members.round} were asked for")
+        if self.state is not State.FORMING or event.round < self._members.round:
+            self._log(f"round {event.round} is ignored: the current one is {self._members.round}")
+            return
+        asked = self._members.asked
+        self.state = State.MOVING
+        strangers = [node for node in event.members if node not in self._members]
+        if strangers:
+            self._log(f"round {event.round} has members that are not here ({', '.join(strangers)}); it is asked again")
+            self._members.break_round()
+            return
+        for node in asked:
+            if node not in event.members and node in self._members.staying:
+                self._log(f"round {event.round} was formed without {node}")
+                self._lose(node)
+        self._members.form(event.members)
+        self._round_ms += 1e3 * (self._now - self._round_since)
+        self._loads.forgive()
+        self._leases.stuck.clear()
+
+    def _on_inventory_reported(self, event: events.InventoryReported) -> None:
+        if event.node not in self._members:
+            self._log(f"inventory of {event.node} is ignored: it is not here")
+            return
+        self._members.present[event.node].has_reported = True
+        self._inventory.report(event, is_running=self.state is State.RUNNING)
+
+    # Answers.
+
+    def _on_chunk_loaded(self, event: events.ChunkLoaded) -> None:
+        if self._loads.is_answer(event):
+            self._loads.loaded(event.chunk, event.node)
+        else:
+            self._on_stray_answer(event, event.node)
+
+    def _on_load_failed(self, event: events.LoadFailed) -> None:
+        if self._loads.is_answer(event):
+            self._loads.failed(event.chunk, event.node, event.reason)
+        else:
+            self._log(f"{event.node} did not load chunk {event.chunk}, and did not have to; ignored")
+
+    def _on_chunk_copied(self, event: events.ChunkCopied) -> None:
+        lease = self._leases.match(event)
+        if lease is not None:
+            self._leases.copied(lease)
+        else:
+            self._on_stray_answer(event, event.target)
+
+    def _on_copy_failed(self, event: events.CopyFailed) -> None:
+        lease = self._leases.match(event)
+        if lease is not None:
+            self._leases.failed(lease, event.reason)
+        else:
+            self._log(f"chunk {event.chunk} was not copied to {event.target}, and did not have to be; ignored")
+
+    def _on_stray_answer(self, event: events.ChunkLoaded | events.ChunkCopied, node: NodeId) -> None:
+        """A copy that nobody waits for: an answer given twice, or by an earlier life of the node."""
+        what = f"{type(event).__name__} of chunk {event.chunk} on {node}"
+        if not self.ledger.knows(event.chunk):
+            raise ProtocolError(f"{what}: there is no such chunk")
+        if node not in self._members:
+            self._log(f"{what} is ignored: the node is not here")
+        elif self.ledger.phase(node, event.chunk) is not None or self._members.present[node].has_reported:
+            self._log(f"{what} is ignored: it answers no order, and the book knows what the node holds")
+        else:
+            self._log(f"{what} answers no order; the copy is freed")
+            free(self.ledger, self._emit, node, event.chunk)
+
+    def _on_chunk_freed(self, event: events.ChunkFreed) -> None:
+        if self.ledger.phase(event.node, event.chunk) is Phase.FREEING:
+            self.ledger.drop(event.node, event.chunk)
+        else:
+            self._log(f"{event.node} freed chunk {event.chunk}, and did not have to; ignored")
+
+    # Iterations.
+
+    def _on_iteration_finished(self, event: events.IterationFinished) -> None:
+        if not self._ends_iteration(event):
+            return
+        self.ledger.count_merge(event.round, event.iteration)
+        self._council.note({node: report for node, report in event.reports.items() if node in self._members})
+        self._ask_policies = True
+
+    def _on_iteration_aborted(self, event: events.IterationAborted) -> None:
+        if not self._ends_iteration(event):
+            return
+        self.ledger.count_abort()
+        self._members.break_round()
+        self._log(f"iteration {event.iteration} was aborted: {event.reason}")
+
+    def _ends_iteration(self, event: events.IterationFinished | events.IterationAborted) -> bool:
+        ended = (event.round, event.iteration)
+        if self.state is State.RUNNING and ended == self._started:
+            self.state = State.MOVING
+            self._boundary_since = self._now
+            return True
+        if ended > self._started:
+            raise ProtocolError(
+                f"{type(event).__name__} of iteration {event.iteration} in round {event.round}, which was never "
+                f"started; the last one was {self._started[1]} in round {self._started[0]}"
+            )
+        self._log(f"late {type(event).__name__} of iteration {event.iteration} in round {event.round} is ignored")
+        return False
+
+    def _on_policy_decided(self, event: events.PolicyDecided) -> None:
+        flaw = f"it is of round {event.generation}, and this is round {self._members.round}"
+        if event.generation == self._members.round:
+            num_chunks = {node: len(self.ledger.shelves[node].owned) for node in self._members.seats}
+            problem = flaw_of(event.moves, num_chunks)
+            if problem is None:
+                self._council.proposals.append(
+                    Proposal(
+                        policy=event.policy, generation=event.generation, moves=dict(event.moves), reason=event.reason
+                    )
+                )
+                return
+            flaw = problem
+        self._log(f"decision of policy {event.policy} is ignored: {flaw}")
+
+    def _on_stop_requested(self, event: events.StopRequested) -> None:
+        self._stop_reason = self._stop_reason or event.reason
+
+    # Going on.
+
+    def _advance(self) -> None:
+        """Go as far as possible without another event."""
+        self._release_leavers()
+        if self.state is State.RUNNING:
+            self._boundary.load_missing()
+        elif self._stop_reason is not None:
+            self._emit(effects.FinishJob(reason=self._stop_reason))
+            self.state = State.FINISHED
+        elif self.state is not State.FORMING:
+            self._advance_boundary()
+
+    def _advance_boundary(self) -> None:
+        members = self._members
+        self._leases.settle(round=members.round, find_target=self._boundary.find_target)
+        self._loads.settle(round=members.round)
+        num_staying = len(members.staying)
+        if not self._has_begun:
+            if not self.ledger.num_chunks or num_staying < (self.settings.start_nodes or self.settings.min_nodes):
+                return
+            self._has_begun = True
+            self._boundary_since = self._now
+        if members.round_is_due() and num_staying >= self.settings.min_nodes:
+            self._form_round()
+            return
+        if self._boundary.move(ask_policies=self._take_turn_of_policies()):
+            self.state = State.MOVING
+            return
+        self._release_leavers()
+        obstacle = self._too_few_nodes(num_staying) or self._boundary.obstacle()
+        if obstacle is None:
+            self._start_iteration()
+        else:
+            self._pause(obstacle)
+
+    def _form_round(self) -> None:
+        self._ask_policies = False
+        self._pause_reason = None
+        self.state = State.FORMING
+        self._round_since = self._now
+        round = self._members.ask()
+        self._emit(effects.FormRound(round=round, members=self._members.asked))
+
+    def _take_turn_of_policies(self) -> bool:
+        is_their_turn, self._ask_policies = self._ask_policies, False
+        return is_their_turn
+
+    def _too_few_nodes(self, num_staying: int) -> str | None:
+        if num_staying >= self.settings.min_nodes:
+            return None
+        return (
+            f"{num_staying} nodes stay, and the job needs {self.settings.min_nodes} (min_nodes); "
+            "it goes on when enough have joined"
+        )
+
+    def _pause(self, reason: str) -> None:
+        self.state = State.PAUSED
+        if reason != self._pause_reason:
+            self._pause_reason = reason
+            self._emit(effects.PauseJob(reason=reason))
+
+    def _start_iteration(self) -> None:
+        for node in self._members.seats:
+            added, removed = self.ledger.take_changes(node)
+            if added or removed:
+                self._emit(effects.AttachChunks(node=node, added=added, removed=removed))
+        round, iteration = self._started = self._members.round, self.ledger.merged + 1
+        self._report_boundary()
+        self._pause_reason = None
+        self.state = State.RUNNING
+        is_complete = self.ledger.num_missing == 0
+        self._emit(effects.StartIteration(round=round, iteration=iteration, is_complete=is_complete))
+
+    def _report_boundary(self) -> None:
+        """Say what the boundary cost, if anything happened at it."""
+        num_ordered = self._boundary.end()
+        if num_ordered or self._round_ms:
+            total_ms = 1e3 * (self._now - self._boundary_since)
+            self._log(
+                f"boundary before iteration {self._started[1]} took {total_ms:.1f} ms: {self._round_ms:.1f} ms to form "
+                f"round {self._started[0]}, {num_ordered} chunks ordered to move or load"
+            )
+        self._round_ms = 0.0
+
+    def _release_leavers(self) -> None:
+        """Let go of nodes under notice on which nothing depends any more."""
+        for node in self._members.leaving:
+            is_needed = (
+                bool(self.ledger.shelves[node].copies)
+                or (self.state is State.RUNNING and self._members.present[node].in_round)
+                or (self.state is State.FORMING and node in self._members.asked)
+            )
+            if not is_needed:
+                self._remove(node)
+                self._emit(effects.ReleaseNode(node=node))
+
+    def _log(self, text: str) -> None:
+        self._emit(Log(text=text))
+
+    def _emit(self, effect: Effect) -> None:
+        self._effects.append(effect)

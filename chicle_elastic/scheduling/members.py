@@ -1,0 +1,87 @@
+"""Who is there: nodes that joined and were neither lost nor released, and the round that they form.
+
+A node is *present* from `NodeJoined` until it is lost or released. It *stays* until it is under notice. Those that stay
+and are members of the current round can be given chunks: the *seats*. When those that stay are not the members of the
+round, a new round is due.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from chicle_elastic.ids import NodeId
+
+
+@dataclass(slots=True)
+class Member:
+    """One present node.
+
+    Attributes:
+        is_leaving: Under notice.
+        in_round: A member of the current round.
+        is_new: Has not got its share of chunks yet.
+        has_reported: Has told what it holds.
+    """
+
+    is_leaving: bool = False
+    in_round: bool = False
+    is_new: bool = True
+    has_reported: bool = False
+
+
+class Members:
+    """The present nodes in the order in which they joined, the current round, and the one that was asked for."""
+
+    def __init__(self) -> None:
+        self.present: dict[NodeId, Member] = {}
+        self.round = 0
+        self.asked: tuple[NodeId, ...] = ()
+        self._formed: frozenset[NodeId] | None = None
+
+    def __contains__(self, node: object) -> bool:
+        return node in self.present
+
+    @property
+    def staying(self) -> tuple[NodeId, ...]:
+        """Nodes that are not under notice."""
+        return tuple(node for node, member in self.present.items() if not member.is_leaving)
+
+    @property
+    def leaving(self) -> tuple[NodeId, ...]:
+        """Nodes under notice."""
+        return tuple(node for node, member in self.present.items() if member.is_leaving)
+
+    @property
+    def seats(self) -> tuple[NodeId, ...]:
+        """Members of the current round that stay."""
+        return tuple(node for node, member in self.present.items() if member.in_round and not member.is_leaving)
+
+    @property
+    def joiners(self) -> tuple[NodeId, ...]:
+        """Seats that have not got their share of chunks yet."""
+        return tuple(node for node in self.seats if self.present[node].is_new)
+
+    def is_seat(self, node: NodeId) -> bool:
+        """Whether the node may be given chunks."""
+        member = self.present.get(node)
+        return member is not None and member.in_round and not member.is_leaving
+
+    def round_is_due(self) -> bool:
+        """Whether those that stay are others than the members of the current round."""
+        return self._formed is None or self._formed != frozenset(self.staying)
+
+    def ask(self) -> int:
+        """Go on to the next round of those that stay; `form` completes it."""
+        self.round += 1
+        self.asked = self.staying
+        return self.round
+
+    def form(self, nodes: Iterable[NodeId]) -> None:
+        """The round that was asked for consists of these present nodes."""
+        self._formed = frozenset(nodes)
+        self.asked = ()
+        for node, member in self.present.items():
+            member.in_round = node in self._formed
+
+    def break_round(self) -> None:
+        """The current round cannot go on, even if its members stay: a new one is due."""
+        self._formed = None
