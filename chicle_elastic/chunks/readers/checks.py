@@ -8,7 +8,7 @@ from chicle_elastic.chunks.views import Array, CsrRows, Rows
 from chicle_elastic.errors import DataError
 
 LARGEST_EXACT = 2**53
-"""Whole numbers beyond it have no float64 of their own."""
+"""From here on whole numbers share a float64 with others."""
 
 
 def checked_rows(block: Block, dtype: npt.DTypeLike) -> Rows:
@@ -47,7 +47,7 @@ def checked_targets(block: Block) -> Array:
     numbers = targets.astype(np.float64)
     _refuse_row(block, ~np.isfinite(numbers), numbers, "the label", "is not finite; correct it, or drop the sample")
     if targets.dtype.kind in "iu":
-        is_too_large = np.abs(numbers) > LARGEST_EXACT
+        is_too_large = np.abs(numbers) >= LARGEST_EXACT
         _refuse_row(block, is_too_large, targets, "the label", "is too large to be exact; number the classes")
     return numbers
 

@@ -1,0 +1,66 @@
+"""Signals end a command in order: cleaned up once, and not interrupted while cleaning."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from chicle_elastic.cli.signals import orderly_end
+
+
+def test_ctrl_c_interrupts_and_a_second_one_does_not_disturb_the_cleanup() -> None:
+    """Impatient people press it twice."""
+    cleaned = False
+    with pytest.raises(KeyboardInterrupt), orderly_end():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            pytest.fail("the first one must interrupt")
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+            cleaned = True
+    assert cleaned
+
+
+def test_sigterm_ends_with_143() -> None:
+    """128 + 15, as a shell reports it."""
+    with pytest.raises(SystemExit) as caught, orderly_end():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert caught.value.code == 143
+
+
+def test_the_handlers_from_before_are_back_afterwards() -> None:
+    """Whether it ended well or not."""
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with orderly_end():
+        assert signal.getsignal(signal.SIGINT) is not before[0]
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    with pytest.raises(KeyboardInterrupt), orderly_end():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_sigint_ignored_from_outside_stays_ignored() -> None:
+    """A shell starts jobs in the background so."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with orderly_end():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_elsewhere_than_in_the_main_thread_nothing_changes() -> None:
+    """Python allows handlers there only; the command still runs."""
+    ran = []
+
+    def work() -> None:
+        with orderly_end():
+            ran.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert ran == [True]

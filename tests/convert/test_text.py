@@ -1,0 +1,92 @@
+"""Blocks of lines: whole lines whatever the block size, damaged files refused, the place in the file known."""
+
+import bz2
+import gzip
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from chicle_elastic.chunks.readers import text as text_module
+from chicle_elastic.chunks.readers.text import line_blocks, number_or_none, shown
+from chicle_elastic.errors import DataError
+from tests.convert.inputs import write_text
+from tests.timeouts import timeout_s
+
+TEXT = b"".join(b"line %d\n" % number for number in range(2000))
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 4096, 1 << 20])
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress])
+@pytest.mark.parametrize("ending", [b"", b"the last line has no end"])
+def test_blocks_are_whole_lines_and_nothing_is_lost(
+    tmp_path: Path, block_bytes: int, compress: object, ending: bytes
+) -> None:
+    """Joined blocks are the text; each begins where the line number says, and ends at a line end."""
+    text = TEXT[: 200 if block_bytes < 10 else None] + ending
+    path = write_text(tmp_path, compress(text), "data")  # type: ignore[operator]
+    blocks = list(line_blocks(path, block_bytes=block_bytes))
+    assert b"".join(block.data for block in blocks) == text
+    lines = 0
+    for block in blocks:
+        assert block.first_line == lines + 1
+        lines += block.data.count(b"\n")
+    assert all(block.data.endswith(b"\n") for block in blocks[:-1])
+    assert blocks[-1].bytes_read == path.stat().st_size
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress])
+def test_a_compressed_file_cut_short_or_damaged_is_refused(tmp_path: Path, compress: object) -> None:
+    """Cut at many lengths, and damaged in the middle: a DataError that names the file."""
+    whole = compress(os.urandom(20_000).hex().encode())  # type: ignore[operator]
+    for length in range(12, len(whole), len(whole) // 15):
+        with pytest.raises(DataError, match="data: the compressed data is damaged or cut short after line"):
+            list(line_blocks(write_text(tmp_path, whole[:length], "data")))
+    damaged = whole[:5000] + bytes(64) + whole[5064:]
+    with pytest.raises(DataError, match="damaged or cut short"):
+        list(line_blocks(write_text(tmp_path, damaged, "data")))
+
+
+def test_a_file_without_line_ends_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longest line is bounded; the bound is lowered here so that the file can be small."""
+    monkeypatch.setattr(text_module, "MAX_LINE_BYTES", 1000)
+    path = write_text(tmp_path, b"short\n" + b"x" * 5000, "data")
+    with pytest.raises(DataError, match="data:2: no line end within"):
+        list(line_blocks(path, block_bytes=100))
+
+
+def test_a_missing_file_is_the_error_of_the_system(tmp_path: Path) -> None:
+    """Nothing is gained by wrapping FileNotFoundError."""
+    with pytest.raises(FileNotFoundError):
+        list(line_blocks(tmp_path / "absent"))
+
+
+def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
+    """Its first bytes are looked at without taking them away; it has no position to show."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(gzip.compress(TEXT)))
+    writer.start()
+    blocks = list(line_blocks(pipe, block_bytes=1000))
+    writer.join(timeout_s(10))
+    assert b"".join(block.data for block in blocks) == TEXT
+    assert {block.bytes_read for block in blocks} == {0}
+
+
+def test_numbers_are_those_of_c_and_not_those_of_python() -> None:
+    """What loadtxt and `float` disagree on is no number; NaN and infinity are, and are refused later by name."""
+    for token in ("1", "-1", "+.5", "1.", "1e5", "1.5E-3"):
+        assert number_or_none(token) == float(token)
+    for token in ("", ".", "1_0", "0x10", "1e", "--1", "٣", " 1", "1d5", "nan(1)"):
+        assert number_or_none(token) is None
+    assert number_or_none("-Infinity") == float("-inf")
+    assert str(number_or_none("NaN")) == "nan"
+
+
+def test_tokens_are_shown_printable_and_short() -> None:
+    """An error message holds no control characters and no megabyte."""
+    assert shown(b"\x00\xff") == r"'\x00\\xff'"
+    assert len(shown("x" * 1000)) < 50
