@@ -1,0 +1,135 @@
+"""Slices, selections and concatenations of rows, dense or CSR; and the check that CSR rows are what they claim."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array, Chunk, CsrRows, Rows
+from chicle_elastic.errors import UsageError
+
+
+def slice_rows(rows: Rows, start: int, stop: int) -> Rows:
+    """Rows `start` .. `stop - 1` as views."""
+    if isinstance(rows, CsrRows):
+        return dataclasses.replace(rows, indptr=rows.indptr[start : stop + 1])
+    return rows[start:stop]
+
+
+def take_rows(rows: Rows, positions: Array) -> Rows:
+    """Copies of the rows at `positions`, in this order; CSR rows start at 0.
+
+    Args:
+        rows: Where to take them from.
+        positions: ndarray of shape (n,), integers.
+    """
+    if not isinstance(rows, CsrRows):
+        return rows[positions]
+    starts = rows.indptr[positions]
+    lengths = rows.indptr[positions + 1] - starts
+    indptr = np.zeros(len(positions) + 1, dtype=rows.indptr.dtype)
+    np.cumsum(lengths, out=indptr[1:])
+    entries = np.repeat(starts - indptr[:-1], lengths) + np.arange(indptr[-1], dtype=indptr.dtype)
+    return CsrRows(indptr, rows.indices[entries], rows.values[entries], rows.num_features)
+
+
+def concatenate_rows(parts: Sequence[Rows]) -> Rows:
+    """All rows in one, copied unless there is one part only; the most columns of any part win."""
+    if len(parts) == 1:
+        return parts[0]
+    csr = [part for part in parts if isinstance(part, CsrRows)]
+    if not csr:
+        return np.concatenate([part for part in parts if not isinstance(part, CsrRows)])
+    if len(csr) != len(parts):
+        raise UsageError(f"{len(csr)} of {len(parts)} blocks of rows are CSR and the others dense; make them all alike")
+    spans = [slice(int(part.indptr[0]), int(part.indptr[-1])) for part in csr]
+    lengths = np.concatenate([np.diff(part.indptr) for part in csr])
+    indptr = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=indptr[1:])
+    return CsrRows(
+        indptr=indptr,
+        indices=np.concatenate([part.indices[span] for part, span in zip(csr, spans, strict=True)]),
+        values=np.concatenate([part.values[span] for part, span in zip(csr, spans, strict=True)]),
+        num_features=max(part.num_features for part in csr),
+    )
+
+
+def slice_chunk(chunk: Chunk, start: int, stop: int) -> Chunk:
+    """Rows `start` .. `stop - 1` of a chunk as views."""
+    return dataclasses.replace(
+        chunk,
+        rows=slice_rows(chunk.rows, start, stop),
+        targets=chunk.targets[start:stop],
+        row_ids=chunk.row_ids[start:stop],
+        state=chunk.state[start:stop],
+        weights=None if chunk.weights is None else chunk.weights[start:stop],
+    )
+
+
+def take_chunk(chunk: Chunk, positions: Array) -> Chunk:
+    """Copies of the rows of a chunk at `positions`, in this order."""
+    return dataclasses.replace(
+        chunk,
+        rows=take_rows(chunk.rows, positions),
+        targets=chunk.targets[positions],
+        row_ids=chunk.row_ids[positions],
+        state=chunk.state[positions],
+        weights=None if chunk.weights is None else chunk.weights[positions],
+    )
+
+
+def concatenate_chunks(parts: Sequence[Chunk]) -> Chunk:
+    """The rows of all parts in one chunk with the id of the first; all have weights, or none."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    weights = [part.weights for part in parts if part.weights is not None]
+    return dataclasses.replace(
+        first,
+        rows=concatenate_rows([part.rows for part in parts]),
+        targets=np.concatenate([part.targets for part in parts]),
+        row_ids=np.concatenate([part.row_ids for part in parts]),
+        state=np.concatenate([part.state for part in parts]),
+        weights=np.concatenate(weights) if weights else None,
+    )
+
+
+def bytes_per_row(rows: Rows) -> Array | int:
+    """Bytes of the features of each row: ndarray of shape (num_rows,), int64; one int where all are alike."""
+    if not isinstance(rows, CsrRows):
+        return int(rows.shape[1]) * rows.dtype.itemsize
+    entry_bytes = rows.indices.itemsize + rows.values.itemsize
+    sizes: Array = np.diff(rows.indptr).astype(np.int64) * entry_bytes + rows.indices.itemsize
+    return sizes
+
+
+def csr_fault(rows: CsrRows) -> str | None:
+    """What is wrong with CSR rows, in words; None when kernels can rely on them.
+
+    A kernel reads `model[index]` without a check, so an index out of range would read memory of somebody else.
+    """
+    indptr, num_features = rows.indptr, rows.num_features
+    if len(indptr) < 1 or int(indptr[0]) < 0:
+        return "indptr is empty or begins below 0"
+    if int(indptr[-1]) > min(len(rows.indices), len(rows.values)):
+        return (
+            f"indptr ends at {int(indptr[-1])}, but there are {len(rows.indices)} indices and {len(rows.values)} values"
+        )
+    descents = np.flatnonzero(indptr[1:] < indptr[:-1])
+    if len(descents):
+        row = int(descents[0])
+        return f"indptr descends at row {row}: from {int(indptr[row])} to {int(indptr[row + 1])}"
+    start, stop = int(indptr[0]), int(indptr[-1])
+    indices = rows.indices[start:stop]
+    if len(indices) == 0:
+        return None
+    lowest, highest = int(indices.min()), int(indices.max())
+    if lowest < 0 or highest >= num_features:
+        return f"there is the index {lowest if lowest < 0 else highest}, but {num_features} columns from 0"
+    is_bad = indices[1:] <= indices[:-1]
+    begins = indptr[1:-1] - start
+    is_bad[begins[(begins > 0) & (begins < len(indices))] - 1] = False  # the first of a row may be anything
+    if is_bad.any():
+        row = int(np.searchsorted(indptr, int(np.argmax(is_bad)) + start, side="right")) - 1
+        return f"the indices of row {row} are not strictly ascending"
+    return None
