@@ -6,7 +6,12 @@ The pair knows nothing of nodes, processes or chunks that move, so it runs uncha
 from dataclasses import dataclass
 
 import numpy as np
+from sklearn.datasets import load_diabetes
+from sklearn.preprocessing import scale
 
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.job import Job
 from chicle_elastic.solvers.base import Solver, Trainer, Update
 
 
@@ -15,7 +20,7 @@ class RidgeTrainer(Trainer):
     """Minimises mean squared error + alpha |w|^2 by gradient steps, averaged over tasks by samples."""
 
     alpha: float = 1e-3
-    step: float = 0.2
+    step: float = 0.24
 
     def init(self, schema, rng):
         return np.zeros(schema.num_features)
@@ -48,3 +53,13 @@ class RidgeSolver(Solver):
         mean = gradient / max(samples, 1)
         metrics = {"squared_error": squared_error}
         return Update(delta=mean, samples=samples, weight=samples, metrics=metrics, is_partial=is_partial)
+
+
+if __name__ == "__main__":
+    X, y = load_diabetes(return_X_y=True)
+    X, y = scale(X), scale(y)
+    source = ArraySource(X, y, max_tasks=4)
+    runtime = InProcess(num_tasks=2, changes=((20, 4), (40, 3)))
+    w = runtime.run(Job(trainer=RidgeTrainer(), source=source, max_iterations=4000)).model
+    exact = np.linalg.solve(X.T @ X / len(y) + 1e-3 * np.eye(X.shape[1]), X.T @ y / len(y))
+    print("largest difference from the exact solution:", abs(w - exact).max())

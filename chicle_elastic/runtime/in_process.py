@@ -63,7 +63,7 @@ class InProcess:
             ContractError: The job's solver broke the contract of chunks.
             CapacityError: The scheduler had to pause the job; in one process nothing would ever resume it.
         """
-        shell = _Shell(job, clock or MonotonicClock())
+        shell = _Shell(job, self.num_tasks, clock or MonotonicClock())
         try:
             return shell.run(self)
         finally:
@@ -73,13 +73,13 @@ class InProcess:
 class _Shell:
     """Performs the effects of the scheduler for one job."""
 
-    def __init__(self, job: Job, clock: Clock) -> None:
+    def __init__(self, job: Job, num_tasks: int, clock: Clock) -> None:
         self.job = job
         self.clock = clock
         self.source: ChunkSource = job.source
         self.state_spec: StateSpec = job.trainer.state(job.source.schema)
         self.metric_names = job.trainer.metric_names(job.source.schema)
-        self.scheduler = Scheduler(SchedulerSettings(seed=job.seed))
+        self.scheduler = Scheduler(SchedulerSettings(seed=job.seed, start_nodes=num_tasks))
         self.mailboxes = Mailboxes()
         self.context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self.mailboxes)
         self.tasks: dict[NodeId, UniTask] = {}
@@ -148,7 +148,7 @@ class _Shell:
         if self.job.initial_state is not None:
             chunk.state[...] = self.job.initial_state[chunk.row_ids]
         self.tasks[effect.node].hold(chunk)
-        self.inbox.append(events.ChunkLoaded(chunk=effect.chunk, node=effect.node))
+        self.inbox.append(events.ChunkLoaded(chunk=effect.chunk, node=effect.node, round=effect.round))
 
     def copy_chunk(self, effect: effects.CopyChunk) -> None:
         chunk = self.tasks[effect.source].held[effect.chunk]

@@ -95,12 +95,14 @@ class LocalContext:
 class UniTask:
     """One solver and the chunks that its node holds.
 
-    A held chunk is in memory; an attached chunk has been given to the solver. Between the two lies the commit.
+    A held chunk is in memory; an attached chunk has been given to the solver. Between the two lies the commit. What the
+    solver should have read is judged by the task's own list, not by the solver's.
     """
 
     def __init__(self, node: NodeId, trainer: Trainer, context: LocalContext, clock: Clock) -> None:
         self.node = node
         self.held: dict[ChunkId, Chunk] = {}
+        self._attached: dict[ChunkId, LocalChunk] = {}
         self._gate = Gate(node)
         self._clock = clock
         self._solver = trainer.solver(context)
@@ -108,7 +110,7 @@ class UniTask:
     @property
     def num_chunks(self) -> int:
         """Chunks that the solver has been given."""
-        return len(self._solver.chunks)
+        return len(self._attached)
 
     def hold(self, chunk: Chunk) -> None:
         """Put a chunk into the memory of this node."""
@@ -120,7 +122,11 @@ class UniTask:
 
     def attach(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
         """Tell the solver which chunks were added and removed; called at a boundary."""
-        self._solver.attach([LocalChunk(self.held[chunk_id], self._gate) for chunk_id in added], removed)
+        for chunk_id in removed:
+            del self._attached[chunk_id]
+        chunks = [LocalChunk(self.held[chunk_id], self._gate) for chunk_id in added]
+        self._attached.update((chunk.id, chunk) for chunk in chunks)
+        self._solver.attach(chunks, removed)
 
     def solve(self, model: Array, budget: Budget) -> tuple[Update, float]:
         """One iteration on the local chunks.
@@ -149,7 +155,7 @@ class UniTask:
                 f"but {reads.total()} rows were read through its chunks; use chunk.read() or chunk.count()"
             )
         if budget.samples is None and not update.is_partial:
-            check_full_pass(self._solver.chunks, reads, task=self.node, iteration=budget.iteration)
+            check_full_pass(self._attached, reads, task=self.node, iteration=budget.iteration)
         return update, duration_s
 
     def recover(self, model: Array) -> Array:

@@ -1,0 +1,261 @@
+"""The in-process runtime: a job through the real scheduler, while tasks join and leave."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.views import StateSpec
+from chicle_elastic.clock import VirtualClock
+from chicle_elastic.errors import ContractError, UsageError
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.job import Job
+from chicle_elastic.solvers.base import Action, Solver, Trainer, Update, Verdict
+from chicle_elastic.solvers.cocoa import CocoaTrainer
+from examples.ridge import RidgeTrainer
+
+ELASTIC = InProcess(num_tasks=2, changes=((2, 5), (4, 3), (6, 1), (8, 4)))
+
+
+def regression(num_rows=203):
+    """Rows, and targets that carry the row number, so that any row can be recognised."""
+    X = np.random.default_rng(0).normal(size=(num_rows, 3))
+    return X, np.arange(num_rows, dtype=np.float64)
+
+
+class CountingSolver(Solver):
+    """Adds 1 to the state of every sample that it visits, and checks that state and samples stay together."""
+
+    def solve(self, model, budget):
+        samples = 0
+        for chunk in self.chunks.values():
+            block = chunk.read()
+            first_visit = block.state[:, 0, 0] == 0
+            block.state[first_visit, 0, 1] = block.row_ids[first_visit]
+            assert (block.state[:, 0, 1] == block.row_ids).all()
+            assert (block.targets == block.row_ids).all()
+            block.state[:, 0, 0] += 1
+            samples += len(block.targets)
+        return Update(delta=np.ones_like(model), samples=samples, weight=samples, metrics={"rows": samples})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountingTrainer(Trainer):
+    """Counts; its model is the number of merged iterations."""
+
+    solver_class: type[Solver] = CountingSolver
+
+    def init(self, schema, rng):
+        return np.zeros(1)
+
+    def state(self, schema):
+        return StateSpec(outputs=1, width=2)
+
+    def metric_names(self, schema):
+        return ("rows",)
+
+    def solver(self, ctx):
+        return self.solver_class(ctx)
+
+    def merge(self, model, weighted_sum, total_weight):
+        return model + weighted_sum / total_weight
+
+
+def run(runtime, trainer=None, max_iterations=10, **changes):
+    """Run a counting job."""
+    X, y = regression()
+    source = ArraySource(X, y, max_tasks=runtime.most_tasks(), seed=3)
+    job = Job(trainer=trainer or CountingTrainer(), source=source, max_iterations=max_iterations, **changes)
+    return runtime.run(job)
+
+
+@pytest.mark.parametrize("runtime", [InProcess(), InProcess(num_tasks=4), ELASTIC])
+def test_each_sample_is_processed_once_per_iteration_whoever_owns_it(runtime):
+    """The state, which travels with the samples, counts exactly the merged iterations."""
+    outcome = run(runtime, keep_state=True)
+    assert outcome.model == pytest.approx(10)
+    assert (outcome.state[:, 0, 0] == 10).all()
+    assert (outcome.state[:, 0, 1] == np.arange(203)).all()
+    assert outcome.history.column("samples").tolist() == [203] * 10
+    assert outcome.history.column("rows").tolist() == [203.0] * 10
+
+
+def test_tasks_join_and_leave_after_the_iterations_that_were_asked_for():
+    """The history shows who held how many chunks: each within one chunk of its share."""
+    outcome = run(ELASTIC)
+    assert outcome.history.column("num_tasks").tolist() == [2, 2, 5, 5, 3, 3, 1, 1, 4, 4]
+    for record in outcome.history:
+        held = list(record.num_chunks.values())
+        assert len(held) == record.num_tasks
+        assert sum(held) == 102
+        assert all(abs(count - 102 / len(held)) <= 1 for count in held)
+    assert any("leaves" in line for line in outcome.history[4].events)
+
+
+def test_the_same_seed_gives_the_same_model_to_the_bit():
+    """One thread, fixed membership or the same changes of it."""
+    X, y = regression()
+    codes = (y % 3 == 0).astype(np.int32)
+    models = []
+    for seed in (1, 1, 2):
+        source = ArraySource(X, codes, num_classes=2, max_tasks=5, seed=3)
+        job = Job(trainer=CocoaTrainer(tol=0.0), source=source, max_iterations=12, seed=seed)
+        models.append(ELASTIC.run(job).model)
+    assert np.array_equal(models[0], models[1])
+    assert not np.array_equal(models[0], models[2])
+
+
+def test_an_own_algorithm_gives_the_same_model_with_any_number_of_tasks():
+    """Averaging by samples makes the ridge example independent of the placement."""
+    models = [run(runtime, RidgeTrainer()).model for runtime in (InProcess(), ELASTIC)]
+    np.testing.assert_allclose(models[0], models[1], rtol=1e-10)
+
+
+def test_state_carries_a_job_on_where_another_ended():
+    """keep_state and initial_state: the model is rebuilt from the state before the first iteration."""
+    X, y = regression()
+    codes = (y % 3 == 0).astype(np.int32)
+
+    def fit(**changes):
+        source = ArraySource(X, codes, num_classes=2)
+        trainer = CocoaTrainer(tol=1e-6, C=0.1)
+        return InProcess().run(Job(trainer=trainer, source=source, max_iterations=500, **changes))
+
+    cold = fit(keep_state=True)
+    warm = fit(initial_state=cold.state)
+    assert len(cold.history) > 2
+    assert len(warm.history) == 1
+    np.testing.assert_allclose(warm.model, cold.model, atol=1e-5)
+
+
+def test_a_callback_ends_the_job_and_the_result_is_certified():
+    """The model that comes back is the one that was certified."""
+    X, y = regression()
+    source = ArraySource(X, (y % 3 == 0).astype(np.int32), num_classes=2)
+    job = Job(
+        trainer=CocoaTrainer(tol=0.0),
+        source=source,
+        max_iterations=50,
+        on_iteration=lambda record: record.iteration == 3,
+    )
+    outcome = InProcess().run(job)
+    assert (len(outcome.history), outcome.reason) == (3, "ended by a callback")
+    assert outcome.certificate.iteration == 3
+
+
+def test_ctrl_c_leaves_a_consistent_model():
+    """An interrupt between state and model is mended: the model is rebuilt from the state and certified."""
+    X, y = regression()
+    source = ArraySource(X, (y % 3 == 0).astype(np.int32), num_classes=2)
+    trainer = CocoaTrainer(tol=0.0)
+
+    def interrupt(record):
+        if record.iteration == 4:
+            raise KeyboardInterrupt
+
+    job = Job(trainer=trainer, source=source, max_iterations=50, on_iteration=interrupt, keep_state=True)
+    outcome = InProcess().run(job)
+    assert outcome.is_interrupted
+    assert outcome.certificate.is_certificate
+    signs = np.where(y % 3 == 0, 1.0, -1.0)
+    w = np.column_stack([X, np.ones(len(X))]).T @ (outcome.state[:, 0, 0] * signs)
+    np.testing.assert_allclose(outcome.model, w, rtol=1e-10)
+
+
+class ChattySolver(CountingSolver):
+    """Says hello to everyone in the first iteration and keeps what it hears."""
+
+    heard = []  # noqa: RUF012 - shared on purpose
+
+    def solve(self, model, budget):
+        while (message := self.ctx.receive()) is not None:
+            self.heard.append((self.ctx.name, message.sender, message.payload))
+        if budget.iteration == 1:
+            self.ctx.send("*", {"hello": [1, 2.5, None]})
+        return super().solve(model, budget)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChattyTrainer(CountingTrainer):
+    """Answers each message that reaches it."""
+
+    def converse(self, ctx):
+        while (message := ctx.receive()) is not None:
+            ctx.send(message.sender, "welcome")
+
+
+def test_messages_travel_between_tasks_and_trainer():
+    """A task hears the other tasks and the answer of the trainer; nobody hears itself."""
+    ChattySolver.heard.clear()
+    run(InProcess(num_tasks=2), ChattyTrainer(solver_class=ChattySolver), max_iterations=3)
+    hello = {"hello": [1, 2.5, None]}
+    assert ("task-1", "task-0", hello) in ChattySolver.heard
+    assert ("task-0", "task-1", hello) in ChattySolver.heard
+    assert {(who, "trainer", "welcome") for who in ("task-0", "task-1")} <= set_of(ChattySolver.heard)
+
+
+def set_of(messages):
+    """The messages that can be in a set."""
+    return {message for message in messages if isinstance(message[2], str)}
+
+
+class PicklingSolver(CountingSolver):
+    """Sends what could only travel pickled."""
+
+    def solve(self, model, budget):
+        self.ctx.send("trainer", np.zeros(3))
+        return super().solve(model, budget)
+
+
+def test_a_message_that_is_not_json_is_refused():
+    """What works in one process must work on a cluster, where nothing is pickled."""
+    with pytest.raises(UsageError, match=r"not ndarray; convert arrays with \.tolist"):
+        run(InProcess(), CountingTrainer(solver_class=PicklingSolver))
+
+
+class SkippingSolver(CountingSolver):
+    """Forgets a chunk."""
+
+    def solve(self, model, budget):
+        self.chunks.pop(max(self.chunks), None) if budget.iteration == 2 else None
+        return super().solve(model, budget)
+
+
+def test_a_breach_of_the_contract_ends_the_job_by_name():
+    """The real runtime checks what the contract checker checks."""
+    with pytest.raises(ContractError, match=r"task-\d"):
+        run(InProcess(num_tasks=2), CountingTrainer(solver_class=SkippingSolver))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImpatientTrainer(CountingTrainer):
+    """Stops after the third iteration."""
+
+    def verdict(self, model, report):
+        return Verdict(action=Action.STOP if report.iteration == 3 else Action.GO_ON, reason="three is enough")
+
+
+def test_the_trainer_ends_the_job_with_its_reason():
+    """The reason is what the trainer said."""
+    outcome = run(ELASTIC, ImpatientTrainer())
+    assert (len(outcome.history), outcome.reason) == (3, "three is enough")
+    assert run(ELASTIC).reason == "all 10 iterations used"
+
+
+def test_time_is_that_of_the_clock_that_was_given():
+    """A virtual clock that stands still gives durations of zero."""
+    X, y = regression()
+    job = Job(trainer=CountingTrainer(), source=ArraySource(X, y), max_iterations=2)
+    outcome = InProcess().run(job, clock=VirtualClock(5.0))
+    assert outcome.history.column("time_s").tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"num_tasks": 0}, {"num_tasks": 1.5}, {"num_tasks": True}, {"changes": ((1, 0),)}, {"changes": ((0, 2),)}],
+)
+def test_nonsense_numbers_of_tasks_are_refused(arguments):
+    """The message shows what was given."""
+    with pytest.raises(UsageError, match="InProcess needs num_tasks >= 1"):
+        InProcess(**arguments)
