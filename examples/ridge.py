@@ -25,9 +25,6 @@ class RidgeTrainer(Trainer):
     def init(self, schema, rng):
         return np.zeros(schema.num_features)
 
-    def metric_names(self, schema):
-        return ("squared_error",)
-
     def solver(self, ctx):
         return RidgeSolver(ctx)
 
@@ -40,19 +37,16 @@ class RidgeSolver(Solver):
     """The local part of the gradient."""
 
     def solve(self, model, budget):
-        gradient, squared_error, samples = np.zeros_like(model), 0.0, 0
+        gradient, samples = np.zeros_like(model), 0
         for chunk in self.chunks.values():
             if budget.is_spent():
                 break
             block = chunk.read()
             residuals = block.rows @ model - block.targets
             gradient += residuals @ block.rows
-            squared_error += residuals @ residuals
             samples += len(residuals)
         is_partial = samples < sum(chunk.num_rows for chunk in self.chunks.values())
-        mean = gradient / max(samples, 1)
-        metrics = {"squared_error": squared_error}
-        return Update(delta=mean, samples=samples, weight=samples, metrics=metrics, is_partial=is_partial)
+        return Update(delta=gradient / max(samples, 1), samples=samples, weight=samples, is_partial=is_partial)
 
 
 if __name__ == "__main__":

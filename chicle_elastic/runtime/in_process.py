@@ -260,9 +260,9 @@ class _Shell:
     def certify(self, iteration: int, report: Report | None = None) -> Report:
         """Rebuild the model from the state of all tasks, then evaluate it on all tasks."""
         self.model = self.job.trainer.rebuild(self.model, self.contributions())
-        totals: Counter[str] = Counter(dict.fromkeys(self.metric_names, 0.0))  # type: ignore[arg-type]
+        totals: Counter[str] = Counter(dict.fromkeys(self.metric_names, 0.0))
         for task in self.tasks.values():
-            totals.update(task.evaluate(self.model))  # type: ignore[arg-type]
+            totals.update(task.evaluate(self.model))
         self.last_certificate = iteration
         self.certificate = Report(
             iteration=iteration,
