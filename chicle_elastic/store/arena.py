@@ -74,13 +74,13 @@ class Arena:
             )
         import fcntl  # not on Windows
 
-        _check_sizes(num_slots, slot_bytes)
+        check_sizes(num_slots, slot_bytes)
         size_bytes = arena_bytes(num_slots, slot_bytes)
-        what = f"an arena of {num_slots} slots of {slot_bytes} bytes needs {_size(size_bytes)}"
+        what = f"an arena of {num_slots} slots of {slot_bytes} bytes needs {format_size(size_bytes)}"
         remedy = "use fewer slots or more nodes, or raise the limit"
         headroom = memory_headroom(proc)
         if headroom is not None and size_bytes > headroom.num_bytes:
-            raise CapacityError(f"{what}, but {headroom.source} leaves {_size(headroom.num_bytes)}; {remedy}")
+            raise CapacityError(f"{what}, but {headroom.source} leaves {format_size(headroom.num_bytes)}; {remedy}")
         fd = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.posix_fallocate(fd, 0, size_bytes)
@@ -90,7 +90,7 @@ class Arena:
             _close_quietly(fd)
             if not isinstance(error, OSError):
                 raise
-            left = "an unknown amount" if headroom is None else _size(headroom.num_bytes)
+            left = "an unknown amount" if headroom is None else format_size(headroom.num_bytes)
             raise CapacityError(
                 f"{what}, and the system refused it ({error.strerror}) although {left} seemed to be left: look at "
                 f"the limits of this process (ulimit -v, ulimit -f); {remedy}"
@@ -111,7 +111,7 @@ class Arena:
             CapacityError: This process has no room to map it.
         """
         try:
-            _check_sizes(num_slots, slot_bytes)
+            check_sizes(num_slots, slot_bytes)
             _check_descriptor(fd, arena_bytes(num_slots, slot_bytes))
             return cls(fd, num_slots=num_slots, slot_bytes=slot_bytes)
         except BaseException as error:
@@ -119,8 +119,8 @@ class Arena:
             if not isinstance(error, OSError):
                 raise
             raise CapacityError(
-                f"cannot map an arena of {_size(arena_bytes(num_slots, slot_bytes))} ({error.strerror}); look at the "
-                "limits of this process (ulimit -v)"
+                f"cannot map an arena of {format_size(arena_bytes(num_slots, slot_bytes))} ({error.strerror}); look at "
+                "the limits of this process (ulimit -v)"
             ) from error
 
     def fileno(self) -> int:
@@ -193,7 +193,12 @@ def arena_bytes(num_slots: int, slot_bytes: int) -> int:
     return -(-num_slots * slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def _check_sizes(num_slots: int, slot_bytes: int) -> None:
+def check_sizes(num_slots: int, slot_bytes: int) -> None:
+    """Refuse sizes that cannot be.
+
+    Raises:
+        UsageError: There is no slot, or slots are not positive multiples of 64 bytes.
+    """
     if num_slots < 1:
         raise UsageError(f"an arena of {num_slots} slots cannot be; give it at least 1")
     if slot_bytes < 1 or slot_bytes % SLOT_ALIGNMENT:
@@ -231,5 +236,6 @@ def _close_quietly(fd: int) -> None:
         os.close(fd)
 
 
-def _size(num_bytes: int) -> str:
+def format_size(num_bytes: int) -> str:
+    """Bytes for a message, e.g. "9.2 MiB"."""
     return f"{num_bytes / 2**20:.1f} MiB" if num_bytes < 10 * 2**30 else f"{num_bytes / 2**30:.1f} GiB"

@@ -10,7 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
+from chicle_elastic.chunks.views import Chunk, StateSpec
+from chicle_elastic.ids import ChunkId
 from chicle_elastic.store.arena import Arena
+from chicle_elastic.store.chunk_store import ChunkStore
 from tests.timeouts import timeout_s
 
 NUM_SLOTS = 128
@@ -42,6 +47,20 @@ OWNER = (
 arena = Arena.create({NUM_SLOTS}, **sizes)
 arena.view(5)[:] = b"o" * {SLOT_BYTES}
 socket.send_fds(peer, [b"!"], [arena.fileno()])
+peer.recv(1)
+"""
+)
+
+# Attaches to the arena of a chunk store, decodes the chunk in slot 1, writes its state, says so, and waits.
+TRAINING_TASK = (
+    PREAMBLE
+    + """
+from chicle_elastic.chunks import layout
+_, (fd,), _, _ = socket.recv_fds(peer, 1, 1)
+arena = Arena.attach(fd, num_slots=4, slot_bytes=4096)
+chunk = layout.decode(arena.view(1), where="slot 1")
+chunk.state[...] = chunk.rows.sum() + chunk.id
+peer.sendall(b"!")
 peer.recv(1)
 """
 )
@@ -85,6 +104,29 @@ def test_what_a_task_wrote_outlives_its_sigkill():
         assert bytes(arena.view(3)) == b"t" * SLOT_BYTES
         assert not arena.array(2).any()
         assert not arena.array(4).any()
+
+
+def test_the_state_that_a_task_wrote_is_in_the_agents_store_after_its_sigkill():
+    """The task decodes the chunk where it lies, without a copy; its work is not lost with it."""
+    with ChunkStore(slot_bytes=4096, capacity_bytes=4 * 4096) as store:
+        for number in (0, 5):
+            rows = np.full((8, 3), number, dtype=np.float32)
+            ids = np.arange(8, dtype=np.int64)
+            store.put(
+                Chunk(
+                    id=ChunkId(number),
+                    rows=rows,
+                    targets=ids.astype(np.float64),
+                    row_ids=ids,
+                    state=StateSpec(outputs=1, width=1).zeros(8),
+                )
+            )
+        with child(TRAINING_TASK) as (task, to_task):
+            socket.send_fds(to_task, [b"!"], [store.arenas[0].fileno()])
+            assert to_task.recv(1) == b"!"
+            sigkill(task)
+        assert (store.get(ChunkId(5)).state == 8 * 3 * 5 + 5).all()
+        assert not store.get(ChunkId(0)).state.any()
 
 
 def test_memory_stays_with_a_peer_when_the_owner_is_killed_and_goes_with_the_peer():

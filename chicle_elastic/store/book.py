@@ -1,0 +1,166 @@
+"""The book of a chunk store: which chunk lies in which slot, how large, and at which version. Pure: no memory, no lock.
+
+Rules that hold after every call: a chunk has at most one slot; a chunk is reserved (no version yet) or committed (a
+version); the slots in the book are exactly those that the allocator has as reserved or used.
+"""
+
+from dataclasses import dataclass
+
+from chicle_elastic.errors import CapacityError, UsageError
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.store.slots import SlotAddress, SlotAllocator, SlotStats
+from chicle_elastic.values import StateVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of the book.
+
+    Attributes:
+        address: Where the chunk lies.
+        size_bytes: Bytes that are reserved for it, or that it has.
+        version: Version of its state; None until it is committed.
+    """
+
+    address: SlotAddress
+    size_bytes: int
+    version: StateVersion | None = None
+
+
+class Book:
+    """Chunk id -> slot, size and version. Not thread-safe: its owner locks.
+
+    Args:
+        max_slots: Slots that there may ever be.
+    """
+
+    def __init__(self, max_slots: int) -> None:
+        self.max_slots = max_slots
+        self._slots = SlotAllocator()
+        self._entries: dict[ChunkId, Entry] = {}
+
+    def add_arena(self, num_slots: int) -> int:
+        """Add the slots of a new arena; returns its number."""
+        return self._slots.add_arena(num_slots)
+
+    def num_slots_to_add(self, wanted: int) -> int:
+        """Slots of the next arena, when one is needed now: `wanted`, or what is left of `max_slots`; 0 if none is."""
+        stats = self._slots.stats()
+        return 0 if stats.free else min(wanted, self.max_slots - stats.total)
+
+    def slot_stats(self) -> SlotStats:
+        """Slots so far, by state."""
+        return self._slots.stats()
+
+    def inventory(self) -> dict[ChunkId, StateVersion]:
+        """Committed chunks and their versions."""
+        return {chunk_id: entry.version for chunk_id, entry in self._entries.items() if entry.version is not None}
+
+    def entry(self, chunk_id: ChunkId) -> Entry:
+        """The line of a chunk, reserved or committed.
+
+        Raises:
+            UsageError: There is none.
+        """
+        if chunk_id not in self._entries:
+            raise UsageError(
+                f"chunk {chunk_id} is not on this node, which holds {len(self._entries)} others; it was freed, or "
+                "never came"
+            )
+        return self._entries[chunk_id]
+
+    def committed(self, chunk_id: ChunkId) -> tuple[Entry, StateVersion]:
+        """The line of a committed chunk, and its version.
+
+        Raises:
+            UsageError: There is none, or the chunk is only reserved.
+        """
+        entry = self.entry(chunk_id)
+        if entry.version is None:
+            raise UsageError(f"chunk {chunk_id} is only reserved in {entry.address}; commit it first")
+        return entry, entry.version
+
+    def reserved(self, chunk_id: ChunkId) -> Entry:
+        """The line of a reserved chunk.
+
+        Raises:
+            UsageError: There is none, or the chunk is committed.
+        """
+        entry = self.entry(chunk_id)
+        if entry.version is not None:
+            raise UsageError(f"chunk {chunk_id} in {entry.address} is committed already; commit it once")
+        return entry
+
+    def require_absent(self, chunk_id: ChunkId) -> None:
+        """Refuse a second slot for one chunk.
+
+        Raises:
+            UsageError: The chunk is here, reserved or committed.
+        """
+        if chunk_id in self._entries:
+            entry = self._entries[chunk_id]
+            verb = "reserved" if entry.version is None else "held"
+            raise UsageError(f"chunk {chunk_id} is {verb} in {entry.address} already; free it first")
+
+    def reserve(self, chunk_id: ChunkId, size_bytes: int) -> Entry:
+        """Take a slot for a chunk.
+
+        Raises:
+            UsageError: The chunk is here.
+            CapacityError: No slot is free.
+        """
+        self.require_absent(chunk_id)
+        stats = self._slots.stats()
+        if not stats.free:
+            raise CapacityError(
+                f"chunk {chunk_id} needs a slot, but all {stats.total} slots of this store are taken: {stats.used} "
+                f"hold chunks, {stats.reserved} wait for theirs, {stats.draining} are still read by peers; free "
+                "chunks, raise capacity_bytes or add nodes"
+            )
+        entry = Entry(address=self._slots.reserve(), size_bytes=size_bytes)
+        self._entries[chunk_id] = entry
+        return entry
+
+    def commit(self, chunk_id: ChunkId, size_bytes: int, version: StateVersion) -> Entry:
+        """The bytes of a reserved chunk are there, and this many.
+
+        Raises:
+            UsageError: The chunk is not reserved.
+        """
+        address = self.reserved(chunk_id).address
+        self._slots.commit(address)
+        self._entries[chunk_id] = Entry(address=address, size_bytes=size_bytes, version=version)
+        return self._entries[chunk_id]
+
+    def advance(self, version: StateVersion) -> None:
+        """Raise all committed chunks to `version`.
+
+        Raises:
+            UsageError: A chunk is newer than that; no version is changed.
+        """
+        held = self.inventory()
+        for chunk_id, old in held.items():
+            if old > version:
+                raise UsageError(f"chunk {chunk_id} is at {old}, newer than {version}; versions only rise")
+        for chunk_id in held:
+            entry = self._entries[chunk_id]
+            self._entries[chunk_id] = Entry(address=entry.address, size_bytes=entry.size_bytes, version=version)
+
+    def free(self, chunk_id: ChunkId) -> None:
+        """Give up a chunk or a reservation.
+
+        Raises:
+            UsageError: The chunk is not here.
+        """
+        self._slots.free(self.entry(chunk_id).address)
+        del self._entries[chunk_id]
+
+    def lease(self, chunk_id: ChunkId) -> tuple[Entry, StateVersion]:
+        """Count one more reader of a committed chunk; `release` takes its address, because the chunk may be gone."""
+        entry, version = self.committed(chunk_id)
+        self._slots.lease(entry.address)
+        return entry, version
+
+    def release(self, address: SlotAddress) -> None:
+        """Give one lease back."""
+        self._slots.release(address)

@@ -1,0 +1,327 @@
+"""The chunks of one node: chunk id -> slot, in arenas that are added as they are needed, up to a capacity.
+
+The way of a chunk through a store:
+
+    reserve  a slot is taken and its bytes arrive: read from a file, or fetched from a peer
+    commit   the bytes are checked and the chunk is here; `put` does both for a chunk in memory
+    lease    somebody reads the bytes, to serve them to a peer
+    free     the chunk is gone; its slot waits for the last lease, then it is used again
+
+A chunk takes a whole slot whatever its size, and capacity is counted in slots. What `ChunkInfo.size_bytes` says to the
+scheduler of a job with stores must therefore be `slot_bytes`, or a plan could need more slots than there are.
+
+Versions. The book knows the version of each chunk's state: `advance` raises all of them after a merge, which costs
+nothing per byte. `seal` writes it into the chunk together with the CRC of the state, at the boundary at which the chunk
+moves. `commit` takes the version that the source sealed.
+
+The lock. One lock guards the book: which chunk, which slot, which version, which leases; agents serve fetches from
+threads. It does not guard bytes: a reserved slot is written by whoever reserved it, the state of a committed chunk by
+the task that owns it during an iteration and by `seal` at the boundary, and nobody else writes. Copying and checking
+bytes happens outside the lock, adding an arena (rare) inside.
+"""
+
+import threading
+from types import TracebackType
+
+from chicle_elastic.chunks import layout
+from chicle_elastic.chunks.header_reading import bytes_of
+from chicle_elastic.chunks.views import Chunk, StateSpec
+from chicle_elastic.errors import CapacityError, ProtocolError, UsageError
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.store.arena import Arena, check_sizes, format_size
+from chicle_elastic.store.book import Book, Entry
+from chicle_elastic.store.slots import SlotAddress, SlotStats
+from chicle_elastic.values import StateVersion
+
+DEFAULT_ARENA_BYTES = 64 << 20
+
+
+class Lease:
+    """The bytes of a chunk, kept in place while somebody reads them. A context manager that releases it.
+
+    Attributes:
+        view: Read-only memoryview of the chunk's bytes: immutable part, then state.
+        version: Version of the state when the lease was taken; the bytes say the same once they are sealed.
+    """
+
+    def __init__(self, store: "ChunkStore", address: SlotAddress, view: memoryview, version: StateVersion) -> None:
+        self.view = view
+        self.version = version
+        self._store = store
+        self._address: SlotAddress | None = address
+
+    def release(self) -> None:
+        """Give the bytes up; arrays and slices made of `view` must not be read any more. May be called again."""
+        self.view.release()
+        address, self._address = self._address, None
+        if address is not None:
+            self._store._release(address)
+
+    def __enter__(self) -> "Lease":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class ChunkStore:
+    """Holds the chunks of one node in shared memory. Thread-safe; a context manager that closes it.
+
+    Args:
+        slot_bytes: Size of a slot, a positive multiple of 64; no chunk may be larger.
+        capacity_bytes: Memory that it may take in all; rounded down to whole slots, of which there must be one.
+        arena_bytes: Memory that it takes at a time.
+
+    Raises:
+        UsageError: Sizes that cannot be.
+    """
+
+    def __init__(self, *, slot_bytes: int, capacity_bytes: int, arena_bytes: int = DEFAULT_ARENA_BYTES) -> None:
+        check_sizes(1, slot_bytes)
+        if capacity_bytes < slot_bytes:
+            raise UsageError(f"capacity_bytes={capacity_bytes} is less than one slot of slot_bytes={slot_bytes}")
+        self.slot_bytes = slot_bytes
+        self._slots_per_arena = max(1, arena_bytes // slot_bytes)
+        self._lock = threading.Lock()
+        self._arenas: list[Arena] = []
+        self._book = Book(capacity_bytes // slot_bytes)
+        self._is_closed = False
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Memory that the store may take: whole slots."""
+        return self._book.max_slots * self.slot_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory of all slots that are not free: with chunks, reserved, or waiting for a lease."""
+        stats = self.slot_stats()
+        return (stats.total - stats.free) * self.slot_bytes
+
+    @property
+    def arenas(self) -> tuple[Arena, ...]:
+        """The arenas so far, by number, for tasks and transports. None is taken away before `close`."""
+        with self._lock:
+            return tuple(self._arenas)
+
+    def slot_stats(self) -> SlotStats:
+        """Slots of the arenas so far, by state."""
+        with self._lock:
+            return self._book.slot_stats()
+
+    def inventory(self) -> dict[ChunkId, StateVersion]:
+        """Every committed chunk and its version, for `InventoryReported`."""
+        with self._lock:
+            return self._book.inventory()
+
+    def __contains__(self, chunk_id: ChunkId) -> bool:
+        return chunk_id in self.inventory()
+
+    def __len__(self) -> int:
+        return len(self.inventory())
+
+    def put(self, chunk: Chunk, *, version: StateVersion | None = None) -> SlotAddress:
+        """Copy a chunk with its state into a slot.
+
+        Args:
+            chunk: What to copy, e.g. from a `ChunkSource`.
+            version: Version of its state, by default that of a fresh one.
+
+        Raises:
+            CapacityError: The chunk is larger than a slot, or there is no slot left.
+            UsageError: The chunk is here already, or cannot be encoded.
+        """
+        version = version or StateVersion()
+        view = self.reserve(chunk.id, layout.encoded_bytes(chunk))
+        try:
+            layout.encode(chunk, view, version=version)
+        except BaseException:
+            self.free(chunk.id)
+            raise
+        return self._commit(chunk.id, len(view), version)
+
+    def put_encoded(self, data: layout.Buffer, *, where: str, state: StateSpec | None = None) -> SlotAddress:
+        """Copy the bytes of a chunk into a slot, and check them there.
+
+        Args:
+            data: The bytes, e.g. of a chunk file.
+            where: Where they come from, for messages.
+            state: Fresh state to give the chunk in place of the one in `data`; None keeps that.
+
+        Raises:
+            ChunkCorruptError: The bytes are not a chunk, or damaged.
+            CapacityError: The chunk is larger than a slot, or there is no slot left.
+            UsageError: The chunk is here already.
+        """
+        content = bytes_of(data)
+        header = layout.read_header(content, where=where)
+        if state is None:
+            size_bytes = kept_bytes = len(content)
+        else:
+            size_bytes, kept_bytes = header.encoded_bytes(state), min(len(content), header.immutable_bytes)
+        view = self.reserve(header.chunk_id, size_bytes)
+        try:
+            view[:kept_bytes] = content[:kept_bytes].data
+            if state is None:
+                return self.commit(header.chunk_id, where=where)
+            layout.verify_immutable(view[:kept_bytes], where=where)
+            layout.attach_state(view, state, where=where)
+            return self._commit(header.chunk_id, size_bytes, StateVersion())
+        except BaseException:
+            self.free(header.chunk_id)
+            raise
+
+    def reserve(self, chunk_id: ChunkId, size_bytes: int) -> memoryview:
+        """Take a slot for a chunk whose bytes are about to arrive; end with `commit` or `free`.
+
+        Args:
+            chunk_id: The chunk.
+            size_bytes: Its size with header and state.
+
+        Returns:
+            Writable memoryview of `size_bytes` bytes, to be filled.
+
+        Raises:
+            CapacityError: The chunk is larger than a slot, or there is no slot left.
+            UsageError: The chunk is here already, or `size_bytes` is not positive.
+        """
+        if size_bytes < 1:
+            raise UsageError(f"chunk {chunk_id} of size_bytes={size_bytes} cannot be; a chunk has a header at least")
+        if size_bytes > self.slot_bytes:
+            raise CapacityError(
+                f"chunk {chunk_id} needs {format_size(size_bytes)} but slots hold {format_size(self.slot_bytes)}; "
+                "raise slot_bytes or convert with smaller chunks"
+            )
+        with self._lock:
+            self._require_open()
+            self._book.require_absent(chunk_id)
+            self._grow_if_full()
+            return self._bytes(self._book.reserve(chunk_id, size_bytes))
+
+    def commit(self, chunk_id: ChunkId, *, where: str = "") -> SlotAddress:
+        """Check the bytes that have arrived in a reserved slot; from now on the chunk is here.
+
+        Args:
+            chunk_id: The chunk.
+            where: Where the bytes come from, for messages; by default the slot.
+
+        Raises:
+            ChunkCorruptError: The bytes are damaged. The slot stays reserved: fill it again, or free it.
+            ProtocolError: The bytes are those of another chunk.
+            UsageError: The chunk is not reserved.
+        """
+        with self._lock:
+            self._require_open()
+            entry = self._book.reserved(chunk_id)
+            content = self._bytes(entry)
+        where = where or str(entry.address)
+        header = layout.read_header(content, where=where)
+        if header.chunk_id != chunk_id:
+            raise ProtocolError(
+                f"{where}: expected the bytes of chunk {chunk_id}, got those of chunk {header.chunk_id}; "
+                "ask the source again"
+            )
+        layout.verify_immutable(content, where=where)
+        layout.verify_state(content, where=where)
+        state_header = layout.read_state_header(content, header, where=where)
+        return self._commit(chunk_id, header.encoded_bytes(state_header.spec), state_header.version)
+
+    def get(self, chunk_id: ChunkId) -> Chunk:
+        """The chunk as views of its slot; they are good until it is freed.
+
+        Raises:
+            UsageError: The chunk is not here.
+            ChunkCorruptError: What lies in its slot is no chunk any more.
+        """
+        with self._lock:
+            self._require_open()
+            entry, _ = self._book.committed(chunk_id)
+            content = self._bytes(entry)
+        return layout.decode(content, where=str(entry.address))
+
+    def address(self, chunk_id: ChunkId) -> SlotAddress:
+        """Where the chunk lies, committed or reserved."""
+        with self._lock:
+            return self._book.entry(chunk_id).address
+
+    def version(self, chunk_id: ChunkId) -> StateVersion:
+        """Version of the chunk's state."""
+        with self._lock:
+            return self._book.committed(chunk_id)[1]
+
+    def advance(self, version: StateVersion) -> None:
+        """The state of every chunk here now contains `version`: called after a merge, and when a round is committed.
+
+        Raises:
+            UsageError: A chunk is newer than that; no version is changed.
+        """
+        with self._lock:
+            self._book.advance(version)
+
+    def seal(self, chunk_id: ChunkId) -> None:
+        """Write the version and the CRC of the state into the chunk: at a boundary, before its state is copied."""
+        with self._lock:
+            self._require_open()
+            entry, version = self._book.committed(chunk_id)
+            content = self._bytes(entry)
+        layout.seal_state(content, version, where=str(entry.address))
+
+    def lease(self, chunk_id: ChunkId) -> Lease:
+        """Keep the chunk's bytes in place, even when it is freed meanwhile, until the lease is released."""
+        with self._lock:
+            self._require_open()
+            entry, version = self._book.lease(chunk_id)
+            return Lease(self, entry.address, self._bytes(entry).toreadonly(), version)
+
+    def free(self, chunk_id: ChunkId) -> None:
+        """Give up a chunk or a reservation.
+
+        Raises:
+            UsageError: The chunk is not here; it was freed before, or never came.
+        """
+        with self._lock:
+            self._book.free(chunk_id)
+
+    def close(self) -> bool:
+        """Give all memory back. May be called again.
+
+        Returns:
+            Whether all of it is unmapped already; False means that views of chunks are still held (see `Arena.close`).
+        """
+        with self._lock:
+            self._is_closed = True
+            are_unmapped = [arena.close() for arena in self._arenas]
+            return all(are_unmapped)
+
+    def __enter__(self) -> "ChunkStore":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _commit(self, chunk_id: ChunkId, size_bytes: int, version: StateVersion) -> SlotAddress:
+        with self._lock:
+            return self._book.commit(chunk_id, size_bytes, version).address
+
+    def _release(self, address: SlotAddress) -> None:
+        with self._lock:
+            self._book.release(address)
+
+    # For the three below, the lock is held.
+
+    def _grow_if_full(self) -> None:
+        num_slots = self._book.num_slots_to_add(self._slots_per_arena)
+        if num_slots:
+            self._arenas.append(Arena.create(num_slots, slot_bytes=self.slot_bytes))
+            self._book.add_arena(num_slots)
+
+    def _bytes(self, entry: Entry) -> memoryview:
+        return self._arenas[entry.address.arena].view(entry.address.slot)[: entry.size_bytes]
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise UsageError("the store is closed; nothing can be put into it or read from it")
