@@ -2,11 +2,16 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chicle_elastic.chunks.views import Array, Chunk, CsrRows, Rows
-from chicle_elastic.errors import UsageError
+from chicle_elastic.chunks.headers import CSR_VALUE_DTYPES
+from chicle_elastic.chunks.views import VALUE_DTYPES, Array, Chunk, CsrRows, Rows
+from chicle_elastic.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 
 def slice_rows(rows: Rows, start: int, stop: int) -> Rows:
@@ -133,3 +138,52 @@ def csr_fault(rows: CsrRows) -> str | None:
         row = int(np.searchsorted(indptr, int(np.argmax(is_bad)) + start, side="right")) - 1
         return f"the indices of row {row} are not strictly ascending"
     return None
+
+
+def rows_of(X: "Array | csr_matrix | CsrRows") -> Rows:
+    """Data of a caller as rows that kernels can rely on, without a copy where that is possible.
+
+    Raises:
+        UsageError: Shape or dtype cannot be used.
+        DataError: A CSR matrix is malformed.
+    """
+    rows: Rows
+    if isinstance(X, CsrRows):
+        rows = _contiguous(X)
+    elif isinstance(X, np.ndarray):
+        if X.ndim < 2:
+            raise UsageError(
+                f"X has the shape {X.shape}; it needs rows and columns: use X.reshape(-1, 1) for one feature"
+            )
+        rows = np.require(X.reshape(len(X), -1), requirements=["C", "A"]) if X.size else X.reshape(len(X), 0)
+    else:
+        rows = _csr_of(X)
+    if min(rows.shape) < 1:
+        raise UsageError(f"X has the shape {tuple(rows.shape)}; chunks need at least one row and one column")
+    allowed = CSR_VALUE_DTYPES if isinstance(rows, CsrRows) else VALUE_DTYPES
+    if rows.dtype not in [np.dtype(name) for name in allowed]:
+        raise UsageError(f"X has dtype {rows.dtype}; chunks hold {', '.join(allowed)}: use X.astype(np.float32)")
+    if isinstance(rows, CsrRows) and (fault := csr_fault(rows)) is not None:
+        raise DataError(f"X is no CSR matrix that can be used: {fault}")
+    return rows
+
+
+def _csr_of(X: Any) -> CsrRows:
+    from scipy.sparse import issparse
+
+    if not issparse(X):
+        raise UsageError(f"X is a {type(X).__name__}; pass an ndarray or a SciPy sparse matrix")
+    if X.ndim != 2:
+        raise UsageError(f"X has the shape {X.shape}; a sparse X needs rows and columns")
+    matrix = X.tocsr()
+    if not matrix.has_canonical_format:
+        if matrix is X:
+            matrix = X.copy()
+        matrix.sum_duplicates()
+    return _contiguous(CsrRows(matrix.indptr, matrix.indices, matrix.data, int(matrix.shape[1])))
+
+
+def _contiguous(rows: CsrRows) -> CsrRows:
+    """The same rows; arrays with gaps are copied, because kernels reach them by address."""
+    arrays = (np.ascontiguousarray(array) for array in (rows.indptr, rows.indices, rows.values))
+    return CsrRows(*arrays, rows.num_features)

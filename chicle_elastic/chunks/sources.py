@@ -1,126 +1,121 @@
 """Where a chunk can be loaded from, at the start of a job and again after a loss.
 
-A source gives the same chunk, bit for bit, however often it is asked; only the state is fresh.
+A source gives the same chunk, bit for bit, however often it is asked; only the state is fresh. `ArraySource` cuts
+arrays that are in memory, `chunks.folder.ChunkFolder` reads files.
 """
 
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from chicle_elastic.chunks.split import (
-    as_rows,
-    choose_chunk_bytes,
-    choose_rows_per_chunk,
-    cut,
-    num_bytes,
-)
-from chicle_elastic.chunks.views import TARGET_DTYPES, VALUE_DTYPES, Array, Chunk, CsrRows, DataSchema, StateSpec
-from chicle_elastic.errors import UsageError
+from chicle_elastic.chunks.headers import Header
+from chicle_elastic.chunks.rows import bytes_per_row, rows_of, slice_rows, take_rows
+from chicle_elastic.chunks.split import choose_chunk_bytes, cut_rows
+from chicle_elastic.chunks.views import Array, Chunk, CsrRows, DataSchema, Rows, StateSpec
+from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.values import ChunkInfo
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+ROW_ID_BYTES = 8
+
 
 class ChunkSource(Protocol):
-    """What every source offers."""
+    """Something that every chunk of a data set can be built from at any time."""
 
     @property
     def schema(self) -> DataSchema:
-        """What all its chunks have in common."""
+        """What all chunks have in common."""
         ...
 
     def infos(self, state: StateSpec) -> tuple[ChunkInfo, ...]:
-        """All chunks, by id from 0, with their sizes when they carry `state`."""
+        """All chunks, by id from 0, with the bytes that each takes together with `state` (see `layout`)."""
         ...
 
     def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
-        """The chunk, with fresh state."""
+        """The chunk, with fresh state (zeros)."""
         ...
 
 
 class ArraySource:
     """Chunks of arrays in memory.
 
+    With `shuffle` every order of the rows is equally likely, so that each chunk is a random sample of the data whatever
+    order it came in (label-sorted input costs CoCoA many times the iterations), and `load` copies the rows of a chunk.
+    Without it, chunks are consecutive rows, as views of the arrays: no byte of X is copied.
+
+    The arrays must not change while a job runs, and features have to be finite: nobody looks again.
+
     Args:
-        X: ndarray of shape (num_rows, num_features), C-contiguous, one of `views.VALUE_DTYPES`; or a CSR matrix
-            (sorted indices, no duplicates) of float32 or float64.
-        y: ndarray of shape (num_rows,), one of `views.TARGET_DTYPES`.
-        weights: ndarray of shape (num_rows,), float32 or float64, or None.
-        num_classes: Where `y` holds class codes, how many there are; else 0.
+        X: ndarray of shape (num_rows, num_features), float32, float64 or uint8; more axes are flattened; copied only
+            where it is not C-contiguous. Or a sparse matrix, or `CsrRows`, of float32 or float64; copied only where it
+            is not CSR with indices sorted and without duplicates.
+        y: ndarray of shape (num_rows,): class codes from 0 (any integers, kept as int32) or real values (float32 or
+            float64).
+        weights: ndarray of shape (num_rows,), float32 or float64, finite and >= 0; or None.
+        num_classes: How many class codes there are; None means the largest code + 1 for integers and 0 for real values.
+            Integers with 0 are no codes, but values.
         max_tasks: Largest number of tasks the job will have; chunks are cut so that each has some.
-        chunk_bytes: Size of a chunk; None chooses it (`split.choose_chunk_bytes`).
-        shuffle: Whether rows are dealt to chunks at random and copied; by default with more than one task. Without,
-            chunks are consecutive rows, views over `X`, `y` and `weights`.
+        chunk_bytes: Bytes of a chunk at most, header and state not counted; None chooses by `choose_chunk_bytes`.
+        shuffle: Whether to shuffle the rows; by default with more than one task.
         seed: Of the shuffle.
-        sample_shape: Shape of one sample where it is not flat.
 
     Raises:
         UsageError: Shapes or dtypes do not fit.
+        DataError: A target, weight or column index cannot be used; the message names the row.
     """
+
+    schema: DataSchema
 
     def __init__(
         self,
-        X: "Array | csr_matrix",
+        X: "Array | csr_matrix | CsrRows",
         y: Array,
         *,
         weights: Array | None = None,
-        num_classes: int = 0,
+        num_classes: int | None = None,
         max_tasks: int = 1,
         chunk_bytes: int | None = None,
         shuffle: bool | None = None,
         seed: int = 0,
-        sample_shape: tuple[int, ...] = (),
     ) -> None:
-        self._rows = as_rows(X)
-        self._targets = y
-        self._weights = weights
-        num_rows = self._rows.shape[0]
-        _require_fit(self._rows.shape, self._rows.dtype, y, weights)
-        total_bytes = num_bytes(self._rows) + y.nbytes
-        is_image = self._rows.dtype == np.uint8
-        size = choose_chunk_bytes(total_bytes, max_tasks, is_image=is_image) if chunk_bytes is None else chunk_bytes
-        self._rows_per_chunk = choose_rows_per_chunk(num_rows, total_bytes, size)
-        self._shuffle = max_tasks > 1 if shuffle is None else shuffle
-        self._row_ids: Array = np.arange(num_rows, dtype=np.int64)
-        if self._shuffle:
-            self._row_ids = np.random.default_rng(seed).permutation(num_rows)
+        rows = rows_of(X)
+        num_rows = int(rows.shape[0])
+        self._rows: Rows = rows
+        self._targets, num_classes = _checked_targets(y, num_rows, num_classes)
+        self._weights = None if weights is None else _checked_weights(weights, num_rows)
+        is_shuffled = max_tasks > 1 if shuffle is None else shuffle
+        self._order: Array | None = np.random.default_rng(seed).permutation(num_rows) if is_shuffled else None
+        sizes = bytes_per_row(rows) + self._targets.itemsize + ROW_ID_BYTES
+        if self._weights is not None:
+            sizes = sizes + self._weights.itemsize
+        total_bytes = int(sizes.sum()) if isinstance(sizes, np.ndarray) else sizes * num_rows
+        is_image = rows.dtype == np.uint8
+        default_bytes = choose_chunk_bytes(total_bytes, max_tasks, is_image=is_image)
+        if isinstance(sizes, np.ndarray) and self._order is not None:
+            sizes = sizes[self._order]
+        self._cuts = cut_rows(sizes, num_rows, default_bytes if chunk_bytes is None else chunk_bytes)
         self.schema = DataSchema(
-            kind="csr" if isinstance(self._rows, CsrRows) else "dense",
-            dtype=str(self._rows.dtype),
+            kind="csr" if isinstance(rows, CsrRows) else "dense",
+            dtype=rows.dtype.name,
             num_rows=num_rows,
-            num_features=self._rows.shape[1],
-            target_dtype=str(y.dtype),
+            num_features=int(rows.shape[1]),
+            target_dtype=self._targets.dtype.name,
             num_classes=num_classes,
             has_weights=weights is not None,
-            sample_shape=sample_shape,
+            sample_shape=tuple(X.shape[1:]) if isinstance(X, np.ndarray) and X.ndim > 2 else (),
         )
 
     @property
     def num_chunks(self) -> int:
         """Chunks that the arrays are cut into."""
-        return -(-self.schema.num_rows // self._rows_per_chunk)
+        return len(self._cuts) - 1
 
     def infos(self, state: StateSpec) -> tuple[ChunkInfo, ...]:
-        """All chunks with their sizes; nothing is copied to find them."""
-        if not isinstance(self._rows, CsrRows):
-            row_bytes = self._rows.itemsize * self._rows.shape[1]
-            sizes = [row_bytes * len(self._ids(number)) for number in range(self.num_chunks)]
-        else:
-            entry_bytes = self._rows.indices.itemsize + self._rows.values.itemsize
-            lengths = np.diff(self._rows.indptr)
-            sizes = [
-                int(lengths[ids].sum()) * entry_bytes + (len(ids) + 1) * self._rows.indptr.itemsize
-                for ids in map(self._ids, range(self.num_chunks))
-            ]
-        row_bytes = self._targets.itemsize + (0 if self._weights is None else self._weights.itemsize) + 8
-        infos = []
-        for number, size in enumerate(sizes):
-            num_rows = len(self._ids(number))
-            size_bytes = size + num_rows * row_bytes + state.size_bytes(num_rows)
-            infos.append(ChunkInfo(id=ChunkId(number), num_rows=num_rows, size_bytes=size_bytes))
-        return tuple(infos)
+        """All chunks, by id from 0, with the bytes that each takes together with `state`; no row is copied for it."""
+        return tuple(self._info(ChunkId(number), state) for number in range(self.num_chunks))
 
     def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
         """The chunk, with fresh state.
@@ -130,22 +125,103 @@ class ArraySource:
         """
         if not 0 <= chunk_id < self.num_chunks:
             raise UsageError(f"there is no chunk {chunk_id}; these arrays are cut into {self.num_chunks} chunks")
-        return cut(chunk_id, self._rows, self._targets, self._weights, self._ids(chunk_id), state, copy=self._shuffle)
-
-    def _ids(self, number: int) -> Array:
-        """Global row ids of a chunk."""
-        start = number * self._rows_per_chunk
-        return self._row_ids[start : start + self._rows_per_chunk]
-
-
-def _require_fit(shape: tuple[int, int], dtype: np.dtype[Any], y: Array, weights: Array | None) -> None:
-    if str(dtype) not in VALUE_DTYPES:
-        raise UsageError(f"features of dtype {dtype} cannot be chunked; use one of {VALUE_DTYPES}")
-    if shape[0] == 0:
-        raise UsageError("there are no rows to cut into chunks")
-    if y.shape != (shape[0],) or str(y.dtype) not in TARGET_DTYPES:
-        raise UsageError(
-            f"targets must have shape ({shape[0]},) and one of the dtypes {TARGET_DTYPES}, got {y.shape} and {y.dtype}"
+        start, stop = self._span(chunk_id)
+        if self._order is None:
+            row_ids = np.arange(start, stop, dtype=np.int64)
+            selected: Any = slice(start, stop)
+            rows = slice_rows(self._rows, start, stop)
+        else:
+            row_ids = selected = self._order[start:stop].astype(np.int64)
+            rows = take_rows(self._rows, row_ids)
+        return Chunk(
+            id=chunk_id,
+            rows=rows,
+            targets=self._targets[selected],
+            weights=None if self._weights is None else self._weights[selected],
+            row_ids=row_ids,
+            state=state.zeros(stop - start),
         )
-    if weights is not None and weights.shape != (shape[0],):
-        raise UsageError(f"weights must have shape ({shape[0]},), got {weights.shape}")
+
+    def __repr__(self) -> str:
+        schema = self.schema
+        return (
+            f"ArraySource({schema.num_rows} x {schema.num_features} {schema.kind} {schema.dtype}, "
+            f"{self.num_chunks} chunks)"
+        )
+
+    def _span(self, chunk_id: int) -> tuple[int, int]:
+        return int(self._cuts[chunk_id]), int(self._cuts[chunk_id + 1])
+
+    def _info(self, chunk_id: ChunkId, state: StateSpec) -> ChunkInfo:
+        start, stop = self._span(chunk_id)
+        rows = self._rows
+        index_dtype, num_nonzeros = "", 0
+        if isinstance(rows, CsrRows):
+            index_dtype = rows.indices.dtype.name
+            if self._order is None:
+                num_nonzeros = int(rows.indptr[stop]) - int(rows.indptr[start])
+            else:
+                positions = self._order[start:stop]
+                num_nonzeros = int((rows.indptr[positions + 1] - rows.indptr[positions]).sum())
+        header = Header(
+            chunk_id=chunk_id,
+            kind=self.schema.kind,
+            value_dtype=self.schema.dtype,
+            index_dtype=index_dtype,
+            target_dtype=self.schema.target_dtype,
+            weight_dtype="" if self._weights is None else self._weights.dtype.name,
+            num_rows=stop - start,
+            num_features=self.schema.num_features,
+            num_nonzeros=num_nonzeros,
+        )
+        return ChunkInfo(id=chunk_id, num_rows=stop - start, size_bytes=header.encoded_bytes(state))
+
+
+def _checked_targets(y: Array, num_rows: int, num_classes: int | None) -> tuple[Array, int]:
+    """The targets in a dtype that chunks hold, without gaps, and the number of classes."""
+    targets = np.ascontiguousarray(y)
+    if np.shape(y) != (num_rows,):
+        raise UsageError(f"X has {num_rows} rows, so y needs the shape ({num_rows},), not {np.shape(y)}")
+    if targets.dtype.kind in "iu":
+        return _checked_codes(targets, num_classes)
+    if targets.dtype not in (np.float32, np.float64):
+        raise UsageError(
+            f"y has dtype {targets.dtype}; pass class codes (integers from 0, as np.unique(y, return_inverse=True) "
+            "makes them) or real values (float32 or float64)"
+        )
+    if num_classes:
+        raise UsageError(f"y has dtype {targets.dtype}, but num_classes={num_classes} needs class codes: pass integers")
+    _refuse_rows(~np.isfinite(targets), targets, "the target", "is not finite")
+    return targets, 0
+
+
+def _checked_codes(targets: Array, num_classes: int | None) -> tuple[Array, int]:
+    limits = np.iinfo(np.int32)
+    if num_classes == 0:
+        is_bad = (targets < limits.min) | (targets > limits.max)
+        _refuse_rows(is_bad, targets, "the target", "does not fit int32")
+    else:
+        highest = limits.max if num_classes is None else num_classes - 1
+        is_bad = (targets < 0) | (targets > highest)
+        _refuse_rows(is_bad, targets, "the target", f"is no class code; codes go from 0 to {highest}")
+    if num_classes is None:
+        num_classes = int(targets.max()) + 1
+    return targets.astype(np.int32, copy=False), num_classes
+
+
+def _checked_weights(weights: Array, num_rows: int) -> Array:
+    contiguous = np.ascontiguousarray(weights)
+    if np.shape(weights) != (num_rows,) or contiguous.dtype not in (np.float32, np.float64):
+        raise UsageError(
+            f"weights need the shape ({num_rows},) and the dtype float32 or float64, not {np.shape(weights)} and "
+            f"{contiguous.dtype}"
+        )
+    is_good = np.isfinite(contiguous) & (contiguous >= 0)
+    _refuse_rows(~is_good, contiguous, "the weight", "is not a finite number >= 0")
+    return contiguous
+
+
+def _refuse_rows(is_bad: Array, values: Array, what: str, complaint: str) -> None:
+    if is_bad.any():
+        row = int(np.argmax(is_bad))
+        raise DataError(f"row {row}: {what} {values[row].item()!r} {complaint}; correct it, or leave the row out")

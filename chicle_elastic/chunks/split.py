@@ -1,17 +1,9 @@
-"""Arrays become chunks: how large a chunk is, and which rows go where.
-
-With one task in process the chunks are views over the caller's memory, in the caller's order. Otherwise rows are
-shuffled, so that every chunk is a random sample of the data whatever order it came in (label-sorted input costs CoCoA
-an order of magnitude more iterations), and each chunk is gathered into memory of its own.
-"""
-
-from typing import Any
+"""How large a chunk is, and where a sequence of rows is cut into chunks."""
 
 import numpy as np
 
-from chicle_elastic.chunks.views import Array, Chunk, CsrRows, Rows, StateSpec
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
-from chicle_elastic.ids import ChunkId
 
 CHUNK_BYTES = 1 << 20
 IMAGE_CHUNK_BYTES = 200 << 10
@@ -21,93 +13,57 @@ ROW_MULTIPLE = 8
 
 
 def choose_chunk_bytes(total_bytes: int, max_tasks: int, *, is_image: bool = False) -> int:
-    """Size of a chunk: 1 MiB (200 KiB for images), but so small that every task has at least 16 of them.
+    """Size of a chunk: 1 MiB (200 KiB for images), but so small that every task has at least 16 of them (DESIGN 4).
 
     Args:
         total_bytes: Bytes of the whole data set.
-        max_tasks: Largest number of tasks the job will have, >= 1.
+        max_tasks: Largest number of tasks the job will have.
         is_image: uint8 samples.
 
     Returns:
         Bytes, >= 1. A chunk holds at least one row, however large.
+
+    Raises:
+        UsageError: `max_tasks` is not positive.
     """
+    if max_tasks < 1:
+        raise UsageError(f"max_tasks={max_tasks} cannot be; a job has at least one task")
     largest = IMAGE_CHUNK_BYTES if is_image else CHUNK_BYTES
     return max(1, min(largest, total_bytes // (MIN_CHUNKS_PER_TASK * max_tasks)))
 
 
-def choose_rows_per_chunk(num_rows: int, total_bytes: int, chunk_bytes: int) -> int:
-    """Rows that fit `chunk_bytes` on average: at least 1, and whole buckets of 8 where that is possible.
+def cut_rows(bytes_per_row: Array | int, num_rows: int, chunk_bytes: int) -> Array:
+    """Cut rows into chunks of at most `chunk_bytes`, in their order.
+
+    A chunk has at least one row, and whole buckets of 8 rows where it has room for one (the last one takes the rest).
+    Rows of different lengths are cut by their bytes and not by their number: a slot of an arena has to hold the
+    largest chunk.
+
+    Args:
+        bytes_per_row: ndarray of shape (num_rows,), int64; or one int where all are alike.
+        num_rows: Rows to cut, >= 1.
+        chunk_bytes: Bytes of a chunk.
+
+    Returns:
+        ndarray of shape (num_chunks + 1,), int64: chunk `i` is the rows `cuts[i]` to `cuts[i + 1] - 1`.
 
     Raises:
         UsageError: `chunk_bytes` is not positive.
     """
     if chunk_bytes < 1:
         raise UsageError(f"chunks of {chunk_bytes} bytes cannot be; give a size >= 1, or None for the default")
-    rows = max(1, num_rows * chunk_bytes // max(1, total_bytes))
-    return min(num_rows, rows - rows % ROW_MULTIPLE if rows >= ROW_MULTIPLE else rows)
+    if not isinstance(bytes_per_row, np.ndarray):
+        step = _whole_buckets(max(1, chunk_bytes // max(1, bytes_per_row)))
+        return np.append(np.arange(0, num_rows, step, dtype=np.int64), np.int64(num_rows))
+    ends = np.cumsum(bytes_per_row, dtype=np.int64)
+    cuts = [0]
+    while cuts[-1] < num_rows:
+        start = cuts[-1]
+        begin_bytes = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, begin_bytes + chunk_bytes, side="right"))
+        cuts.append(stop if stop == num_rows else start + _whole_buckets(max(1, stop - start)))
+    return np.array(cuts, dtype=np.int64)
 
 
-def as_rows(X: Any) -> Rows:
-    """`X` as the rows of a chunk, without a copy: a C-contiguous matrix, or CSR.
-
-    Raises:
-        UsageError: `X` is neither.
-    """
-    from scipy.sparse import issparse
-
-    if issparse(X):
-        if X.format != "csr":
-            raise UsageError(f"sparse data must be CSR, not {X.format!r}; convert it with X.tocsr()")
-        return CsrRows(X.indptr, X.indices, X.data, int(X.shape[1]))
-    if X.ndim != 2 or not X.flags.c_contiguous:
-        raise UsageError(f"dense data must be a C-contiguous matrix, got shape {X.shape}; use np.ascontiguousarray(X)")
-    rows: Array = X
-    return rows
-
-
-def num_bytes(rows: Rows) -> int:
-    """Bytes of the features of `rows`."""
-    if isinstance(rows, CsrRows):
-        entry_bytes = rows.indices.itemsize + rows.values.itemsize
-        return rows.indptr.nbytes + rows.num_nonzeros * entry_bytes
-    return rows.nbytes
-
-
-def slice_rows(rows: Rows, start: int, stop: int) -> Rows:
-    """Rows `start` to `stop` as views."""
-    if isinstance(rows, CsrRows):
-        return CsrRows(rows.indptr[start : stop + 1], rows.indices, rows.values, rows.num_features)
-    return rows[start:stop]
-
-
-def gather_rows(rows: Rows, row_ids: Array) -> Rows:
-    """The rows `row_ids` in that order, in memory of their own; CSR starts at 0."""
-    if not isinstance(rows, CsrRows):
-        return rows[row_ids]
-    starts = rows.indptr[row_ids].astype(np.int64)
-    lengths = rows.indptr[row_ids + 1].astype(np.int64) - starts
-    indptr = np.zeros(len(row_ids) + 1, dtype=rows.indptr.dtype)
-    np.cumsum(lengths, out=indptr[1:])
-    entries = np.repeat(starts - indptr[:-1], lengths) + np.arange(int(indptr[-1]))
-    return CsrRows(indptr, rows.indices[entries], rows.values[entries], rows.num_features)
-
-
-def cut(
-    chunk_id: int, rows: Rows, targets: Array, weights: Array | None, row_ids: Array, state: StateSpec, *, copy: bool
-) -> Chunk:
-    """One chunk of the samples `row_ids`, which are consecutive unless `copy` is set; its state is fresh."""
-    if copy:
-        part = gather_rows(rows, row_ids)
-        part_targets, part_weights = targets[row_ids], None if weights is None else weights[row_ids]
-    else:
-        start, stop = int(row_ids[0]), int(row_ids[-1]) + 1
-        part = slice_rows(rows, start, stop)
-        part_targets, part_weights = targets[start:stop], None if weights is None else weights[start:stop]
-    return Chunk(
-        id=ChunkId(chunk_id),
-        rows=part,
-        targets=part_targets,
-        weights=part_weights,
-        row_ids=row_ids,
-        state=state.zeros(len(row_ids)),
-    )
+def _whole_buckets(num_rows: int) -> int:
+    return num_rows - num_rows % ROW_MULTIPLE if num_rows >= ROW_MULTIPLE else num_rows
