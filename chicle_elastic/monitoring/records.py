@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from chicle_elastic.errors import UsageError
 
+__all__ = ["History", "IterationRecord"]
+
 Column: TypeAlias = npt.NDArray[Any]
 
 COUNT_COLUMNS = ("iteration", "num_tasks", "samples")

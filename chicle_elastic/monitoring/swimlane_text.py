@@ -28,6 +28,8 @@ from chicle_elastic.monitoring.swimlane import (
     require_records,
 )
 
+__all__ = ["render"]
+
 BLOCKS = " ▁▂▃▄▅▆▇█"
 MAX_WIDTH = 100
 MIN_WIDTH = 40

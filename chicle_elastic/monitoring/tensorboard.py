@@ -16,6 +16,8 @@ from typing import Any
 from chicle_elastic.errors import MissingExtraError, UsageError
 from chicle_elastic.monitoring.records import IterationRecord
 
+__all__ = ["TensorBoardWriter"]
+
 # Whoever watches a job sees an iteration after this long; the rest is TensorBoard's own reload interval.
 FLUSH_INTERVAL_S = 2
 
