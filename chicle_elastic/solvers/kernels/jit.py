@@ -3,7 +3,10 @@
 numba is imported when the first kernel module is, that is in the first `fit`, not by `import estimators`.
 """
 
+import functools
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -23,7 +26,7 @@ def kernel(function: Function) -> Function:
     that numba code of others keeps its own place.
     """
     previous = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(Settings.from_environment().kernel_cache_dir())
+    numba.config.CACHE_DIR = str(_cache_dir())
     try:
         compiled = numba.njit(
             function, nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy", boundscheck=False
@@ -31,3 +34,17 @@ def kernel(function: Function) -> Function:
     finally:
         numba.config.CACHE_DIR = previous
     return compiled  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _cache_dir() -> Path:
+    """A folder for kernels compiled from exactly these sources.
+
+    numba compares the time and size of the file that a kernel stands in, and of no other: it would take old machine
+    code after a change in a file that the kernel's file imports, or after an upgrade (wheels carry a fixed time).
+    """
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    folder = Settings.from_environment().kernel_cache_dir() / digest[:16]
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
