@@ -169,7 +169,7 @@ class Boundary:
         return num_ordered
 
     def _is_moving(self) -> bool:
-        return bool(self._leases.in_flight) or self._ledger.num_freeing > 0
+        return bool(self._leases.in_flight) or bool(self._ledger.freeing)
 
     def _must_load(self) -> bool:
         return self._ledger.merged == 0 or self._is_starved

@@ -52,6 +52,7 @@ class FreeChunk:
 
     chunk: ChunkId
     node: NodeId
+    round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

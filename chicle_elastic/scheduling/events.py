@@ -70,11 +70,16 @@ class RoundFormed:
 class InventoryReported:
     """What a node really holds, told at each new round before its `RoundFormed`; it wins over the book.
 
-    Whole copies only: what is still being loaded or copied is left out.
+    Attributes:
+        node: Who reports.
+        chunks: Version of every whole copy; what is still being loaded or copied is left out. Round 0 means that no
+            task was ever told of the copy.
+        round: Of the `FormRound` that this belongs to; None where nodes never come back.
     """
 
     node: NodeId
     chunks: Mapping[ChunkId, StateVersion]
+    round: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +130,11 @@ class CopyFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkFreed:
-    """A node has given back the slot of a chunk it no longer owns."""
+    """A node has given back the slot of a chunk it no longer owns. `round` as in `ChunkLoaded`."""
 
     chunk: ChunkId
     node: NodeId
+    round: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,7 +73,7 @@ class Inventory:
                 losers = [node for node in versions if node != winner]
                 self._enthrone(chunk, winner, versions[winner], round)
             for node in losers:
-                free(self._ledger, self._emit, node, chunk)
+                free(self._ledger, self._emit, node, chunk, round=round)
         self._strays.clear()
 
     def lose(self, node: NodeId) -> None:
@@ -89,14 +89,14 @@ class Inventory:
     def _enthrone(self, chunk: ChunkId, node: NodeId, version: StateVersion, round: int) -> None:
         owner = self._ledger.owner(chunk)
         if owner is None:
-            self._loads.unwant(chunk)
-            self._ledger.adopt(chunk, node, round=round, iteration=version.iteration)
+            self._loads.unwant(chunk, round=round)
+            self._ledger.adopt(chunk, node, version=version)
             self._emit(Log(text=f"{node} still holds chunk {chunk} of iteration {version.iteration}: it is not lost"))
             return
         self._emit(Log(text=f"{node} holds a newer state of chunk {chunk} than {owner} and owns it now"))
         self._emit(CommitChunk(chunk=chunk, source=owner, target=node, round=round))
         self._ledger.commit(chunk, node, round=round, iteration=version.iteration)
-        self._emit(FreeChunk(chunk=chunk, node=owner))
+        self._emit(FreeChunk(chunk=chunk, node=owner, round=round))
 
     def _take_away_unreported(self, event: InventoryReported, *, is_running: bool) -> None:
         node = event.node

@@ -18,6 +18,7 @@ from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.effects import CommitChunk, CopyChunk, Effect, FreeChunk, Log
 from chicle_elastic.scheduling.events import ChunkCopied, CopyFailed
 from chicle_elastic.scheduling.ledger import Ledger, Phase
+from chicle_elastic.values import StateVersion
 
 
 class LeaseState(Enum):
@@ -112,11 +113,11 @@ class Leases:
             if lease.state is LeaseState.FAILED:
                 self._settle_failed(lease, round, find_target)
             elif lease.is_abandoned:
-                free(self._ledger, self._emit, lease.target, chunk)
+                free(self._ledger, self._emit, lease.target, chunk, round=round)
             elif lease.source_lost:
                 self._emit(CommitChunk(chunk=chunk, source=lease.source, target=lease.target, round=round))
-                iteration = self._ledger.version(chunk).iteration
-                self._ledger.adopt(chunk, lease.target, round=round, iteration=iteration)
+                version = StateVersion(round, self._ledger.version(chunk).iteration)
+                self._ledger.adopt(chunk, lease.target, version=version)
             else:
                 self._commit(lease, round)
         self._answered.clear()
@@ -156,7 +157,7 @@ class Leases:
     def _commit(self, lease: Lease, round: int) -> None:
         self._emit(CommitChunk(chunk=lease.chunk, source=lease.source, target=lease.target, round=round))
         self._ledger.commit(lease.chunk, lease.target, round=round)
-        self._emit(FreeChunk(chunk=lease.chunk, node=lease.source))
+        self._emit(FreeChunk(chunk=lease.chunk, node=lease.source, round=round))
 
     def _settle_failed(self, lease: Lease, round: int, find_target: Callable[[Lease], NodeId | None]) -> None:
         chunk, source, target = lease.chunk, lease.source, lease.target
@@ -190,10 +191,10 @@ class Leases:
         self._answered.pop(lease.chunk, None)
 
 
-def free(ledger: Ledger, emit: Callable[[Effect], None], node: NodeId, chunk: ChunkId) -> None:
+def free(ledger: Ledger, emit: Callable[[Effect], None], node: NodeId, chunk: ChunkId, *, round: int) -> None:
     """Order a copy to be freed that the node holds and does not own."""
-    ledger.hold(node, chunk, Phase.FREEING)
-    emit(FreeChunk(chunk=chunk, node=node))
+    ledger.void(node, chunk, round=round)
+    emit(FreeChunk(chunk=chunk, node=node, round=round))
 
 
 def _names(nodes: Sequence[NodeId]) -> str:

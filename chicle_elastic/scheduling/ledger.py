@@ -95,12 +95,18 @@ class _Entry:
 
 
 class Ledger:
-    """Which node owns which chunk, and what every node holds. Methods change it in one consistent step each."""
+    """Which node owns which chunk, and what every node holds. Methods change it in one consistent step each.
+
+    Attributes:
+        shelves: Memory of every present node.
+        merged: Number of the last merged iteration.
+        freeing: Round of the order to free, by (node, chunk), for every FREEING copy.
+    """
 
     def __init__(self) -> None:
         self.shelves: dict[NodeId, Shelf] = {}
         self.merged = 0
-        self.num_freeing = 0
+        self.freeing: dict[tuple[NodeId, ChunkId], int] = {}
         self._merged_round = 0
         self._entries: dict[ChunkId, _Entry] = {}
         self._missing: dict[ChunkId, None] = {}
@@ -194,27 +200,36 @@ class Ledger:
         """Write down a copy, new or in a new phase. Becoming OWNED has its own methods."""
         self._set_phase(node, chunk, phase)
 
+    def void(self, node: NodeId, chunk: ChunkId, *, round: int) -> None:
+        """A copy is worth nothing any more, and was ordered in `round` to be freed."""
+        self._set_phase(node, chunk, Phase.FREEING)
+        self.freeing[node, chunk] = round
+
     def drop(self, node: NodeId, chunk: ChunkId) -> None:
         """There is no copy on the node any more."""
         self._set_phase(node, chunk, None)
 
-    def adopt(self, chunk: ChunkId, node: NodeId, *, round: int, iteration: int | None = None) -> None:
+    def adopt(self, chunk: ChunkId, node: NodeId, *, version: StateVersion) -> None:
         """Make `node`, which holds a whole copy, the owner of a missing chunk.
 
         Args:
             chunk: Has no owner.
             node: Holds the copy.
-            round: Current round.
-            iteration: Last merged iteration in the state of the copy; None when it comes from the source with fresh
-                state. If the chunk was processed before, it is replayed then.
+            version: Of the state of the copy.
         """
         entry = self._entries[chunk]
-        if iteration is None:
-            entry.replays += entry.processed > 0
-            iteration = self.merged
-        entry.version = StateVersion(round, iteration)
+        entry.version = version
         entry.owned_since = entry.versioned_at = self.merged
         self._give(chunk, node)
+
+    def adopt_fresh(self, chunk: ChunkId, node: NodeId, *, round: int) -> None:
+        """Make `node` the owner of a missing chunk that it has loaded from its source, with fresh state.
+
+        If the chunk was processed before, it is replayed. Fresh state is newer than whatever was lost.
+        """
+        entry = self._entries[chunk]
+        entry.replays += entry.processed > 0
+        self.adopt(chunk, node, version=StateVersion(round, self.merged))
 
     def commit(self, chunk: ChunkId, target: NodeId, *, round: int, iteration: int | None = None) -> None:
         """Move the ownership to the whole copy on `target`; the copy of the old owner is void from now on.
@@ -231,7 +246,7 @@ class Ledger:
         entry.version = StateVersion(round, self.version(chunk).iteration if iteration is None else iteration)
         entry.versioned_at = self.merged
         self._take(chunk)
-        self._set_phase(source, chunk, Phase.FREEING)
+        self.void(source, chunk, round=round)
         self._give(chunk, target)
 
     def lose(self, chunk: ChunkId, *, in_flight: bool) -> None:
@@ -288,7 +303,7 @@ class Ledger:
         Raises:
             InvariantError: The first one that does not hold, by name.
         """
-        freeing = 0
+        freeing: set[tuple[NodeId, ChunkId]] = set()
         owners: dict[ChunkId, NodeId] = {}
         for node, shelf in self.shelves.items():
             used = rows = planned = 0
@@ -297,7 +312,8 @@ class Ledger:
                 used += info.size_bytes
                 planned += info.size_bytes if phase not in (Phase.STRAY, Phase.FREEING) else 0
                 rows += info.num_rows if phase in _PROMISED else 0
-                freeing += phase is Phase.FREEING
+                if phase is Phase.FREEING:
+                    freeing.add((node, chunk))
                 if phase is Phase.OWNED:
                     _require(chunk not in owners, "one owner", f"chunk {chunk}: {owners.get(chunk)} and {node}")
                     owners[chunk] = node
@@ -313,7 +329,7 @@ class Ledger:
         for chunk, entry in self._entries.items():
             _require(entry.owner == owners.get(chunk), "owner holds", f"chunk {chunk}: {entry.owner}")
             _require((entry.owner is None) == (chunk in self._missing), "missing or owned", f"chunk {chunk}")
-        _require(freeing == self.num_freeing, "frees add up", f"{freeing}, booked {self.num_freeing}")
+        _require(freeing == self.freeing.keys(), "frees add up", f"{freeing}, booked {set(self.freeing)}")
 
     def _give(self, chunk: ChunkId, node: NodeId) -> None:
         entry = self._entries[chunk]
@@ -340,9 +356,10 @@ class Ledger:
         old = shelf.copies.get(chunk)
         shelf.used_bytes += info.size_bytes * ((new is not None) - (old is not None))
         shelf.num_rows += info.num_rows * ((new in _PROMISED) - (old in _PROMISED))
-        self.num_freeing += (new is Phase.FREEING) - (old is Phase.FREEING)
         if old is Phase.OWNED:
             del shelf.owned[chunk]
+        elif old is Phase.FREEING:
+            del self.freeing[node, chunk]
         if new is Phase.OWNED:
             shelf.owned[chunk] = None
         if new is None:

@@ -72,10 +72,10 @@ class Loads:
         self.in_flight[chunk] = node
         self._ledger.hold(node, chunk, Phase.LOADING)
 
-    def unwant(self, chunk: ChunkId) -> None:
+    def unwant(self, chunk: ChunkId, *, round: int) -> None:
         """The chunk is not needed from its source any more: free it, now or when it arrives."""
         if chunk in self._arrived:
-            free(self._ledger, self._emit, self._arrived.pop(chunk), chunk)
+            free(self._ledger, self._emit, self._arrived.pop(chunk), chunk, round=round)
         elif chunk in self.in_flight:
             self._ledger.hold(self.in_flight.pop(chunk), chunk, Phase.UNWANTED)
 
@@ -84,11 +84,11 @@ class Loads:
         ordered = self._rounds.get((event.node, event.chunk))
         return ordered is not None and event.round in (None, ordered)
 
-    def loaded(self, chunk: ChunkId, node: NodeId) -> None:
+    def loaded(self, chunk: ChunkId, node: NodeId, *, round: int) -> None:
         """The node holds the chunk; the event was an answer."""
         del self._rounds[node, chunk]
         if self._ledger.phase(node, chunk) is Phase.UNWANTED:
-            free(self._ledger, self._emit, node, chunk)
+            free(self._ledger, self._emit, node, chunk, round=round)
             return
         del self.in_flight[chunk]
         self._arrived[chunk] = node
@@ -118,7 +118,7 @@ class Loads:
         """At a boundary: nodes own what they have loaded."""
         for chunk, node in self._arrived.items():
             self._failures.pop(chunk, None)
-            self._ledger.adopt(chunk, node, round=round)
+            self._ledger.adopt_fresh(chunk, node, round=round)
         self._arrived.clear()
 
     def forgive(self) -> None:
@@ -126,10 +126,10 @@ class Loads:
         self._failures.clear()
         self.stuck.clear()
 
-    def unwant_at(self, node: NodeId) -> None:
+    def unwant_at(self, node: NodeId, *, round: int) -> None:
         """The node leaves: what it loads is not wanted."""
         for chunk in [chunk for chunk, at in (*self.in_flight.items(), *self._arrived.items()) if at == node]:
-            self.unwant(chunk)
+            self.unwant(chunk, round=round)
 
     def lose(self, node: NodeId) -> None:
         """The node is gone, with everything that it was loading."""

@@ -44,7 +44,7 @@ from chicle_elastic.scheduling.effects import Effect, Log
 from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.inventory import Inventory
 from chicle_elastic.scheduling.leases import Leases, free
-from chicle_elastic.scheduling.ledger import Ledger, Phase
+from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Member, Members
 
@@ -216,7 +216,7 @@ class Scheduler:
             )
         else:
             self.ledger.add_node(node, event.capacity_bytes, event.weight)
-            self._members.present[node] = Member()
+            self._members.present[node] = Member(joined_round=self._members.round)
 
     def _on_leave_noticed(self, event: events.LeaveNoticed) -> None:
         node = event.node
@@ -225,7 +225,7 @@ class Scheduler:
             self._log(f"notice for {node} is ignored: it {known}")
             return
         self._members.present[node].is_leaving = True
-        self._loads.unwant_at(node)
+        self._loads.unwant_at(node, round=self._members.round)
         self._leases.abandon_to(node)
 
     def _on_node_lost(self, event: events.NodeLost) -> None:
@@ -251,7 +251,7 @@ class Scheduler:
     def _remove(self, node: NodeId) -> None:
         self.ledger.remove_node(node)
         self._council.forget(node)
-        del self._members.present[node]
+        self._members.remove(node)
 
     def _on_round_formed(self, event: events.RoundFormed) -> None:
         if event.round > self._members.round:
@@ -276,17 +276,21 @@ class Scheduler:
         self._leases.stuck.clear()
 
     def _on_inventory_reported(self, event: events.InventoryReported) -> None:
-        if event.node not in self._members:
+        member = self._members.present.get(event.node)
+        if member is None:
             self._log(f"inventory of {event.node} is ignored: it is not here")
             return
-        self._members.present[event.node].has_reported = True
+        if event.round is not None and not member.joined_round < event.round == self._members.round:
+            self._log(f"inventory of {event.node} for round {event.round} is ignored: this is round {self.round}")
+            return
+        member.has_reported = True
         self._inventory.report(event, is_running=self.state is State.RUNNING)
 
     # Answers.
 
     def _on_chunk_loaded(self, event: events.ChunkLoaded) -> None:
         if self._loads.is_answer(event):
-            self._loads.loaded(event.chunk, event.node)
+            self._loads.loaded(event.chunk, event.node, round=self._members.round)
         else:
             self._on_stray_answer(event, event.node)
 
@@ -321,10 +325,11 @@ class Scheduler:
             self._log(f"{what} is ignored: it answers no order, and the book knows what the node holds")
         else:
             self._log(f"{what} answers no order; the copy is freed")
-            free(self.ledger, self._emit, node, event.chunk)
+            free(self.ledger, self._emit, node, event.chunk, round=self._members.round)
 
     def _on_chunk_freed(self, event: events.ChunkFreed) -> None:
-        if self.ledger.phase(event.node, event.chunk) is Phase.FREEING:
+        ordered = self.ledger.freeing.get((event.node, event.chunk))
+        if ordered is not None and event.round in (None, ordered):
             self.ledger.drop(event.node, event.chunk)
         else:
             self._log(f"{event.node} freed chunk {event.chunk}, and did not have to; ignored")

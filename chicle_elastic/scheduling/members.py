@@ -20,12 +20,14 @@ class Member:
         in_round: A member of the current round.
         is_new: Has not got its share of chunks yet.
         has_reported: Has told what it holds.
+        joined_round: Round that was current, or asked for, when it joined.
     """
 
     is_leaving: bool = False
     in_round: bool = False
     is_new: bool = True
     has_reported: bool = False
+    joined_round: int = 0
 
 
 class Members:
@@ -81,6 +83,12 @@ class Members:
         self.asked = ()
         for node, member in self.present.items():
             member.in_round = node in self._formed
+
+    def remove(self, node: NodeId) -> None:
+        """A node is lost or released; a round that it is a member of cannot go on, even if one of its name joins."""
+        if self._formed is not None and node in self._formed:
+            self._formed = None
+        del self.present[node]
 
     def break_round(self) -> None:
         """The current round cannot go on, even if its members stay: a new one is due."""

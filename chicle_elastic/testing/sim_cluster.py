@@ -1,0 +1,335 @@
+"""A cluster in one process for property tests: virtual nodes that perform effects, with random delays and bad luck.
+
+A history is a function of its seed. What nodes say reaches the scheduler late and in any order that the promises in
+`scheduling.events` allow. `sim_weather` makes nodes join, leave, crash and come back; `sim_truth` judges every effect
+and compares the books after every event. When the weather has calmed down, the job must run, or be paused for a reason
+that is true.
+
+    python -m chicle_elastic.testing.sim_cluster SEED      tells one history, event by event
+"""
+
+import heapq
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings, State
+from chicle_elastic.scheduling.story import Recorder, replay
+from chicle_elastic.testing.sim_truth import Copy, SimNode, Truth, ViolationError
+from chicle_elastic.testing.sim_weather import Climate, RandomPolicy, Weather
+from chicle_elastic.values import ChunkInfo, TaskReport
+
+MAX_EVENTS = 4000
+NUM_CALM_LAPS = 2
+
+
+class SimCluster:
+    """Virtual nodes around one scheduler.
+
+    Args:
+        seed: Of everything.
+        make_scheduler: Builds the scheduler under test; tests break it on purpose.
+        is_recorded: Keep the story, so that it can be replayed.
+        tell: Takes lines for a person.
+
+    Attributes:
+        happened: How often each kind of thing happened, for tests that ask whether their faults struck.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        make_scheduler: Callable[..., Scheduler] = Scheduler,
+        is_recorded: bool = False,
+        tell: Callable[[str], object] | None = None,
+    ) -> None:
+        self.seed = seed
+        self.rng = rng = random.Random(seed)
+        self.climate = Climate.draw(rng)
+        chunks = _draw_chunks(rng)
+        total_bytes = sum(info.size_bytes for info in chunks)
+        self.capacity_bytes = rng.choice((None, None, total_bytes, max(4, (2 * total_bytes + 2) // 3)))
+        self.truth = Truth(chunks)
+        self.settings = _draw_settings(seed, rng)
+        self.policies = (RandomPolicy(seed),) if self.climate.has_policies else ()
+        self.scheduler = make_scheduler(self.settings, self.policies)
+        self.story: list[str] = []
+        self.happened: Counter[str] = Counter()
+        self.num_failures: Counter[ChunkId] = Counter()
+        self.now_s = 0.0
+        self._handler = Recorder(self.scheduler, self.story.append) if is_recorded else self.scheduler
+        self._tell = tell
+        self._weather = Weather(self)
+        self._num_events = 0
+        self._num_entries = 0
+        self._calm_laps = 0
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._last_word_s: dict[NodeId, float] = {}
+        self._inventory_s: dict[NodeId, float] = {}
+        self._lap_lives: dict[NodeId, int] = {}
+        self._perform: dict[type, Callable[[Any], None]] = {
+            effects.FormRound: self._form_round,
+            effects.LoadChunk: self._load_chunk,
+            effects.CopyChunk: self._copy_chunk,
+            effects.FreeChunk: self._free_chunk,
+            effects.StartIteration: self._start_iteration,
+            effects.PauseJob: lambda effect: None,
+        }
+        self.after(0.0, self.deliver, events.ChunksDeclared(chunks=chunks))
+        for _ in range(rng.randint(1, 4)):
+            self.after(self.delay_s(), self._weather.join)
+
+    def run(self) -> "SimCluster":
+        """Live through the history.
+
+        Returns:
+            This cluster, to look at.
+
+        Raises:
+            ViolationError: A guarantee was broken; the message has the seed and the time.
+        """
+        try:
+            while self._queue and self.scheduler.state is not State.FINISHED:
+                self.now_s, _, act, args = heapq.heappop(self._queue)
+                act(*args)
+            self._judge_end()
+        except Exception as error:
+            what = str(error) if isinstance(error, ViolationError) else f"{type(error).__name__}: {error}"
+            raise ViolationError(f"{what} [seed {self.seed}, t={self.now_s:.4f}]") from error
+        return self
+
+    def check_replay(self) -> None:
+        """Fold the recorded story again: every effect must be the same."""
+        num_events = sum(1 for _ in replay(self.story, self.policies))
+        if num_events != self._num_events:
+            raise ViolationError(f"a story has every event: {num_events} of {self._num_events} [seed {self.seed}]")
+
+    # Time, and what the scheduler hears.
+
+    def after(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
+        """Do something later."""
+        self._at(self.now_s + delay_s, act, *args)
+
+    def _at(self, time_s: float, act: Callable[..., None], *args: Any) -> None:
+        self._num_entries += 1
+        heapq.heappush(self._queue, (time_s, self._num_entries, act, args))
+
+    def delay_s(self) -> float:
+        """A random delay; some things are slow."""
+        return self.rng.random() * self.rng.choice((0.01, 0.1, 1.0))
+
+    def deliver(self, event: events.Event) -> None:
+        """Let the scheduler learn an event, and perform what it orders."""
+        self._num_events += 1
+        if self._num_events > MAX_EVENTS:
+            raise ViolationError(f"the job comes to an end: {MAX_EVENTS} events and it has not")
+        if isinstance(event, events.NodeLost):
+            self.happened[f"lost while {self.scheduler.state.value}"] += 1
+        self.truth.told(event)
+        ordered = self._handler.handle(event, now=self.now_s)
+        if self._tell is not None:
+            self._tell_about(event, ordered)
+        for effect in ordered:
+            if type(effect) is effects.Log:
+                continue
+            self.truth.judge(effect)
+            perform = self._perform.get(type(effect))
+            if perform is not None:
+                perform(effect)
+        self.scheduler.ledger.check()
+        self.truth.compare(self.scheduler.ledger)
+        self._weather.strike()
+
+    def forget_words_of(self, node: SimNode) -> None:
+        """A new life begins: what the old one said may come before or after what the new one says."""
+        self._last_word_s.pop(node.name, None)
+
+    def _say(self, node: SimNode, event: events.Event) -> None:
+        """Send what a node says: its words overtake each other, but none overtakes its inventory."""
+        arrival_s = max(self.now_s + self.delay_s(), self._inventory_s.get(node.name, 0.0))
+        last_s = self._last_word_s.get(node.name, 0.0)
+        if isinstance(event, events.InventoryReported):
+            arrival_s = self._inventory_s[node.name] = max(arrival_s, last_s)
+        self._last_word_s[node.name] = max(arrival_s, last_s)
+        self._at(arrival_s, self.deliver, event)
+        if isinstance(event, events.ChunkLoaded | events.ChunkCopied) and self.rng.random() < 0.02:
+            self._at(arrival_s + self.delay_s(), self.deliver, event)
+
+    # Performing effects.
+
+    def _form_round(self, effect: effects.FormRound) -> None:
+        formed_s = self.now_s
+        if self.climate.has_inventories:
+            for node in self.truth.present():
+                if node.is_alive:
+                    self._weather.forget_something(node)
+                    whole = {chunk: copy.version for chunk, copy in node.copies.items() if copy.is_whole}
+                    self._say(node, events.InventoryReported(node=node.name, chunks=whole, round=effect.round))
+                    formed_s = max(formed_s, self._inventory_s[node.name])
+        self._at(formed_s + self.delay_s(), self._round_forms, effect)
+
+    def _round_forms(self, effect: effects.FormRound) -> None:
+        if effect.round != self.truth.round:
+            return
+        alive = tuple(name for name in effect.members if self.truth.nodes[name].is_alive)
+        if alive == effect.members:
+            self.deliver(events.RoundFormed(round=effect.round, members=alive))
+        elif alive and self.rng.random() < 0.3:
+            self.happened["round formed without a member"] += 1
+            self.deliver(events.RoundFormed(round=effect.round, members=alive))
+        # Otherwise the loss of a member will be told, and a new round asked for.
+
+    def _load_chunk(self, effect: effects.LoadChunk) -> None:
+        node = self.truth.nodes[effect.node]
+        self.after(self.delay_s(), self._loaded, effect, node, node.life)
+
+    def _loaded(self, effect: effects.LoadChunk, node: SimNode, life: int) -> None:
+        if not node.is_alive or node.life != life:
+            return
+        if self._weather.fails():
+            del node.copies[effect.chunk]
+            self.num_failures[effect.chunk] += 1
+            self._say(
+                node,
+                events.LoadFailed(chunk=effect.chunk, node=node.name, reason="no such file", round=effect.round),
+            )
+        else:
+            node.copies[effect.chunk].is_whole = True
+            self._say(node, events.ChunkLoaded(chunk=effect.chunk, node=node.name, round=effect.round))
+
+    def _copy_chunk(self, effect: effects.CopyChunk) -> None:
+        source, target = self.truth.nodes[effect.source], self.truth.nodes[effect.target]
+        self.after(self.delay_s(), self._copied, effect, source, source.life, target, target.life)
+
+    def _copied(
+        self, effect: effects.CopyChunk, source: SimNode, source_life: int, target: SimNode, target_life: int
+    ) -> None:
+        if not target.is_alive or target.life != target_life:
+            return
+        chunk = effect.chunk
+        copy = source.copies.get(chunk) if source.is_alive and source.life == source_life else None
+        if copy is None or self._weather.fails():
+            is_there = source.is_alive and source.life == source_life
+            if copy is None and is_there and not self.happened["chunk destroyed"]:
+                raise ViolationError(f"a leased copy is not freed: {effect}")
+            del target.copies[chunk]
+            self.num_failures[chunk] += 1
+            answer: events.Event = events.CopyFailed(
+                chunk=chunk, source=source.name, target=target.name, round=effect.round, reason="connection reset"
+            )
+        else:
+            target.copies[chunk] = Copy(is_whole=True, counter=copy.counter, version=copy.version)
+            self.truth.arrived.add((chunk, target.name))
+            answer = events.ChunkCopied(chunk=chunk, source=source.name, target=target.name, round=effect.round)
+        self._say(target, answer)
+
+    def _free_chunk(self, effect: effects.FreeChunk) -> None:
+        node = self.truth.nodes[effect.node]
+        self.after(self.delay_s(), self._freed, effect, node, node.life)
+
+    def _freed(self, effect: effects.FreeChunk, node: SimNode, life: int) -> None:
+        if node.is_alive and node.life == life:
+            node.copies.pop(effect.chunk, None)
+            self._say(node, events.ChunkFreed(chunk=effect.chunk, node=node.name, round=effect.round))
+
+    def _start_iteration(self, effect: effects.StartIteration) -> None:
+        self.happened["complete" if effect.is_complete else "partial"] += 1
+        self._lap_lives = {name: self.truth.nodes[name].life for name in self.truth.members}
+        if self._weather.is_calm() and effect.is_complete:
+            self._calm_laps += 1
+            if self._calm_laps > NUM_CALM_LAPS:
+                self.after(0.0, self.deliver, events.StopRequested(reason="seen enough"))
+        self.after(self.delay_s(), self._lap_ends, effect)
+
+    def _lap_ends(self, effect: effects.StartIteration) -> None:
+        nodes = [self.truth.nodes[name] for name in self._lap_lives]
+        there = [node for node in nodes if node.is_alive and node.life == self._lap_lives[node.name]]
+        is_whole = len(there) == len(nodes)
+        if is_whole or (there and self.rng.random() < 0.15):
+            # Not whole: a member died in the last moment, when its update had been merged by the others.
+            self.happened["merged without a member"] += not is_whole
+            self.truth.merge(there)
+            reports = {node.name: TaskReport(samples=10, duration_s=self.rng.random()) for node in there}
+            event: events.Event = events.IterationFinished(
+                round=effect.round, iteration=effect.iteration, reports=reports
+            )
+        else:
+            event = events.IterationAborted(round=effect.round, iteration=effect.iteration, reason="a member is gone")
+        self.after(self.delay_s(), self.deliver, event)
+
+    # The end.
+
+    def _judge_end(self) -> None:
+        state, reason = self.scheduler.state, self.scheduler.pause_reason
+        if state is State.PAUSED:
+            assert reason is not None
+            self.happened[f"paused: {self.truth.judge_pause(reason, self.settings, self.num_failures)}"] += 1
+        elif state is State.WAITING:
+            staying = [node for node in self.truth.present() if not node.is_noticed]
+            if len(staying) >= (self.settings.start_nodes or self.settings.min_nodes):
+                raise ViolationError(f"the job begins: {len(staying)} nodes wait")
+        elif state is not State.FINISHED:
+            raise ViolationError(f"the job goes on: nothing is left to happen, and it is {state.value}")
+        if state is not State.FINISHED:
+            self.deliver(events.StopRequested(reason="nobody comes"))
+            if self.scheduler.state is not State.FINISHED:
+                raise ViolationError(f"a job ends when it is asked to: it is {self.scheduler.state.value}")
+        if self.climate.is_graceful:
+            self._judge_graceful()
+
+    def _judge_graceful(self) -> None:
+        """Nobody was lost and nothing failed: no chunk may ever have been missing, skipped or restarted."""
+        truth = self.truth
+        if self.happened["partial"] or truth.restarts:
+            raise ViolationError(f"graceful changes lose nothing: {dict(self.happened)}, {truth.restarts}")
+        for chunk in truth.infos:
+            counts = truth.expected[chunk], truth.processed[chunk]
+            if counts != (truth.merged, truth.merged):
+                raise ViolationError(f"each chunk once per iteration: chunk {chunk} {counts} of {truth.merged}")
+
+    def _tell_about(self, event: events.Event, ordered: list[effects.Effect]) -> None:
+        assert self._tell is not None
+        self._tell(f"{self.now_s:9.4f}  {event}")
+        for effect in ordered:
+            self._tell(f"           -> {effect}")
+        self._tell(f"           {self.scheduler.state.value}")
+
+
+def _draw_chunks(rng: random.Random) -> tuple[ChunkInfo, ...]:
+    largest = rng.choice((1, 1, 3))
+    return tuple(
+        ChunkInfo(id=ChunkId(number), num_rows=10, size_bytes=rng.randint(1, largest))
+        for number in range(rng.randint(1, 9))
+    )
+
+
+def _draw_settings(seed: int, rng: random.Random) -> SchedulerSettings:
+    min_nodes = rng.choice((1, 1, 1, 2))
+    return SchedulerSettings(
+        seed=seed,
+        min_nodes=min_nodes,
+        start_nodes=rng.choice((None, None, min_nodes + 1)),
+        max_copy_attempts=rng.choice((1, 2)),
+        max_load_attempts=rng.choice((2, 6)),
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Tell one history."""
+    if len(arguments) != 1 or not arguments[0].isdigit():
+        print("usage: python -m chicle_elastic.testing.sim_cluster SEED", file=sys.stderr)
+        return 2
+    cluster = SimCluster(int(arguments[0]), is_recorded=True, tell=print)
+    print(cluster.climate, cluster.settings, f"capacity_bytes={cluster.capacity_bytes}")
+    cluster.run().check_replay()
+    print(dict(cluster.happened))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

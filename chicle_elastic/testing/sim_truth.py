@@ -1,0 +1,420 @@
+"""The ground truth of a simulated cluster: what nodes really hold, and whether an effect is allowed to happen.
+
+Written from the guarantees and not from the scheduler's book, so that the two can disagree. Content is *stateful*: a
+copy counts the merged iterations that its state has seen, so a stale, restarted or doubled copy shows as a wrong count.
+`Truth.told` learns every event before the scheduler does, `Truth.judge` sees every effect before it is performed, and
+`Truth.compare` holds the book against the memory of the nodes; each raises `ViolationError` with the rule's name.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.ledger import NEVER, Ledger
+from chicle_elastic.scheduling.machine import SchedulerSettings
+from chicle_elastic.values import ChunkInfo, StateVersion
+
+
+class ViolationError(AssertionError):
+    """A guarantee was broken; the message begins with its name."""
+
+
+@dataclass(slots=True)
+class Copy:
+    """A chunk in the memory of a node.
+
+    Attributes:
+        is_whole: False while bytes still arrive.
+        counter: Merged iterations that its state has seen.
+        version: What the node would report.
+    """
+
+    is_whole: bool = False
+    counter: int = 0
+    version: StateVersion = NEVER
+
+
+@dataclass(slots=True)
+class SimNode:
+    """A virtual node.
+
+    Attributes:
+        name: Its id.
+        capacity_bytes: Memory for chunks.
+        copies: What it holds.
+        attached: What its task was told of.
+        life: Counts how often it joined.
+        is_alive: False from the moment it dies, whoever knows.
+        is_present: The scheduler was told that it joined, and neither told that it was lost nor released it.
+        is_noticed: The scheduler was told that it has to leave.
+        is_known: The scheduler was told what it holds in this life.
+        joined_round: Round that was current or asked for when it joined.
+        destroyed: Chunks that it lost without dying, and did not report so yet.
+    """
+
+    name: NodeId
+    capacity_bytes: int | None
+    copies: dict[ChunkId, Copy] = field(default_factory=dict)
+    attached: set[ChunkId] = field(default_factory=set)
+    life: int = 0
+    is_alive: bool = True
+    is_present: bool = False
+    is_noticed: bool = False
+    is_known: bool = True
+    joined_round: int = 0
+    destroyed: set[ChunkId] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Lap:
+    """An iteration in flight: who takes part, with which chunks, and who is known to be gone."""
+
+    round: int
+    iteration: int
+    chunks: dict[NodeId, frozenset[ChunkId]]
+    gone: set[NodeId] = field(default_factory=set)
+
+
+class Truth:
+    """What is, whatever anybody believes.
+
+    Args:
+        chunks: The data set.
+    """
+
+    def __init__(self, chunks: tuple[ChunkInfo, ...]) -> None:
+        self.infos: Mapping[ChunkId, ChunkInfo] = {info.id: info for info in chunks}
+        self.nodes: dict[NodeId, SimNode] = {}
+        self.owner: dict[ChunkId, NodeId] = {}
+        self.expected: dict[ChunkId, int] = dict.fromkeys(self.infos, 0)
+        self.processed: dict[ChunkId, int] = dict.fromkeys(self.infos, 0)
+        self.newest: dict[ChunkId, StateVersion] = dict.fromkeys(self.infos, NEVER)
+        self.reloaded: set[ChunkId] = set()
+        self.restarts: Counter[ChunkId] = Counter()
+        self.merged = 0
+        self.lap: Lap | None = None
+        self.laps: list[tuple[int, int]] = []
+        self.round = 0
+        self.members: tuple[NodeId, ...] = ()
+        self.copying: dict[tuple[ChunkId, NodeId], NodeId] = {}
+        self.freeing: set[tuple[ChunkId, NodeId]] = set()
+        self.arrived: set[tuple[ChunkId, NodeId]] = set()
+        self.must_stop = False
+
+    def used_bytes(self, node: SimNode) -> int:
+        """Bytes of everything in its memory, arriving chunks included."""
+        return sum(self.infos[chunk].size_bytes for chunk in node.copies)
+
+    def present(self) -> list[SimNode]:
+        """Nodes that the scheduler may count on."""
+        return [node for node in self.nodes.values() if node.is_present]
+
+    def merge(self, there: Collection[SimNode]) -> None:
+        """The updates of the iteration in flight are merged: every chunk that took part has seen one more.
+
+        Args:
+            there: Members that live to see it.
+        """
+        assert self.lap is not None
+        for name, chunks in self.lap.chunks.items():
+            node = self.nodes[name]
+            for chunk in chunks:
+                self.expected[chunk] += 1
+                self.newest[chunk] = StateVersion(self.lap.round, self.lap.iteration)
+                self.reloaded.discard(chunk)
+                if node in there:
+                    copy = node.copies[chunk]
+                    copy.counter += 1
+                    copy.version = StateVersion(self.lap.round, self.lap.iteration)
+
+    # Events, before the scheduler learns them.
+
+    def told(self, event: events.Event) -> None:
+        """Remember what the scheduler is about to know."""
+        match event:
+            case events.NodeJoined():
+                node = self.nodes[event.node]
+                if not node.is_present:
+                    node.is_present = True
+                    node.joined_round = self.round
+            case events.LeaveNoticed() if event.node in self.nodes:
+                self.nodes[event.node].is_noticed = True
+            case events.NodeLost() if event.node in self.nodes:
+                self._lost(self.nodes[event.node])
+            case events.RoundFormed() if event.round == self.round:
+                for node in self.present():
+                    if node.name in self.members and node.name not in event.members and not node.is_noticed:
+                        self._lost(node)
+                self.members = event.members
+            case events.InventoryReported() if event.node in self.nodes and self.nodes[event.node].is_present:
+                node = self.nodes[event.node]
+                if event.round == self.round and node.joined_round < self.round:
+                    node.destroyed &= event.chunks.keys()
+                    node.is_known = not node.destroyed
+                    for chunk in [chunk for chunk, owner in self.owner.items() if owner == event.node]:
+                        if chunk not in event.chunks:
+                            del self.owner[chunk]
+            case events.ChunkCopied() | events.CopyFailed():
+                self.copying.pop((event.chunk, event.target), None)
+            case events.ChunkLoaded():
+                self.reloaded.add(event.chunk)  # from now on a fresh copy may have taken the place of a lost one
+            case events.ChunkFreed():
+                self.freeing.discard((event.chunk, event.node))
+            case events.IterationFinished() if self._ends_lap(event):
+                assert self.lap is not None
+                for chunks in self.lap.chunks.values():
+                    for chunk in chunks:
+                        self.processed[chunk] += 1
+                self.merged = event.iteration
+                self.lap = None
+            case events.IterationAborted() if self._ends_lap(event):
+                self.lap = None
+            case events.StopRequested():
+                self.must_stop = True
+
+    def _ends_lap(self, event: events.IterationFinished | events.IterationAborted) -> bool:
+        return self.lap is not None and (event.round, event.iteration) == (self.lap.round, self.lap.iteration)
+
+    def _lost(self, node: SimNode) -> None:
+        if self.lap is not None:
+            self.lap.gone.add(node.name)
+        node.is_present = node.is_noticed = False
+        node.attached.clear()
+        self.owner = {chunk: owner for chunk, owner in self.owner.items() if owner != node.name}
+        self.copying = {key: source for key, source in self.copying.items() if key[1] != node.name}
+        self.freeing = {key for key in self.freeing if key[1] != node.name}
+
+    # Effects, before they are performed.
+
+    def judge(self, effect: effects.Effect) -> None:
+        """Check an effect against the guarantees, and write down what it means.
+
+        Raises:
+            ViolationError: It must not happen now.
+        """
+        if self.lap is not None:
+            self._require(
+                isinstance(effect, effects.LoadChunk | effects.FreeChunk | effects.ReleaseNode | effects.Log),
+                "nothing moves while an iteration runs",
+                effect,
+            )
+        match effect:
+            case effects.FormRound():
+                self._require(effect.round == self.round + 1, "rounds count up by one", effect)
+                self._require(bool(effect.members), "a round has members", effect)
+                for name in effect.members:
+                    self._present(name, effect)
+                self.round, self.members = effect.round, effect.members
+            case effects.LoadChunk():
+                self._judge_load(effect)
+            case effects.CopyChunk():
+                self._judge_copy(effect)
+            case effects.CommitChunk():
+                self._require(self.owner.get(effect.chunk) in (effect.source, None), "the owner hands over", effect)
+                self.arrived.discard((effect.chunk, effect.target))
+                self._present(effect.target, effect)
+                self._become_owner(effect.target, effect.chunk, effect)
+                copy = self.nodes[effect.target].copies[effect.chunk]
+                copy.version = self.newest[effect.chunk] = StateVersion(effect.round, copy.version.iteration)
+            case effects.FreeChunk():
+                self._judge_free(effect)
+            case effects.AttachChunks():
+                self._judge_attach(effect)
+            case effects.StartIteration():
+                self._judge_start(effect)
+            case effects.ReleaseNode():
+                self._judge_release(effect)
+            case effects.FinishJob():
+                self._require(self.must_stop, "a job ends when it is asked to", effect)
+
+    def _judge_load(self, effect: effects.LoadChunk) -> None:
+        node = self._present(effect.node, effect)
+        self._require(effect.chunk not in self.owner, "a chunk that has an owner is not restarted", effect)
+        self._reserve(node, effect.chunk, effect)
+
+    def _judge_copy(self, effect: effects.CopyChunk) -> None:
+        source, target = self._present(effect.source, effect), self._present(effect.target, effect)
+        self._require(self.owner.get(effect.chunk) in (effect.source, None), "the owner is copied", effect)
+        if source.is_alive and source.is_known:
+            copy = source.copies.get(effect.chunk)
+            self._require(copy is not None and copy.is_whole, "the source holds the chunk", effect)
+        busy = [target for chunk, target in self.copying if chunk == effect.chunk]
+        self._require(not busy, "one copy at a time", effect)
+        self.copying[effect.chunk, effect.target] = effect.source
+        self.arrived.discard((effect.chunk, effect.target))
+        self._reserve(target, effect.chunk, effect)
+
+    def _judge_free(self, effect: effects.FreeChunk) -> None:
+        node = self._present(effect.node, effect)
+        self._require(self.owner.get(effect.chunk) != effect.node, "an owner's copy is not freed", effect)
+        if self.lap is not None:
+            is_used = effect.node not in self.lap.gone and effect.chunk in self.lap.chunks.get(effect.node, ())
+            self._require(not is_used, "no chunk is freed in its iteration", effect)
+        copy = node.copies.get(effect.chunk)
+        if node.is_alive and copy is not None and copy.is_whole and effect.chunk not in self.owner:
+            others = [other for other in self.present() if other is not node and self._has_whole(other, effect.chunk)]
+            is_newest = copy.version >= self.newest[effect.chunk] and effect.chunk not in self.reloaded
+            is_only = copy.counter > 0 and is_newest and not others
+            self._require(not is_only, "the last copy of a state is not thrown away", effect)
+        self.freeing.add((effect.chunk, effect.node))
+
+    def _judge_attach(self, effect: effects.AttachChunks) -> None:
+        node = self._present(effect.node, effect)
+        for chunk in effect.removed:
+            self._require(chunk in node.attached, "only what was attached is removed", effect)
+            node.attached.discard(chunk)
+        for chunk in effect.added:
+            self._require(chunk not in node.attached, "nothing is attached twice", effect)
+            self._require(self.owner.get(chunk) in (effect.node, None), "one owner per chunk", effect)
+            if chunk not in self.owner:
+                self._become_owner(effect.node, chunk, effect)
+            node.attached.add(chunk)
+
+    def _judge_start(self, effect: effects.StartIteration) -> None:
+        self._require(effect.round == self.round, "an iteration runs in the current round", effect)
+        self._require(effect.iteration == self.merged + 1, "iterations count up by one", effect)
+        self._require(not self.copying, "no copy is in flight when an iteration starts", effect)
+        self._require(not self.freeing, "no free is in flight when an iteration starts", effect)
+        seen: dict[ChunkId, NodeId] = {}
+        for name in self.members:
+            node = self._present(name, effect)
+            self._require(not node.is_noticed, "a node under notice takes no part", effect)
+            for chunk in node.attached:
+                self._require(chunk not in seen, "one owner per chunk", effect)
+                seen[chunk] = name
+                copy = node.copies.get(chunk)
+                if node.is_alive:
+                    self._require(copy is not None and copy.is_whole, "what is attached is held", effect)
+                    assert copy is not None
+                    self._require(copy.counter == self.expected[chunk], "the state is the newest one", effect)
+                    copy.version = self.newest[chunk] = StateVersion(effect.round, effect.iteration - 1)
+        self._require(seen == self.owner, "every owned chunk is attached to its owner", effect)
+        self._require(effect.is_complete == (len(seen) == len(self.infos)), "is_complete says the truth", effect)
+        self._require(bool(seen), "an iteration has something to compute on", effect)
+        self._require(effect.is_complete or self.merged > 0, "the first iteration is complete", effect)
+        chunks = {name: frozenset(self.nodes[name].attached) for name in self.members}
+        self.laps.append((effect.round, effect.iteration))
+        self.lap = Lap(effect.round, effect.iteration, chunks)
+
+    def _judge_release(self, effect: effects.ReleaseNode) -> None:
+        node = self._present(effect.node, effect)
+        self._require(node.is_noticed, "only nodes under notice are released", effect)
+        self._require(not (node.is_alive and node.is_known and node.copies), "a released node is empty", effect)
+        self._require(effect.node not in self.owner.values(), "a released node owns nothing", effect)
+        takes_part = self.lap is not None and effect.node in self.lap.chunks.keys() - self.lap.gone
+        self._require(not takes_part, "no node is released in its iteration", effect)
+        node.is_present = node.is_alive = False
+
+    def _become_owner(self, name: NodeId, chunk: ChunkId, effect: effects.Effect) -> None:
+        node = self.nodes[name]
+        copy = node.copies.get(chunk)
+        self._require(copy is not None and copy.is_whole, "the new owner holds the chunk", effect)
+        assert copy is not None
+        if chunk not in self.owner and copy.counter == 0 and self.expected[chunk] > 0:
+            self.expected[chunk] = 0
+            self.restarts[chunk] += 1
+        self._require(copy.counter == self.expected[chunk], "the state is the newest one", effect)
+        self.owner[chunk] = name
+
+    def _reserve(self, node: SimNode, chunk: ChunkId, effect: effects.Effect) -> None:
+        if not node.is_alive:
+            return
+        old = node.copies.get(chunk)
+        # A copy that failed is asked for again before its memory is given back.
+        self._require(old is None or not old.is_whole, "a node gets no second copy", effect)
+        node.copies[chunk] = Copy()
+        used = self.used_bytes(node)
+        fits = node.capacity_bytes is None or used <= node.capacity_bytes
+        self._require(fits, "capacities hold", f"{effect}: {used} of {node.capacity_bytes} bytes")
+
+    def _present(self, name: NodeId, effect: effects.Effect) -> SimNode:
+        node = self.nodes.get(name)
+        self._require(node is not None and node.is_present, "no effect for a dead or released node", effect)
+        assert node is not None
+        return node
+
+    def _has_whole(self, node: SimNode, chunk: ChunkId) -> bool:
+        copy = node.copies.get(chunk)
+        return copy is not None and copy.is_whole
+
+    # The end, and the book.
+
+    def judge_pause(self, reason: str, settings: SchedulerSettings, num_failures: Mapping[ChunkId, int]) -> str:
+        """Check that the reason of a lasting pause is true.
+
+        Args:
+            reason: As told.
+            settings: Of the job.
+            num_failures: Loads and copies that failed, by chunk.
+
+        Returns:
+            Its kind.
+        """
+        staying = [node for node in self.present() if not node.is_noticed]
+        homeless = [chunk for chunk in self.infos if chunk not in self.owner]
+        noticed = [node for node in self.present() if node.is_noticed]
+        leaving = [chunk for chunk in self.infos if any(self._has_whole(node, chunk) for node in noticed)]
+        if "min_nodes" in reason:
+            self._require(len(staying) < settings.min_nodes, "a pause has a true reason", reason)
+            return "too few nodes"
+        if "no node stays" in reason:
+            self._require(not staying, "a pause has a true reason", reason)
+            return "nowhere to go"
+        if "could not be" in reason:
+            failed = [chunk for chunk in (*homeless, *leaving) if num_failures[chunk]]
+            self._require(bool(failed), "a pause has a true reason", reason)
+            return "failures"
+        rooms = {node.name: node.capacity_bytes - self.used_bytes(node) for node in staying if node.capacity_bytes}
+        self._require(len(rooms) == len(staying), "a pause has a true reason", f"{reason}: unlimited memory")
+        if "has to leave" in reason:
+            fitting = [c for c in leaving if any(self.infos[c].size_bytes <= room for room in rooms.values())]
+            self._require(bool(leaving) and not fitting, "a pause has a true reason", f"{reason}: {fitting} fit")
+        else:
+            self._require(bool(homeless), "a pause has a true reason", reason)
+            self._require(not self._pack(homeless, rooms), "a pause has a true reason", f"{reason}: all fit")
+        return "no room"
+
+    def _pack(self, chunks: list[ChunkId], rooms: dict[NodeId, int]) -> bool:
+        """Whether all chunks fit into the rooms, tightest fit first."""
+        rooms = dict(rooms)
+        for chunk in sorted(chunks, key=lambda chunk: -self.infos[chunk].size_bytes):
+            size_bytes = self.infos[chunk].size_bytes
+            fitting = [name for name, room in rooms.items() if room >= size_bytes]
+            if not fitting:
+                return False
+            rooms[min(fitting, key=lambda name: rooms[name])] -= size_bytes
+        return True
+
+    def compare(self, ledger: Ledger) -> None:
+        """Hold the book against the truth.
+
+        Raises:
+            ViolationError: It claims what is not so.
+        """
+        if not ledger.num_chunks:
+            return
+        for node in self.present():
+            if node.is_alive and node.is_known:
+                used, booked = self.used_bytes(node), ledger.used_bytes(node.name)
+                if used > booked:
+                    raise ViolationError(f"the book counts all memory: {node.name} uses {used} bytes, booked {booked}")
+        replayed = ledger.replayed
+        for chunk in self.infos:
+            owner = ledger.owner(chunk)
+            if owner is not None:
+                node = self.nodes[owner]
+                if node.is_alive and node.is_known and not self._has_whole(node, chunk):
+                    raise ViolationError(f"an owner holds its chunk: chunk {chunk} on {owner}")
+            if ledger.processed(chunk) != self.processed[chunk]:
+                raise ViolationError(
+                    f"the ledger counts iterations: chunk {chunk} was processed {self.processed[chunk]} times, booked "
+                    f"{ledger.processed(chunk)}"
+                )
+            if replayed.get(chunk, 0) < self.restarts[chunk]:
+                raise ViolationError(f"restarts are written down: chunk {chunk} was restarted {self.restarts[chunk]}x")
+
+    def _require(self, condition: bool, rule: str, what: object) -> None:
+        if not condition:
+            raise ViolationError(f"{rule}: {what}")
