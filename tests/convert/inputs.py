@@ -1,10 +1,12 @@
 """Input for the tests of readers and converters."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.readers.base import Block
 from chicle_elastic.chunks.views import Array, CsrRows
 
@@ -32,3 +34,36 @@ def joined(blocks: Sequence[Block]) -> tuple[Array, Array]:
         dense = block.rows.to_scipy().toarray() if isinstance(block.rows, CsrRows) else block.rows
         matrices.append(np.pad(dense, ((0, 0), (0, width - dense.shape[1]))))
     return np.concatenate(matrices), np.concatenate([block.targets for block in blocks])
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """All chunks of a folder, rows back in the order of the files they came from.
+
+    Attributes:
+        X: ndarray of shape (num_rows, num_features).
+        y: ndarray of shape (num_rows,).
+        weights: ndarray of shape (num_rows,), or None.
+        order: Row ids in the order of the chunks.
+    """
+
+    X: Array
+    y: Array
+    weights: Array | None
+    order: Array
+
+
+def read_back(folder: ChunkFolder) -> DataSet:
+    """What a folder holds, after checking it."""
+    folder.verify()
+    chunks = list(folder)
+    order = np.concatenate([chunk.row_ids for chunk in chunks])
+    back = np.argsort(order)
+    dense = [chunk.rows.to_scipy().toarray() if isinstance(chunk.rows, CsrRows) else chunk.rows for chunk in chunks]
+    weights = [chunk.weights for chunk in chunks if chunk.weights is not None]
+    return DataSet(
+        X=np.concatenate(dense)[back],
+        y=np.concatenate([chunk.targets for chunk in chunks])[back],
+        weights=np.concatenate(weights)[back] if weights else None,
+        order=order,
+    )

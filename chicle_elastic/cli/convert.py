@@ -1,0 +1,146 @@
+"""Turn data files into a folder of chunks that ChicleSVM().fit(ChunkFolder(path)) reads.
+
+Formats: svmlight and CSV (plain, .gz, .bz2; CSV with the label first), npy (with --targets), npz (X, y and perhaps
+sample_weight; or a CSR matrix as scipy.sparse.save_npz writes it, and y), Parquet (needs pyarrow). The format is found
+out from the bytes. Rows are shuffled. Labels that are all whole numbers or text become class codes.
+
+Memory stays bounded whatever the size of the files. Nothing is left behind when the conversion fails.
+"""
+
+import argparse
+import re
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from chicle_elastic.chunks.convert import ConvertOptions, Step, convert
+from chicle_elastic.chunks.readers.base import ReadOptions
+from chicle_elastic.chunks.readers.formats import FORMATS
+from chicle_elastic.cli.inspect import summary
+from chicle_elastic.cli.progress import Progress
+from chicle_elastic.cli.signals import orderly_end
+from chicle_elastic.clock import Clock, MonotonicClock
+
+ZERO_BASED = {"no": False, "yes": True, "auto": None}
+_SIZE = re.compile(r"(\d+)\s*(B|K|KiB|M|MiB)?", re.IGNORECASE)
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `chicle convert` takes."""
+    parser.add_argument("inputs", nargs="+", type=Path, metavar="IN", help="files of one data set, read in this order")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
+    parser.add_argument("--format", choices=FORMATS, help="format of all inputs (default: found out for each)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the chunk folder OUT if there is one")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    chunks = parser.add_argument_group("chunks")
+    chunks.add_argument("--chunk-bytes", type=_size, metavar="SIZE", help="size of a chunk, such as 512K or 1MiB")
+    chunks.add_argument(
+        "--max-tasks",
+        type=_positive,
+        default=8,
+        metavar="N",
+        help="largest number of tasks that will train on it; small data is cut into at least 16 chunks for each "
+        "(default: 8)",
+    )
+    chunks.add_argument(
+        "--dtype",
+        choices=("float32", "float64", "uint8"),
+        help="dtype of the features (default: float32 for text, else that of the file)",
+    )
+    chunks.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the shuffle (default: 0)")
+    labels = parser.add_argument_group("labels")
+    labels.add_argument("--regression", action="store_true", help="keep labels as real values")
+    labels.add_argument("--targets", type=Path, metavar="FILE", help="npy, npz: file with the labels")
+    labels.add_argument("--weights", type=Path, metavar="FILE", help="npy, npz: file with the sample weights")
+    labels.add_argument("--label-column", metavar="NAME", help="Parquet: the label's column (default: the first)")
+    labels.add_argument("--weight-column", metavar="NAME", help="Parquet: the column of sample weights")
+    text = parser.add_argument_group("text")
+    text.add_argument(
+        "--zero-based",
+        choices=tuple(ZERO_BASED),
+        default="no",
+        help="svmlight: whether the first feature has index 0; auto looks through the file first (default: no)",
+    )
+    text.add_argument(
+        "--num-features", type=_positive, metavar="N", help="svmlight: number of features (default: the largest index)"
+    )
+    text.add_argument(
+        "--header",
+        action=argparse.BooleanOptionalAction,
+        help="CSV: whether the first line holds names (default: found out)",
+    )
+    text.add_argument("--delimiter", metavar="C", help="CSV: character between fields (default: a comma; .tsv: a tab)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Convert, and say what was written."""
+    options = ConvertOptions(
+        format=arguments.format,
+        dtype=arguments.dtype,
+        chunk_bytes=arguments.chunk_bytes,
+        max_tasks=arguments.max_tasks,
+        seed=arguments.seed,
+        are_targets_real=arguments.regression,
+        overwrite=arguments.overwrite,
+        read=ReadOptions(
+            zero_based=ZERO_BASED[arguments.zero_based],
+            num_features=arguments.num_features,
+            header=arguments.header,
+            delimiter=arguments.delimiter,
+            label_column=arguments.label_column,
+            weight_column=arguments.weight_column,
+            targets=arguments.targets,
+            weights=arguments.weights,
+        ),
+    )
+    clock = MonotonicClock()
+    start_s = clock.now()
+    with orderly_end(), closing(StepProgress(clock)) as progress:
+        on_progress = (lambda step: None) if arguments.quiet else progress.show
+        folder = convert(arguments.inputs, arguments.out, options, on_progress=on_progress)
+    print(f"{summary(folder)}, in {clock.now() - start_s:.1f} s")
+    return 0
+
+
+class StepProgress:
+    """A `Progress` for each phase of a conversion, on stderr."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._phase = ""
+        self._progress: Progress | None = None
+
+    def show(self, step: Step) -> None:
+        """Show a step; a new phase begins a new bar."""
+        if self._progress is None or step.phase != self._phase:
+            self.close()
+            self._phase = step.phase
+            is_bytes = step.phase == "reading"
+            self._progress = Progress(sys.stderr, self._clock, label=step.phase, total=step.total, is_bytes=is_bytes)
+        self._progress.update(step.num_rows, step.done)
+
+    def close(self) -> None:
+        """Clear the bar that is shown, if any."""
+        if self._progress is not None:
+            self._progress.close()
+
+
+def _size(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    size_bytes = int(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0
+    if size_bytes < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write bytes, or 512K, or 1MiB")
+    return size_bytes
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 0")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 1")
+    return int(text)
