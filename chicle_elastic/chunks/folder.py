@@ -1,14 +1,273 @@
-"""A data set on disk: a folder of chunk files and their manifest."""
+"""A data set on disk: a folder of chunk files (`layout`) and `manifest.json` (`manifest`)."""
 
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import numpy as np
+
+from chicle_elastic.chunks import layout
+from chicle_elastic.chunks.header_reading import Buffer, bytes_of, crc_of_header, read_header
+from chicle_elastic.chunks.headers import HEADER_BYTES, Header, aligned
+from chicle_elastic.chunks.manifest import MANIFEST_NAME, ChunkFile, Label, Manifest
+from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, DataSchema, StateSpec
+from chicle_elastic.errors import CapacityError, ChunkCorruptError, DataError, UsageError
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.values import ChunkInfo
 
 
 class ChunkFolder:
-    """A data set on disk, as `chicle convert` writes it; it is a `ChunkSource`, and `fit` takes it in place of X and y.
+    """A data set on disk, as `chicle convert` writes it. It is a `ChunkSource`, and `fit` takes it in place of X and y.
+
+    Opening it reads the manifest and looks at the files, not into them; a chunk is checked whenever it is loaded.
+    Iterating over the folder loads one chunk after the other, without state.
 
     Args:
         path: The folder.
+
+    Raises:
+        DataError: There is no manifest, or it does not fit the files; the message names the file.
+        ChunkCorruptError: A chunk file is missing, or has another size than the manifest says.
     """
 
     def __init__(self, path: str | Path) -> None:
-        raise NotImplementedError
+        self.path = Path(path)
+        self.manifest = _read_manifest(self.path)
+        sizes = _sizes_of_files(self.path)
+        for number, file in enumerate(self.manifest.chunks):
+            _check_file(self.path, number, file, sizes.get(file.name))
+        # The model is made before the first chunk is loaded, so the schema is held against one chunk right here.
+        self.header(ChunkId(0))
+
+    @property
+    def schema(self) -> DataSchema:
+        """What all chunks have in common."""
+        return self.manifest.schema
+
+    @property
+    def classes(self) -> tuple[Label, ...]:
+        """Labels by class code; empty for real-valued targets."""
+        return self.manifest.classes
+
+    @property
+    def num_rows(self) -> int:
+        """Samples in all chunks."""
+        return self.schema.num_rows
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks in the folder."""
+        return len(self.manifest.chunks)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all chunk files."""
+        return sum(file.size_bytes for file in self.manifest.chunks)
+
+    def __len__(self) -> int:
+        return self.num_chunks
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for number in range(self.num_chunks):
+            yield self.load(ChunkId(number), NO_STATE)
+
+    def __repr__(self) -> str:
+        schema = self.schema
+        shape = f"{schema.num_rows} x {schema.num_features} {schema.kind} {schema.dtype}"
+        return f"ChunkFolder({str(self.path)!r}: {shape}, {self.num_chunks} chunks)"
+
+    def fingerprint(self) -> str:
+        """Equal for folders with the same chunks and labels; differs for others."""
+        return hashlib.sha256(self.manifest.to_json().encode()).hexdigest()
+
+    def file(self, chunk_id: ChunkId) -> Path:
+        """Path of a chunk's file."""
+        return self.path / self._entry(chunk_id).name
+
+    def infos(self, state: StateSpec) -> tuple[ChunkInfo, ...]:
+        """All chunks, by id from 0, with the bytes that each takes together with `state`."""
+        return tuple(
+            ChunkInfo(id=ChunkId(number), num_rows=file.num_rows, size_bytes=_size_with(file, state))
+            for number, file in enumerate(self.manifest.chunks)
+        )
+
+    def header(self, chunk_id: ChunkId) -> Header:
+        """The header of a chunk, read from its file and compared with the manifest.
+
+        Raises:
+            ChunkCorruptError: It is damaged, or says something else than the manifest.
+        """
+        path = self.file(chunk_id)
+        with path.open("rb") as file:
+            packed = file.read(HEADER_BYTES)
+        return self._checked_header(packed, chunk_id)
+
+    def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
+        """The chunk in memory of its own, checked, with fresh state.
+
+        Raises:
+            ChunkCorruptError: The file is damaged, or is not the one that the manifest describes.
+            CapacityError: There is not enough memory for it.
+            OSError: The file cannot be read.
+        """
+        size_bytes = _size_with(self._entry(chunk_id), state)
+        try:
+            buffer = layout.empty_buffer(size_bytes)
+        except MemoryError as error:
+            raise CapacityError(
+                f"{self.file(chunk_id)}: chunk {chunk_id} takes {size_bytes} bytes with its state, and there is no "
+                "memory left for it; convert the data with smaller chunks, or use more nodes"
+            ) from error
+        self.load_into(chunk_id, buffer, state)
+        return layout.decode(buffer, where=str(self.file(chunk_id)))
+
+    def load_into(self, chunk_id: ChunkId, buffer: Buffer, state: StateSpec) -> int:
+        """Read a chunk into a slot, check it there, and give it fresh state.
+
+        Args:
+            chunk_id: The chunk.
+            buffer: Writable, as large as `infos` says.
+            state: Shape of its state.
+
+        Returns:
+            Bytes that it takes.
+
+        Raises:
+            ChunkCorruptError, CapacityError, OSError: As in `load`; then the buffer holds no chunk.
+        """
+        entry = self._entry(chunk_id)
+        where = str(self.file(chunk_id))
+        content = bytes_of(buffer)
+        needed = _size_with(entry, state)
+        if len(content) < needed:
+            raise CapacityError(
+                f"{where}: chunk {chunk_id} takes {needed} bytes with its state, and the buffer has {len(content)}; "
+                "raise slot_bytes, or convert with smaller chunks"
+            )
+        try:
+            num_read = _read_fully(self.file(chunk_id), content[: entry.size_bytes])
+            layout.verify(content[:num_read], where=where)
+            self._checked_header(content, chunk_id)
+            self._check_content(layout.decode(content[:num_read], where=where), where)
+            return layout.attach_state(content, state, where=where)
+        except BaseException:
+            content[:HEADER_BYTES] = 0  # nobody takes for a chunk what was found damaged
+            raise
+
+    def verify(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+        """Load every chunk once, and check that each row of the data set is in exactly one of them.
+
+        Args:
+            on_progress: Called with the chunks done and all chunks.
+
+        Raises:
+            ChunkCorruptError: A chunk is damaged; or a row is missing or there twice.
+        """
+        is_seen = np.zeros(self.num_rows, dtype=bool)
+        for done, chunk in enumerate(self, start=1):
+            ids, counts = np.unique(chunk.row_ids, return_counts=True)
+            is_repeated = is_seen[ids] | (counts > 1)
+            if is_repeated.any():
+                raise ChunkCorruptError(
+                    f"{self.file(chunk.id)}: chunk {chunk.id} holds row {ids[is_repeated][0]}, which is there twice; "
+                    "convert the data again"
+                )
+            is_seen[ids] = True
+            on_progress(done, self.num_chunks)
+
+    def _entry(self, chunk_id: ChunkId) -> ChunkFile:
+        if not 0 <= chunk_id < self.num_chunks:
+            raise UsageError(f"there is no chunk {chunk_id}; the chunk folder {self.path} has {self.num_chunks} chunks")
+        return self.manifest.chunks[chunk_id]
+
+    def _checked_header(self, content: Buffer, chunk_id: ChunkId) -> Header:
+        entry, schema = self._entry(chunk_id), self.schema
+        header = read_header(content, where=str(self.file(chunk_id)))
+        for field, found, expected in (
+            ("the chunk id", header.chunk_id, chunk_id),
+            ("the number of rows", header.num_rows, entry.num_rows),
+            ("the size in bytes", header.encoded_bytes(NO_STATE), entry.size_bytes),
+            ("the kind", header.kind, schema.kind),
+            ("the dtype", header.value_dtype, schema.dtype),
+            ("the number of features", header.num_features, schema.num_features),
+            ("the dtype of indices", header.index_dtype, self.manifest.index_dtype),
+            ("the dtype of targets", header.target_dtype, schema.target_dtype),
+            ("the dtype of weights", header.weight_dtype, self.manifest.weight_dtype),
+            ("the CRC", f"{crc_of_header(content):08x}", f"{entry.crc:08x}"),
+        ):
+            if found != expected:
+                raise ChunkCorruptError(
+                    f"{self.file(chunk_id)}: chunk {chunk_id}: {field} is {found!r}, but {MANIFEST_NAME} says "
+                    f"{expected!r}; file and manifest do not belong together: convert the data again"
+                )
+        return header
+
+    def _check_content(self, chunk: Chunk, where: str) -> None:
+        """What arrays are indexed with has to be in range, whoever wrote it."""
+        num_classes = self.schema.num_classes
+        for field, values, end in (
+            ("row id", chunk.row_ids, self.num_rows),
+            ("class code", chunk.targets, num_classes),
+        ):
+            lowest, highest = values.min(), values.max()
+            if end and (lowest < 0 or highest >= end):
+                found = lowest if lowest < 0 else highest
+                raise ChunkCorruptError(
+                    f"{where}: chunk {chunk.id} holds the {field} {found}, but {MANIFEST_NAME} allows 0 to {end - 1}; "
+                    "convert the data again"
+                )
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST_NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        what = "there is no such folder" if not folder.is_dir() else f"it has no {MANIFEST_NAME}"
+        raise DataError(f"{folder} is no chunk folder: {what}; make one with: chicle convert DATA {folder}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: this is no text ({error}); restore the file, or convert the data again") from error
+    return Manifest.from_json(text, where=str(path))
+
+
+def _sizes_of_files(folder: Path) -> dict[str, int | None]:
+    """Size of every regular file in the folder, by name; None for what is no file, or leads out of the folder."""
+    sizes: dict[str, int | None] = {}
+    root = os.path.realpath(folder)
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
+                target = os.path.realpath(entry.path)
+                is_inside = os.path.commonpath([root, target]) == root
+                status = os.stat(target) if is_inside and os.path.exists(target) else status
+            sizes[entry.name] = status.st_size if stat.S_ISREG(status.st_mode) else None
+    return sizes
+
+
+def _check_file(folder: Path, number: int, file: ChunkFile, size_bytes: int | None) -> None:
+    path = folder / file.name
+    if size_bytes is None:
+        problem = "is no regular file within the folder" if os.path.lexists(path) else "is missing"
+        raise ChunkCorruptError(f"{path}: the file of chunk {number} {problem}; copy or convert the data again")
+    if size_bytes != file.size_bytes:
+        raise ChunkCorruptError(
+            f"{path}: the file of chunk {number} has {size_bytes} bytes, but {MANIFEST_NAME} says {file.size_bytes}; "
+            "copy or convert the data again"
+        )
+
+
+def _size_with(file: ChunkFile, state: StateSpec) -> int:
+    return file.size_bytes + aligned(state.size_bytes(file.num_rows))
+
+
+def _read_fully(path: Path, content: Array) -> int:
+    """Fill `content` from a file; returns the bytes read, fewer only where the file ends."""
+    view = content.data
+    done = 0
+    with path.open("rb", buffering=0) as file:
+        while done < len(view) and (count := file.readinto(view[done:])):
+            done += count
+    return done

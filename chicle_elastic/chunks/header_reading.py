@@ -88,6 +88,11 @@ def read_header(buffer: Buffer, *, where: str) -> Header:
     return header
 
 
+def crc_of_header(buffer: Buffer) -> int:
+    """The checksum that a header carries; it covers the CRC of the content, and so stands for the immutable part."""
+    return int.from_bytes(bytes_of(buffer)[HEADER_BYTES - CRC_BYTES : HEADER_BYTES].tobytes(), "little")
+
+
 def read_state_header(buffer: Buffer, header: Header, *, where: str) -> StateHeader:
     """Parse and check the 64 bytes behind the immutable part.
 

@@ -170,11 +170,6 @@ class Header:
         )
         return _with_crc(packed)
 
-    @property
-    def crc(self) -> int:
-        """CRC-32 of the header; it covers `content_crc`, and so stands for the whole immutable part."""
-        return int.from_bytes(self.pack()[-CRC_BYTES:], "little")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateHeader:

@@ -185,5 +185,9 @@ def _csr_of(X: Any) -> CsrRows:
 
 def _contiguous(rows: CsrRows) -> CsrRows:
     """The same rows; arrays with gaps are copied, because kernels reach them by address."""
-    arrays = (np.ascontiguousarray(array) for array in (rows.indptr, rows.indices, rows.values))
-    return CsrRows(*arrays, rows.num_features)
+    return CsrRows(
+        np.ascontiguousarray(rows.indptr),
+        np.ascontiguousarray(rows.indices),
+        np.ascontiguousarray(rows.values),
+        rows.num_features,
+    )

@@ -1,0 +1,151 @@
+"""A folder that appears all at once: written under a temporary name beside its target, then renamed."""
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from chicle_elastic.chunks.manifest import CHUNK_PREFIX, FORMAT, MANIFEST_NAME
+from chicle_elastic.errors import CapacityError, UsageError
+
+FLUSH_THREADS = 16
+
+
+class TargetFolder:
+    """The place where a chunk folder will be.
+
+    Args:
+        path: The target; its parent exists.
+        overwrite: Whether a chunk folder that is there may be replaced. Anything else is never touched.
+
+    Attributes:
+        path: The target.
+        temporary: Sibling to write to, between `create` and `commit`.
+
+    Raises:
+        UsageError: Something is there that may not be replaced, or there is no parent.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool) -> None:
+        self.path = path
+        self._place = Path(os.path.abspath(path))  # the working directory may change meanwhile
+        self._overwrite = overwrite
+        token = secrets.token_hex(4)
+        self.temporary = self._place.with_name(f".{self._place.name}.{token}.partial")
+        self._replaced = self._place.with_name(f".{self._place.name}.{token}.replaced")
+        if not self._place.parent.is_dir():
+            raise UsageError(f"{path} cannot be written: there is no folder {self._place.parent}; create it first")
+        self._require_free()
+
+    def create(self) -> None:
+        """Make the temporary folder."""
+        self.temporary.mkdir()
+
+    def commit(self) -> None:
+        """Give the temporary folder its name; what it holds is on disk before, and the name is after.
+
+        Raises:
+            UsageError: Something has appeared at the target that may not be replaced.
+        """
+        _flush_files(self.temporary)
+        _flush_folder(self.temporary)
+        self._require_free()
+        is_replacing = os.path.lexists(self._place)
+        if is_replacing:
+            os.rename(self._place, self._replaced)
+        try:
+            os.rename(self.temporary, self._place)
+        except BaseException as error:
+            if is_replacing:
+                os.rename(self._replaced, self._place)
+            if isinstance(error, OSError) and os.path.lexists(self._place) and not is_replacing:
+                raise UsageError(f"{self.path} has appeared while it was written; it is left as it is") from error
+            raise
+        _flush_folder(self._place.parent)
+        if is_replacing:
+            shutil.rmtree(self._replaced, ignore_errors=True)
+
+    def discard(self) -> None:
+        """Remove what is left of the temporary folder; nothing happens after `commit`."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.temporary)
+
+    def _require_free(self) -> None:
+        if not os.path.lexists(self._place):
+            return
+        if not self._overwrite:
+            raise UsageError(f"{self.path} exists already; choose another name, or pass overwrite=True (--overwrite)")
+        reason = _why_no_chunk_folder(self._place)
+        if reason is not None:
+            raise UsageError(
+                f"{self.path} is not replaced, because {reason}; only chunk folders are overwritten: choose another "
+                "name, or move it away"
+            )
+
+
+def write_file(path: Path, content: bytes | memoryview) -> None:
+    """Write a new file.
+
+    Raises:
+        CapacityError: The disk is full.
+        OSError: Anything else that the system refuses.
+    """
+    try:
+        with path.open("xb") as file:
+            file.write(content)
+    except OSError as error:
+        _require_room(error, path)
+        raise
+
+
+def _require_room(error: OSError, path: Path) -> None:
+    """Raise CapacityError where the disk is full."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free_bytes = shutil.disk_usage(path.parent).free
+        raise CapacityError(
+            f"{path} could not be written ({error.strerror}; {free_bytes} bytes are free there); make room, or write "
+            "to another disk"
+        ) from error
+
+
+def _why_no_chunk_folder(path: Path) -> str | None:
+    """Why this is no chunk folder and nothing else; None when it is one."""
+    if path.is_symlink() or not path.is_dir():
+        return "it is no folder"
+    try:
+        text = (path / MANIFEST_NAME).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return f"it has no {MANIFEST_NAME}"
+    if FORMAT not in text:
+        return f"its {MANIFEST_NAME} is not that of a chunk folder"
+    others = sorted(name for name in os.listdir(path) if name != MANIFEST_NAME and not name.startswith(CHUNK_PREFIX))
+    return f"it holds {others[0]!r}, which is no part of a chunk folder" if others else None
+
+
+def _flush_files(folder: Path) -> None:
+    """Bring the content of all files in a folder to disk; side by side, because a disk flushes many as fast as one."""
+    with ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="chicle-flush") as pool:
+        for _ in pool.map(_flush_file, sorted(folder.iterdir())):
+            pass
+
+
+def _flush_file(path: Path) -> None:
+    with path.open("rb+") as file:
+        try:
+            os.fsync(file.fileno())
+        except OSError as error:
+            _require_room(error, path)
+            raise
+
+
+def _flush_folder(path: Path) -> None:
+    """Bring the names in a folder to disk; Windows has no way to, and needs none."""
+    if os.name == "posix":
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
