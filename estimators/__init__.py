@@ -1,1 +1,27 @@
-"""Estimators with the face of scikit-learn: `from estimators import ChicleSVM`."""
+"""Estimators with the face of scikit-learn: `from estimators import ChicleSVM`.
+
+Importing this package costs nothing; scikit-learn is loaded with the first name that is taken from it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from estimators.logistic import ChicleLogisticRegression
+    from estimators.svm import ChicleSVM
+
+__all__ = ["ChicleLogisticRegression", "ChicleSVM"]
+
+_MODULES = {"ChicleLogisticRegression": "estimators.logistic", "ChicleSVM": "estimators.svm"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load an estimator when it is asked for (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'estimators' has no attribute {name!r}; it has {', '.join(__all__)}")
+    from importlib import import_module
+
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,246 @@
+"""What the linear estimators share: the one way through `fit`, prediction, and the attributes.
+
+The way of the data: validated once, class codes, chunks over the caller's memory (`inputs`), a `Job` for the runtime,
+attributes from its `Outcome`. The mathematics is in `chicle_elastic.solvers`; nothing is decided here.
+"""
+
+import warnings
+from abc import ABCMeta, abstractmethod
+from functools import partial
+from numbers import Integral, Real
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
+from sklearn.callback import CallbackSupportMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+
+from estimators.persistence import SaveMixin
+from estimators.prediction import PredictionMixin
+
+if TYPE_CHECKING:
+    from chicle_elastic.runtime.job import Outcome, Runtime
+    from chicle_elastic.solvers.cocoa import CocoaTrainer
+    from estimators.inputs import TrainingSet
+    from estimators.warm import KeptDuals
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+class LinearClassifier(
+    PredictionMixin, SaveMixin, ClassifierMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta
+):
+    """Linear classifier, binary or one-vs-rest, trained by CoCoA until its duality gap is small.
+
+    Its parameters and attributes are described where they are meant to be read, in the estimators.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "C": [Interval(Real, 0.0, None, closed="neither")],
+        "tol": [Interval(Real, 0.0, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "fit_intercept": ["boolean"],
+        "intercept_scaling": [Interval(Real, 0.0, None, closed="neither")],
+        "class_weight": [None, dict, StrOptions({"balanced"})],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "warm_start": ["boolean"],
+        "n_threads": [Interval(Integral, 1, None, closed="left"), None],
+        "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
+        "runtime": [HasMethods(["run", "most_tasks"]), None],
+        "logdir": [str, PathLike, None],
+        "store_duals": ["boolean"],
+    }
+
+    C: float
+    tol: float
+    max_iter: int
+    fit_intercept: bool
+    intercept_scaling: float
+    class_weight: Any
+    random_state: Any
+    verbose: int
+    warm_start: bool
+    n_threads: int | None
+    chunk_size: int | None
+    runtime: "Runtime | None"
+    logdir: Any
+    store_duals: bool
+
+    classes_: Array
+    coef_: Array
+    intercept_: Array
+    n_features_in_: int
+    n_iter_: int
+
+    @abstractmethod
+    def _loss_name(self) -> str:
+        """Name of an `objectives.Loss`."""
+
+    @abstractmethod
+    def _advice(self) -> str:
+        """What to do when a fit has not converged."""
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or ChunkFolder
+            Samples. float32 and float64 are used as they are, without a copy where they are C-contiguous or CSR. A
+            `chicle_elastic.chunks.folder.ChunkFolder` brings its labels and weights along.
+        y : array-like of shape (n_samples,)
+            Labels; none for a ChunkFolder.
+        sample_weight : array-like of shape (n_samples,) or float, default=None
+            Factor of C per sample, >= 0. Samples of weight 0 change nothing but `classes_`, which holds every label of
+            `y`; none for a ChunkFolder.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        DataError
+            A value of X is NaN or infinite; the message names its column and row.
+        ValueError
+            X, y or a parameter cannot be used.
+        KeyboardInterrupt
+            Ctrl-C; the attributes are set and belong together, as after `max_iter` iterations.
+
+        Warns
+        -----
+        ConvergenceWarning
+            The duality gap is above `tol` after `max_iter` iterations.
+        """
+        from chicle_elastic.runtime.in_process import InProcess
+        from estimators.inputs import training_set
+
+        runtime: Runtime = InProcess(num_tasks=1) if self.runtime is None else self.runtime
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        training = training_set(self, X, y, sample_weight, max_tasks=runtime.most_tasks(), seed=seed)
+        trainer = self._trainer(training)
+        outcome = self._run(runtime, trainer, training, seed)
+        self._set_attributes(trainer, training, outcome)
+        if outcome.is_interrupted:
+            raise KeyboardInterrupt
+        if self.n_iter_ >= self.max_iter and not self.duality_gap_ <= self.tol:
+            warnings.warn(
+                f"{type(self).__name__} has not converged: after max_iter={self.max_iter} iterations the relative "
+                f"duality gap is {self.duality_gap_:.1e}, above tol={self.tol:g}; {self._advice()}",
+                ConvergenceWarning,
+                stacklevel=3,  # the caller of fit, behind the decorator
+            )
+        return self
+
+    def _trainer(self, training: "TrainingSet") -> "CocoaTrainer":
+        from chicle_elastic.settings import available_cores
+        from chicle_elastic.solvers.cocoa import CocoaTrainer
+
+        class_weights = training.class_weights
+        return CocoaTrainer(
+            loss=self._loss_name(),
+            C=float(self.C),
+            tol=float(self.tol),
+            intercept_scaling=float(self.intercept_scaling) if self.fit_intercept else 0.0,
+            class_weights=None if class_weights is None else tuple(class_weights.tolist()),
+            num_threads=available_cores() if self.n_threads is None else int(self.n_threads),
+        )
+
+    def _run(self, runtime: "Runtime", trainer: "CocoaTrainer", training: "TrainingSet", seed: int) -> "Outcome":
+        """Run the job, with everybody who wants to look on."""
+        from chicle_elastic.runtime.job import Job
+        from estimators.watch import CallbackBridge, listener
+
+        context = self._init_callback_context(max_subtasks=self.max_iter)
+        context.call_on_fit_task_begin(estimator=self, **training.hook_arguments)
+        with listener(type(self).__name__, verbose=self.verbose, logdir=self.logdir) as tell:
+            bridge = CallbackBridge(
+                self,
+                context,
+                max_iter=self.max_iter,
+                tol=self.tol,
+                arguments=training.hook_arguments,
+                attributes=partial(self._predicting_attributes, trainer, training),
+            )
+            has_callbacks = bool(getattr(self, "_skl_callbacks", ()))
+            if has_callbacks:
+                bridge.begin()
+            outcome = runtime.run(
+                Job(
+                    trainer=trainer,
+                    source=training.source,
+                    max_iterations=int(self.max_iter),
+                    seed=seed,
+                    initial_state=self._initial_state(trainer, training),
+                    keep_state=bool(self.warm_start or self.store_duals),
+                    on_iteration=tell,
+                    on_model=bridge.on_model if has_callbacks else None,
+                )
+            )
+            bridge.close()
+        context.call_on_fit_task_end(
+            estimator=self,
+            reconstruction_attributes=partial(
+                self._predicting_attributes, trainer, training, outcome.model, len(outcome.history)
+            ),
+            **training.hook_arguments,
+        )
+        return outcome
+
+    def _initial_state(self, trainer: "CocoaTrainer", training: "TrainingSet") -> Array | None:
+        """Duals of the last fit, when there were some and they belong to the same data."""
+        kept: KeptDuals | None = getattr(self, "_kept_duals", None) if self.warm_start else None
+        if kept is None or kept.fingerprint != training.fingerprint:
+            return None
+        return kept.state(trainer.loss, training.upper_bounds(trainer))
+
+    def _predicting_attributes(
+        self, trainer: "CocoaTrainer", training: "TrainingSet", model: Array, num_iterations: int
+    ) -> dict[str, Any]:
+        """What an estimator needs to predict with a model."""
+        w = model.reshape(-1, self.n_features_in_ + 1)
+        return {
+            "classes_": training.classes,
+            "coef_": w[:, :-1].copy(),
+            "intercept_": w[:, -1] * trainer.intercept_scaling,
+            "n_iter_": num_iterations,
+        }
+
+    def _set_attributes(self, trainer: "CocoaTrainer", training: "TrainingSet", outcome: "Outcome") -> None:
+        from estimators.warm import KeptDuals
+
+        attributes = self._predicting_attributes(trainer, training, outcome.model, len(outcome.history))
+        for name, value in attributes.items():
+            setattr(self, name, value)
+        self.history_ = outcome.history
+        if outcome.certificate is None:  # samples were lost and not yet restored: nothing can be certified
+            self.objective_ = self.dual_objective_ = np.full(len(self.coef_), np.nan)
+            self.duality_gap_ = np.nan
+        else:
+            self.objective_, self.dual_objective_ = trainer.primal_and_dual(outcome.model, outcome.certificate)
+            self.duality_gap_ = trainer.relative_gap(outcome.model, outcome.certificate)
+        self.__dict__.pop("duals_", None)
+        self.__dict__.pop("_kept_duals", None)
+        if outcome.state is not None:
+            duals = outcome.state[:, :, 0]
+            if self.store_duals:
+                self.duals_ = duals
+            if self.warm_start:
+                self._kept_duals = KeptDuals.of(training.fingerprint, duals, training.upper_bounds(trainer))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # As large as the training set in samples, and of use only where that is: not for a pickle.
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_kept_duals"}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags

@@ -1,0 +1,132 @@
+"""Validation of features: scikit-learn's own, plus the column of a value that is not finite, and rows as kernels need.
+
+Nothing here writes to what the user passed, and nothing is copied that already has the right form.
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from sklearn.utils import assert_all_finite
+from sklearn.utils.validation import validate_data
+
+from chicle_elastic.errors import DataError
+
+Array: TypeAlias = npt.NDArray[Any]
+
+DTYPES = (np.float64, np.float32)
+"""dtypes of features that are kept; everything else becomes the first."""
+
+
+def validated_features(estimator: Any, X: Any) -> Any:
+    """Features to predict from.
+
+    Parameters
+    ----------
+    estimator : estimator instance
+        Fitted; number and names of its features are compared.
+    X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        What the user passed.
+
+    Returns
+    -------
+    X : ndarray or CSR matrix of shape (n_samples, n_features), float32 or float64
+        The same memory where that is possible.
+
+    Raises
+    ------
+    DataError
+        A value is NaN or infinite.
+    ValueError
+        Anything else that scikit-learn refuses.
+    """
+    X = validate_data(estimator, X, reset=False, accept_sparse="csr", dtype=DTYPES, ensure_all_finite=False)
+    require_finite(estimator, X)
+    return X
+
+
+def validated_samples(estimator: Any, X: Any, y: Any) -> tuple[Any, Array]:
+    """Features and labels to fit; `n_features_in_` and `feature_names_in_` of the estimator are set.
+
+    Parameters
+    ----------
+    estimator : estimator instance
+        The one to fit.
+    X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        What the user passed.
+    y : array-like of shape (n_samples,)
+        Labels.
+
+    Returns
+    -------
+    X : ndarray or CSR matrix of shape (n_samples, n_features), float32 or float64
+        Dense rows are C-contiguous; CSR rows have sorted indices without duplicates.
+    y : ndarray of shape (n_samples,)
+        Labels.
+
+    Raises
+    ------
+    DataError
+        A value of X is NaN or infinite.
+    ValueError
+        Anything else that scikit-learn refuses.
+    """
+    X, y = validate_data(
+        estimator, X, y, accept_sparse="csr", accept_large_sparse=True, dtype=DTYPES, order="C", ensure_all_finite=False
+    )
+    require_finite(estimator, X)
+    if sparse.issparse(X):
+        if not X.has_canonical_format:
+            X = X.copy()
+            X.sum_duplicates()
+    else:
+        # Kernels step through the bytes themselves; np.frombuffer with an offset gives memory that is not aligned.
+        X = np.require(X, requirements=["C_CONTIGUOUS", "ALIGNED"])
+    return X, y
+
+
+def require_finite(estimator: Any, X: Any) -> None:
+    """Refuse NaN and infinity, with row and column.
+
+    Parameters
+    ----------
+    estimator : estimator instance
+        Its name and the names of its features are used in the message.
+    X : ndarray or CSR matrix of shape (n_samples, n_features)
+        Features.
+
+    Raises
+    ------
+    DataError
+        A value is NaN or infinite (unless scikit-learn's `assume_finite` is set).
+    """
+    try:
+        assert_all_finite(X.data if sparse.issparse(X) else X)
+    except ValueError:
+        raise DataError(_first_bad_value(estimator, X)) from None
+
+
+def _first_bad_value(estimator: Any, X: Any) -> str:
+    """Which value is bad, where, how many there are, and what to do."""
+    values = X.data if sparse.issparse(X) else X.reshape(-1)
+    is_bad = ~np.isfinite(values)
+    position = int(np.argmax(is_bad))
+    if sparse.issparse(X):
+        row = int(np.searchsorted(X.indptr, position, side="right")) - 1
+        columns = X.indices[is_bad]
+    else:
+        row = position // X.shape[1]
+        columns = np.flatnonzero(is_bad) % X.shape[1]
+    word = "NaN" if np.isnan(values[position]) else "infinity"
+    others = int(is_bad.sum()) - 1
+    more = f" and {others} more such values in {len(np.unique(columns))} column(s)" if others else ""
+    return (
+        f"Input X of {type(estimator).__name__} contains {word} in {_column(estimator, int(columns[0]))}, row {row}"
+        f"{more}; drop these samples, or fill the values in (sklearn.impute.SimpleImputer in a Pipeline)"
+    )
+
+
+def _column(estimator: Any, column: int) -> str:
+    names = getattr(estimator, "feature_names_in_", None)
+    return f"column {column}" if names is None else f"column {column} ({names[column]!r})"

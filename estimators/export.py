@@ -1,0 +1,65 @@
+"""Fitted estimators of scikit-learn made of ours, with equal predictions."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.svm import LinearSVC
+
+SHARED_PARAMS = ("C", "fit_intercept", "intercept_scaling", "class_weight", "random_state")
+FITTED = ("classes_", "n_features_in_", "feature_names_in_", "n_iter_")
+
+
+def to_linear_svc(estimator: Any) -> "LinearSVC":
+    """A fitted `LinearSVC` with the weights of a fitted `ChicleSVM`."""
+    from sklearn.svm import LinearSVC
+
+    check_is_fitted(estimator)
+    svc = LinearSVC(loss=estimator.loss, **_params(estimator))
+    _copy_fitted(estimator, svc)
+    svc.coef_, svc.intercept_ = estimator.coef_.copy(), estimator.intercept_.copy()
+    return svc
+
+
+def to_logistic_regression(estimator: Any) -> "LogisticRegression | OneVsRestClassifier":
+    """A fitted `LogisticRegression`, or one per class, with the weights of a fitted `ChicleLogisticRegression`."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.preprocessing import LabelBinarizer
+
+    check_is_fitted(estimator)
+    # liblinear penalises the intercept as we do, so that a second fit would come to the same model.
+    params = _params(estimator)
+    if len(estimator.classes_) > 2:
+        del params["class_weight"]  # its keys are not the labels 0 and 1 of the parts
+    unfitted = LogisticRegression(solver="liblinear", **params)
+    parts = []
+    for coef, intercept in zip(estimator.coef_, estimator.intercept_, strict=True):
+        part = LogisticRegression(**unfitted.get_params())
+        _copy_fitted(estimator, part)
+        part.coef_, part.intercept_ = coef[np.newaxis].copy(), np.array([intercept])
+        parts.append(part)
+    if len(parts) == 1:
+        return parts[0]
+    for part in parts:
+        part.classes_ = np.array([0, 1])
+    ovr = OneVsRestClassifier(unfitted)
+    ovr.estimators_ = parts
+    ovr.label_binarizer_ = LabelBinarizer(sparse_output=True).fit(estimator.classes_)
+    _copy_fitted(estimator, ovr, but=("n_iter_",))
+    return ovr
+
+
+def _params(estimator: Any) -> dict[str, Any]:
+    params = estimator.get_params(deep=False)
+    return {name: params[name] for name in SHARED_PARAMS}
+
+
+def _copy_fitted(source: Any, target: Any, but: tuple[str, ...] = ()) -> None:
+    for name in FITTED:
+        if name not in but and hasattr(source, name):
+            setattr(target, name, getattr(source, name))

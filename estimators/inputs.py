@@ -1,0 +1,218 @@
+"""What is trained on: validated input, as a source of chunks and what the estimator has to know of it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight
+
+from chicle_elastic.chunks.folder import ChunkFolder
+from chicle_elastic.chunks.sources import ArraySource, ChunkSource
+from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.objectives import upper_bounds
+from estimators.checks import validated_samples
+from estimators.streaming import chunks_of, is_folder, require_no_labels, rows_in_order
+from estimators.warm import fingerprint_of
+from estimators.weights import class_weight_vector, require_two_classes
+
+if TYPE_CHECKING:
+    from chicle_elastic.solvers.cocoa import CocoaTrainer
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSet(ABC):
+    """Validated input of a fit.
+
+    Attributes
+    ----------
+    source : ChunkSource
+        Where the runtime takes the chunks from.
+    classes : ndarray of shape (n_classes,)
+        Labels, sorted; a class code is a position in it.
+    class_weights : ndarray of shape (n_classes,), float64, or None
+        Factor of C per class code.
+    hook_arguments : dict
+        `X`, `y` and `metadata` for the hooks of callbacks; empty where there is no X.
+    """
+
+    source: ChunkSource
+    classes: Array
+    class_weights: Array | None
+    hook_arguments: dict[str, Any] = field(default_factory=dict)
+
+    @abstractmethod
+    def codes_and_weights(self) -> tuple[Array, Array | None]:
+        """Class codes and sample weights by row, each of shape (n_samples,)."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> Hashable:
+        """Of features and labels; equal for equal data."""
+
+    def upper_bounds(self, trainer: "CocoaTrainer") -> Array:
+        """C_i of every row, shape (n_samples,), float64."""
+        return upper_bounds(trainer.C, *self.codes_and_weights(), trainer.class_weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayTrainingSet(TrainingSet):
+    """Rows in memory.
+
+    Attributes
+    ----------
+    features : ndarray or CSR matrix of shape (n_samples, n_features)
+        Validated rows.
+    codes : ndarray of shape (n_samples,), int32
+        Class codes.
+    weights : ndarray of shape (n_samples,), float64, or None
+        Sample weights.
+    """
+
+    features: Any
+    codes: Array
+    weights: Array | None
+
+    def codes_and_weights(self) -> tuple[Array, Array | None]:
+        """Those that were passed to fit."""
+        return self.codes, self.weights
+
+    @cached_property
+    def fingerprint(self) -> Hashable:
+        """Checksums of all bytes."""
+        X = self.features
+        parts = (X.indptr, X.indices, X.data) if sparse.issparse(X) else (X,)
+        return tuple(self.classes.tolist()), X.shape, fingerprint_of(*parts, self.codes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderTrainingSet(TrainingSet):
+    """Rows in a chunk folder, read chunk by chunk when they are needed.
+
+    Attributes
+    ----------
+    folder : ChunkFolder
+        The same as `source`.
+    """
+
+    folder: ChunkFolder
+
+    def codes_and_weights(self) -> tuple[Array, Array | None]:
+        """Read from all chunks."""
+        codes = rows_in_order(self.folder, lambda chunk: chunk.targets)
+        if not self.folder.schema.has_weights:
+            return codes, None
+        return codes, rows_in_order(self.folder, lambda chunk: np.asarray(chunk.weights))
+
+    @cached_property
+    def fingerprint(self) -> Hashable:
+        """Checksums of the chunks, from the manifest."""
+        return tuple(self.classes.tolist()), self.folder.fingerprint()
+
+
+def training_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_tasks: int, seed: int) -> TrainingSet:
+    """Validate the arguments of `fit`.
+
+    Parameters
+    ----------
+    estimator : estimator instance
+        The one to fit; `n_features_in_` and, where there are names, `feature_names_in_` are set.
+    X, y, sample_weight
+        Arguments of `fit`.
+    max_tasks : int
+        Largest number of tasks; with one the chunks lie over the memory of X, with more the rows are shuffled.
+    seed : int
+        Of the shuffle.
+
+    Returns
+    -------
+    training : TrainingSet
+        With at least two classes.
+
+    Raises
+    ------
+    DataError
+        A value of X is NaN or infinite.
+    UsageError
+        Weights or classes cannot be used.
+    ValueError
+        Anything else that scikit-learn refuses.
+    """
+    if is_folder(X):
+        require_no_labels(X, y, sample_weight)
+        return _from_folder(estimator, X)
+    return _from_arrays(estimator, X, y, sample_weight, max_tasks=max_tasks, seed=seed)
+
+
+def _from_arrays(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_tasks: int, seed: int) -> TrainingSet:
+    X, y = validated_samples(estimator, X, y)
+    check_classification_targets(y)
+    classes, codes = np.unique(y, return_inverse=True)
+    codes = codes.reshape(-1).astype(np.int32)
+    weights, metadata = None, None
+    if sample_weight is not None:
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        metadata = {"sample_weight": weights}
+    totals = np.bincount(codes, weights=weights, minlength=len(classes)).astype(np.float64)
+    return ArrayTrainingSet(
+        source=ArraySource(
+            X,
+            codes,
+            weights=weights,
+            num_classes=len(classes),
+            max_tasks=max_tasks,
+            chunk_bytes=estimator.chunk_size,
+            seed=seed,
+        ),
+        classes=classes,
+        class_weights=_checked_class_weights(estimator, classes, totals),
+        hook_arguments={"X": X, "y": y, "metadata": metadata},
+        features=X,
+        codes=codes,
+        weights=weights,
+    )
+
+
+def _from_folder(estimator: Any, folder: ChunkFolder) -> TrainingSet:
+    schema = folder.schema
+    if schema.num_classes == 0:
+        raise UsageError(
+            f"{type(estimator).__name__} needs class labels, but the targets of the chunk folder {folder.path} are "
+            "real values; convert the data without --regression"
+        )
+    classes = np.asarray(folder.classes)
+    estimator.n_features_in_ = schema.num_features
+    estimator.__dict__.pop("feature_names_in_", None)
+    totals = np.ones(len(classes))
+    if schema.has_weights or estimator.class_weight is not None:
+        totals = _class_totals(folder, len(classes))
+    return FolderTrainingSet(
+        source=folder,
+        classes=classes,
+        class_weights=_checked_class_weights(estimator, classes, totals),
+        folder=folder,
+    )
+
+
+def _checked_class_weights(estimator: Any, classes: Array, totals: Array) -> Array | None:
+    """Weight of each class, or None; refuses what leaves fewer than two classes."""
+    name = type(estimator).__name__
+    require_two_classes(name, classes, totals, None)
+    class_weights = class_weight_vector(estimator.class_weight, classes, totals)
+    require_two_classes(name, classes, totals, class_weights)
+    return class_weights
+
+
+def _class_totals(folder: ChunkFolder, num_classes: int) -> Array:
+    """Sum of the sample weights of each class, read chunk by chunk; shape (num_classes,), float64."""
+    totals = np.zeros(num_classes)
+    for chunk in chunks_of(folder):
+        totals += np.bincount(chunk.targets, weights=chunk.weights, minlength=num_classes)
+    return totals

@@ -1,0 +1,215 @@
+"""Logistic regression."""
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from estimators.base import Array, LinearClassifier
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
+    from chicle_elastic.runtime.job import Runtime
+
+
+class ChicleLogisticRegression(LinearClassifier):
+    """Logistic regression with a certified duality gap, on one machine or many.
+
+    It is used like :class:`sklearn.linear_model.LogisticRegression`. For two classes it minimises what that does with
+    ``solver="liblinear"``: the intercept is one more feature of constant value `intercept_scaling`, penalised like the
+    rest. Every difference:
+
+    ======================  ==================================================  ============================
+    what                    ChicleLogisticRegression                            LogisticRegression
+    ======================  ==================================================  ============================
+    more than two classes   one-vs-rest; probabilities are the sigmoids of the  multinomial (softmax)
+                            outputs, divided by their sum
+    intercept               penalised; raise `intercept_scaling` to penalise    penalised with liblinear
+                            it less                                             only
+    ``tol``                 relative duality gap (P - D) / P of the worst       measure of the solver, 1e-4
+                            output, certified before the fit stops; 1e-3
+    ``max_iter``            passes over the data; 1000                          iterations of the solver; 100
+    ``penalty``, ``dual``,  l2, solved in the dual; no parameters               parameters
+    ``solver``, ``l1_ratio``
+    ``warm_start``          keeps the duals, of the same data only              keeps ``coef_``
+    ``random_state``        decides the order of samples; equal seeds and       for some solvers
+                            ``n_threads=1`` give bit-identical models
+    weights of 0            fewer than two classes with samples of weight       no error
+                            above 0 are an error
+    dtype                   float32 and float64 input is used as it is; all     ``coef_`` has the dtype of X
+                            attributes are float64
+    ``n_iter_``             one int                                             ndarray
+    only here               ``n_threads``, ``chunk_size``, ``runtime``, ``logdir``, ``store_duals``,
+                            ``fit(ChunkFolder(path))``, ``save``, ``load``
+    only there              ``sparsify``, ``densify``, other array libraries than NumPy
+    ======================  ==================================================  ============================
+
+    Parameters
+    ----------
+    C : float, default=1.0
+        Factor of the sum of losses, > 0. Smaller values regularise more and converge faster.
+    tol : float, default=1e-3
+        Relative duality gap of every output at which the fit stops: the objective is then at most this share above
+        the best possible one.
+    max_iter : int, default=1000
+        Most iterations; in each every sample is visited once.
+    fit_intercept : bool, default=True
+        Whether there is an intercept.
+    intercept_scaling : float, default=1.0
+        Value of the constant feature; the larger, the less the intercept is penalised.
+    class_weight : dict or "balanced", default=None
+        Factor of C per class label. "balanced" takes n_samples / (n_classes * number of samples of the class), with
+        sample weights in place of counts where there are some.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the order of samples.
+    verbose : int, default=0
+        1 prints a line per certificate, 2 one per iteration.
+    warm_start : bool, default=False
+        Begin with the duals of the last `fit`, if features and labels are the same, byte by byte; other data silently
+        starts afresh. `C` and all weights may change in between. The duals stay out of pickles and copies.
+    n_threads : int, default=None
+        Most threads per task; fewer are used on small data. None takes the cores that this process may use.
+    chunk_size : int, default=None
+        Bytes of a chunk; None chooses. It matters for several tasks only.
+    runtime : Runtime, default=None
+        Where the job runs; None means `chicle_elastic.runtime.in_process.InProcess(num_tasks=1)`.
+    logdir : str or path-like, default=None
+        Folder for TensorBoard; needs ``pip install 'chicle-elastic[tensorboard]'``. Give each fit its own.
+    store_duals : bool, default=False
+        Whether to keep `duals_`.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features), float64
+        Weights of the features; one row for two classes.
+    intercept_ : ndarray of shape (1,) or (n_classes,), float64
+        Intercepts.
+    classes_ : ndarray of shape (n_classes,)
+        Labels, sorted.
+    n_iter_ : int
+        Iterations; all outputs share them.
+    duality_gap_ : float
+        Largest (P - D) / P of the outputs, evaluated in float64 at the returned model.
+    objective_ : ndarray of shape (1,) or (n_classes,), float64
+        Primal objective P of each output: ``0.5 * |w|^2 + C * sum(weight * loss)``, w with the intercept's weight.
+    dual_objective_ : ndarray of shape (1,) or (n_classes,), float64
+        Dual objective D <= P of each output.
+    duals_ : ndarray of shape (n_samples, 1) or (n_samples, n_classes), float64
+        Dual variables alpha >= 0 with ``coef_[k] = sum(duals_[i, k] * y_ik * x_i)``, y_ik = 1 or -1; only with
+        `store_duals`. The rows are those of X.
+    history_ : chicle_elastic.monitoring.records.History
+        A record per iteration; ``pandas.DataFrame(history_.to_dict())``.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X had some.
+
+    See Also
+    --------
+    ChicleSVM : The same with the losses of support vector machines.
+    sklearn.linear_model.LogisticRegression : On small data and one machine it is as good or faster.
+
+    References
+    ----------
+    Yu, Huang and Lin 2011, "Dual coordinate descent methods for logistic regression and maximum entropy models".
+    Ma et al. 2015, "Adding vs. averaging in distributed primal-dual optimization".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from estimators import ChicleLogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = ChicleLogisticRegression(random_state=0).fit(X, y)
+    >>> model.predict_proba(X[:1]).shape
+    (1, 3)
+    """
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        tol: float = 1e-3,
+        max_iter: int = 1000,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+        warm_start: bool = False,
+        n_threads: int | None = None,
+        chunk_size: int | None = None,
+        runtime: "Runtime | None" = None,
+        logdir: str | PathLike[str] | None = None,
+        store_duals: bool = False,
+    ) -> None:
+        self.C = C
+        self.tol = tol
+        self.max_iter = max_iter
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.n_threads = n_threads
+        self.chunk_size = chunk_size
+        self.runtime = runtime
+        self.logdir = logdir
+        self.store_duals = store_duals
+
+    def _loss_name(self) -> str:
+        return "logistic"
+
+    def _advice(self) -> str:
+        return "scale the features (StandardScaler), raise max_iter, or lower C"
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probability of each class.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or ChunkFolder
+            Samples, as in `decision_function`.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_samples, n_classes), float64
+            Columns in the order of `classes_`; rows add up to 1.
+        """
+        return np.exp(self.predict_log_proba(X))
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Logarithm of the probability of each class.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or ChunkFolder
+            Samples, as in `decision_function`.
+
+        Returns
+        -------
+        log_probabilities : ndarray of shape (n_samples, n_classes), float64
+            Exact where the probability itself is too small for a float.
+        """
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return -np.logaddexp(0.0, np.column_stack([scores, -scores]))
+        log_sigmoids = -np.logaddexp(0.0, -scores)
+        log_sums: Array = np.logaddexp.reduce(log_sigmoids, axis=1, keepdims=True)
+        return log_sigmoids - log_sums
+
+    def to_logistic_regression(self) -> "LogisticRegression | OneVsRestClassifier":
+        """The same model as a fitted estimator of scikit-learn, with equal predictions and probabilities.
+
+        Returns
+        -------
+        estimator : LogisticRegression or OneVsRestClassifier
+            A `LogisticRegression` for two classes; for more, where that is multinomial, a `OneVsRestClassifier` of
+            them, without `class_weight`. `tol` and `max_iter` mean something else there and have their defaults.
+        """
+        from estimators.export import to_logistic_regression
+
+        return to_logistic_regression(self)

@@ -1,0 +1,203 @@
+"""Model files: a fitted estimator as one .npz, without pickle.
+
+    header        a JSON string: {"format": "chicle-model", "version": 1, "estimator": name of the class, "chicle":
+                  version of this package, "params": constructor arguments, "values": attributes that are plain numbers,
+                  "object": names of the arrays whose dtype was object, "history": records}
+    other names   the attributes that are arrays
+
+Not in it: `runtime` (an address of somewhere else), callbacks, a `RandomState` instance, the duals of a warm start.
+Readers take older versions and refuse newer ones; `tests/golden/models` holds a file of every version.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import uuid
+import zipfile
+from pathlib import Path
+from typing import Any, BinaryIO, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils.validation import check_is_fitted
+
+from chicle_elastic import __version__
+from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.monitoring.records import History, IterationRecord
+
+Array: TypeAlias = npt.NDArray[Any]
+
+FORMAT = "chicle-model"
+VERSION = 1
+ARRAYS = ("coef_", "intercept_", "classes_", "objective_", "dual_objective_", "feature_names_in_", "duals_")
+REQUIRED_ARRAYS = ARRAYS[:5]
+VALUES = ("n_features_in_", "n_iter_", "duality_gap_")
+PARAMS_LEFT_OUT = ("runtime",)
+
+
+class SaveMixin:
+    """`save` and `load` of linear classifiers."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file, without pickle.
+
+        Parameters
+        ----------
+        path : str or path-like
+            File to write; it appears when it is complete. Runtime, callbacks and a `RandomState` instance are not
+            saved.
+
+        Raises
+        ------
+        UsageError
+            Labels, or keys of `class_weight`, are neither numbers nor strings.
+        """
+        check_is_fitted(self)
+        found = {name: np.asarray(value) for name in ARRAYS if (value := getattr(self, name, None)) is not None}
+        header = {
+            "format": FORMAT,
+            "version": VERSION,
+            "estimator": type(self).__name__,
+            "chicle": __version__,
+            "params": _params_to_json(self.get_params(deep=False)),  # type: ignore[attr-defined]
+            "values": {name: _plain(getattr(self, name)) for name in VALUES},
+            "object": [name for name, array in found.items() if array.dtype == object],
+            "history": [dataclasses.asdict(record) for record in self.history_],  # type: ignore[attr-defined]
+        }
+        arrays = {name: _without_objects(name, array) for name, array in found.items()}
+        _write(Path(path), json.dumps(header), arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a model that `save` wrote.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file.
+
+        Returns
+        -------
+        estimator : object
+            Fitted; its runtime is the default one.
+
+        Raises
+        ------
+        DataError
+            The file is damaged, of a newer version, or no model at all.
+        UsageError
+            The file holds another estimator.
+        """
+        header, arrays = _read(Path(path))
+        if header["estimator"] != cls.__name__:
+            raise UsageError(
+                f"{path} holds a {header['estimator']}, not a {cls.__name__}; use {header['estimator']}.load"
+            )
+        try:
+            estimator = cls(**_params_from_json(header["params"]))
+            for name in VALUES:
+                setattr(estimator, name, header["values"][name])
+            for name, array in arrays.items():
+                setattr(estimator, name, array.astype(object) if name in header["object"] else array)
+            history = History(IterationRecord(**{**it, "events": tuple(it["events"])}) for it in header["history"])
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
+        estimator.history_ = history  # type: ignore[attr-defined]
+        _check_shapes(path, estimator)
+        return estimator
+
+
+def _write(path: Path, header: str, arrays: dict[str, Array]) -> None:
+    """Write under a temporary name beside the file, then rename: nobody sees half a model."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            # No array of objects is left, so that nothing is pickled.
+            np.savez(file, **{"header": np.array(header), **arrays})  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Header and arrays of a model file, the header checked for format and version."""
+    with path.open("rb") as file:
+        try:
+            content = _read_arrays(file)
+            header = json.loads(str(content["header"]))
+        except Exception as error:  # zipfile and NumPy raise a dozen kinds of errors on bytes that are not theirs
+            raise DataError(f"{path} is damaged, or not a model that save() wrote ({error}); save it again") from error
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise DataError(f"{path} is not a model that save() wrote")
+    if header.get("version") not in range(1, VERSION + 1):
+        raise DataError(
+            f"{path} is a model of format version {header.get('version')}; this version of Chicle ({__version__}) "
+            f"reads 1 to {VERSION}: upgrade chicle-elastic"
+        )
+    missing = {*REQUIRED_ARRAYS} - {*content}
+    if missing:
+        raise DataError(f"{path}: the model lacks {', '.join(sorted(missing))}; save it again")
+    return header, {name: content[name] for name in ARRAYS if name in content}
+
+
+def _read_arrays(file: BinaryIO) -> dict[str, Array]:
+    """All arrays of an .npz; checksums first, so that NumPy sees only what was once written."""
+    with zipfile.ZipFile(file) as archive:
+        damaged = archive.testzip()
+        if damaged is not None:
+            raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as content:
+        return {name: content[name] for name in content.files}
+
+
+def _check_shapes(path: Any, estimator: Any) -> None:
+    """Refuse arrays that do not belong together, before a prediction fails on them."""
+    num_classes = len(estimator.classes_)
+    outputs = 1 if num_classes == 2 else num_classes
+    expected = {"coef_": (outputs, estimator.n_features_in_), "intercept_": (outputs,), "classes_": (num_classes,)}
+    for name, shape in expected.items():
+        if getattr(estimator, name).shape != shape or num_classes < 2:
+            raise DataError(
+                f"{path}: {name} has shape {getattr(estimator, name).shape}, but {num_classes} classes and "
+                f"{estimator.n_features_in_} features need {shape}; save the model again"
+            )
+
+
+def _without_objects(name: str, array: Array) -> Array:
+    """The array, strings as a string dtype."""
+    if array.dtype != object:
+        return array
+    if not all(isinstance(value, str) for value in array):
+        kinds = sorted({type(value).__name__ for value in array})
+        raise UsageError(f"{name} holds {', '.join(kinds)}; a model file keeps numbers and strings only")
+    return array.astype(str)
+
+
+def _params_to_json(params: dict[str, Any]) -> dict[str, Any]:
+    """Constructor arguments as JSON values; a dict with keys that need not be strings becomes a list of pairs."""
+    plain = {name: _plain(value) for name, value in params.items() if name not in PARAMS_LEFT_OUT}
+    weights = plain["class_weight"]
+    if isinstance(weights, dict):
+        plain["class_weight"] = [[_plain(label), _plain(weight)] for label, weight in weights.items()]
+        if not all(isinstance(label, str | int | float) for label, _ in plain["class_weight"]):
+            raise UsageError(f"the keys of class_weight={weights!r} must be numbers or strings to be saved")
+    if plain["logdir"] is not None:
+        plain["logdir"] = os.fspath(plain["logdir"])
+    if isinstance(plain["random_state"], np.random.RandomState):
+        plain["random_state"] = None
+    return plain
+
+
+def _params_from_json(params: dict[str, Any]) -> dict[str, Any]:
+    weights = params["class_weight"]
+    return {**params, "class_weight": dict(weights) if isinstance(weights, list) else weights}
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's."""
+    return value.item() if isinstance(value, np.generic) else value

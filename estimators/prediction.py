@@ -1,0 +1,90 @@
+"""Prediction with a fitted linear model."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils.validation import check_is_fitted
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+class PredictionMixin:
+    """Scores, labels and accuracy, of arrays and of chunk folders."""
+
+    classes_: Array
+    coef_: Array
+    intercept_: Array
+
+    def decision_function(self, X: Any) -> Array:
+        """Signed distance of samples to the hyperplanes, times |coef|.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or ChunkFolder
+            Samples. Of a ChunkFolder one chunk is in memory at a time.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,) or (n_samples, n_classes), float64
+            One column per class, for two classes the score of the second one only. The rows of a ChunkFolder come in
+            the order of the data that it was made from.
+        """
+        from estimators import streaming
+
+        check_is_fitted(self)
+        return streaming.by_row(self, X, self._scores)
+
+    def predict(self, X: Any) -> Array:
+        """Class labels of samples.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or ChunkFolder
+            Samples, as in `decision_function`.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,)
+            Of the dtype of `classes_`.
+        """
+        from estimators import streaming
+
+        check_is_fitted(self)
+        return streaming.by_row(self, X, lambda rows: self.classes_[self._codes(rows)])
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Accuracy.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or ChunkFolder
+            Samples. A ChunkFolder brings its labels and weights along.
+        y : array-like of shape (n_samples,)
+            True labels; none for a ChunkFolder.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights; none for a ChunkFolder.
+
+        Returns
+        -------
+        score : float
+            Share of the samples (of their weight) whose label is predicted.
+        """
+        from estimators import streaming
+
+        check_is_fitted(self)
+        if streaming.is_folder(X):
+            streaming.require_no_labels(X, y, sample_weight)
+            return streaming.accuracy(self, X, self._codes)
+        score: float = super().score(X, y, sample_weight)  # type: ignore[misc]  # of ClassifierMixin
+        return score
+
+    def _scores(self, rows: Any) -> Array:
+        """Decision values of dense or CSR rows; shape (n,) for two classes, else (n, n_classes)."""
+        scores: Array = np.asarray(rows @ self.coef_.T) + self.intercept_
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def _codes(self, rows: Any) -> Array:
+        """Positions in `classes_` of the predicted labels."""
+        scores = self._scores(rows)
+        return (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)

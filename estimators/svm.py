@@ -1,0 +1,190 @@
+"""The linear support vector machine."""
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from sklearn.utils._param_validation import StrOptions
+
+from estimators.base import LinearClassifier
+
+if TYPE_CHECKING:
+    from sklearn.svm import LinearSVC
+
+    from chicle_elastic.runtime.job import Runtime
+
+
+class ChicleSVM(LinearClassifier):
+    """Linear support vector machine with a certified duality gap, on one machine or many.
+
+    It is used like :class:`sklearn.svm.LinearSVC`, and minimises the same function: the intercept is one more feature
+    of constant value `intercept_scaling`, penalised like the rest. Every difference:
+
+    ======================  ==================================================  ===========================
+    what                    ChicleSVM                                           LinearSVC
+    ======================  ==================================================  ===========================
+    ``loss``                "hinge" by default                                  "squared_hinge" by default
+    ``tol``                 relative duality gap (P - D) / P of the worst       liblinear's own measure,
+                            output, certified before the fit stops; 1e-3        1e-4
+    ``max_iter``            passes over the data                                liblinear's own iterations
+    ``class_weight``        multiplies C of the samples of a class, also where  with more than two classes
+                            they are the "rest" of another class                only where they are not
+    ``penalty``, ``dual``   l2, solved in the dual; no parameters               parameters
+    ``multi_class``         one-vs-rest; no parameter                           or Crammer and Singer's
+    parameters              keyword only                                        the first two positional
+    ``random_state``        decides the order of samples; equal seeds and       same
+                            ``n_threads=1`` give bit-identical models
+    weights of 0            a class whose samples all weigh 0 keeps its column  liblinear drops the class
+                            and is not predicted; fewer than two classes with
+                            weight are an error
+    dtype                   float32 and float64 input is used as it is,         input becomes float64
+                            CSR indices may be int64; ``coef_`` is float64      and int32
+    ``intercept_``          zeros of shape (n_outputs,) without an intercept    0.0
+    only here               ``warm_start``, ``n_threads``, ``chunk_size``, ``runtime``, ``logdir``,
+                            ``store_duals``, callbacks, ``fit(ChunkFolder(path))``, ``save``, ``load``
+    only there              ``sparsify``, ``densify``
+    ======================  ==================================================  ===========================
+
+    Parameters
+    ----------
+    C : float, default=1.0
+        Factor of the sum of losses, > 0. Smaller values regularise more and converge faster.
+    loss : {"hinge", "squared_hinge"}, default="hinge"
+        Loss of a margin m: max(0, 1 - m) or its square.
+    tol : float, default=1e-3
+        Relative duality gap of every output at which the fit stops: the objective is then at most this share above
+        the best possible one.
+    max_iter : int, default=1000
+        Most iterations; in each every sample is visited once.
+    fit_intercept : bool, default=True
+        Whether there is an intercept.
+    intercept_scaling : float, default=1.0
+        Value of the constant feature; the larger, the less the intercept is penalised.
+    class_weight : dict or "balanced", default=None
+        Factor of C per class label. "balanced" takes n_samples / (n_classes * number of samples of the class), with
+        sample weights in place of counts where there are some.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the order of samples.
+    verbose : int, default=0
+        1 prints a line per certificate, 2 one per iteration.
+    warm_start : bool, default=False
+        Begin with the duals of the last `fit`, if features and labels are the same, byte by byte; other data silently
+        starts afresh. `C`, `loss` and all weights may change in between. The duals stay out of pickles and copies.
+    n_threads : int, default=None
+        Most threads per task; fewer are used on small data. None takes the cores that this process may use.
+    chunk_size : int, default=None
+        Bytes of a chunk; None chooses. It matters for several tasks only.
+    runtime : Runtime, default=None
+        Where the job runs; None means `chicle_elastic.runtime.in_process.InProcess(num_tasks=1)`.
+    logdir : str or path-like, default=None
+        Folder for TensorBoard; needs ``pip install 'chicle-elastic[tensorboard]'``. Give each fit its own.
+    store_duals : bool, default=False
+        Whether to keep `duals_`.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features), float64
+        Weights of the features; one row for two classes.
+    intercept_ : ndarray of shape (1,) or (n_classes,), float64
+        Intercepts.
+    classes_ : ndarray of shape (n_classes,)
+        Labels, sorted.
+    n_iter_ : int
+        Iterations; all outputs share them.
+    duality_gap_ : float
+        Largest (P - D) / P of the outputs, evaluated in float64 at the returned model.
+    objective_ : ndarray of shape (1,) or (n_classes,), float64
+        Primal objective P of each output: ``0.5 * |w|^2 + C * sum(weight * loss)``, w with the intercept's weight.
+    dual_objective_ : ndarray of shape (1,) or (n_classes,), float64
+        Dual objective D <= P of each output.
+    duals_ : ndarray of shape (n_samples, 1) or (n_samples, n_classes), float64
+        Dual variables alpha >= 0 with ``coef_[k] = sum(duals_[i, k] * y_ik * x_i)``, y_ik = 1 or -1; only with
+        `store_duals`. The rows are those of X.
+    history_ : chicle_elastic.monitoring.records.History
+        A record per iteration; ``pandas.DataFrame(history_.to_dict())``.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X had some.
+
+    See Also
+    --------
+    ChicleLogisticRegression : The same with logistic loss and probabilities.
+    sklearn.svm.LinearSVC : On small data and one machine it is as good or faster.
+
+    References
+    ----------
+    Kaufmann et al., "Addressing Algorithmic Bottlenecks in Elastic Machine Learning with Chicle".
+    Ma et al. 2015, "Adding vs. averaging in distributed primal-dual optimization".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from estimators import ChicleSVM
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), ChicleSVM(C=0.01, random_state=0)).fit(X, y)
+    >>> bool(model[-1].duality_gap_ <= 1e-3)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **LinearClassifier._parameter_constraints,
+        "loss": [StrOptions({"hinge", "squared_hinge"})],
+    }
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        loss: Literal["hinge", "squared_hinge"] = "hinge",
+        tol: float = 1e-3,
+        max_iter: int = 1000,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+        warm_start: bool = False,
+        n_threads: int | None = None,
+        chunk_size: int | None = None,
+        runtime: "Runtime | None" = None,
+        logdir: str | PathLike[str] | None = None,
+        store_duals: bool = False,
+    ) -> None:
+        self.C = C
+        self.loss = loss
+        self.tol = tol
+        self.max_iter = max_iter
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.n_threads = n_threads
+        self.chunk_size = chunk_size
+        self.runtime = runtime
+        self.logdir = logdir
+        self.store_duals = store_duals
+
+    def _loss_name(self) -> str:
+        return self.loss
+
+    def _advice(self) -> str:
+        other = ', or use loss="squared_hinge", which converges faster' if self.loss == "hinge" else ""
+        return f"scale the features (StandardScaler), raise max_iter, lower C{other}"
+
+    def to_linear_svc(self) -> "LinearSVC":
+        """The same model as a fitted `LinearSVC`, with equal predictions.
+
+        Returns
+        -------
+        estimator : sklearn.svm.LinearSVC
+            `C`, `loss`, intercept and weights are the same; `tol` and `max_iter` mean something else there and have
+            their defaults.
+        """
+        from estimators.export import to_linear_svc
+
+        return to_linear_svc(self)

@@ -1,0 +1,140 @@
+"""What looks on while a job runs: scikit-learn callbacks, lines on stdout, TensorBoard."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from chicle_elastic.monitoring.records import IterationRecord
+
+Array: TypeAlias = npt.NDArray[Any]
+Listener: TypeAlias = Callable[[IterationRecord], None]
+
+
+class CallbackBridge:
+    """Opens one subcontext of the fit's callback context per iteration.
+
+    Parameters
+    ----------
+    estimator : estimator instance
+        Being fitted, with callbacks.
+    context : sklearn.callback.CallbackContext
+        Of the fit.
+    max_iter : int
+        Iterations at most.
+    tol : float
+        A certified gap up to this ends the job.
+    arguments : dict
+        `X`, `y` and `metadata` for the hooks.
+    attributes : callable
+        Makes the attributes of an estimator that can predict from (model, number of iterations); called only when a
+        callback asks for `fitted_estimator`.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        context: Any,
+        *,
+        max_iter: int,
+        tol: float,
+        arguments: dict[str, Any],
+        attributes: Callable[[Array, int], dict[str, Any]],
+    ) -> None:
+        self._estimator = estimator
+        self._context = context
+        self._max_iter = max_iter
+        self._tol = tol
+        self._arguments = arguments
+        self._attributes = attributes
+        self._iteration: Any = None
+
+    def begin(self, model: Array | None = None, iteration: int = 0) -> None:
+        """Open the subcontext of the next iteration; `model` is what it begins with."""
+        attributes = None if model is None else partial(self._attributes, model, iteration)
+        self._iteration = self._context.subcontext(task_name="iteration")
+        self._iteration.call_on_fit_task_begin(
+            estimator=self._estimator, reconstruction_attributes=attributes, **self._arguments
+        )
+
+    def on_model(self, record: IterationRecord, model: Array) -> bool:
+        """Close the subcontext of an iteration, and open the next one when there will be one.
+
+        Returns
+        -------
+        stop : bool
+            A callback asks to end the fit here.
+        """
+        ended, self._iteration = self._iteration, None
+        stop: bool = ended.call_on_fit_task_end(
+            estimator=self._estimator,
+            reconstruction_attributes=partial(self._attributes, model, record.iteration),
+            **self._arguments,
+        )
+        is_certified = record.figures.get("duality_gap", np.inf) <= self._tol
+        if not (stop or is_certified or record.iteration >= self._max_iter):
+            self.begin(model, record.iteration)
+        return stop
+
+    def close(self) -> None:
+        """Close the subcontext of an iteration that never ended, so that every begin has its end."""
+        if self._iteration is not None:
+            self._iteration.call_on_fit_task_end(estimator=self._estimator)
+            self._iteration = None
+
+
+@contextmanager
+def listener(name: str, *, verbose: int, logdir: Any) -> Iterator[Listener | None]:
+    """What is to be told of each iteration.
+
+    Parameters
+    ----------
+    name : str
+        Name of the estimator, begins every line.
+    verbose : int
+        0 silent, 1 a line per certificate, 2 a line per iteration.
+    logdir : str, path-like or None
+        Folder for TensorBoard.
+
+    Yields
+    ------
+    listener : callable or None
+        Takes an `IterationRecord`; None when nobody wants to know.
+
+    Raises
+    ------
+    MissingExtraError
+        `logdir` is given and tensorboard is not installed.
+    """
+    told: list[Listener] = [partial(_print_line, name, int(verbose))] if verbose else []
+    if logdir is None:
+        yield partial(_tell, told) if told else None
+        return
+    from chicle_elastic.monitoring.tensorboard import TensorBoardWriter
+
+    with TensorBoardWriter(logdir) as writer:
+        yield partial(_tell, [*told, writer.write])
+
+
+def _tell(told: list[Listener], record: IterationRecord) -> None:
+    for tell in told:
+        tell(record)
+
+
+def _print_line(name: str, verbose: int, record: IterationRecord) -> None:
+    line = line_of(record)
+    if verbose >= 2 or "duality_gap" in record.figures:
+        print(f"[{name}] {line}", flush=True)
+
+
+def line_of(record: IterationRecord) -> str:
+    """One iteration in words, e.g. "iteration 12: relative duality gap 8.3e-04, objective 31.73, 0.021 s"."""
+    figures = record.figures
+    if "duality_gap" in figures:
+        what = f"relative duality gap {figures['duality_gap']:.1e}, objective {figures['objective']:.6g}"
+    else:
+        what = f"estimated relative duality gap {figures.get('duality_gap_estimate', np.nan):.1e}"
+    return f"iteration {record.iteration}: {what}, {record.time_s:.3f} s"

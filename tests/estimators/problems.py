@@ -1,0 +1,87 @@
+"""Data sets, and an oracle: objective and duality gap in plain NumPy, from X, y and the duals alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_breast_cancer, load_digits, load_svmlight_file
+from sklearn.preprocessing import scale
+
+SHARED_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
+
+
+def cancer():
+    """Scaled breast_cancer: 569 samples, 30 features, 2 classes."""
+    X, y = load_breast_cancer(return_X_y=True)
+    return scale(X), y
+
+
+def digits():
+    """Scaled digits: 1797 samples, 64 features, 10 classes."""
+    X, y = load_digits(return_X_y=True)
+    return scale(X), y
+
+
+def a9a():
+    """The real a9a: 32561 samples, 123 features, 2 classes, CSR with int64 indices."""
+    path = SHARED_DATA / "a9a" / "a9a.gz"
+    if not path.exists():
+        pytest.skip("the file a9a.gz is not beside the checkout (../shared/data/a9a)")
+    X, y = load_svmlight_file(str(path))
+    return X, y
+
+
+def loss_of(estimator):
+    """Name of the loss of one of our estimators."""
+    return getattr(estimator, "loss", "logistic")
+
+
+def primal(loss, margins, bounds):
+    """Sum of C_i * loss(m_i)."""
+    slack = np.maximum(0.0, 1.0 - margins)
+    values = {"hinge": slack, "squared_hinge": slack**2, "logistic": np.logaddexp(0.0, -margins)}
+    return float(bounds @ values[loss])
+
+
+def dual(loss, alpha, bounds):
+    """Sum of the conjugates, -C_i * loss*(-alpha_i / C_i); all C_i > 0."""
+    if loss == "hinge":
+        return float(alpha.sum())
+    if loss == "squared_hinge":
+        return float((alpha - alpha**2 / (4.0 * bounds)).sum())
+    share = alpha / bounds
+    entropy = sum(-s[s > 0] @ (np.log(s[s > 0]) * bounds[s > 0]) for s in (share, 1.0 - share))
+    return float(entropy)
+
+
+def objectives(loss, X, y, classes, coef, intercept, bounds, intercept_scaling=1.0):
+    """Primal objective of each output of any linear classifier, shape (outputs,)."""
+    X = X.toarray() if sparse.issparse(X) else np.asarray(X, dtype=np.float64)
+    found = []
+    for k, label in enumerate(classes[1:] if len(classes) == 2 else classes):
+        signs = np.where(y == label, 1.0, -1.0)
+        margins = signs * (X @ coef[k] + intercept[k])
+        squared_norm = coef[k] @ coef[k] + (intercept[k] / intercept_scaling) ** 2
+        found.append(0.5 * squared_norm + primal(loss, margins, bounds))
+    return np.array(found)
+
+
+def recomputed_gaps(estimator, X, y, weights=None):
+    """(P - D) / P of each output, with w computed anew from the duals, shape (outputs,)."""
+    X = X.toarray() if sparse.issparse(X) else np.asarray(X, dtype=np.float64)
+    scaling = estimator.intercept_scaling if estimator.fit_intercept else 0.0
+    X = np.column_stack([X, np.full(len(X), scaling)])
+    bounds = estimator.C * (np.ones(len(X)) if weights is None else weights)
+    loss, classes, gaps = loss_of(estimator), estimator.classes_, []
+    for k, label in enumerate(classes[1:] if len(classes) == 2 else classes):
+        signs = np.where(y == label, 1.0, -1.0)
+        alpha = estimator.duals_[:, k]
+        assert alpha.min() >= 0
+        assert loss == "squared_hinge" or np.all(alpha <= bounds * (1 + 1e-12))
+        w = X.T @ (alpha * signs)
+        np.testing.assert_allclose(estimator.coef_[k], w[:-1], atol=1e-9 * np.abs(w).max())
+        half_norm = 0.5 * w @ w
+        P = half_norm + primal(loss, signs * (X @ w), bounds)
+        gaps.append((P - (dual(loss, alpha, bounds) - half_norm)) / P)
+    return np.array(gaps)

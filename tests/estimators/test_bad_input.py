@@ -1,0 +1,157 @@
+"""Input that cannot be used: the message says what, where, and what to do."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+
+from chicle_elastic.errors import ChicleError, MissingExtraError
+from estimators import ChicleLogisticRegression, ChicleSVM
+from tests.estimators import problems
+
+both = pytest.mark.parametrize("estimator_class", [ChicleSVM, ChicleLogisticRegression])
+
+
+def spoiled(value, *places):
+    """cancer with `value` at some (row, column)."""
+    X, y = problems.cancer()
+    for row, column in places:
+        X[row, column] = value
+    return X, y
+
+
+@both
+@pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix, np.float32, pd.DataFrame])
+def test_a_value_that_is_not_finite_is_named_by_column_and_row(estimator_class, value, word, form):
+    """In fit and in predict, dense and sparse."""
+    X, y = spoiled(value, (17, 4))
+    message = f"Input X of {estimator_class.__name__} contains {word} in column 4, row 17; drop .* or fill"
+    with pytest.raises(ValueError, match=message) as caught:
+        estimator_class().fit(form(X), y)
+    assert isinstance(caught.value, ChicleError)
+    model = estimator_class().fit(form(problems.cancer()[0]), y)
+    with pytest.raises(ValueError, match=message):
+        model.predict(form(X))
+
+
+def test_the_name_of_the_column_and_the_number_of_bad_values_are_told():
+    """One value is shown, the others are counted."""
+    X, y = spoiled(np.nan, (9, 2), (9, 5), (11, 2))
+    frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(30)])
+    with pytest.raises(ValueError, match=r"NaN in column 2 \('f2'\), row 9 and 2 more such values in 2 column"):
+        ChicleSVM().fit(frame, y)
+
+
+def test_values_whose_sum_overflows_are_fine():
+    """Finite is finite; the certificate does not suffer."""
+    X, y = problems.cancer()
+    X[:, 0] = np.where(y == 1, 1e150, -1e150)
+    with np.errstate(all="ignore"):
+        assert ChicleSVM().fit(X, y).n_iter_ >= 1
+
+
+@both
+def test_one_class_is_refused_by_name(estimator_class):
+    """In the words of scikit-learn, with the class."""
+    X, _ = problems.cancer()
+    with pytest.raises(ValueError, match=f"{estimator_class.__name__} needs samples of at least 2 classes.*: 'a'"):
+        estimator_class().fit(X, ["a"] * len(X))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda X, y: (X[:0], y[:0]), "0 sample"),
+        (lambda X, y: (X[:, :0], y), "0 feature"),
+        (lambda X, y: (X, y[:-1]), "inconsistent numbers of samples"),
+        (lambda X, y: (X[0], y), "Expected 2D array, got 1D array"),
+        (lambda X, y: (X[np.newaxis], y), "Found array with dim 3"),
+        (lambda X, y: (X, np.column_stack([y, y])), "should be a 1d array"),
+        (lambda X, y: (X, np.where(y == 1, np.nan, 0.0)), "Input y contains NaN"),
+        (lambda X, y: (X, y + 0.5), "Unknown label type"),
+        (lambda X, y: (X, None), "requires y to be passed, but the target y is None"),
+        (lambda X, y: (X + 1j, y), "Complex data not supported"),
+        (lambda X, y: ([["a", "b"]] * len(y), y), "could not convert string to float"),
+        (lambda X, y: ("X.npy", y), "could not convert string to float: 'X.npy'"),
+    ],
+)
+def test_data_of_a_wrong_shape_or_type_is_refused(change, message):
+    """By scikit-learn's own validation, whose messages people know."""
+    with pytest.raises(ValueError, match=message):
+        ChicleSVM().fit(*change(*problems.cancer()))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("C", 0.0),
+        ("C", -1.0),
+        ("C", "1"),
+        ("C", np.nan),
+        ("loss", "squared"),
+        ("tol", -1e-3),
+        ("max_iter", 0),
+        ("max_iter", 1.5),
+        ("fit_intercept", "yes"),
+        ("intercept_scaling", 0.0),
+        ("class_weight", "heavy"),
+        ("random_state", "seed"),
+        ("verbose", -1),
+        ("warm_start", None),
+        ("n_threads", 0),
+        ("chunk_size", -8),
+        ("runtime", "local"),
+        ("logdir", 3),
+        ("store_duals", 2),
+    ],
+)
+def test_a_parameter_that_cannot_be_used_is_named(name, value):
+    """The way of scikit-learn: at fit, with the values that are allowed."""
+    with pytest.raises(ValueError, match=f"The '{name}' parameter of ChicleSVM must be"):
+        ChicleSVM(**{name: value}).fit(*problems.cancer())
+
+
+def test_logistic_regression_has_no_loss_to_choose():
+    """The loss is its name."""
+    with pytest.raises(TypeError, match="loss"):
+        ChicleLogisticRegression(loss="hinge")
+
+
+@pytest.mark.parametrize("method", ["predict", "decision_function", "score", "save", "to_linear_svc"])
+def test_nothing_works_before_fit(method, tmp_path):
+    """NotFittedError, as everywhere in scikit-learn."""
+    X, y = problems.cancer()
+    arguments = {"score": (X, y), "save": (tmp_path / "model.npz",), "to_linear_svc": ()}.get(method, (X,))
+    with pytest.raises(NotFittedError):
+        getattr(ChicleSVM(), method)(*arguments)
+
+
+def test_another_number_of_features_is_refused():
+    """In predict, with both numbers."""
+    X, y = problems.cancer()
+    with pytest.raises(ValueError, match="X has 29 features, but ChicleSVM is expecting 30 features"):
+        ChicleSVM().fit(X, y).predict(X[:, 1:])
+
+
+def test_a_fit_that_has_not_converged_says_what_to_do():
+    """Gap, tol, and the four ways out; the warning points at the caller of fit."""
+    X, y = problems.cancer()
+    with pytest.warns(ConvergenceWarning, match=r"after max_iter=3 .* gap is \d\.\de-0\d, above tol=0\.001") as caught:
+        model = ChicleSVM(C=10.0, max_iter=3).fit(X, y)
+    text = str(caught[0].message)
+    assert all(advice in text for advice in ("scale the features", "raise max_iter", "lower C", "squared_hinge"))
+    assert caught[0].filename == __file__
+    assert model.n_iter_ == 3
+    assert model.duality_gap_ > model.tol
+    with pytest.warns(ConvergenceWarning) as caught:
+        ChicleSVM(C=10.0, max_iter=3, loss="squared_hinge").fit(X, y)
+    assert "squared_hinge" not in str(caught[0].message)
+
+
+def test_logdir_without_tensorboard_names_the_extra(tmp_path, monkeypatch):
+    """Before anything is trained."""
+    monkeypatch.setitem(__import__("sys").modules, "tensorboard.compat.proto.event_pb2", None)
+    with pytest.raises(MissingExtraError, match=r"chicle-elastic\[tensorboard\]"):
+        ChicleSVM(logdir=tmp_path).fit(*problems.cancer())

@@ -1,0 +1,102 @@
+"""Our estimators among the tools of scikit-learn."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import BaggingClassifier, VotingClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_selection import SelectFromModel
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import get_tags
+
+from chicle_elastic.runtime.in_process import InProcess
+from estimators import ChicleLogisticRegression, ChicleSVM
+from tests.estimators import problems
+
+both = pytest.mark.parametrize("estimator_class", [ChicleSVM, ChicleLogisticRegression])
+
+
+@both
+def test_a_grid_search_with_two_workers_over_pipelines(estimator_class):
+    """Parameters of the runtime's value among the grid; the best model predicts."""
+    X, y = problems.cancer()
+    pipeline = make_pipeline(StandardScaler(), estimator_class(random_state=0))
+    name = estimator_class.__name__.lower()
+    grid = {f"{name}__C": [0.01, 0.1], f"{name}__runtime": [None, InProcess(num_tasks=2)]}
+    search = GridSearchCV(pipeline, grid, cv=3, n_jobs=2).fit(X, y)
+    serial = GridSearchCV(pipeline, grid, cv=3).fit(X, y)
+    assert search.best_score_ > 0.96
+    np.testing.assert_allclose(search.cv_results_["mean_test_score"], serial.cv_results_["mean_test_score"], atol=0.01)
+    assert search.predict(X).shape == y.shape
+
+
+@both
+def test_cross_validation_with_sample_weights(estimator_class):
+    """Metadata reaches fit."""
+    X, y = problems.digits()
+    scores = cross_val_score(estimator_class(C=0.01), X, y, cv=3, params={"sample_weight": np.ones(len(y))})
+    assert scores.min() > 0.85
+
+
+def test_text_is_trained_on_sparse():
+    """The vectoriser gives CSR with float64 and int32 or int64 indices, and so it stays."""
+    texts = ["a good film", "good and fine", "a bad film", "bad and poor"] * 5
+    model = make_pipeline(TfidfVectorizer(), ChicleLogisticRegression(C=10.0)).fit(texts, [1, 1, 0, 0] * 5)
+    assert model.predict(["a fine film", "poor film"]).tolist() == [1, 0]
+
+
+def test_data_frames_go_through_a_pipeline_with_names():
+    """set_output and get_feature_names_out."""
+    X, y = problems.cancer()
+    frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(30)])
+    model = make_pipeline(StandardScaler(), ChicleSVM(C=0.01)).set_output(transform="pandas").fit(frame, y)
+    assert model[-1].feature_names_in_.tolist() == list(frame.columns)
+
+
+def test_meta_estimators_accept_ours():
+    """Those that read scores, probabilities, coefficients or weights."""
+    X, y = problems.cancer()
+    svm, logistic = ChicleSVM(C=0.01), ChicleLogisticRegression(C=0.1)
+    assert CalibratedClassifierCV(svm, cv=2).fit(X, y).predict_proba(X).shape == (569, 2)
+    assert VotingClassifier([("a", logistic), ("b", clone(logistic))], voting="soft").fit(X, y).score(X, y) > 0.96
+    assert BaggingClassifier(svm, n_estimators=2, random_state=0).fit(X, y).score(X, y) > 0.96
+    assert 0 < SelectFromModel(svm).fit(X, y).transform(X).shape[1] < 30
+    assert MultiOutputClassifier(svm).fit(X, np.column_stack([y, 1 - y])).predict(X).shape == (569, 2)
+
+
+@both
+def test_clone_keeps_every_parameter(estimator_class):
+    """Runtimes are values: they are equal after a clone, and after a deep copy of the parameters."""
+    runtime = InProcess(num_tasks=3, changes=((2, 4),))
+    estimator = estimator_class(C=2, runtime=runtime, class_weight={0: 2.0}, n_threads=1)
+    assert clone(estimator).get_params() == estimator.get_params()
+    assert "InProcess(num_tasks=3" in repr(estimator)
+
+
+@both
+def test_tags_say_what_is_supported(estimator_class):
+    """Sparse input, several classes, labels required."""
+    tags = get_tags(estimator_class())
+    assert tags.input_tags.sparse
+    assert tags.classifier_tags.multi_class
+    assert tags.target_tags.required
+    assert not tags.input_tags.allow_nan
+
+
+@both
+def test_the_parameters_are_the_documented_ones(estimator_class):
+    """Every parameter and every fitted attribute has its paragraph in the docstring, every paragraph its parameter."""
+    documented = estimator_class.__doc__.split("Parameters\n    ----------")[1].split("See Also")[0]
+    parameters, attributes = documented.split("Attributes\n    ----------")
+    names = [line.split(" : ")[0].strip() for line in parameters.splitlines() if line[:5].strip() and " : " in line]
+    assert sorted(names) == sorted(estimator_class().get_params())
+    X, y = problems.cancer()
+    model = estimator_class(store_duals=True).fit(pd.DataFrame(X).add_prefix("f"), y)
+    fitted = {name for name in vars(model) if name.endswith("_") and not name.startswith("_")}
+    described = {line.split(" : ")[0].strip() for line in attributes.splitlines() if line[:5].strip() and " : " in line}
+    assert fitted == described

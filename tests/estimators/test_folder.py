@@ -1,0 +1,171 @@
+"""Chunk folders in place of X and y: the same models and predictions as from arrays, one chunk at a time."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from chicle_elastic.chunks.folder import ChunkFolder
+from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
+from chicle_elastic.chunks.views import CsrRows
+from chicle_elastic.errors import ChunkCorruptError, DataError, UsageError
+from chicle_elastic.runtime.in_process import InProcess
+from estimators import ChicleLogisticRegression, ChicleSVM
+from tests.estimators import problems
+
+
+def rows_of(X):
+    """Rows as the writer takes them."""
+    return CsrRows(X.indptr, X.indices, X.data, X.shape[1]) if sparse.issparse(X) else X
+
+
+def write(path, X, y, *, classes=(), weights=None, blocks=3):
+    """A chunk folder of X and class codes y, in small chunks; rows are shuffled by the writer."""
+    kind = "csr" if sparse.issparse(X) else "dense"
+    with ChunkFolderWriter(
+        path, kind=kind, dtype=str(X.dtype), num_features=X.shape[1], has_weights=weights is not None, chunk_bytes=9_000
+    ) as writer:
+        for rows in np.array_split(np.arange(X.shape[0]), blocks):
+            part = None if weights is None else weights[rows]
+            writer.add(rows_of(X[rows]), y[rows].astype(np.float64), part)
+        return writer.finish(classes=classes)
+
+
+def digits_folder(path, form=np.asarray, **kwargs):
+    """Digits as a folder, and as arrays."""
+    X, y = problems.digits()
+    X = form(X.astype(np.float32))
+    return write(path, X, y, classes=tuple(range(10)), **kwargs), X, y
+
+
+@pytest.mark.parametrize("estimator_class", [ChicleSVM, ChicleLogisticRegression])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_a_folder_and_its_arrays_give_the_same_model(estimator_class, form, tmp_path):
+    """The same optimum within tol, duals in the order of the original rows, and a true certificate."""
+    folder, X, y = digits_folder(tmp_path / "digits", form)
+    params = {"C": 0.01, "tol": 1e-5, "store_duals": True, "max_iter": 5000}
+    model = estimator_class(**params).fit(folder)
+    expected = estimator_class(**params).fit(X, y)
+    np.testing.assert_allclose(model.objective_, expected.objective_, rtol=1e-5)
+    assert problems.recomputed_gaps(model, X, y).max() <= 1e-5
+    assert model.n_features_in_ == 64
+    assert model.classes_.tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_predictions_come_in_the_order_of_the_original_rows(form, tmp_path):
+    """Although the rows of the folder are shuffled."""
+    folder, X, y = digits_folder(tmp_path / "digits", form)
+    assert not np.array_equal(np.concatenate([chunk.row_ids for chunk in folder]), np.arange(len(y)))
+    model = ChicleLogisticRegression(C=0.01).fit(X, y)
+    np.testing.assert_array_equal(model.predict(folder), model.predict(X))
+    np.testing.assert_allclose(model.decision_function(folder), model.decision_function(X), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.predict_proba(folder), model.predict_proba(X), rtol=1e-5, atol=1e-6)
+    assert model.score(folder) == pytest.approx(model.score(X, y), rel=1e-12)
+
+
+def test_weights_of_the_folder_count_in_fit_and_score(tmp_path):
+    """As sample_weight does for arrays; balanced classes too."""
+    weights = np.random.default_rng(0).uniform(0.1, 2.0, size=1797)
+    folder, X, y = digits_folder(tmp_path / "digits", weights=weights)
+    for class_weight in (None, "balanced", {3: 4.0}):
+        params = {"C": 0.01, "tol": 1e-5, "class_weight": class_weight, "max_iter": 5000}
+        model = ChicleSVM(loss="squared_hinge", **params).fit(folder)
+        expected = ChicleSVM(loss="squared_hinge", **params).fit(X, y, weights)
+        np.testing.assert_allclose(model.objective_, expected.objective_, rtol=1e-5)
+    assert model.score(folder) == pytest.approx(model.score(X, y, weights), rel=1e-9)
+
+
+def test_text_labels_are_predicted_and_scored(tmp_path):
+    """The classes of the manifest become classes_."""
+    X, y = problems.cancer()
+    folder = write(tmp_path / "cancer", X, y, classes=("benign", "malign"))
+    model = ChicleSVM(C=0.01).fit(folder)
+    assert model.classes_.tolist() == ["benign", "malign"]
+    assert set(model.predict(X)) == {"benign", "malign"}
+    assert model.score(folder) > 0.97
+    assert model.score(folder) == model.score(X, np.array(["benign", "malign"])[y])
+
+
+def test_scores_compare_labels_and_not_their_codes(tmp_path):
+    """A folder with a subset of the classes, coded otherwise; or with none of them."""
+    X, y = problems.digits()
+    model = ChicleSVM(C=0.01).fit(X, y)
+    chosen = np.isin(y, [4, 7])
+    part = write(tmp_path / "part", X[chosen], (y[chosen] == 7).astype(int), classes=(4, 7))
+    assert model.score(part) == pytest.approx(model.score(X[chosen], y[chosen]), rel=1e-12)
+    other = write(tmp_path / "other", X[chosen], (y[chosen] == 7).astype(int), classes=("four", "seven"))
+    with pytest.raises(DataError, match=r"has the classes \['four', 'seven'\].* none in common"):
+        model.score(other)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_several_tasks_and_a_warm_start_work_on_a_folder(loss, tmp_path):
+    """The duals find their rows, and another folder starts afresh."""
+    folder, X, y = digits_folder(tmp_path / "digits")
+    runtime = InProcess(num_tasks=3, changes=((2, 5),))
+    model = ChicleSVM(C=0.01, loss=loss, warm_start=True, store_duals=True, runtime=runtime, max_iter=5000).fit(folder)
+    cold = model.n_iter_
+    assert problems.recomputed_gaps(model, X, y).max() <= 1e-3
+    assert model.set_params(C=0.011).fit(ChunkFolder(folder.path)).n_iter_ < cold / 2
+    other = write(tmp_path / "other", X[:1000], y[:1000], classes=tuple(range(10)))
+    assert model.fit(other).duals_.shape == (1000, 10)
+
+
+def test_labels_beside_a_folder_are_refused(tmp_path):
+    """It has its own."""
+    folder, X, y = digits_folder(tmp_path / "digits")
+    with pytest.raises(UsageError, match="holds labels and weights of its samples; leave y out"):
+        ChicleSVM().fit(folder, y)
+    with pytest.raises(UsageError, match="leave sample_weight out"):
+        ChicleSVM().fit(folder, sample_weight=np.ones(len(y)))
+    model = ChicleSVM(C=0.01).fit(X, y)
+    with pytest.raises(UsageError, match="leave y out"):
+        model.score(folder, y)
+
+
+@pytest.mark.parametrize("method", ["predict", "decision_function", "score"])
+def test_another_number_of_features_is_refused(method, tmp_path):
+    """With both numbers, the folder and what to do."""
+    folder, X, y = digits_folder(tmp_path / "digits")
+    model = ChicleSVM(C=0.01).fit(X[:, :60], y)
+    with pytest.raises(DataError, match=r"digits has 64 features, but ChicleSVM was fitted with 60; convert"):
+        getattr(model, method)(folder)
+
+
+def test_real_valued_targets_are_refused(tmp_path):
+    """A classifier needs classes."""
+    X, y = problems.cancer()
+    folder = write(tmp_path / "real", X, y + 0.5)
+    with pytest.raises(UsageError, match=r"needs class labels, but .* folder .*real are real values; convert"):
+        ChicleSVM().fit(folder)
+
+
+def test_one_class_is_refused(tmp_path):
+    """Also where it is the weights that leave only one."""
+    X, y = problems.cancer()
+    folder = write(tmp_path / "one", X, np.zeros(len(y)), classes=("a",))
+    with pytest.raises(ValueError, match="only one class: 'a'"):
+        ChicleSVM().fit(folder)
+    folder = write(tmp_path / "weightless", X, y, classes=("a", "b"), weights=(y == 1).astype(float))
+    with pytest.raises(ValueError, match=r"only \['b'\] have samples of a weight above 0"):
+        ChicleSVM().fit(folder)
+
+
+def test_a_damaged_chunk_is_named_in_fit_and_in_predict(tmp_path):
+    """By its checksum; nothing is trained on bytes that changed."""
+    folder, X, y = digits_folder(tmp_path / "digits")
+    model = ChicleSVM(C=0.01).fit(X, y)
+    path = folder.file(2)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    for use in (ChicleSVM().fit, model.predict):
+        with pytest.raises(ChunkCorruptError, match=path.name):
+            use(ChunkFolder(folder.path))
+
+
+def test_a_path_is_not_taken_for_a_folder(tmp_path):
+    """It gets scikit-learn's own error: what is not a ChunkFolder is an array."""
+    folder, _, y = digits_folder(tmp_path / "digits")
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        ChicleSVM().fit(str(folder.path), y)

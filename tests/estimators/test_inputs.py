@@ -1,0 +1,203 @@
+"""Every kind of input that scikit-learn's users have: the same model, the user's memory untouched and not copied."""
+
+from itertools import pairwise
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from estimators import ChicleLogisticRegression, ChicleSVM
+from estimators.inputs import training_set
+from tests.estimators import problems
+
+
+def rounded_cancer():
+    """Values that float32 and integers hold too, some of them 0."""
+    X, y = problems.cancer()
+    return np.round(4 * X), y
+
+
+def with_int64_indices(X):
+    """CSR as load_svmlight_file returns it."""
+    X = sparse.csr_matrix(X)
+    return sparse.csr_matrix((X.data, X.indices.astype(np.int64), X.indptr.astype(np.int64)), shape=X.shape)
+
+
+def unsorted_with_duplicates(X):
+    """CSR with descending indices, and each value in two halves."""
+    X = sparse.csr_matrix(X)
+    indptr, indices, data = 2 * X.indptr, np.repeat(X.indices, 2), np.repeat(X.data, 2) / 2
+    for begin, end in pairwise(indptr):
+        indices[begin:end], data[begin:end] = indices[begin:end][::-1].copy(), data[begin:end][::-1].copy()
+    return sparse.csr_matrix((data, indices, indptr), shape=X.shape)
+
+
+def unaligned(X):
+    """Bytes that begin at an odd address."""
+    memory = bytearray(1) + bytearray(X.tobytes())
+    return np.frombuffer(memory, dtype=X.dtype, offset=1).reshape(X.shape)
+
+
+def read_only(X):
+    """A matrix that raises when it is written."""
+    X = X.copy()
+    X.flags.writeable = False
+    return X
+
+
+FORMS = {
+    "list": lambda X: X.tolist(),
+    "float32": lambda X: X.astype(np.float32),
+    "int": lambda X: X.astype(np.int16),
+    "object": lambda X: X.astype(object),
+    "big-endian": lambda X: X.astype(">f8"),
+    "Fortran order": np.asfortranarray,
+    "every second row": lambda X: np.repeat(X, 2, axis=0)[::2],
+    "unaligned": unaligned,
+    "read-only": read_only,
+    "pandas": pd.DataFrame,
+    "csr matrix": sparse.csr_matrix,
+    "csr array": sparse.csr_array,
+    "csr float32": lambda X: sparse.csr_matrix(X.astype(np.float32)),
+    "csr int64": with_int64_indices,
+    "csr unsorted": unsorted_with_duplicates,
+    "csc": sparse.csc_matrix,
+    "coo": sparse.coo_array,
+    "lil": sparse.lil_matrix,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_the_same_data_gives_the_same_model(form):
+    """To the precision of sums in another order; predictions in that form too."""
+    X, y = rounded_cancer()
+    expected = ChicleSVM(C=0.01, random_state=0).fit(X, y)
+    rows = FORMS[form](X)
+    model = ChicleSVM(C=0.01, random_state=0).fit(rows, y)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(model.decision_function(rows), expected.decision_function(X), rtol=1e-5, atol=1e-7)
+    assert model.coef_.dtype == np.float64
+    assert model.decision_function(rows).dtype == np.float64
+
+
+def test_an_unsorted_matrix_of_the_user_stays_unsorted():
+    """Sorting and summing happen in a copy."""
+    X, y = rounded_cancer()
+    rows = unsorted_with_duplicates(X)
+    before = [array.copy() for array in (rows.indptr, rows.indices, rows.data)]
+    ChicleSVM(C=0.01).fit(rows, y)
+    for array, copy in zip((rows.indptr, rows.indices, rows.data), before, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["dense", "csr int32", "csr int64"])
+def test_rows_are_not_copied(dtype, kind):
+    """With one task the chunks lie over the memory of the caller."""
+    X, y = rounded_cancer()
+    X = X.astype(dtype)
+    if kind != "dense":
+        X = with_int64_indices(X) if kind == "csr int64" else sparse.csr_matrix(X)
+    estimator = ChicleSVM()
+    source = training_set(estimator, X, y, None, max_tasks=1, seed=0).source
+    state = estimator._trainer(training_set(estimator, X, y, None, max_tasks=1, seed=0)).state(source.schema)
+    infos = source.infos(state)
+    assert sum(info.num_rows for info in infos) == len(y)
+    for info in infos:
+        rows = source.load(info.id, state).rows
+        values, memory = (rows, X) if kind == "dense" else (rows.values, X.data)
+        assert np.shares_memory(values, memory)
+        assert kind == "dense" or np.shares_memory(rows.indices, X.indices)
+
+
+def test_a_memory_map_of_joblib_is_trained_on_in_place(tmp_path):
+    """As a worker of GridSearchCV gets it: read-only."""
+    X, y = rounded_cancer()
+    joblib.dump(X, tmp_path / "X.joblib")
+    mapped = joblib.load(tmp_path / "X.joblib", mmap_mode="r")
+    assert not mapped.flags.writeable
+    model = ChicleSVM(C=0.01, random_state=0).fit(mapped, y)
+    np.testing.assert_array_equal(model.coef_, ChicleSVM(C=0.01, random_state=0).fit(X, y).coef_)
+
+
+@pytest.mark.parametrize("container", [np.array, list, pd.Series], ids=["array", "list", "Series"])
+@pytest.mark.parametrize(
+    "labels", [["no", "yes"], [False, True], [-1, 1], [-3.0, 5.0], [-(10**12), 10**12], ["a longer one", "ü"]], ids=str
+)
+def test_labels_come_back_as_they_were(labels, container):
+    """Strings, bools, negative and large numbers, in every container; the second in order is the positive one."""
+    check_labels(labels, container)
+
+
+@pytest.mark.parametrize("labels", [["no", "yes"], ["a longer one", "ü"]], ids=str)
+def test_strings_may_be_objects(labels):
+    """As pandas and CSV readers give them."""
+    check_labels(labels, lambda y: np.array(y, dtype=object))
+
+
+def check_labels(labels, container):
+    """Fit cancer with other labels."""
+    X, y = rounded_cancer()
+    named = [labels[code] for code in y]
+    model = ChicleSVM(C=0.01).fit(X, container(named))
+    assert model.classes_.tolist() == labels
+    predicted = model.predict(X)
+    assert set(predicted.tolist()) == set(labels)
+    assert np.mean([a == b for a, b in zip(predicted.tolist(), named, strict=True)]) > 0.95
+    np.testing.assert_array_equal(model.decision_function(X) > 0, predicted == labels[1])
+
+
+def test_one_feature_is_enough():
+    """A threshold on a line."""
+    X = np.linspace(-1, 1, 40)[:, np.newaxis]
+    y = (X[:, 0] > 0.25).astype(int)
+    model = ChicleSVM(C=1000.0, max_iter=20_000).fit(X, y)
+    assert model.score(X, y) == 1.0
+    assert 0.2 < -model.intercept_[0] / model.coef_[0, 0] < 0.3
+
+
+@pytest.mark.parametrize("estimator_class", [ChicleSVM, ChicleLogisticRegression])
+@pytest.mark.parametrize("num_classes", [2, 3, 7])
+def test_one_sample_per_class_is_enough(estimator_class, num_classes):
+    """Corners of a simplex."""
+    X = np.eye(num_classes)
+    model = estimator_class().fit(X, np.arange(num_classes))
+    np.testing.assert_array_equal(model.predict(X), np.arange(num_classes))
+
+
+def test_rows_of_zeros_and_empty_sparse_rows_are_samples_too():
+    """Without an intercept they cannot move w, but they count in the objective."""
+    X, y = rounded_cancer()
+    X = np.vstack([X, np.zeros((5, X.shape[1]))])
+    y = np.append(y, [0, 1, 0, 1, 1])
+    for rows in (X, sparse.csr_matrix(X)):
+        model = ChicleSVM(C=0.01, tol=1e-5, fit_intercept=False, store_duals=True).fit(rows, y)
+        assert problems.recomputed_gaps(model, rows, y)[0] <= 1e-5
+        assert not model.intercept_.any()
+
+
+@pytest.mark.parametrize("scaling", [0.1, 10.0])
+def test_intercept_scaling_is_that_of_linear_svc(scaling):
+    """The larger, the less the intercept is held back."""
+    from sklearn.svm import LinearSVC
+
+    X, y = problems.cancer()
+    params = {"C": 0.1, "loss": "squared_hinge", "intercept_scaling": scaling}
+    ours = ChicleSVM(tol=1e-9, **params).fit(X + 1.0, y)
+    peer = LinearSVC(dual=False, tol=1e-10, **params).fit(X + 1.0, y)
+    np.testing.assert_allclose(ours.intercept_, peer.intercept_, rtol=1e-3)
+    np.testing.assert_allclose(ours.coef_, peer.coef_, atol=1e-4)
+
+
+def test_names_of_features_are_kept_and_compared():
+    """feature_names_in_, and scikit-learn's error when they are in another order."""
+    X, y = rounded_cancer()
+    frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(30)])
+    model = ChicleSVM(C=0.01).fit(frame, y)
+    assert model.feature_names_in_.tolist() == list(frame.columns)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame[frame.columns[::-1]])
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        model.predict(X)

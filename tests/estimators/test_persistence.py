@@ -1,0 +1,249 @@
+"""Models on disk without pickle, in pickles, and as estimators of scikit-learn."""
+
+import copy
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.runtime.in_process import InProcess
+from estimators import ChicleLogisticRegression, ChicleSVM
+from tests.estimators import problems
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "models"
+
+
+def labelled(labels, num_classes):
+    """Digits of the first classes, with other labels."""
+    X, y = problems.digits()
+    chosen = y < num_classes
+    return X[chosen], np.array(labels)[y[chosen]]
+
+
+LABELS = {
+    "int64": ([3, 5, 7], 3),
+    "uint8": (np.array([3, 5, 7], dtype=np.uint8), 3),
+    "float": ([-1.0, 1.0], 2),
+    "bool": ([False, True], 2),
+    "str": (["eins", "zwei", "drüber"], 3),
+    "object": (np.array(["a", "bcd"], dtype=object), 2),
+}
+
+
+@pytest.mark.parametrize("estimator_class", [ChicleSVM, ChicleLogisticRegression])
+@pytest.mark.parametrize("kind", LABELS)
+def test_a_loaded_model_is_the_saved_one(estimator_class, kind, tmp_path):
+    """Predictions, labels with their dtype, parameters, attributes and history."""
+    X, y = labelled(*LABELS[kind])
+    frame = pd.DataFrame(X, columns=[f"pixel {i}" for i in range(64)])
+    weights = dict.fromkeys(np.unique(y), 1.5)
+    model = estimator_class(C=0.02, class_weight=weights, random_state=np.int64(3), store_duals=True, logdir=None)
+    model.fit(frame, y).save(tmp_path / "model")
+    loaded = estimator_class.load(tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert loaded.classes_.dtype == model.classes_.dtype
+    np.testing.assert_array_equal(loaded.predict(frame), model.predict(frame))
+    np.testing.assert_array_equal(loaded.decision_function(frame), model.decision_function(frame))
+    for name in ("feature_names_in_", "duals_", "objective_", "dual_objective_"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(model, name))
+    assert (loaded.n_iter_, loaded.duality_gap_, loaded.n_features_in_) == (model.n_iter_, model.duality_gap_, 64)
+    assert loaded.history_ == model.history_
+    assert loaded.get_params() == model.get_params()
+    assert loaded.fit(frame, y).n_iter_ == model.n_iter_
+
+
+def test_no_pickle_is_in_the_file(tmp_path):
+    """Every array opens with allow_pickle=False, and the header is JSON that a person can read."""
+    X, y = problems.cancer()
+    ChicleSVM().fit(X, y).save(tmp_path / "model.npz")
+    with np.load(tmp_path / "model.npz", allow_pickle=False) as content:
+        header = json.loads(str(content["header"]))
+        assert all(content[name].dtype != object for name in content.files)
+    assert (header["format"], header["version"]) == ("chicle-model", 1)
+    assert header["estimator"] == "ChicleSVM"
+
+
+def test_runtime_and_random_state_instance_are_left_out(tmp_path):
+    """They belong to where the model was trained; the loaded one has the defaults."""
+    X, y = problems.cancer()
+    model = ChicleSVM(runtime=InProcess(num_tasks=2), random_state=np.random.RandomState(0), logdir=tmp_path / "logs")
+    model.set_params(logdir=tmp_path / "logs").fit(X, y).save(tmp_path / "model.npz")
+    loaded = ChicleSVM.load(tmp_path / "model.npz")
+    assert loaded.runtime is None
+    assert loaded.random_state is None
+    assert loaded.logdir == str(tmp_path / "logs")
+
+
+def test_an_existing_model_is_replaced_at_once_or_not_at_all(tmp_path, monkeypatch):
+    """A failure in the middle leaves the old model, and no other file."""
+    X, y = problems.cancer()
+    path = tmp_path / "model.npz"
+    old = ChicleSVM(C=0.01).fit(X, y)
+    old.save(path)
+    new = ChicleSVM(C=0.02).fit(X, y)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", lambda fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(OSError, match="No space left"):
+            new.save(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["model.npz"]
+    np.testing.assert_array_equal(ChicleSVM.load(path).coef_, old.coef_)
+    new.save(path)
+    np.testing.assert_array_equal(ChicleSVM.load(path).coef_, new.coef_)
+
+
+def test_another_estimator_is_refused_by_name(tmp_path):
+    """With the one to use."""
+    X, y = problems.cancer()
+    ChicleSVM().fit(X, y).save(tmp_path / "model.npz")
+    with pytest.raises(UsageError, match=r"holds a ChicleSVM, not a ChicleLogisticRegression; use ChicleSVM\.load"):
+        ChicleLogisticRegression.load(tmp_path / "model.npz")
+
+
+def test_every_damaged_byte_is_noticed_or_harmless(tmp_path):
+    """Flips all over the file: a DataError that names it, or (in unused bytes of the zip) the very same model."""
+    X, y = problems.cancer()
+    model = ChicleSVM(max_iter=5, C=1e-3).fit(X, y)
+    path = tmp_path / "model.npz"
+    model.save(path)
+    content = path.read_bytes()
+    num_noticed = 0
+    for position in range(0, len(content), 37):
+        path.write_bytes(content[:position] + bytes([content[position] ^ 0x10]) + content[position + 1 :])
+        try:
+            loaded = ChicleSVM.load(path)
+        except DataError as error:
+            num_noticed += str(path) in str(error)
+        else:
+            np.testing.assert_array_equal(loaded.coef_, model.coef_)
+            np.testing.assert_array_equal(loaded.classes_, model.classes_)
+    assert num_noticed > 0.8 * len(range(0, len(content), 37))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+def test_a_truncated_model_is_refused(share, tmp_path):
+    """At any length."""
+    path = tmp_path / "model.npz"
+    ChicleSVM().fit(*problems.cancer()).save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(DataError, match="is damaged, or not a model"):
+        ChicleSVM.load(path)
+
+
+def test_files_that_are_no_models_are_refused(tmp_path):
+    """Other .npz, other bytes, no file."""
+    np.savez(tmp_path / "other.npz", X=np.zeros(3))
+    (tmp_path / "text").write_text("hello")
+    np.savez(tmp_path / "json.npz", header=np.array('{"format": "another"}'))
+    for name, message in (("other.npz", "header"), ("text", "not a model"), ("json.npz", "is not a model")):
+        with pytest.raises(DataError, match=message):
+            ChicleSVM.load(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        ChicleSVM.load(tmp_path / "nowhere")
+
+
+def rewrite(path, change):
+    """The model with another header or other arrays."""
+    with np.load(path, allow_pickle=False) as content:
+        arrays = {name: content[name] for name in content.files}
+    header = json.loads(str(arrays.pop("header")))
+    change(header, arrays)
+    np.savez(path, header=np.array(json.dumps(header)), **arrays)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda header, arrays: header.update(version=99), "version 99; .* reads 1 to 1: upgrade"),
+        (lambda header, arrays: header.update(version="x"), "version x"),
+        (lambda header, arrays: arrays.pop("coef_"), "lacks coef_"),
+        (lambda header, arrays: arrays.update(coef_=np.zeros((1, 29))), r"coef_ has shape \(1, 29\)"),
+        (lambda header, arrays: arrays.update(classes_=np.arange(3)), r"but 3 classes and 30 features need"),
+        (lambda header, arrays: header.update(params={"gamma": 1}), "the header of the model is damaged"),
+        (lambda header, arrays: header.pop("values"), "the header of the model is damaged"),
+    ],
+)
+def test_a_model_that_contradicts_itself_is_refused(change, message, tmp_path):
+    """Versions, missing arrays, shapes, parameters."""
+    path = tmp_path / "model.npz"
+    ChicleSVM().fit(*problems.cancer()).save(path)
+    rewrite(path, change)
+    with pytest.raises(DataError, match=message):
+        ChicleSVM.load(path)
+
+
+@pytest.mark.parametrize("estimator_class", [ChicleSVM, ChicleLogisticRegression])
+def test_version_1_can_be_read(estimator_class):
+    """The file of the release, made by tests/golden/models/make.py; it must never be made anew."""
+    model = estimator_class.load(GOLDEN / f"{estimator_class.__name__}-v1.npz")
+    with (GOLDEN / f"{estimator_class.__name__}-v1.json").open() as file:
+        expected = json.load(file)
+    assert model.predict(np.array(expected["X"])).tolist() == expected["predictions"]
+    np.testing.assert_allclose(model.decision_function(np.array(expected["X"])), expected["scores"], rtol=1e-12)
+    assert model.get_params()["class_weight"] == {"no": 2.0, "yes": 1.0}
+    assert model.history_[-1].figures["duality_gap"] == model.duality_gap_
+
+
+def test_the_zip_has_no_surprises(tmp_path):
+    """Stored, not compressed: the arrays can be mapped into memory by other programs."""
+    ChicleSVM().fit(*problems.cancer()).save(tmp_path / "model.npz")
+    with zipfile.ZipFile(tmp_path / "model.npz") as archive:
+        assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
+
+
+@pytest.mark.parametrize("estimator_class", [ChicleSVM, ChicleLogisticRegression])
+def test_pickles_and_copies_predict_the_same(estimator_class):
+    """They are small, and carry the runtime along, which is a value."""
+    X, y = problems.digits()
+    runtime = InProcess(num_tasks=2)
+    model = estimator_class(C=0.01, runtime=runtime).fit(X, y)
+    for twin in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), copy.copy(model)):
+        np.testing.assert_array_equal(twin.decision_function(X), model.decision_function(X))
+        assert twin.runtime == runtime
+        assert twin.history_ == model.history_
+    assert len(pickle.dumps(model)) < model.coef_.nbytes + 60_000
+    assert clone(model).runtime == runtime
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+@pytest.mark.parametrize("num_classes", [2, 10])
+def test_the_linear_svc_predicts_the_same(loss, num_classes):
+    """Also its scores, and it fits again to nearly the same model."""
+    X, y = labelled(list("abcdefghij"), num_classes)
+    frame = pd.DataFrame(X, columns=[f"pixel {i}" for i in range(64)])
+    ours = ChicleSVM(C=0.01, loss=loss, tol=1e-6, max_iter=5000, class_weight="balanced", random_state=0).fit(frame, y)
+    svc = ours.to_linear_svc()
+    np.testing.assert_array_equal(svc.decision_function(frame), ours.decision_function(frame))
+    np.testing.assert_array_equal(svc.predict(frame), ours.predict(frame))
+    assert (svc.C, svc.loss, svc.n_features_in_) == (0.01, loss, 64)
+    if num_classes == 2:  # with more, class weights mean something else there
+        np.testing.assert_allclose(clone(svc).fit(frame, y).coef_, ours.coef_, atol=1e-3)
+
+
+@pytest.mark.parametrize("num_classes", [2, 4])
+def test_the_logistic_regression_predicts_the_same(num_classes):
+    """Scores, probabilities and labels; one-vs-rest for more than two classes."""
+    X, y = labelled(list("abcdefghij"), num_classes)
+    ours = ChicleLogisticRegression(C=0.01, tol=1e-6, random_state=0).fit(X, y)
+    peer = ours.to_logistic_regression()
+    np.testing.assert_allclose(peer.decision_function(X), ours.decision_function(X), rtol=1e-12)
+    np.testing.assert_allclose(peer.predict_proba(X), ours.predict_proba(X), rtol=1e-9, atol=1e-15)
+    np.testing.assert_array_equal(peer.predict(X), ours.predict(X))
+    again = clone(peer).fit(X, y)
+    np.testing.assert_allclose(again.decision_function(X), ours.decision_function(X), atol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["to_linear_svc", "to_logistic_regression"])
+def test_the_exported_model_is_a_copy(name):
+    """What is done to it does not reach ours."""
+    X, y = problems.cancer()
+    ours = ChicleSVM().fit(X, y) if name == "to_linear_svc" else ChicleLogisticRegression().fit(X, y)
+    before = ours.coef_.copy()
+    getattr(ours, name)().coef_[:] = 0.0
+    np.testing.assert_array_equal(ours.coef_, before)

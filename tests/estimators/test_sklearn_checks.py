@@ -1,0 +1,49 @@
+"""scikit-learn's own checks of an estimator."""
+
+import pytest
+from sklearn.utils.estimator_checks import (
+    check_sample_weight_equivalence_on_dense_data,
+    check_sample_weight_equivalence_on_sparse_data,
+    parametrize_with_checks,
+)
+
+from chicle_elastic.runtime.in_process import InProcess
+from estimators import ChicleLogisticRegression, ChicleSVM
+
+WEIGHT_CHECKS = {
+    "check_sample_weight_equivalence_on_dense_data": "compares to 1e-7; passes at tol=1e-16, see below",
+    "check_sample_weight_equivalence_on_sparse_data": "compares to 1e-7; passes at tol=1e-16, see below",
+}
+
+ESTIMATORS = [
+    ChicleSVM(),
+    ChicleLogisticRegression(),
+    ChicleSVM(loss="squared_hinge", class_weight="balanced", store_duals=True),
+    ChicleLogisticRegression(C=10.0, intercept_scaling=2.0, tol=1e-6),
+    ChicleSVM(C=0.1, chunk_size=64, runtime=InProcess(num_tasks=2, changes=((2, 3), (4, 1)))),
+]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=lambda estimator: WEIGHT_CHECKS)
+def test_scikit_learns_checks_pass(estimator, check):
+    """All but the two that need more digits than the default `tol` gives (strictly: they must fail there)."""
+    check(estimator)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    "check", [check_sample_weight_equivalence_on_dense_data, check_sample_weight_equivalence_on_sparse_data]
+)
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        ChicleSVM(tol=1e-16),
+        ChicleSVM(loss="squared_hinge", tol=1e-16),
+        ChicleLogisticRegression(tol=1e-16),
+    ],
+    ids=["hinge", "squared_hinge", "logistic"],
+)
+def test_weights_equal_repetitions_to_seven_digits(estimator, check):
+    """The two excused checks pass, for every loss, when the fit goes on to the last digits."""
+    check(type(estimator).__name__, estimator)

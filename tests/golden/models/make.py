@@ -1,0 +1,36 @@
+"""Made the model files of format version 1; kept to show how, and for the next version.
+
+    python tests/golden/models/make.py FOLDER
+
+A file of a released version is never made anew: that it can still be read is the point.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from estimators import ChicleLogisticRegression, ChicleSVM
+
+FORMAT_VERSION = 1
+
+
+def main(folder: Path) -> None:
+    """Fit eight samples, save, and write down what the model says about them."""
+    X = np.array([[0, 0], [0, 1], [1, 0], [0.2, 0.1], [2, 2], [2, 3], [3, 2], [2.5, 2.1]], dtype=np.float64)
+    y = np.array(["no"] * 4 + ["yes"] * 4)
+    for estimator_class in (ChicleSVM, ChicleLogisticRegression):
+        model = estimator_class(C=0.5, class_weight={"no": 2.0, "yes": 1.0}, random_state=0, store_duals=True).fit(X, y)
+        stem = f"{estimator_class.__name__}-v{FORMAT_VERSION}"
+        model.save(folder / f"{stem}.npz")
+        expected = {
+            "X": X.tolist(),
+            "predictions": model.predict(X).tolist(),
+            "scores": model.decision_function(X).tolist(),
+        }
+        (folder / f"{stem}.json").write_text(json.dumps(expected, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
