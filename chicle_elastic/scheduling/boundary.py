@@ -26,6 +26,7 @@ from chicle_elastic.scheduling.leases import Lease, Leases
 from chicle_elastic.scheduling.ledger import Ledger, Phase
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Members
+from chicle_elastic.scheduling.words import bytes_text, count_text, tally_text
 from chicle_elastic.values import ChunkInfo, Observations
 
 
@@ -73,13 +74,19 @@ class Boundary:
         self._emit = emit
         self._seed = seed
         self._is_starved = False
+        self._is_turn_of_policies = False
         self._num_ordered = 0
 
-    def move(self, *, ask_policies: bool) -> bool:
-        """Order the next moves, if any.
+    def begin(self, *, ask_policies: bool) -> None:
+        """An iteration has ended, or a new round is needed first.
 
         Args:
-            ask_policies: The policies have not been asked at this boundary yet.
+            ask_policies: The membership is the one that policies have seen at work.
+        """
+        self._is_turn_of_policies = ask_policies
+
+    def move(self) -> bool:
+        """Order the next moves, if any.
 
         Returns:
             Whether something is in flight that the next iteration has to wait for.
@@ -95,10 +102,12 @@ class Boundary:
         if self._must_load() and self._loads.num_pending:
             return True
         self._move_to_joiners()
-        if ask_policies and self._council.has_policies:
+        if self._is_turn_of_policies and self._council.has_policies:
             self._council.ask(self._observations())
+        self._is_turn_of_policies = False
         self._move_for_policies()
-        return self._is_moving()
+        # A load that nobody wants takes room until it is answered: what has none may have some then.
+        return self._is_moving() or (self._loads.num_unwanted > 0 and self.obstacle() is not None)
 
     def load_missing(self) -> None:
         """Order loads of missing chunks; also while an iteration runs."""
@@ -119,7 +128,8 @@ class Boundary:
             return
         for chunk, node in placement.placed:
             self._order_load(chunk, node)
-        self._emit(Log(text=f"{len(chunks)} chunks are loaded by {_counts(node for _, node in placement.placed)}"))
+        nodes = tally_text(node for _, node in placement.placed)
+        self._emit(Log(text=f"{count_text(len(chunks), 'chunk')} to be loaded by {nodes}"))
 
     def unplaced(self) -> list[ChunkId]:
         """Missing chunks that are neither on their way nor given up."""
@@ -137,7 +147,7 @@ class Boundary:
             return f"{next(iter(self._loads.stuck.values()))}; make its source readable, then let a node join"
         infos = [self._ledger.info(chunk) for chunk in self.unplaced()]
         if infos:
-            return self._no_room(f"{len(infos)} chunks that have to be loaded", infos)
+            return self._no_room(f"{count_text(len(infos), 'chunk')} to be loaded", infos)
         for node in self._members.leaving:
             owned = self._ledger.owned_by(node)
             stuck = [self._leases.stuck[chunk] for chunk in owned if chunk in self._leases.stuck]
@@ -145,7 +155,7 @@ class Boundary:
                 return f"{node} cannot leave: {stuck[0]}; let a node join"
             if owned:
                 infos = [self._ledger.info(chunk) for chunk in owned]
-                return self._no_room(f"{len(owned)} chunks of {node}, which has to leave,", infos)
+                return self._no_room(f"{count_text(len(owned), 'chunk')} of {node}, which has to leave", infos)
         return None
 
     def find_target(self, lease: Lease) -> NodeId | None:
@@ -157,6 +167,12 @@ class Boundary:
             if seat.node not in lease.tried and seat.node != lease.source and seat.can_take(info)
         ]
         return min(seats, key=lambda seat: seat.num_rows / seat.weight).node if seats else None
+
+    def flaw(self, proposal: Proposal) -> str | None:
+        """What is wrong with a decision as things stand, in words; None if it can be tried."""
+        if proposal.generation != self._members.round:
+            return f"it is of round {proposal.generation}, and this is round {self._members.round}"
+        return flaw_of(proposal.moves, {node: len(self._ledger.shelves[node].owned) for node in self._members.seats})
 
     def end(self) -> int:
         """An iteration is started: the boundary is over.
@@ -183,8 +199,9 @@ class Boundary:
         placement = plan.plan_leave(infos, self._seats(), self._members.joiners, self._rng(Purpose.LEAVE))
         self._order_copies(placement.placed)
         if placement.placed:
-            targets = _counts(node for _, node in placement.placed)
-            self._emit(Log(text=f"{', '.join(leavers)} leaves: {len(placement.placed)} chunks go to {targets}"))
+            moved = count_text(len(placement.placed), "chunk")
+            targets = tally_text(node for _, node in placement.placed)
+            self._emit(Log(text=f"under notice: {', '.join(leavers)}; {moved} to {targets}"))
 
     def _move_to_joiners(self) -> None:
         joiners = self._members.joiners
@@ -195,27 +212,23 @@ class Boundary:
         moves = plan.plan_join(self._movable(), self._seats(), joiners, self._rng(Purpose.JOIN))
         self._order_copies((move.chunk, move.target) for move in moves)
         if moves:
-            sources = _counts(move.source for move in moves)
-            targets = _counts(move.target for move in moves)
-            self._emit(Log(text=f"{len(moves)} chunks go to {targets}, which joined, from {sources}"))
+            sources = tally_text(move.source for move in moves)
+            targets = tally_text(move.target for move in moves)
+            moved = count_text(len(moves), "chunk")
+            self._emit(Log(text=f"joined: {', '.join(joiners)}; {moved} to {targets} from {sources}"))
 
     def _move_for_policies(self) -> None:
         proposals, self._council.proposals = self._council.proposals, []
         for number, proposal in enumerate(proposals):
-            movable = self._movable()
-            flaw = self._flaw(proposal, {node: len(infos) for node, infos in movable.items()})
+            flaw = self.flaw(proposal)
             if flaw is not None:
                 self._emit(Log(text=f"decision of policy {proposal.policy} is ignored: {flaw}"))
                 continue
-            moves = plan.plan_policy(proposal.moves, movable, self._seats(), self._rng(Purpose.POLICY, number))
+            rng = self._rng(Purpose.POLICY, number)
+            moves = plan.plan_policy(proposal.moves, self._movable(), self._seats(), rng)
             self._order_copies((move.chunk, move.target) for move in moves)
-            wanted = sum(proposal.moves.values())
-            self._emit(Log(text=f"{proposal.policy} moves {len(moves)} of {wanted} chunks: {proposal.reason}"))
-
-    def _flaw(self, proposal: Proposal, num_movable: dict[NodeId, int]) -> str | None:
-        if proposal.generation != self._members.round:
-            return f"it is of round {proposal.generation}, and this is round {self._members.round}"
-        return flaw_of(proposal.moves, num_movable)
+            wanted = count_text(sum(proposal.moves.values()), "chunk")
+            self._emit(Log(text=f"{proposal.policy} moves {len(moves)} of {wanted}: {proposal.reason}"))
 
     def _order_load(self, chunk: ChunkId, node: NodeId) -> None:
         self._loads.order(chunk, node, round=self._members.round)
@@ -280,32 +293,15 @@ class Boundary:
         """Both figures: what is needed, and what there is."""
         seats = self._members.seats
         if not seats:
-            return f"{what} have nowhere to go: no node stays; let a node join"
+            return f"no room for {what}: no node stays; let a node join"
         rooms = [self._ledger.shelves[node].room_bytes or 0 for node in seats]
         needed, largest = sum(info.size_bytes for info in infos), max(info.size_bytes for info in infos)
         return (
-            f"{what} need {format_bytes(needed)}, but the {len(seats)} nodes that stay have {format_bytes(sum(rooms))} "
-            f"free (at most {format_bytes(max(rooms))} on one; the largest chunk is {format_bytes(largest)}); "
-            "let a node join or give the nodes more memory"
+            f"no room for {what}: {bytes_text(needed)} needed, {bytes_text(sum(rooms))} free on the "
+            f"{count_text(len(seats), 'node')} that stay (at most {bytes_text(max(rooms))} on one; the largest chunk "
+            f"has {bytes_text(largest)}); let a node join or give the nodes more memory"
         )
 
     def _rng(self, purpose: Purpose, number: int = 0) -> np.random.Generator:
         """The same for every agent that folds the same events."""
         return np.random.default_rng([self._seed, self._members.round, self._ledger.merged, purpose, number])
-
-
-def format_bytes(size: int) -> str:
-    """A size for people: "9.2 MiB"."""
-    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while abs(value) >= 1024 and len(units) > 1:
-        value /= 1024
-        units.pop(0)
-    return f"{size} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
-
-
-def _counts(nodes: Iterable[NodeId]) -> str:
-    """How often each node occurs: "n1 (4), n2 (3)"."""
-    counts: dict[NodeId, int] = {}
-    for node in nodes:
-        counts[node] = counts.get(node, 0) + 1
-    return ", ".join(f"{node} ({count})" for node, count in sorted(counts.items()))

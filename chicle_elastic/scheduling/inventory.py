@@ -15,6 +15,7 @@ from chicle_elastic.scheduling.events import InventoryReported
 from chicle_elastic.scheduling.leases import Leases, free
 from chicle_elastic.scheduling.ledger import Ledger, Phase
 from chicle_elastic.scheduling.loads import Loads
+from chicle_elastic.scheduling.words import count_text
 from chicle_elastic.values import StateVersion
 
 
@@ -56,7 +57,7 @@ class Inventory:
             elif phase is Phase.OWNED and version.round > 0 and not is_running:
                 self._ledger.correct_version(chunk, version)
         if unknown:
-            self._emit(Log(text=f"{node} reports {unknown} chunks that this job does not have; they are ignored"))
+            self._emit(Log(text=f"{node} reports {count_text(unknown, 'chunk')} that this job does not have; ignored"))
 
     def may_be_saved(self, chunk: ChunkId) -> bool:
         """Whether a stray can make the loss of a missing chunk undone."""
@@ -116,7 +117,7 @@ class Inventory:
                 self._ledger.drop(node, chunk)
                 self._drop_stray(node, chunk)
         if lost:
-            self._emit(Log(text=f"{node} does not hold {lost} chunks that it owned; they are missing"))
+            self._emit(Log(text=f"{node} does not hold {count_text(lost, 'chunk')} that it owned: missing now"))
 
     def _drop_stray(self, node: NodeId, chunk: ChunkId) -> None:
         versions = self._strays[chunk]

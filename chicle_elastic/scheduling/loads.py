@@ -51,6 +51,11 @@ class Loads:
         """Chunks that are loading, or loaded and not adopted yet."""
         return len(self.in_flight) + len(self._arrived)
 
+    @property
+    def num_unwanted(self) -> int:
+        """Loads that nobody wants, and that have not been answered."""
+        return len(self._rounds) - len(self.in_flight)
+
     def is_pending(self, chunk: ChunkId) -> bool:
         """Whether the chunk is loading, or loaded and not adopted yet."""
         return chunk in self.in_flight or chunk in self._arrived

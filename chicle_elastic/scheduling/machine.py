@@ -39,7 +39,7 @@ from chicle_elastic.errors import ProtocolError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.boundary import Boundary
-from chicle_elastic.scheduling.council import Adviser, Council, Proposal, flaw_of
+from chicle_elastic.scheduling.council import Adviser, Council, Proposal
 from chicle_elastic.scheduling.effects import Effect, Log
 from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.inventory import Inventory
@@ -47,6 +47,7 @@ from chicle_elastic.scheduling.leases import Leases, free
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Member, Members
+from chicle_elastic.scheduling.words import count_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +131,6 @@ class Scheduler:
         )
         self._has_begun = False
         self._started = (0, 0)
-        self._ask_policies = False
         self._pause_reason: str | None = None
         self._stop_reason: str | None = None
         self._now = self._boundary_since = self._round_since = 0.0
@@ -177,6 +177,7 @@ class Scheduler:
             ProtocolError: The event is one that a correct shell can never send; nothing has changed.
         """
         self._now = now
+        self._effects = []
         handler = self._handlers.get(type(event))
         if handler is None:
             raise ProtocolError(f"{event!r} is not an event of chicle_elastic.scheduling.events")
@@ -185,8 +186,7 @@ class Scheduler:
         else:
             handler(event)
             self._advance()
-        ordered, self._effects = self._effects, []
-        return ordered
+        return self._effects
 
     # The data set and the nodes.
 
@@ -246,7 +246,7 @@ class Scheduler:
         self._loads.lose(node)
         self._inventory.lose(node)
         self._remove(node)
-        self._log(f"{node} was lost with {len(owned)} chunks")
+        self._log(f"{node} was lost with {count_text(len(owned), 'chunk')}")
 
     def _remove(self, node: NodeId) -> None:
         self.ledger.remove_node(node)
@@ -341,7 +341,7 @@ class Scheduler:
             return
         self.ledger.count_merge(event.round, event.iteration)
         self._council.note({node: report for node, report in event.reports.items() if node in self._members})
-        self._ask_policies = True
+        self._boundary.begin(ask_policies=True)
 
     def _on_iteration_aborted(self, event: events.IterationAborted) -> None:
         if not self._ends_iteration(event):
@@ -365,19 +365,12 @@ class Scheduler:
         return False
 
     def _on_policy_decided(self, event: events.PolicyDecided) -> None:
-        flaw = f"it is of round {event.generation}, and this is round {self._members.round}"
-        if event.generation == self._members.round:
-            num_chunks = {node: len(self.ledger.shelves[node].owned) for node in self._members.seats}
-            problem = flaw_of(event.moves, num_chunks)
-            if problem is None:
-                self._council.proposals.append(
-                    Proposal(
-                        policy=event.policy, generation=event.generation, moves=dict(event.moves), reason=event.reason
-                    )
-                )
-                return
-            flaw = problem
-        self._log(f"decision of policy {event.policy} is ignored: {flaw}")
+        proposal = Proposal(policy=event.policy, generation=event.generation, moves=event.moves, reason=event.reason)
+        flaw = self._boundary.flaw(proposal)
+        if flaw is None:
+            self._council.proposals.append(proposal)
+        else:
+            self._log(f"decision of policy {event.policy} is ignored: {flaw}")
 
     def _on_stop_requested(self, event: events.StopRequested) -> None:
         self._stop_reason = self._stop_reason or event.reason
@@ -408,7 +401,7 @@ class Scheduler:
         if members.round_is_due() and num_staying >= self.settings.min_nodes:
             self._form_round()
             return
-        if self._boundary.move(ask_policies=self._take_turn_of_policies()):
+        if self._boundary.move():
             self.state = State.MOVING
             return
         self._release_leavers()
@@ -419,23 +412,19 @@ class Scheduler:
             self._pause(obstacle)
 
     def _form_round(self) -> None:
-        self._ask_policies = False
+        self._boundary.begin(ask_policies=False)
         self._pause_reason = None
         self.state = State.FORMING
         self._round_since = self._now
         round = self._members.ask()
         self._emit(effects.FormRound(round=round, members=self._members.asked))
 
-    def _take_turn_of_policies(self) -> bool:
-        is_their_turn, self._ask_policies = self._ask_policies, False
-        return is_their_turn
-
     def _too_few_nodes(self, num_staying: int) -> str | None:
         if num_staying >= self.settings.min_nodes:
             return None
         return (
-            f"{num_staying} nodes stay, and the job needs {self.settings.min_nodes} (min_nodes); "
-            "it goes on when enough have joined"
+            f"{count_text(num_staying, 'node')} here to stay, {self.settings.min_nodes} needed (min_nodes); the job "
+            "goes on when enough have joined"
         )
 
     def _pause(self, reason: str) -> None:
@@ -463,7 +452,7 @@ class Scheduler:
             total_ms = 1e3 * (self._now - self._boundary_since)
             self._log(
                 f"boundary before iteration {self._started[1]} took {total_ms:.1f} ms: {self._round_ms:.1f} ms to form "
-                f"round {self._started[0]}, {num_ordered} chunks ordered to move or load"
+                f"round {self._started[0]}, {count_text(num_ordered, 'chunk')} ordered to move or load"
             )
         self._round_ms = 0.0
 

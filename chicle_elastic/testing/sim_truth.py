@@ -368,7 +368,7 @@ class Truth:
             return "failures"
         rooms = {node.name: node.capacity_bytes - self.used_bytes(node) for node in staying if node.capacity_bytes}
         self._require(len(rooms) == len(staying), "a pause has a true reason", f"{reason}: unlimited memory")
-        if "has to leave" in reason:
+        if "which has to leave" in reason:
             fitting = [c for c in leaving if any(self.infos[c].size_bytes <= room for room in rooms.values())]
             self._require(bool(leaving) and not fitting, "a pause has a true reason", f"{reason}: {fitting} fit")
         else:
