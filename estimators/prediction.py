@@ -4,9 +4,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted
 
 Array: TypeAlias = npt.NDArray[Any]
+
+
+BLOCK_VALUES = 1 << 20
+"""Features that are converted to float64 at a time."""
 
 
 class PredictionMixin:
@@ -81,10 +86,21 @@ class PredictionMixin:
 
     def _scores(self, rows: Any) -> Array:
         """Decision values of dense or CSR rows; shape (n,) for two classes, else (n, n_classes)."""
-        scores: Array = np.asarray(rows @ self.coef_.T) + self.intercept_
+        scores = _products(rows, self.coef_) + self.intercept_
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def _codes(self, rows: Any) -> Array:
         """Positions in `classes_` of the predicted labels."""
         scores = self._scores(rows)
         return (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+
+
+def _products(rows: Any, coef: Array) -> Array:
+    """`rows @ coef.T` in float64, shape (n, outputs); of dense float32 a block at a time is converted, never all."""
+    if issparse(rows) or rows.dtype == np.float64:
+        return np.asarray(rows @ coef.T)
+    products = np.empty((len(rows), len(coef)))
+    step = max(1, BLOCK_VALUES // rows.shape[1])
+    for start in range(0, len(rows), step):
+        products[start : start + step] = rows[start : start + step] @ coef.T
+    return products

@@ -112,6 +112,17 @@ def test_rows_are_not_copied(dtype, kind):
         assert kind == "dense" or np.shares_memory(rows.indices, X.indices)
 
 
+def test_predictions_of_float32_convert_a_block_at_a_time(monkeypatch):
+    """Whatever the size of a block, the scores are those of the same numbers in float64."""
+    X, y = rounded_cancer()
+    model = ChicleSVM(C=0.01).fit(X, y)
+    for values in (1, 1000, 10**9):
+        monkeypatch.setattr("estimators.prediction.BLOCK_VALUES", values)
+        np.testing.assert_allclose(
+            model.decision_function(X.astype(np.float32)), model.decision_function(X), rtol=1e-12
+        )
+
+
 def test_a_memory_map_of_joblib_is_trained_on_in_place(tmp_path):
     """As a worker of GridSearchCV gets it: read-only."""
     X, y = rounded_cancer()

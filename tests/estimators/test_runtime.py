@@ -1,5 +1,6 @@
 """Where and how a fit runs: tasks that come and go, threads, seeds, what is printed and recorded."""
 
+import signal
 import warnings
 
 import numpy as np
@@ -165,6 +166,27 @@ def test_a_tol_of_zero_uses_all_iterations(loss):
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = make(loss, tol=0.0, max_iter=40).fit(X, y)
     assert model.n_iter_ == 40 or model.duality_gap_ <= 0.0
+
+
+@pytest.mark.parametrize("num_tasks", [1, 3])
+def test_ctrl_c_between_duals_and_model_leaves_them_consistent(num_tasks, monkeypatch):
+    """A real SIGINT after the kernel has written duals and before the change of w is merged: w is computed anew."""
+    solve = cocoa.CocoaSolver.solve
+
+    def interrupted(self, model, budget):
+        update = solve(self, model, budget)
+        if budget.iteration == 4:
+            signal.raise_signal(signal.SIGINT)
+        return update
+
+    monkeypatch.setattr(cocoa.CocoaSolver, "solve", interrupted)
+    X, y = problems.digits()
+    model = make("hinge", runtime=InProcess(num_tasks=num_tasks))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert model.n_iter_ == 3
+    assert model.duality_gap_ == pytest.approx(problems.recomputed_gaps(model, X, y).max(), rel=1e-9)
+    assert model.score(X, y) > 0.8
 
 
 def test_a_fit_that_fails_leaves_the_model_of_the_last_one():
