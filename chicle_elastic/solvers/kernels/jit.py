@@ -33,7 +33,7 @@ def kernel(function: Function) -> Function:
         )
     finally:
         numba.config.CACHE_DIR = previous
-    return compiled  # type: ignore[no-any-return]
+    return compiled
 
 
 @functools.cache
