@@ -32,8 +32,8 @@ class ChicleLogisticRegression(LinearClassifier):
     ``tol``                 relative duality gap (P - D) / P of the worst       measure of the solver, 1e-4
                             output, certified before the fit stops; 1e-3
     ``max_iter``            passes over the data; 1000                          iterations of the solver; 100
-    ``penalty``, ``dual``,  l2, solved in the dual; no parameters               parameters
-    ``solver``, ``l1_ratio``
+    method                  l2 penalty, solved in the dual                      ``penalty``, ``l1_ratio``,
+                                                                                ``solver``, ``dual``
     ``warm_start``          keeps the duals, of the same data only              keeps ``coef_``
     ``random_state``        decides the order of samples; equal seeds and       for some solvers
                             ``n_threads=1`` give bit-identical models
@@ -42,9 +42,10 @@ class ChicleLogisticRegression(LinearClassifier):
     dtype                   float32 and float64 input is used as it is; all     ``coef_`` has the dtype of X
                             attributes are float64
     ``n_iter_``             one int                                             ndarray
-    only here               ``n_threads``, ``chunk_size``, ``runtime``, ``logdir``, ``store_duals``,
-                            ``fit(ChunkFolder(path))``, ``save``, ``load``
-    only there              ``sparsify``, ``densify``, other array libraries than NumPy
+    only in one             ``n_threads``, ``chunk_size``, ``runtime``,         ``sparsify``, ``densify``,
+                            ``logdir``, ``store_duals``,                        other array libraries
+                            ``fit(ChunkFolder(path))``, ``save``, ``load``,     than NumPy
+                            ``to_logistic_regression``
     ======================  ==================================================  ============================
 
     Parameters
@@ -52,8 +53,8 @@ class ChicleLogisticRegression(LinearClassifier):
     C : float, default=1.0
         Factor of the sum of losses, > 0. Smaller values regularise more and converge faster.
     tol : float, default=1e-3
-        Relative duality gap of every output at which the fit stops: the objective is then at most this share above
-        the best possible one.
+        Relative duality gap (P - D) / P of every output at which the fit stops: the objective P is then certified to be
+        at most ``tol * P`` above the best possible one.
     max_iter : int, default=1000
         Most iterations; in each every sample is visited once.
     fit_intercept : bool, default=True

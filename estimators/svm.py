@@ -34,15 +34,16 @@ class ChicleSVM(LinearClassifier):
     parameters              keyword only                                        the first two positional
     ``random_state``        decides the order of samples; equal seeds and       same
                             ``n_threads=1`` give bit-identical models
-    weights of 0            a class whose samples all weigh 0 keeps its column  liblinear drops the class
-                            and is not predicted; fewer than two classes with
-                            weight are an error
+    weights of 0            a class whose samples all weigh 0 keeps its         liblinear drops the class
+                            column; fewer than two classes with weight are an
+                            error
     dtype                   float32 and float64 input is used as it is,         input becomes float64
                             CSR indices may be int64; ``coef_`` is float64      and int32
     ``intercept_``          zeros of shape (n_outputs,) without an intercept    0.0
-    only here               ``warm_start``, ``n_threads``, ``chunk_size``, ``runtime``, ``logdir``,
-                            ``store_duals``, callbacks, ``fit(ChunkFolder(path))``, ``save``, ``load``
-    only there              ``sparsify``, ``densify``
+    only in one             ``warm_start``, ``n_threads``, ``chunk_size``,      ``sparsify``, ``densify``
+                            ``runtime``, ``logdir``, ``store_duals``,
+                            callbacks, ``fit(ChunkFolder(path))``, ``save``,
+                            ``load``, ``to_linear_svc``
     ======================  ==================================================  ===========================
 
     Parameters
@@ -52,8 +53,8 @@ class ChicleSVM(LinearClassifier):
     loss : {"hinge", "squared_hinge"}, default="hinge"
         Loss of a margin m: max(0, 1 - m) or its square.
     tol : float, default=1e-3
-        Relative duality gap of every output at which the fit stops: the objective is then at most this share above
-        the best possible one.
+        Relative duality gap (P - D) / P of every output at which the fit stops: the objective P is then certified to be
+        at most ``tol * P`` above the best possible one.
     max_iter : int, default=1000
         Most iterations; in each every sample is visited once.
     fit_intercept : bool, default=True
