@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chicle_elastic.chunks.headers import CSR_VALUE_DTYPES
-from chicle_elastic.chunks.views import VALUE_DTYPES, Array, Chunk, CsrRows, Rows
+from chicle_elastic.chunks.views import INDEX_DTYPES, VALUE_DTYPES, Array, Chunk, CsrRows, Rows
 from chicle_elastic.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -151,11 +151,12 @@ def rows_of(X: "Array | csr_matrix | CsrRows") -> Rows:
     if isinstance(X, CsrRows):
         rows = _contiguous(X)
     elif isinstance(X, np.ndarray):
-        if X.ndim < 2:
+        if X.ndim < 2 or 0 in X.shape:
             raise UsageError(
-                f"X has the shape {X.shape}; it needs rows and columns: use X.reshape(-1, 1) for one feature"
+                f"X has the shape {X.shape}; chunks need at least one row and one column (for a single feature: "
+                "X.reshape(-1, 1))"
             )
-        rows = np.require(X.reshape(len(X), -1), requirements=["C", "A"]) if X.size else X.reshape(len(X), 0)
+        rows = np.require(np.asarray(X).reshape(len(X), -1), requirements=["C", "A"])
     else:
         rows = _csr_of(X)
     if min(rows.shape) < 1:
@@ -163,8 +164,12 @@ def rows_of(X: "Array | csr_matrix | CsrRows") -> Rows:
     allowed = CSR_VALUE_DTYPES if isinstance(rows, CsrRows) else VALUE_DTYPES
     if rows.dtype not in [np.dtype(name) for name in allowed]:
         raise UsageError(f"X has dtype {rows.dtype}; chunks hold {', '.join(allowed)}: use X.astype(np.float32)")
-    if isinstance(rows, CsrRows) and (fault := csr_fault(rows)) is not None:
-        raise DataError(f"X is no CSR matrix that can be used: {fault}")
+    if isinstance(rows, CsrRows):
+        for name, dtype in (("indptr", rows.indptr.dtype), ("indices", rows.indices.dtype)):
+            if dtype not in (np.int32, np.int64):
+                raise UsageError(f"X has {name} of dtype {dtype}; chunks hold {', '.join(INDEX_DTYPES)} there")
+        if (fault := csr_fault(rows)) is not None:
+            raise DataError(f"X is no CSR matrix that can be used: {fault}")
     return rows
 
 
