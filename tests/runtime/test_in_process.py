@@ -1,5 +1,6 @@
 """The in-process runtime: a job through the real scheduler, while tasks join and leave."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,6 +92,30 @@ def test_tasks_join_and_leave_after_the_iterations_that_were_asked_for():
         assert sum(held) == 102
         assert all(abs(count - 102 / len(held)) <= 1 for count in held)
     assert any("leaves" in line for line in outcome.history[4].events)
+
+
+class ParallelismSolver(CountingSolver):
+    """Reports the level of data parallelism that it was told."""
+
+    def solve(self, model, budget):
+        update = super().solve(model, budget)
+        return dataclasses.replace(update, metrics={"rows": budget.num_tasks * update.samples})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroTaskTrainer(CountingTrainer):
+    """Emulates 16 micro-tasks, whatever the number of tasks."""
+
+    def parallelism(self, num_tasks):
+        return max(16, num_tasks)
+
+
+def test_parallelism_is_the_number_of_tasks_unless_the_trainer_fixes_it():
+    """The lowest that the tasks allow by default; micro-tasks are emulated by fixing it."""
+    lowest = run(ELASTIC, CountingTrainer(solver_class=ParallelismSolver))
+    assert (lowest.history.column("rows") / 203).tolist() == [2, 2, 5, 5, 3, 3, 1, 1, 4, 4]
+    fixed = run(ELASTIC, MicroTaskTrainer(solver_class=ParallelismSolver))
+    assert (fixed.history.column("rows") / 203).tolist() == [16] * 10
 
 
 def test_the_same_seed_gives_the_same_model_to_the_bit():
