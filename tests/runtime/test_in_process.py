@@ -93,7 +93,7 @@ def test_tasks_join_and_leave_after_the_iterations_that_were_asked_for():
         assert len(held) == record.num_tasks
         assert sum(held) == num_chunks
         assert all(abs(count - num_chunks / len(held)) <= 1 for count in held)
-    assert any("leaves" in line for line in outcome.history[4].events)
+    assert any("under notice: task-" in line for line in outcome.history[4].events)
 
 
 class ParallelismSolver(CountingSolver):
