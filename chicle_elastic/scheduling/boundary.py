@@ -23,9 +23,10 @@ from chicle_elastic.scheduling.council import Council, Proposal, flaw_of
 from chicle_elastic.scheduling.effects import Effect, Log
 from chicle_elastic.scheduling.inventory import Inventory
 from chicle_elastic.scheduling.leases import Lease, Leases
-from chicle_elastic.scheduling.ledger import Ledger, Phase
+from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Members
+from chicle_elastic.scheduling.shelf import Phase
 from chicle_elastic.scheduling.words import bytes_text, count_text, tally_text
 from chicle_elastic.values import ChunkInfo, Observations
 

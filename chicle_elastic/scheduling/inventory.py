@@ -13,8 +13,9 @@ from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.effects import CommitChunk, Effect, FreeChunk, Log
 from chicle_elastic.scheduling.events import InventoryReported
 from chicle_elastic.scheduling.leases import Leases, free
-from chicle_elastic.scheduling.ledger import Ledger, Phase
+from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
+from chicle_elastic.scheduling.shelf import Phase
 from chicle_elastic.scheduling.words import count_text
 from chicle_elastic.values import StateVersion
 

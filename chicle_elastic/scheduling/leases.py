@@ -17,7 +17,8 @@ from enum import Enum
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.effects import CommitChunk, CopyChunk, Effect, FreeChunk, Log
 from chicle_elastic.scheduling.events import ChunkCopied, CopyFailed
-from chicle_elastic.scheduling.ledger import Ledger, Phase
+from chicle_elastic.scheduling.ledger import Ledger
+from chicle_elastic.scheduling.shelf import Phase
 from chicle_elastic.values import StateVersion
 
 

@@ -1,24 +1,16 @@
-"""The book: which node holds which copy of a chunk, who owns it, and how often it was processed.
+"""The book: who owns which chunk, which node holds which copy of it, and how often it was processed.
 
-Theory. A *copy* is a chunk on a node, in one phase; it takes the chunk's bytes there from the moment it is ordered
-until it is freed, so capacities hold for reservations too:
-
-    (order to load)  -> LOADING -> LOADED -> OWNED         LOADED waits for a boundary
-    (order to copy)  -> COPYING -> COPIED -> OWNED         COPIED waits for a round to be formed; then comes the commit
-    LOADING -> UNWANTED -> FREEING                         the load is not wanted any more, and cannot be called back
-    (inventory)      -> STRAY -> OWNED or FREEING          a copy that the book did not know
-    OWNED            -> FREEING -> (nothing)               void since another copy was committed
-
-A chunk has at most one OWNED copy, at its owner; a chunk without is *missing*. `Ledger.check` tests all of this.
-Counting is lazy: a chunk that is owned takes part in every merged iteration, so a merge touches no chunk.
+A chunk has at most one OWNED copy (`shelf` has the phases of a copy), at its owner; a chunk without is *missing*.
+`Ledger.check` tests this and more. Counting is lazy: a chunk that is owned takes part in every merged iteration, so a
+merge touches no chunk.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling.shelf import PROMISED, Phase, Shelf
 from chicle_elastic.values import ChunkInfo, StateVersion
 
 
@@ -28,57 +20,6 @@ class InvariantError(ChicleError, AssertionError):
 
 NEVER = StateVersion()
 """Version of a chunk that was never owned."""
-
-
-class Phase(Enum):
-    """What a copy of a chunk is; see the theory above."""
-
-    OWNED = "owned"
-    LOADING = "loading"
-    LOADED = "loaded"
-    COPYING = "copying"
-    COPIED = "copied"
-    UNWANTED = "unwanted"
-    STRAY = "stray"
-    FREEING = "freeing"
-
-
-_PROMISED = (Phase.OWNED, Phase.LOADING, Phase.LOADED)
-"""Copies that are, or will be without another decision, the owner's: they count for the balance."""
-
-
-@dataclass(slots=True)
-class Shelf:
-    """The memory of one node.
-
-    Attributes:
-        capacity_bytes: Memory for chunks; None where it is not accounted.
-        weight: Share of the samples relative to other nodes.
-        used_bytes: Bytes of all copies here.
-        num_rows: Samples of the chunks that are owned here or being loaded here.
-        copies: Phase of every copy here.
-        owned: The chunks among them that are owned, as keys.
-        added: Chunks that came into its possession since its task was told last, as keys.
-        removed: Chunks that its task was told of and that left its possession since, as keys.
-    """
-
-    capacity_bytes: int | None
-    weight: float
-    used_bytes: int = 0
-    num_rows: int = 0
-    copies: dict[ChunkId, Phase] = field(default_factory=dict)
-    owned: dict[ChunkId, None] = field(default_factory=dict)
-    added: dict[ChunkId, None] = field(default_factory=dict)
-    removed: dict[ChunkId, None] = field(default_factory=dict)
-
-    @property
-    def room_bytes(self) -> int | None:
-        """Bytes that are neither used nor reserved; None for no limit."""
-        return None if self.capacity_bytes is None else self.capacity_bytes - self.used_bytes
-
-    def fits(self, size_bytes: int) -> bool:
-        """Whether `size_bytes` more have room."""
-        return self.capacity_bytes is None or self.used_bytes + size_bytes <= self.capacity_bytes
 
 
 @dataclass(slots=True)
@@ -311,7 +252,7 @@ class Ledger:
                 info = self._entries[chunk].info
                 used += info.size_bytes
                 planned += info.size_bytes if phase not in (Phase.STRAY, Phase.FREEING) else 0
-                rows += info.num_rows if phase in _PROMISED else 0
+                rows += info.num_rows if phase in PROMISED else 0
                 if phase is Phase.FREEING:
                     freeing.add((node, chunk))
                 if phase is Phase.OWNED:
@@ -350,22 +291,9 @@ class Ledger:
         entry.owner = None
         self._missing[chunk] = None
 
-    def _set_phase(self, node: NodeId, chunk: ChunkId, new: Phase | None) -> None:
-        shelf = self.shelves[node]
-        info = self._entries[chunk].info
-        old = shelf.copies.get(chunk)
-        shelf.used_bytes += info.size_bytes * ((new is not None) - (old is not None))
-        shelf.num_rows += info.num_rows * ((new in _PROMISED) - (old in _PROMISED))
-        if old is Phase.OWNED:
-            del shelf.owned[chunk]
-        elif old is Phase.FREEING:
+    def _set_phase(self, node: NodeId, chunk: ChunkId, phase: Phase | None) -> None:
+        if self.shelves[node].put(self._entries[chunk].info, phase) is Phase.FREEING and phase is not Phase.FREEING:
             del self.freeing[node, chunk]
-        if new is Phase.OWNED:
-            shelf.owned[chunk] = None
-        if new is None:
-            shelf.copies.pop(chunk, None)
-        else:
-            shelf.copies[chunk] = new
 
 
 def _require(condition: bool, name: str, details: str) -> None:

@@ -16,7 +16,8 @@ from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.effects import Effect, LoadChunk, Log
 from chicle_elastic.scheduling.events import ChunkLoaded, LoadFailed
 from chicle_elastic.scheduling.leases import free
-from chicle_elastic.scheduling.ledger import Ledger, Phase
+from chicle_elastic.scheduling.ledger import Ledger
+from chicle_elastic.scheduling.shelf import Phase
 
 
 @dataclass(slots=True)

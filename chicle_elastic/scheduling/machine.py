@@ -31,55 +31,24 @@ At a boundary, `_advance` goes as far as it can; it is called after every event.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from chicle_elastic.errors import ProtocolError, UsageError
+from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.answers import Answers
 from chicle_elastic.scheduling.boundary import Boundary
 from chicle_elastic.scheduling.council import Adviser, Council, Proposal
 from chicle_elastic.scheduling.effects import Effect, Log
 from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.inventory import Inventory
-from chicle_elastic.scheduling.leases import Leases, free
+from chicle_elastic.scheduling.leases import Leases
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Member, Members
+from chicle_elastic.scheduling.settings import SchedulerSettings as SchedulerSettings
 from chicle_elastic.scheduling.words import count_text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerSettings:
-    """What a scheduler is told once.
-
-    Attributes:
-        seed: Of all random choices, >= 0.
-        min_nodes: Fewer nodes than these pause the job, >= 1.
-        start_nodes: Nodes that the job waits for at its start, >= min_nodes; by default `min_nodes`.
-        max_copy_attempts: Orders to copy a chunk to one node before another is tried, >= 1.
-        max_load_attempts: Loads of one chunk that may fail before the job is paused, >= 1.
-        history_length: Iterations whose reports policies can look at, >= 1.
-    """
-
-    seed: int = 0
-    min_nodes: int = 1
-    start_nodes: int | None = None
-    max_copy_attempts: int = 3
-    max_load_attempts: int = 3
-    history_length: int = 32
-
-    def __post_init__(self) -> None:
-        limits = {"seed": 0, "min_nodes": 1, "max_copy_attempts": 1, "max_load_attempts": 1, "history_length": 1}
-        for name, least in limits.items():
-            if getattr(self, name) < least:
-                raise UsageError(f"SchedulerSettings({name}={getattr(self, name)}): it must be >= {least}")
-        if self.start_nodes is not None and self.start_nodes < self.min_nodes:
-            raise UsageError(
-                f"SchedulerSettings(start_nodes={self.start_nodes}, min_nodes={self.min_nodes}): a job cannot start "
-                "with fewer nodes than it needs"
-            )
 
 
 class State(Enum):
@@ -129,6 +98,7 @@ class Scheduler:
             emit,
             seed=settings.seed,
         )
+        answers = Answers(self.ledger, self._members, self._leases, self._loads, emit)
         self._has_begun = False
         self._started = (0, 0)
         self._pause_reason: str | None = None
@@ -142,11 +112,11 @@ class Scheduler:
             events.NodeLost: self._on_node_lost,
             events.RoundFormed: self._on_round_formed,
             events.InventoryReported: self._on_inventory_reported,
-            events.ChunkLoaded: self._on_chunk_loaded,
-            events.LoadFailed: self._on_load_failed,
-            events.ChunkCopied: self._on_chunk_copied,
-            events.CopyFailed: self._on_copy_failed,
-            events.ChunkFreed: self._on_chunk_freed,
+            events.ChunkLoaded: answers.on_chunk_loaded,
+            events.LoadFailed: answers.on_load_failed,
+            events.ChunkCopied: answers.on_chunk_copied,
+            events.CopyFailed: answers.on_copy_failed,
+            events.ChunkFreed: answers.on_chunk_freed,
             events.IterationFinished: self._on_iteration_finished,
             events.IterationAborted: self._on_iteration_aborted,
             events.PolicyDecided: self._on_policy_decided,
@@ -285,54 +255,6 @@ class Scheduler:
             return
         member.has_reported = True
         self._inventory.report(event, is_running=self.state is State.RUNNING)
-
-    # Answers.
-
-    def _on_chunk_loaded(self, event: events.ChunkLoaded) -> None:
-        if self._loads.is_answer(event):
-            self._loads.loaded(event.chunk, event.node, round=self._members.round)
-        else:
-            self._on_stray_answer(event, event.node)
-
-    def _on_load_failed(self, event: events.LoadFailed) -> None:
-        if self._loads.is_answer(event):
-            self._loads.failed(event.chunk, event.node, event.reason)
-        else:
-            self._log(f"{event.node} did not load chunk {event.chunk}, and did not have to; ignored")
-
-    def _on_chunk_copied(self, event: events.ChunkCopied) -> None:
-        lease = self._leases.match(event)
-        if lease is not None:
-            self._leases.copied(lease)
-        else:
-            self._on_stray_answer(event, event.target)
-
-    def _on_copy_failed(self, event: events.CopyFailed) -> None:
-        lease = self._leases.match(event)
-        if lease is not None:
-            self._leases.failed(lease, event.reason)
-        else:
-            self._log(f"chunk {event.chunk} was not copied to {event.target}, and did not have to be; ignored")
-
-    def _on_stray_answer(self, event: events.ChunkLoaded | events.ChunkCopied, node: NodeId) -> None:
-        """A copy that nobody waits for: an answer given twice, or by an earlier life of the node."""
-        what = f"{type(event).__name__} of chunk {event.chunk} on {node}"
-        if not self.ledger.knows(event.chunk):
-            raise ProtocolError(f"{what}: there is no such chunk")
-        if node not in self._members:
-            self._log(f"{what} is ignored: the node is not here")
-        elif self.ledger.phase(node, event.chunk) is not None or self._members.present[node].has_reported:
-            self._log(f"{what} is ignored: it answers no order, and the book knows what the node holds")
-        else:
-            self._log(f"{what} answers no order; the copy is freed")
-            free(self.ledger, self._emit, node, event.chunk, round=self._members.round)
-
-    def _on_chunk_freed(self, event: events.ChunkFreed) -> None:
-        ordered = self.ledger.freeing.get((event.node, event.chunk))
-        if ordered is not None and event.round in (None, ordered):
-            self.ledger.drop(event.node, event.chunk)
-        else:
-            self._log(f"{event.node} freed chunk {event.chunk}, and did not have to; ignored")
 
     # Iterations.
 

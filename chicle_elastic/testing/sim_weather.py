@@ -47,7 +47,7 @@ class Climate:
         is_graceful = rng.random() < 0.25
         return cls(
             is_graceful=is_graceful,
-            num_faults=rng.randint(0, 12),
+            num_faults=rng.randint(0, 14),
             fault_chance=rng.choice((0.05, 0.15, 0.3)),
             failure_chance=0.0 if is_graceful else rng.choice((0.0, 0.0, 0.15)),
             has_inventories=rng.random() < 0.6,
@@ -87,8 +87,8 @@ class Weather:
         self._num_struck = 0
         self._num_underway = 0
         self._num_joined = 0
-        graceful: list[Callable[[], None]] = [self.join, self._notice, self._notice, self._advise, self._babble]
-        self._strikes = graceful if cluster.climate.is_graceful else [*graceful, self._lose, self._lose, self._lose]
+        graceful: list[Callable[[], None]] = [*[self.join] * 3, *[self._notice] * 2, self._advise, self._babble]
+        self._strikes = graceful if cluster.climate.is_graceful else [*graceful, *[self._lose] * 4]
 
     def is_calm(self) -> bool:
         """Whether nothing will strike any more."""
@@ -128,7 +128,7 @@ class Weather:
             node.is_known = False
             node.destroyed.add(chunk)
 
-    def _soon(self, act: Callable[..., None], *args: object) -> None:
+    def _soon(self, act: Callable[..., None], *args: object, patience: float = 1.0) -> None:
         """Do something after a delay; until then the weather is not calm."""
         self._num_underway += 1
 
@@ -136,7 +136,7 @@ class Weather:
             self._num_underway -= 1
             act(*args)
 
-        self._cluster.after(self._cluster.delay_s(), strike)
+        self._cluster.after(patience * self._cluster.delay_s(), strike)
 
     def _announce(self, node: SimNode) -> None:
         self._cluster.deliver(
@@ -155,19 +155,23 @@ class Weather:
             self._cluster.deliver(events.LeaveNoticed(node=node.name))
 
     def _lose(self) -> None:
-        """A node dies, and the scheduler hears of it later."""
-        alive = [node for node in self._cluster.truth.present() if node.is_alive]
+        """A node dies, and the scheduler hears of it later. Bad luck likes nodes that are handing something over."""
+        truth = self._cluster.truth
+        alive = [node for node in truth.present() if node.is_alive]
         if not alive:
             return
-        node = self._rng.choice(alive)
+        busy = {*truth.copying.values(), *(name for _, name in (*truth.copying, *truth.freeing))}
+        aimed = [node for node in alive if node.name in busy] if self._rng.random() < 0.6 else []
+        node = self._rng.choice(aimed or alive)
         node.is_alive = False
         self._note_moment(node)
         self._soon(self._loss_is_told, node)
 
     def _loss_is_told(self, node: SimNode) -> None:
         self._cluster.deliver(events.NodeLost(node=node.name))
-        if self._rng.random() < 0.5:
-            self._soon(self._come_back, node)
+        if self._rng.random() < 0.6:
+            # Some are back before anybody has taken over, others find that the world has moved on.
+            self._soon(self._come_back, node, patience=self._rng.choice((1.0, 1.0, 20.0)))
 
     def _come_back(self, node: SimNode) -> None:
         """A node that was lost joins again: a zombie with its memory, or a fresh process of the same name."""

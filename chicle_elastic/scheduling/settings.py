@@ -1,0 +1,39 @@
+"""What a scheduler is told once."""
+
+from dataclasses import dataclass
+from numbers import Integral
+
+from chicle_elastic.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """Numbers that the scheduler goes by; the same for every agent of a job.
+
+    Attributes:
+        seed: Of all random choices, >= 0.
+        min_nodes: Fewer nodes than these pause the job, >= 1.
+        start_nodes: Nodes that the job waits for at its start, >= min_nodes; by default `min_nodes`.
+        max_copy_attempts: Orders to copy a chunk to one node before another is tried, >= 1.
+        max_load_attempts: Loads of one chunk that may fail before the job is paused, >= 1.
+        history_length: Iterations whose reports policies can look at, >= 1.
+    """
+
+    seed: int = 0
+    min_nodes: int = 1
+    start_nodes: int | None = None
+    max_copy_attempts: int = 3
+    max_load_attempts: int = 3
+    history_length: int = 32
+
+    def __post_init__(self) -> None:
+        limits = {"seed": 0, "min_nodes": 1, "max_copy_attempts": 1, "max_load_attempts": 1, "history_length": 1}
+        for name, least in limits.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+                raise UsageError(f"SchedulerSettings({name}={value!r}): it must be an integer >= {least}")
+        if self.start_nodes is not None and self.start_nodes < self.min_nodes:
+            raise UsageError(
+                f"SchedulerSettings(start_nodes={self.start_nodes}, min_nodes={self.min_nodes}): a job cannot start "
+                "with fewer nodes than it needs"
+            )

@@ -1,0 +1,352 @@
+"""Nodes die without notice, in every state and between any two steps of a move."""
+
+import pytest
+
+from chicle_elastic.errors import ProtocolError
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.machine import State
+from chicle_elastic.values import StateVersion
+from tests.scheduling.stage import Stage, infos, kinds, only
+
+
+def copied(copy):
+    """The acknowledgement of a copy."""
+    return events.ChunkCopied(chunk=copy.chunk, source=copy.source, target=copy.target, round=copy.round)
+
+
+def at_a_move(**settings):
+    """A stage where b has joined a, and one copy to b is in flight: (stage, copy)."""
+    stage = Stage(num_chunks=2, nodes=["a"], **settings)
+    stage.run()
+    stage.join("b")
+    stage.finish()
+    stage.answer(effects.FormRound)
+    [copy] = stage.take(effects.CopyChunk)
+    return stage, copy
+
+
+def test_survivors_load_lost_chunks_at_once_and_go_on_without_them():
+    """Loads are ordered while the iteration is still in flight; the next one is partial; then they are adopted."""
+    stage = Stage(num_chunks=12, nodes=["a", "b", "c"])
+    stage.run(2)
+    lost = stage.owned()["c"]
+    loads = stage.lose("c")
+    assert kinds(loads) == ["LoadChunk"]
+    assert sorted(load.chunk for load in loads) == list(lost)
+    assert stage.abort() == [effects.FormRound(round=2, members=("a", "b"))]
+    ordered = stage.answer(effects.FormRound)
+    assert ordered == [effects.StartIteration(round=2, iteration=2, is_complete=False)]
+    assert stage.answer(effects.LoadChunk) == []  # loaded while the iteration runs: nothing is attached yet
+    assert stage.ledger.missing == lost
+    ordered = stage.finish()
+    assert kinds(ordered) == ["AttachChunks", "StartIteration"]
+    assert ordered[-1].is_complete
+    assert stage.ledger.replayed == dict.fromkeys(lost, 1)
+    assert {stage.ledger.processed(chunk) for chunk in lost} == {1}
+
+
+def test_loads_that_take_long_do_not_hold_up_iterations():
+    """Several partial iterations may pass before the chunks are there."""
+    stage = Stage(num_chunks=4, nodes=["a", "b"])
+    stage.run(2)
+    stage.lose("b")
+    stage.abort()
+    stage.answer(effects.FormRound)
+    for _ in range(3):
+        [start] = stage.finish()
+        assert not start.is_complete
+    stage.answer(effects.LoadChunk)
+    assert stage.finish()[-1].is_complete
+
+
+def test_a_merge_that_happened_counts_for_the_chunks_that_were_lost_in_it():
+    """The node died after its update was merged: NodeLost comes first, IterationFinished after it."""
+    stage = Stage(num_chunks=4, nodes=["a", "b"])
+    stage.run()
+    lost = stage.owned()["b"]
+    stage.lose("b")
+    assert stage.finish()[-1] == effects.FormRound(round=2, members=("a",))
+    assert {stage.ledger.processed(chunk) for chunk in lost} == {1}
+    assert {stage.ledger.version(chunk) for chunk in lost} == {StateVersion(1, 1)}
+
+
+def test_a_loss_before_the_first_merge_is_loaded_before_anything_runs():
+    """Nothing was computed yet, so nothing is gained by going on without a part of the data."""
+    stage = Stage(num_chunks=4, nodes=["a", "b"])
+    stage.answer()
+    stage.lose("b")
+    stage.abort()
+    ordered = stage.answer(effects.FormRound)
+    assert not only(ordered, effects.StartIteration)
+    ordered = stage.answer()
+    assert only(ordered, effects.StartIteration)[0].is_complete
+    assert stage.ledger.replayed == {}
+
+
+def test_a_node_lost_during_the_first_load_is_replaced():
+    """Its chunks, loaded or not, are loaded by the others; the first iteration is complete."""
+    stage = Stage(num_chunks=6, nodes=["a", "b"])
+    stage.answer(effects.FormRound)
+    loads = stage.take(effects.LoadChunk)
+    arrived = next(load for load in loads if load.node == "b")
+    stage.tell(events.ChunkLoaded(chunk=arrived.chunk, node=NodeId("b"), round=1))
+    stage.orders += [load for load in loads if load.node == "a"]
+    stage.lose("b")
+    ordered = stage.answer()
+    assert len(only(ordered, effects.LoadChunk)) == 3
+    assert only(ordered, effects.StartIteration)[0].is_complete
+    assert stage.counts() == {"a": 6}
+
+
+def test_when_everything_is_lost_everything_is_loaded_before_the_job_goes_on():
+    """A partial iteration needs something to compute on, and one chunk is not enough to call that."""
+    stage = Stage(num_chunks=4, nodes=["a", "b"])
+    stage.run(3)
+    stage.join("c")
+    stage.lose("a")
+    stage.lose("b")
+    stage.abort()
+    stage.answer(effects.FormRound)
+    first, *others = stage.take(effects.LoadChunk)
+    assert len(others) == 3
+    assert stage.tell(events.ChunkLoaded(chunk=first.chunk, node=first.node, round=first.round)) == []
+    stage.orders += others
+    ordered = stage.answer()
+    assert only(ordered, effects.StartIteration) == [effects.StartIteration(round=2, iteration=3, is_complete=True)]
+
+
+def test_the_last_node_is_lost_and_comes_back_under_its_name():
+    """A round of the same name is another round."""
+    stage = Stage(num_chunks=2, nodes=["a"])
+    stage.run(2)
+    stage.lose("a")
+    assert kinds(stage.abort()) == ["PauseJob"]
+    assert "0 nodes" in stage.scheduler.pause_reason
+    assert stage.join("a") == [effects.FormRound(round=2, members=("a",))]
+    assert only(stage.answer(), effects.StartIteration)
+
+
+def test_an_aborted_iteration_is_repeated_in_a_new_round():
+    """Even if all members are there: the connections of the tasks are broken."""
+    stage = Stage(nodes=["a", "b"])
+    stage.run(2)
+    assert stage.abort() == [effects.FormRound(round=2, members=("a", "b"))]
+    assert stage.answer() == [effects.StartIteration(round=2, iteration=2, is_complete=True)]
+
+
+def test_a_member_lost_while_a_round_forms_makes_a_new_one():
+    """The old one, should it be formed after all, is ignored."""
+    stage = Stage(num_chunks=4, nodes=["a", "b", "c"])
+    [old] = stage.take(effects.FormRound)
+    assert stage.lose("c") == [effects.FormRound(round=2, members=("a", "b"))]
+    assert stage.tell(events.RoundFormed(round=1, members=old.members)) == []
+    assert stage.scheduler.state is State.FORMING
+    assert only(stage.answer(), effects.StartIteration)
+
+
+def test_a_round_that_leaves_a_member_out_has_lost_it():
+    """The rendezvous knew before the scheduler did; the loss that is told later is a duplicate."""
+    stage = Stage(num_chunks=4, nodes=["a", "b"])
+    stage.run(2)
+    stage.abort()
+    stage.take(effects.FormRound)
+    stage.tell(events.RoundFormed(round=2, members=(NodeId("a"),)))
+    assert len(stage.ledger.missing) == 2
+    assert stage.lose("b") == []
+    assert "loss of b is ignored: it is not here" in stage.logs
+
+
+def test_a_round_with_a_stranger_is_asked_again():
+    """A node that was lost meanwhile, or never joined."""
+    stage = Stage(num_chunks=4, nodes=["a"])
+    stage.take(effects.FormRound)
+    ordered = stage.tell(events.RoundFormed(round=1, members=(NodeId("a"), NodeId("ghost"))))
+    assert ordered == [effects.FormRound(round=2, members=("a",))]
+
+
+def test_the_target_dies_before_the_commit():
+    """The source still owns the chunk: nothing is lost."""
+    stage, _ = at_a_move()
+    stage.lose("b")
+    ordered = stage.answer()
+    assert only(ordered, effects.StartIteration)[0].is_complete
+    assert stage.owned() == {"a": (0, 1)}
+
+
+def test_the_source_dies_while_copying_and_the_copy_arrives_whole():
+    """It is the newest copy there is, so the target owns the chunk; only the other one is loaded again."""
+    stage, copy = at_a_move()
+    stage.lose("a")
+    assert stage.tell(copied(copy)) == []  # a round is forming: nothing is committed yet
+    ordered = stage.answer(effects.FormRound)
+    assert ordered[0] == effects.CommitChunk(chunk=copy.chunk, source="a", target="b", round=3)
+    assert [load.chunk for load in only(ordered, effects.LoadChunk)] == [1 - copy.chunk]
+    assert not only(ordered, effects.FreeChunk)
+    assert stage.ledger.owner(copy.chunk) == "b"
+    assert copy.chunk not in stage.ledger.replayed
+
+
+def test_the_source_dies_while_copying_and_the_copy_fails():
+    """Then the chunk is missing like the others."""
+    stage, copy = at_a_move()
+    stage.lose("a")
+    stage.answer(effects.FormRound)
+    ordered = stage.tell(
+        events.CopyFailed(chunk=copy.chunk, source="a", target="b", round=copy.round, reason="reset by peer")
+    )
+    assert copy.chunk in {load.chunk for load in stage.take(effects.LoadChunk)}
+    assert not only(ordered, effects.CopyChunk)
+
+
+def test_the_target_dies_between_commit_and_free():
+    """The source was told to free its copy: the chunk is missing, and loaded again."""
+    stage, copy = at_a_move()
+    stage.tell(copied(copy))
+    stage.take(effects.FreeChunk)
+    stage.lose("b")
+    stage.answer(effects.FormRound)
+    assert stage.ledger.missing == (copy.chunk,)
+    assert not only(stage.orders, effects.LoadChunk)  # the old copy is still in the way on the only node
+    stage.tell(events.ChunkFreed(chunk=copy.chunk, node=NodeId("a"), round=2))
+    assert [load.chunk for load in stage.take(effects.LoadChunk)] == [copy.chunk]
+
+
+def test_the_source_dies_between_commit_and_free():
+    """The target owns the chunk, whatever happens to the void copy."""
+    stage, copy = at_a_move()
+    stage.tell(copied(copy))
+    stage.lose("a")
+    assert stage.ledger.owner(copy.chunk) == "b"
+
+
+def test_a_target_under_notice_does_not_get_the_chunk():
+    """Its copy is freed when it arrives; the source keeps the chunk."""
+    stage, copy = at_a_move()
+    stage.notice("b")
+    stage.answer(effects.FormRound)
+    ordered = stage.tell(copied(copy))
+    assert ordered == [effects.FreeChunk(chunk=copy.chunk, node="b", round=3)]
+    ordered = stage.answer()
+    assert kinds(ordered) == ["ReleaseNode", "StartIteration"]
+    assert stage.owned() == {"a": (0, 1)}
+
+
+def test_a_leaver_does_not_keep_what_it_was_loading():
+    """Another node loads the chunk; the leaver frees what arrives, and goes."""
+    stage = Stage(num_chunks=2, nodes=["a", "b"])
+    stage.answer(effects.FormRound)
+    loads = stage.take(effects.LoadChunk)
+    [late] = [load for load in loads if load.node == "b"]
+    stage.orders += [load for load in loads if load.node == "a"]
+    stage.notice("b")
+    ordered = stage.answer()
+    assert only(ordered, effects.StartIteration)[0].is_complete
+    assert not only(ordered, effects.ReleaseNode)
+    assert stage.tell(events.ChunkLoaded(chunk=late.chunk, node=NodeId("b"), round=late.round)) == [
+        effects.FreeChunk(chunk=late.chunk, node="b", round=2)
+    ]
+    assert stage.answer() == [effects.ReleaseNode(node="b")]
+
+
+def test_lost_chunks_without_room_pause_the_job():
+    """The survivors cannot hold all data; the pause comes at the boundary, with the figures."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"], capacity_bytes=5)
+    stage.run(2)
+    assert stage.lose("b") == []
+    stage.abort()
+    [pause] = stage.answer()
+    assert "4 B needed, 1 B free on the 1 node that stay" in pause.reason
+    stage.join("c", capacity_bytes=5)
+    ordered = stage.answer()
+    assert not only(ordered, effects.StartIteration)[0].is_complete
+    assert len(only(ordered, effects.LoadChunk)) == 4
+
+
+def test_late_answers_of_an_earlier_life_are_told_apart_by_their_round():
+    """b is lost and comes back while its old answers are still on the way."""
+    stage, copy = at_a_move()
+    stage.lose("b")
+    stage.join("b")
+    stage.answer(effects.FormRound)
+    [again] = stage.take(effects.CopyChunk)
+    late = events.ChunkCopied(chunk=again.chunk, source=again.source, target=again.target, round=copy.round)
+    assert stage.tell(late) == []
+    assert stage.ledger.owner(again.chunk) == "a"
+    assert only(stage.tell(copied(again)), effects.CommitChunk)
+
+
+def test_an_orphan_of_an_earlier_life_is_freed():
+    """Where nodes report no inventory, a late answer is the only sign that memory is taken."""
+    stage, copy = at_a_move()
+    stage.lose("b")
+    stage.join("b")
+    stage.take(effects.FormRound)
+    ordered = stage.tell(copied(copy))
+    assert ordered == [effects.FreeChunk(chunk=copy.chunk, node="b", round=3)]
+    assert stage.ledger.used_bytes(NodeId("b")) == 1
+
+
+SENSELESS = [
+    (events.LeaveNoticed(node=NodeId("z")), "it is not here"),
+    (events.NodeLost(node=NodeId("z")), "it is not here"),
+    (events.NodeJoined(node=NodeId("a")), "here already"),
+    (events.NodeJoined(node=NodeId("z"), weight=0.0), "weight must be > 0"),
+    (events.NodeJoined(node=NodeId("z"), weight=float("nan")), "weight must be > 0"),
+    (events.NodeJoined(node=NodeId("z"), capacity_bytes=-1), "capacity >= 0"),
+    (events.RoundFormed(round=0, members=(NodeId("a"),)), "round 0 is ignored"),
+    (events.RoundFormed(round=1, members=(NodeId("a"),)), "round 1 is ignored"),
+    (events.InventoryReported(node=NodeId("z"), chunks={}), "it is not here"),
+    (events.InventoryReported(node=NodeId("a"), chunks={}, round=0), "inventory of a for round 0 is ignored"),
+    (events.ChunkLoaded(chunk=ChunkId(0), node=NodeId("a"), round=1), "the book knows what the node holds"),
+    (events.ChunkLoaded(chunk=ChunkId(0), node=NodeId("z"), round=1), "the node is not here"),
+    (events.LoadFailed(chunk=ChunkId(0), node=NodeId("a"), reason="late", round=1), "did not have to"),
+    (
+        events.ChunkCopied(chunk=ChunkId(0), source=NodeId("z"), target=NodeId("a"), round=0),
+        "the book knows what the node holds",
+    ),
+    (
+        events.CopyFailed(chunk=ChunkId(0), source=NodeId("a"), target=NodeId("b"), round=1, reason="late"),
+        "did not have to be",
+    ),
+    (events.ChunkFreed(chunk=ChunkId(0), node=NodeId("a")), "did not have to"),
+    (events.IterationFinished(round=1, iteration=1, reports={}), "late IterationFinished of iteration 1"),
+    (events.IterationAborted(round=1, iteration=1, reason="late"), "late IterationAborted of iteration 1"),
+]
+
+
+@pytest.mark.parametrize(("event", "reason"), SENSELESS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("state", ["running", "forming"])
+def test_what_makes_no_sense_is_ignored_with_a_reason(event, reason, state):
+    """The book stays as it is, and the job goes on."""
+    stage = Stage(num_chunks=2, nodes=["a"])
+    stage.run(2)
+    if state == "forming":
+        stage.abort()
+        if isinstance(event, events.RoundFormed) and event.round == 1:
+            reason = "round 1 is ignored: the current one is 2"
+    before = stage.owned()
+    assert stage.tell(event) == []
+    assert reason in stage.logs[-1]
+    assert stage.owned() == before
+    assert stage.scheduler.state.value == state
+
+
+@pytest.mark.parametrize(
+    ("event", "complaint"),
+    [
+        (events.IterationFinished(round=1, iteration=3, reports={}), "never started; the last one was 2 in round 1"),
+        (events.IterationAborted(round=2, iteration=1, reason="?"), "never started"),
+        (events.RoundFormed(round=2, members=(NodeId("a"),)), "only 1 were asked for"),
+        (events.ChunkLoaded(chunk=ChunkId(99), node=NodeId("a")), "there is no such chunk"),
+        (infos(1)[0], "is not an event"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_a_correct_shell_can_never_say_is_a_protocol_error(event, complaint):
+    """And it changes nothing: the job could go on."""
+    stage = Stage(num_chunks=2, nodes=["a"])
+    stage.run(2)
+    with pytest.raises(ProtocolError, match=complaint):
+        stage.tell(event)
+    assert kinds(stage.finish()) == ["StartIteration"]

@@ -1,0 +1,71 @@
+"""Thousands of seeded histories of a simulated cluster; `sim_truth` checks every guarantee after every event.
+
+To see one that failed: python -m chicle_elastic.testing.sim_cluster SEED
+"""
+
+from collections import Counter
+
+import pytest
+
+from chicle_elastic.testing.sim_cluster import SimCluster, main
+
+NUM_HISTORIES = 3200
+REPLAYED_EVERY = 5
+NUM_BLOCKS = 8
+
+happened: Counter[str] = Counter()
+
+
+@pytest.mark.parametrize("block", range(NUM_BLOCKS))
+def test_no_history_breaks_a_guarantee(block):
+    """Graceful or not, with full memory, zombies, failing copies and odd policies; some stories are folded again."""
+    size = NUM_HISTORIES // NUM_BLOCKS
+    for seed in range(block * size, (block + 1) * size):
+        is_recorded = seed % REPLAYED_EVERY == 0
+        cluster = SimCluster(seed, is_recorded=is_recorded).run()
+        if is_recorded:
+            cluster.check_replay()
+        happened.update(cluster.happened)
+    happened["block"] += 1
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *(f"lost while {state}" for state in ("waiting", "forming", "moving", "running", "paused")),
+        *(f"died while {state}" for state in ("waiting", "forming", "moving", "running", "paused")),
+        *(f"{end} died while copying" for end in ("source", "target")),
+        *(f"{end} died between copy and commit" for end in ("source", "target")),
+        *(f"{end} died between commit and free" for end in ("source", "target")),
+        "merged without a member",
+        "round formed without a member",
+        "chunk destroyed",
+        "zombie",
+        "fresh comeback",
+        "partial",
+        "paused: too few nodes",
+        "paused: no room",
+        "paused: failures",
+    ],
+)
+def test_the_histories_were_eventful(what):
+    """A guarantee is not tested by weather that never strikes: every kind of bad luck happened at least five times."""
+    if happened["block"] < NUM_BLOCKS:
+        pytest.skip("says something about all histories together, and not all of them ran")
+    assert happened[what] >= 5
+
+
+def test_a_history_is_a_function_of_its_seed():
+    """Else a failure could not be looked at again."""
+    stories = [SimCluster(5, is_recorded=True).run().story for _ in range(2)]
+    assert stories[0] == stories[1]
+    assert stories[0] != SimCluster(6, is_recorded=True).run().story
+
+
+def test_one_history_is_told_event_by_event(capsys):
+    """What a failed seed is looked at with."""
+    assert main(["5"]) == 0
+    told = capsys.readouterr().out
+    assert "StartIteration" in told
+    assert "IterationFinished" in told
+    assert main(["x"]) == 2

@@ -1,0 +1,146 @@
+"""The book stays consistent, counts what was processed, and says so when it is not."""
+
+import pytest
+
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling.ledger import InvariantError, Ledger
+from chicle_elastic.scheduling.shelf import Phase
+from chicle_elastic.values import StateVersion
+from tests.scheduling.stage import infos
+
+A, B = NodeId("a"), NodeId("b")
+ZERO, ONE = ChunkId(0), ChunkId(1)
+
+
+@pytest.fixture
+def ledger():
+    """Two chunks of 10 rows and 7 bytes on two nodes; a owns chunk 0, chunk 1 is missing."""
+    ledger = Ledger()
+    ledger.declare(infos(2, size_bytes=7))
+    ledger.add_node(A, 20, 1.0)
+    ledger.add_node(B, None, 1.0)
+    ledger.hold(A, ZERO, Phase.LOADED)
+    ledger.adopt_fresh(ZERO, A, round=1)
+    ledger.check()
+    return ledger
+
+
+def test_a_chunk_is_missing_until_it_is_adopted(ledger):
+    """A reservation takes memory, and gives no ownership."""
+    ledger.hold(B, ONE, Phase.LOADING)
+    ledger.check()
+    assert ledger.missing == (ONE,)
+    assert ledger.used_bytes(B) == 7
+    assert ledger.samples(B) == 0
+    ledger.adopt_fresh(ONE, B, round=1)
+    ledger.check()
+    assert ledger.missing == ()
+    assert ledger.owner(ONE) == B
+    assert ledger.samples(B) == 10
+
+
+def test_a_commit_leaves_a_void_copy_to_be_freed(ledger):
+    """Until it is freed, the chunk takes memory on both nodes; it has one owner throughout."""
+    ledger.hold(B, ZERO, Phase.COPYING)
+    assert ledger.owner(ZERO) == A
+    ledger.commit(ZERO, B, round=2)
+    ledger.check()
+    assert ledger.owner(ZERO) == B
+    assert ledger.phase(A, ZERO) is Phase.FREEING
+    assert (ledger.used_bytes(A), ledger.used_bytes(B)) == (7, 7)
+    ledger.drop(A, ZERO)
+    ledger.check()
+    assert ledger.used_bytes(A) == 0
+    assert not ledger.freeing
+
+
+def test_iterations_are_counted_per_chunk(ledger):
+    """A chunk counts the merges since it is owned, wherever it is, and stops counting when it is lost."""
+    ledger.count_merge(1, 1)
+    ledger.hold(B, ONE, Phase.LOADED)
+    ledger.adopt_fresh(ONE, B, round=1)
+    ledger.count_merge(1, 2)
+    assert (ledger.processed(ZERO), ledger.processed(ONE)) == (2, 1)
+    ledger.hold(B, ZERO, Phase.COPYING)
+    ledger.commit(ZERO, B, round=2)
+    ledger.count_merge(2, 3)
+    assert (ledger.processed(ZERO), ledger.processed(ONE)) == (3, 2)
+    ledger.lose(ZERO, in_flight=False)
+    ledger.count_merge(2, 4)
+    assert (ledger.processed(ZERO), ledger.processed(ONE)) == (3, 3)
+
+
+def test_a_chunk_lost_in_its_iteration_counts_if_that_is_merged(ledger):
+    """The update of the dead node may be in the merge, or the iteration may be aborted."""
+    ledger.lose(ZERO, in_flight=True)
+    ledger.count_merge(1, 1)
+    assert ledger.processed(ZERO) == 1
+    assert ledger.version(ZERO) == StateVersion(1, 1)
+    ledger.hold(A, ZERO, Phase.LOADED)
+    ledger.adopt_fresh(ZERO, A, round=1)
+    ledger.lose(ZERO, in_flight=True)
+    ledger.count_abort()
+    ledger.count_merge(1, 2)
+    assert ledger.processed(ZERO) == 1
+
+
+def test_a_restart_after_processing_is_written_down_as_replayed(ledger):
+    """Not so a chunk that was lost before any merge: nothing of it is processed twice."""
+    ledger.lose(ZERO, in_flight=False)
+    ledger.hold(B, ZERO, Phase.LOADED)
+    ledger.adopt_fresh(ZERO, B, round=2)
+    assert ledger.replayed == {}
+    ledger.count_merge(2, 1)
+    ledger.lose(ZERO, in_flight=False)
+    ledger.hold(B, ZERO, Phase.LOADED)
+    ledger.adopt_fresh(ZERO, B, round=3)
+    assert ledger.replayed == {ZERO: 1}
+
+
+def test_versions_order_by_committed_round_and_then_by_merge(ledger):
+    """A merge raises the version of what is owned; a commit raises its round; a loss freezes it."""
+    assert ledger.version(ZERO) == StateVersion(1, 0)
+    ledger.count_merge(1, 1)
+    assert ledger.version(ZERO) == StateVersion(1, 1)
+    ledger.hold(B, ZERO, Phase.COPYING)
+    ledger.commit(ZERO, B, round=2)
+    assert ledger.version(ZERO) == StateVersion(2, 1)
+    ledger.lose(ZERO, in_flight=False)
+    ledger.count_merge(2, 2)
+    assert ledger.version(ZERO) == StateVersion(2, 1)
+
+
+def test_a_task_is_told_of_changes_since_it_was_told_last(ledger):
+    """What comes and goes in between is not told; what goes and comes back is told twice, since its memory moved."""
+    assert ledger.take_changes(A) == ((ZERO,), ())
+    ledger.hold(B, ZERO, Phase.COPYING)
+    ledger.commit(ZERO, B, round=1)
+    ledger.drop(A, ZERO)
+    ledger.hold(A, ZERO, Phase.COPYING)
+    ledger.commit(ZERO, A, round=1)
+    assert ledger.take_changes(A) == ((ZERO,), (ZERO,))
+    assert ledger.take_changes(B) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("one owner", lambda book: book.shelves[B].copies.update({ZERO: Phase.OWNED})),
+        ("bytes add up", lambda book: setattr(book.shelves[A], "used_bytes", 6)),
+        ("rows add up", lambda book: setattr(book.shelves[A], "num_rows", 0)),
+        ("within capacity", lambda book: setattr(book.shelves[A], "capacity_bytes", 6)),
+        ("owned list", lambda book: book.shelves[A].owned.clear()),
+        ("owner holds", lambda book: setattr(book._entries[ZERO], "owner", None)),
+        ("missing or owned", lambda book: book._missing.clear()),
+        ("frees add up", lambda book: book.freeing.update({(A, ZERO): 1})),
+    ],
+)
+def test_a_damaged_book_is_found_by_name(ledger, name, damage):
+    """The check can fail, for each invariant that it tests."""
+    damage(ledger)
+    if name == "one owner":  # the sums are right, only the ownership is not
+        ledger.shelves[B].used_bytes += 7
+        ledger.shelves[B].num_rows += 10
+        ledger.shelves[B].owned[ZERO] = None
+    with pytest.raises(InvariantError, match=name):
+        ledger.check()

@@ -1,0 +1,182 @@
+"""Policies are asked at boundaries; whatever they say, training goes on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from chicle_elastic.ids import NodeId
+from chicle_elastic.policies.base import Decision, Observations, Policy
+from chicle_elastic.scheduling import effects, events
+from chicle_elastic.values import TaskReport
+from tests.scheduling.stage import Stage, kinds, only
+
+A_TO_B = (NodeId("a"), NodeId("b"))
+
+
+@dataclass
+class Script(Policy):
+    """Says what the test wants, and remembers what it saw."""
+
+    say: Callable[[Observations], Any]
+    title: str = "script"
+    seen: list[Observations] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Given by the test."""
+        return self.title
+
+    def decide(self, observations: Observations, /) -> Any:
+        """The line of the script."""
+        self.seen.append(observations)
+        return self.say(observations)
+
+
+def always(moves, reason="told to"):
+    """A decision that is the same every time."""
+    return lambda observations: Decision(moves=moves, reason=reason)
+
+
+def test_a_decision_is_carried_out_at_the_boundary_with_its_reason():
+    """Which chunks go is drawn by the scheduler; the round stays the same."""
+    policy = Script(always({A_TO_B: 2}, "a is slow"))
+    stage = Stage(num_chunks=8, nodes=["a", "b"], policies=(policy,))
+    stage.run()
+    ordered = [*stage.finish(), *stage.answer()]
+    assert [(copy.source, copy.target) for copy in only(ordered, effects.CopyChunk)] == [A_TO_B, A_TO_B]
+    assert not only(ordered, effects.FormRound)
+    assert stage.counts() == {"a": 2, "b": 6}
+    assert "script moves 2 of 2 chunks: a is slow" in stage.logs
+
+
+def test_a_policy_is_asked_once_per_boundary():
+    """Not again after each of the moves that it wanted."""
+    policy = Script(always({A_TO_B: 2}))
+    stage = Stage(num_chunks=8, nodes=["a", "b"], policies=(policy,))
+    stage.run(3)
+    assert [seen.iteration for seen in policy.seen] == [1, 2]
+
+
+def test_policies_rest_while_the_membership_changes():
+    """What they saw was another set of nodes."""
+    policy = Script(always({A_TO_B: 1}))
+    stage = Stage(num_chunks=8, nodes=["a", "b"], policies=(policy,))
+    stage.run()
+    stage.join("c")
+    stage.finish()
+    stage.answer()
+    assert policy.seen == []
+
+
+def test_a_policy_sees_who_holds_what_and_how_long_it_took():
+    """All mappings have the same nodes, and reports go back as far as the settings say."""
+    policy = Script(lambda observations: None)
+    stage = Stage(num_chunks=6, start_nodes=2, policies=(policy,), history_length=2)
+    stage.join("a", capacity_bytes=10)
+    stage.join("b", capacity_bytes=10, weight=2.0)
+    stage.answer()
+    for iteration in range(3):
+        [order] = stage.take(effects.StartIteration)
+        reports = {NodeId(n): TaskReport(samples=20, duration_s=float(iteration)) for n in ("a", "b")}
+        stage.tell(events.IterationFinished(round=order.round, iteration=order.iteration, reports=reports))
+    last = policy.seen[-1]
+    assert (last.round, last.iteration) == (1, 3)
+    assert last.num_chunks == {"a": 2, "b": 4}
+    assert last.samples == {"a": 20, "b": 40}
+    assert last.weights == {"a": 1.0, "b": 2.0}
+    assert last.capacity_bytes == {"a": 10, "b": 10}
+    assert last.used_bytes == {"a": 2, "b": 4}
+    assert [report.duration_s for report in last.reports[NodeId("a")]] == [1.0, 2.0]
+
+
+def test_several_policies_share_what_there_is():
+    """The first takes 3 of 4 chunks, so that the second gets 1 of the 2 that it wants."""
+    policies = (Script(always({A_TO_B: 3}), "one"), Script(always({A_TO_B: 2}), "two"))
+    stage = Stage(num_chunks=8, nodes=["a", "b"], policies=policies)
+    stage.run(2)
+    assert stage.counts() == {"a": 0, "b": 8}
+    assert "one moves 3 of 3 chunks: told to" in stage.logs
+    assert "two moves 1 of 2 chunks: told to" in stage.logs
+
+
+def test_a_decision_is_clipped_to_the_room_there_is():
+    """b has room for one more chunk."""
+    policy = Script(always({A_TO_B: 3}))
+    stage = Stage(num_chunks=8, nodes=["a", "b"], capacity_bytes=5, policies=(policy,))
+    stage.run(2)
+    assert stage.counts() == {"a": 3, "b": 5}
+
+
+def raises(observations):
+    """A policy with a fault."""
+    raise ZeroDivisionError("no reports")
+
+
+@pytest.mark.parametrize(
+    ("say", "complaint"),
+    [
+        (raises, "raised ZeroDivisionError: no reports"),
+        (always({A_TO_B: -1}), "decided nonsense: -1 chunks from a to b"),
+        (always({A_TO_B: 5}), "5 chunks are to leave a, which has 4"),
+        (always({A_TO_B: 1.5}), "1.5 chunks"),
+        (always({A_TO_B: True}), "True chunks"),
+        (always({(NodeId("a"), NodeId("z")): 1}), "z is not a member"),
+        (always({(NodeId("a"), NodeId("a")): 1}), "from a to itself"),
+        (always({"ab": 1}), "'ab' is not a pair"),
+        (always([A_TO_B]), "not a mapping"),
+        (lambda observations: "move it", "raised AttributeError"),
+    ],
+)
+def test_a_bad_policy_is_disabled_by_name_and_training_goes_on(say, complaint):
+    """The others are still asked."""
+    bad, good = Script(say, "bad"), Script(always({A_TO_B: 1}), "good")
+    stage = Stage(num_chunks=8, nodes=["a", "b"], policies=(bad, good))
+    stage.run(3)
+    assert len(bad.seen) == 1
+    assert len(good.seen) == 2
+    [line] = [line for line in stage.logs if "disabled" in line]
+    assert line.startswith("policy bad is disabled")
+    assert complaint in line
+    assert stage.counts() == {"a": 2, "b": 6}
+
+
+def test_a_slow_policy_decides_by_an_event():
+    """It waits for the end of the iteration like everything else."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"])
+    stage.run()
+    assert stage.tell(events.PolicyDecided(policy="slow", generation=1, moves={A_TO_B: 2}, reason="at last")) == []
+    stage.finish()
+    stage.answer()
+    assert stage.counts() == {"a": 2, "b": 6}
+
+
+@pytest.mark.parametrize(
+    ("generation", "moves", "complaint"),
+    [
+        (0, {A_TO_B: 1}, "it is of round 0, and this is round 1"),
+        (1, {A_TO_B: -1}, "-1 chunks"),
+        (1, {A_TO_B: 99}, "99 chunks are to leave a, which has 4"),
+        (1, {(NodeId("z"), NodeId("b")): 1}, "z is not a member"),
+    ],
+)
+def test_a_bad_decision_by_event_is_ignored_with_a_reason(generation, moves, complaint):
+    """Never an exception: it comes from somebody else's thread."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"])
+    stage.run()
+    stage.tell(events.PolicyDecided(policy="slow", generation=generation, moves=moves, reason="?"))
+    assert "decision of policy slow is ignored" in stage.logs[-1]
+    assert complaint in stage.logs[-1]
+    assert kinds(stage.finish()) == ["StartIteration"]
+
+
+def test_a_decision_that_waits_is_dropped_when_the_round_changes():
+    """It was sound when it came, and is of an old generation at the boundary."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"])
+    stage.run()
+    stage.tell(events.PolicyDecided(policy="slow", generation=1, moves={A_TO_B: 2}, reason="?"))
+    stage.notice("b")
+    stage.finish()
+    stage.answer()
+    assert "decision of policy slow is ignored: it is of round 1, and this is round 2" in stage.logs
