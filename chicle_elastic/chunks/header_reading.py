@@ -62,7 +62,7 @@ def read_header(buffer: Buffer, *, where: str) -> Header:
     where = f"{where}: chunk {chunk_id}"
     num_rows, num_features, num_nonzeros = rest[4:7]
     offsets, immutable_bytes, content_crc = rest[7:13], rest[13], rest[14]
-    _require(header_bytes == HEADER_BYTES, where, "header_bytes", header_bytes, str(HEADER_BYTES))
+    _require(header_bytes == HEADER_BYTES, where, "header_bytes", header_bytes, HEADER_BYTES)
     _require(1 <= kind_code <= len(KINDS), where, "kind", kind_code, "1 (dense) or 2 (CSR)")
     kind = KINDS[kind_code - 1]
     is_csr = kind == "csr"
@@ -82,9 +82,10 @@ def read_header(buffer: Buffer, *, where: str) -> Header:
         content_crc=content_crc,
     )
     for section, offset in zip(header.sections, offsets, strict=True):
-        _require(offset == section.offset, where, f"offset of {section.name}", offset, str(section.offset))
-    expected_bytes = header.immutable_bytes
-    _require(immutable_bytes == expected_bytes, where, "immutable_bytes", immutable_bytes, str(expected_bytes))
+        _require(offset == section.offset, where, f"offset of {section.name}", offset, section.offset)
+    _require(
+        immutable_bytes == header.immutable_bytes, where, "immutable_bytes", immutable_bytes, header.immutable_bytes
+    )
     return header
 
 
@@ -110,7 +111,7 @@ def read_state_header(buffer: Buffer, header: Header, *, where: str) -> StateHea
     _require_magic(packed, STATE_MAGIC, "a state header", where)
     _require_crc(packed, "the state header", where)
     _, chunk_id, outputs, width, dtype_code, round_, iteration, state_crc, _ = STATE_HEADER.unpack(packed)
-    _require(chunk_id == header.chunk_id, where, "chunk id of the state", chunk_id, str(header.chunk_id))
+    _require(chunk_id == header.chunk_id, where, "chunk id of the state", chunk_id, header.chunk_id)
     dtype: Any = _dtype(dtype_code, STATE_DTYPES, "state dtype", where)
     spec = StateSpec(outputs=outputs, width=width, dtype=dtype)
     require_bytes(content, header.encoded_bytes(spec), "the state", where)
@@ -165,15 +166,19 @@ def _require_crc(packed: bytes, what: str, where: str) -> None:
 
 
 def _dtype(code: int, allowed: tuple[str, ...], field: str, where: str) -> str:
-    is_allowed = code < len(DTYPES) and DTYPES[code] in allowed
+    if code < len(DTYPES) and DTYPES[code] in allowed:
+        return DTYPES[code]
     codes = " or ".join(f"{DTYPES.index(name)} ({name or 'absent'})" for name in allowed)
-    _require(is_allowed, where, field, code, codes)
-    return DTYPES[code]
+    raise _impossible(where, field, code, codes)
 
 
-def _require(is_right: bool, where: str, field: str, found: int, expected: str) -> None:
+def _require(is_right: bool, where: str, field: str, found: int, expected: object) -> None:
     """For figures that a right CRC vouches for: nobody who keeps to the byte table wrote them."""
     if not is_right:
-        raise ChunkCorruptError(
-            f"{where}: the field {field} is {found}, and has to be {expected}; the program that wrote it is at fault"
-        )
+        raise _impossible(where, field, found, str(expected))
+
+
+def _impossible(where: str, field: str, found: int, expected: str) -> ChunkCorruptError:
+    return ChunkCorruptError(
+        f"{where}: the field {field} is {found}, and has to be {expected}; the program that wrote it is at fault"
+    )

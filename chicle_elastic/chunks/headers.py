@@ -3,6 +3,7 @@
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -79,7 +80,7 @@ class Section(NamedTuple):
         return content[self.offset : self.offset + self.size_bytes].view(np.dtype(self.dtype).newbyteorder("<"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots, because of cached_property
 class Header:
     """What the first 256 bytes say; everything else about the immutable part follows from it.
 
@@ -130,7 +131,7 @@ class Header:
             num_nonzeros=rows.num_nonzeros if isinstance(rows, CsrRows) else 0,
         )
 
-    @property
+    @cached_property
     def sections(self) -> tuple[Section, ...]:
         """The six sections in the order in which they lie."""
         num_values = self.num_nonzeros if self.kind == "csr" else self.num_rows * self.num_features
@@ -149,7 +150,7 @@ class Header:
             sections.append(section)
         return tuple(sections)
 
-    @property
+    @cached_property
     def immutable_bytes(self) -> int:
         """Size of the immutable part, header and padding included; the state header begins there."""
         return HEADER_BYTES + sum(aligned(section.size_bytes) for section in self.sections)

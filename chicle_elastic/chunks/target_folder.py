@@ -68,6 +68,11 @@ class TargetFolder:
         if is_replacing:
             shutil.rmtree(self._replaced, ignore_errors=True)
 
+    @property
+    def final_path(self) -> Path:
+        """The target as it was given, or absolute where the working directory has changed since."""
+        return self.path if Path(os.path.abspath(self.path)) == self._place else self._place
+
     def discard(self) -> None:
         """Remove what is left of the temporary folder; nothing happens after `commit`."""
         with contextlib.suppress(FileNotFoundError):
@@ -87,14 +92,14 @@ class TargetFolder:
 
 
 def write_file(path: Path, content: bytes | memoryview) -> None:
-    """Write a new file.
+    """Write a file.
 
     Raises:
         CapacityError: The disk is full.
         OSError: Anything else that the system refuses.
     """
     try:
-        with path.open("xb") as file:
+        with path.open("wb") as file:
             file.write(content)
     except OSError as error:
         _require_room(error, path)

@@ -1,5 +1,7 @@
 """How large a chunk is, and where rows are cut."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -38,7 +40,7 @@ def test_cuts_cover_all_rows_and_keep_to_the_size(seed: int) -> None:
     lengths = np.diff(cuts)
     assert (cuts[0], cuts[-1]) == (0, num_rows)
     assert (lengths >= 1).all()
-    for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+    for start, stop in pairwise(cuts):
         assert stop - start == 1 or sizes[start:stop].sum() <= chunk_bytes
     assert ((lengths[:-1] % 8 == 0) | (lengths[:-1] < 8)).all()
 
