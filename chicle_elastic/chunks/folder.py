@@ -47,6 +47,11 @@ class ChunkFolder:
         return self.manifest.schema
 
     @property
+    def copies_rows(self) -> bool:
+        """True: a chunk that is loaded takes memory."""
+        return True
+
+    @property
     def classes(self) -> tuple[Label, ...]:
         """Labels by class code; empty for real-valued targets."""
         return self.manifest.classes

@@ -30,6 +30,11 @@ class ChunkSource(Protocol):
         """What all chunks have in common."""
         ...
 
+    @property
+    def copies_rows(self) -> bool:
+        """Whether `load` takes memory for the rows; False where it gives views of memory that is there anyway."""
+        ...
+
     def infos(self, state: StateSpec) -> tuple[ChunkInfo, ...]:
         """All chunks, by id from 0, with the bytes that each takes together with `state` (see `layout`)."""
         ...
@@ -107,6 +112,11 @@ class ArraySource:
             has_weights=weights is not None,
             sample_shape=tuple(X.shape[1:]) if isinstance(X, np.ndarray) and X.ndim > 2 else (),
         )
+
+    @property
+    def copies_rows(self) -> bool:
+        """Whether the rows are shuffled, and `load` therefore copies them."""
+        return self._order is not None
 
     @property
     def num_chunks(self) -> int:

@@ -12,10 +12,12 @@ import dataclasses
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from chicle_elastic.cgroups import PROC, memory_headroom
 from chicle_elastic.chunks.sources import ChunkSource
 from chicle_elastic.chunks.views import Array, StateSpec
 from chicle_elastic.clock import Clock, MonotonicClock
@@ -27,6 +29,7 @@ from chicle_elastic.runtime.task import TRAINER, LocalContext, Mailboxes, UniTas
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings
 from chicle_elastic.solvers.base import Action, Budget, Report, Update, Verdict
+from chicle_elastic.values import ChunkInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,9 @@ class _Shell:
     def run(self, runtime: InProcess) -> Outcome:
         """Feed events until the job is finished."""
         self.changes = dict(runtime.changes)
-        self.inbox.append(events.ChunksDeclared(chunks=self.source.infos(self.state_spec)))
+        infos = self.source.infos(self.state_spec)
+        require_memory(self.source, infos)
+        self.inbox.append(events.ChunksDeclared(chunks=infos))
         self.resize(runtime.num_tasks)
         is_interrupted = False
         try:
@@ -303,6 +308,22 @@ class _Shell:
             for chunk in task.held.values():
                 state[chunk.row_ids] = chunk.state
         return state
+
+
+def require_memory(source: ChunkSource, infos: tuple[ChunkInfo, ...], *, proc: Path = PROC) -> None:
+    """Refuse data that this process cannot hold, before the first chunk is loaded.
+
+    Raises:
+        CapacityError: With what the chunks need, what is left, and who says so.
+    """
+    headroom = memory_headroom(proc)
+    needed_bytes = sum(info.size_bytes for info in infos)
+    if source.copies_rows and headroom is not None and needed_bytes > headroom.num_bytes:
+        raise CapacityError(
+            f"the {len(infos)} chunks of this data set need {needed_bytes / 2**20:.1f} MiB of memory, but "
+            f"{headroom.source} leaves {headroom.num_bytes / 2**20:.1f} MiB; use a machine with more memory, convert "
+            "with --dtype float32, or train on fewer rows"
+        )
 
 
 def _add(weighted_sum: Array, metrics: dict[str, float], update: Update) -> None:

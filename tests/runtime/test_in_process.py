@@ -9,8 +9,8 @@ import pytest
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.clock import VirtualClock
-from chicle_elastic.errors import ContractError, UsageError
-from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.errors import CapacityError, ContractError, UsageError
+from chicle_elastic.runtime.in_process import InProcess, require_memory
 from chicle_elastic.runtime.job import Job
 from chicle_elastic.solvers.base import Action, Solver, Trainer, Update, Verdict
 from chicle_elastic.solvers.cocoa import CocoaTrainer
@@ -286,3 +286,14 @@ def test_nonsense_numbers_of_tasks_are_refused(arguments):
     """The message shows what was given."""
     with pytest.raises(UsageError, match="InProcess needs num_tasks >= 1"):
         InProcess(**arguments)
+
+
+def test_data_that_the_memory_cannot_hold_is_refused_before_it_is_loaded(tmp_path):
+    """Both figures are in the message; views of the caller's memory take none, and are not refused."""
+    (tmp_path / "meminfo").write_text("MemAvailable:       12 kB\n")
+    X, y = regression(2000)
+    shuffled = ArraySource(X, y, shuffle=True)
+    with pytest.raises(CapacityError, match=r"chunks of this data set need 0\.\d MiB of memory, but MemAvailable"):
+        require_memory(shuffled, shuffled.infos(StateSpec()), proc=tmp_path)
+    views = ArraySource(X, y, shuffle=False)
+    require_memory(views, views.infos(StateSpec()), proc=tmp_path)
