@@ -10,7 +10,7 @@ it is the newest copy there is and settle makes the target the owner. The target
 lease is abandoned, and what arrives is freed. At most one lease per chunk, so a source is never read for two.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -175,9 +175,8 @@ class Leases:
             lease.tried.append(target)
             other = find_target(lease)
             if other is None:
-                self.stuck[chunk] = f"chunk {chunk} could not be copied from {source} to {_names(lease.tried)}" + (
-                    f": {lease.reason}"
-                )
+                tried = ", ".join(lease.tried)
+                self.stuck[chunk] = f"chunk {chunk} could not be copied from {source} to {tried}: {lease.reason}"
                 self._emit(Log(text=f"{what} {lease.attempts} times and no other node can take it; {source} keeps it"))
                 return
             self._emit(Log(text=f"{what} {lease.attempts} times; {other} gets it instead"))
@@ -196,7 +195,3 @@ def free(ledger: Ledger, emit: Callable[[Effect], None], node: NodeId, chunk: Ch
     """Order a copy to be freed that the node holds and does not own."""
     ledger.void(node, chunk, round=round)
     emit(FreeChunk(chunk=chunk, node=node, round=round))
-
-
-def _names(nodes: Sequence[NodeId]) -> str:
-    return ", ".join(nodes)

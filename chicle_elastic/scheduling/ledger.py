@@ -72,8 +72,10 @@ class Ledger:
 
     @property
     def replayed(self) -> Mapping[ChunkId, int]:
-        """How often the state of a chunk was started afresh after it had been processed; chunks never replayed are left
-        out. Samples of these may have been processed more often than others within an epoch."""
+        """How often the state of a chunk was started afresh after it had been processed; others are left out.
+
+        Samples of these chunks may have been processed more often than others within an epoch.
+        """
         return {chunk: entry.replays for chunk, entry in self._entries.items() if entry.replays}
 
     def info(self, chunk: ChunkId) -> ChunkInfo:

@@ -3,15 +3,22 @@
 To see one that failed: python -m chicle_elastic.testing.sim_cluster SEED
 """
 
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from chicle_elastic.testing.sim_cluster import SimCluster, main
+from tests.timeouts import timeout_s
 
 NUM_HISTORIES = 3200
 REPLAYED_EVERY = 5
 NUM_BLOCKS = 8
+
+REPOSITORY = Path(__file__).parents[2]
 
 happened: Counter[str] = Counter()
 
@@ -69,3 +76,28 @@ def test_one_history_is_told_event_by_event(capsys):
     assert "StartIteration" in told
     assert "IterationFinished" in told
     assert main(["x"]) == 2
+
+
+TELL = """
+import hashlib
+from chicle_elastic.testing.sim_cluster import SimCluster
+stories = "".join("".join(SimCluster(seed, is_recorded=True).run().story) for seed in range(40))
+print(hashlib.sha256(stories.encode()).hexdigest())
+"""
+
+
+def test_agents_in_different_processes_decide_the_same():
+    """The order in which a set of names is walked differs from process to process; no decision may depend on it."""
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", TELL],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=timeout_s(120),
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(digests) == 1
