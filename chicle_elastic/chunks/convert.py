@@ -17,7 +17,7 @@ from typing import Literal
 from chicle_elastic.chunks.convert_inputs import Common, Dtype, all_blocks, open_inputs
 from chicle_elastic.chunks.convert_labels import Labels
 from chicle_elastic.chunks.folder import ChunkFolder
-from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
+from chicle_elastic.chunks.folder_writer import DEFAULT_MEMORY_BYTES, ChunkFolderWriter
 from chicle_elastic.chunks.readers.base import ReadOptions
 from chicle_elastic.chunks.readers.checks import checked_rows, checked_targets, checked_weights
 from chicle_elastic.chunks.readers.formats import Format
@@ -57,6 +57,7 @@ class ConvertOptions:
         seed: Seed of the shuffle of the rows.
         are_targets_real: Keep targets as real values even where all are whole numbers.
         overwrite: Replace an existing chunk folder.
+        memory_bytes: Memory for the shuffle; reading takes some MiB besides.
         read: How to read.
     """
 
@@ -67,6 +68,7 @@ class ConvertOptions:
     seed: int = 0
     are_targets_real: bool = False
     overwrite: bool = False
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
     read: ReadOptions = field(default_factory=ReadOptions)
 
 
@@ -113,6 +115,7 @@ def convert(
             max_tasks=options.max_tasks,
             shuffle_seed=options.seed,
             overwrite=options.overwrite,
+            memory_bytes=options.memory_bytes,
         ) as writer:
             for done_bytes, block in chain([(first_done_bytes, first)], blocks):
                 common.check(block)

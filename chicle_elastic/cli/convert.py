@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 from chicle_elastic.chunks.convert import ConvertOptions, Step, convert
+from chicle_elastic.chunks.folder_writer import DEFAULT_MEMORY_BYTES
 from chicle_elastic.chunks.readers.base import ReadOptions
 from chicle_elastic.chunks.readers.formats import FORMATS
 from chicle_elastic.cli.inspect import summary
@@ -22,6 +23,7 @@ from chicle_elastic.cli.signals import orderly_end
 from chicle_elastic.clock import Clock, MonotonicClock
 
 ZERO_BASED = {"no": False, "yes": True, "auto": None}
+CHUNK_BYTES_HELP = "size of a chunk, such as 512K (default: 1MiB, 200KiB for uint8; less for small data)"
 _SIZE = re.compile(r"(\d+)\s*(B|K|KiB|M|MiB)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20}
 
@@ -34,7 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the chunk folder OUT if there is one")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     chunks = parser.add_argument_group("chunks")
-    chunks.add_argument("--chunk-bytes", type=_size, metavar="SIZE", help="size of a chunk, such as 512K or 1MiB")
+    chunks.add_argument(
+        "--chunk-bytes",
+        type=_size,
+        metavar="SIZE",
+        help="size of a chunk, such as 512K or 1MiB (default: 1MiB; 200KiB for uint8)",
+    )
     chunks.add_argument(
         "--max-tasks",
         type=_positive,
@@ -49,6 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="dtype of the features (default: float32 for text, else that of the file)",
     )
     chunks.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the shuffle (default: 0)")
+    chunks.add_argument(
+        "--memory",
+        type=_size,
+        default=DEFAULT_MEMORY_BYTES,
+        metavar="SIZE",
+        help="memory for the shuffle; reading takes some MiB besides (default: 64MiB)",
+    )
     labels = parser.add_argument_group("labels")
     labels.add_argument("--regression", action="store_true", help="keep labels as real values")
     labels.add_argument("--targets", type=Path, metavar="FILE", help="npy, npz: file with the labels")
@@ -83,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         are_targets_real=arguments.regression,
         overwrite=arguments.overwrite,
+        memory_bytes=arguments.memory,
         read=ReadOptions(
             zero_based=ZERO_BASED[arguments.zero_based],
             num_features=arguments.num_features,

@@ -11,15 +11,19 @@ from chicle_elastic.cli.signals import orderly_end
 
 def test_ctrl_c_interrupts_and_a_second_one_does_not_disturb_the_cleanup() -> None:
     """Impatient people press it twice."""
-    cleaned = False
-    with pytest.raises(KeyboardInterrupt), orderly_end():
+    cleaned = []
+
+    def work() -> None:
         try:
             os.kill(os.getpid(), signal.SIGINT)
             pytest.fail("the first one must interrupt")
         finally:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGTERM)
-            cleaned = True
+            cleaned.append(True)
+
+    with pytest.raises(KeyboardInterrupt), orderly_end():
+        work()
     assert cleaned
 
 

@@ -65,23 +65,32 @@ class StoredRows:
 
 
 class MappedRows:
-    """An .npy file of any order, memory-mapped; the system drops pages when memory is short."""
+    """An .npy file of any order, memory-mapped for one block at a time.
+
+    Every `take` maps the file anew: pages count as memory of the process for as long as their mapping lives. What is
+    left is up to 2 MiB a column, since Linux maps neighbouring pages along.
+    """
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
-        try:
-            self._array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:  # NumPy's own words on files cut short: "mmap length is greater than file size"
-            raise DataError(f"{path}: the array cannot be mapped ({error}); save it again") from error
-        self.shape = self._array.shape
-        self.dtype = self._array.dtype
+        self._path = path
         self._next_row = 0
+        mapped = self._map()
+        self.shape: tuple[int, ...] = mapped.shape
+        self.dtype = mapped.dtype
 
     def take(self, num_rows: int) -> Array:
         """See `RowStream.take`."""
-        rows = self._array[self._next_row : self._next_row + num_rows]
+        rows = self._map()[self._next_row : self._next_row + num_rows]
         self._next_row += num_rows
-        return np.ascontiguousarray(rows)
+        return np.array(rows, order="C")  # a copy, never a view that would keep the mapping
+
+    def _map(self) -> Array:
+        try:
+            mapped: Array = np.load(self._path, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:  # NumPy's own words on files cut short: "mmap length is greater than file size"
+            raise DataError(f"{self._path}: the array cannot be mapped ({error}); save it again") from error
+        return mapped
 
 
 def open_npy(path: Path, handle: IO[bytes]) -> RowStream:

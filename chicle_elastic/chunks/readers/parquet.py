@@ -1,7 +1,8 @@
 """Parquet files, by the optional pyarrow: one column is the label, the others are the features.
 
-Record batches are read one by one. A Parquet file is compressed in row groups and column pages, so the memory needed is
-that of the pages in use and not of the file; but a writer that made one huge page per column sets its own bound.
+Record batches are read one by one, from buffered streams. What has to be in memory for that is one page and the
+dictionary of every column in a row group, up to about 1 MiB a column as pyarrow and Spark write them: it grows with the
+number of columns, not with the file.
 """
 
 from collections.abc import Iterator

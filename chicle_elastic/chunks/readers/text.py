@@ -6,9 +6,8 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BufferedReader
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
-from typing import IO, cast
 
 from chicle_elastic.chunks.readers.base import BLOCK_BYTES
 from chicle_elastic.errors import DataError
@@ -86,19 +85,24 @@ def shown(token: str | bytes) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
-def _decompressed(raw: BufferedReader) -> IO[bytes]:
+def _decompressed(raw: BufferedReader) -> BufferedIOBase:
     # peek leaves the bytes in place, so that a pipe works as well as a file.
     magic = raw.peek(3)[:3]
     if magic[:2] == b"\x1f\x8b":
-        return cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+        return gzip.GzipFile(fileobj=raw)
     if magic == b"BZh":
         return bz2.BZ2File(raw)
     return raw
 
 
-def _read(stream: IO[bytes], size: int, *, path: Path, line: int) -> bytes:
+def _read(stream: BufferedIOBase, size: int, *, path: Path, line: int) -> bytes:
+    pieces: list[bytes] = []
+    missing = size
     try:
-        return stream.read(size)
+        # Not read(size): that is a loop in C over the reads of a pipe, and Ctrl-C has to wait for its end.
+        while missing and (piece := stream.read1(missing)):
+            pieces.append(piece)
+            missing -= len(piece)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _damaged(path, line, error) from error
     except OSError as error:
@@ -106,6 +110,7 @@ def _read(stream: IO[bytes], size: int, *, path: Path, line: int) -> bytes:
         if error.errno is not None:
             raise
         raise _damaged(path, line, error) from error
+    return b"".join(pieces)
 
 
 def _damaged(path: Path, line: int, error: Exception) -> DataError:
@@ -121,7 +126,7 @@ def _without_byte_order_mark(piece: bytes, path: Path) -> bytes:
     return piece.removeprefix(b"\xef\xbb\xbf")
 
 
-def _position(raw: IO[bytes]) -> int:
+def _position(raw: BufferedReader) -> int:
     try:
         return raw.tell()
     except OSError:  # a pipe has no position; only the progress bar asks
