@@ -9,7 +9,7 @@ performs one is named after it. Nothing is decided here.
 """
 
 import dataclasses
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +128,7 @@ class _Shell:
             # A solver may have been cut off between state and model: only the state is trusted from here on.
             is_interrupted = True
             self.reason = "interrupted"
+            self.rebuild_model()
             self.certify(len(self.history))
         return Outcome(
             model=self.model,
@@ -190,7 +191,7 @@ class _Shell:
         """Solve, merge, judge; then report the end of the iteration."""
         job = self.job
         if effect.iteration == 1 and job.initial_state is not None:
-            self.model = job.trainer.rebuild(self.model, self.contributions())
+            self.rebuild_model()
         members = [task for task in self.tasks.values() if task.num_chunks]
         weighted_sum = np.zeros_like(self.model)
         total_weight = 0.0
@@ -263,31 +264,35 @@ class _Shell:
     # Parts of an iteration.
 
     def certify(self, iteration: int, report: Report | None = None) -> Report:
-        """Rebuild the model from the state of all tasks, then evaluate it on all tasks."""
-        self.model = self.job.trainer.rebuild(self.model, self.contributions())
-        totals: Counter[str] = Counter(dict.fromkeys(self.metric_names, 0.0))
+        """Evaluate the model on all tasks, and rebuild it from their state to compare."""
+        contribution = np.zeros_like(self.model)
+        totals = dict.fromkeys(self.metric_names, 0.0)
         for task in self.tasks.values():
-            totals.update(task.evaluate(self.model))
+            update = task.evaluate(self.model)
+            contribution += update.delta
+            for name, value in update.metrics.items():
+                totals[name] += value
         self.last_certificate = iteration
         self.certificate = Report(
             iteration=iteration,
             epochs=self.samples / self.source.schema.num_rows,
             samples=report.samples if report else 0,
             num_tasks=report.num_tasks if report else len(self.tasks),
-            metrics=dict(totals),
+            metrics=totals,
             is_certificate=True,
             max_iterations=self.job.max_iterations,
             is_complete=report.is_complete if report else True,
             last_certificate=iteration,
+            rebuilt=self.job.trainer.rebuild(self.model, contribution),
         )
         return self.certificate
 
-    def contributions(self) -> Array:
-        """Sum of the tasks' parts of the model."""
-        total = np.zeros_like(self.model)
+    def rebuild_model(self) -> None:
+        """Make the model consistent with the state of all tasks."""
+        contribution = np.zeros_like(self.model)
         for task in self.tasks.values():
-            total += task.recover(self.model)
-        return total
+            contribution += task.recover(self.model)
+        self.model = self.job.trainer.rebuild(self.model, contribution)
 
     def resize(self, num_tasks: int) -> None:
         """Emulate what a resource manager would do: announce joins, or give notice to the newest tasks."""

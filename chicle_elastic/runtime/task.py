@@ -4,7 +4,7 @@ It is the same object in process and, later, in the worker process of a node; it
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,8 +166,8 @@ class UniTask:
         finally:
             self._gate.close()
 
-    def evaluate(self, model: Array) -> Mapping[str, float]:
-        """Local sums at a fixed model."""
+    def evaluate(self, model: Array) -> Update:
+        """This node's part of a rebuilt model, and local sums at a fixed model."""
         self._gate.open(self._gate.iteration)
         try:
             return self._solver.evaluate(model)

@@ -8,10 +8,10 @@ trainer merges the sum into the model. Between two iterations lies the boundary,
     merge(model, sum, weight)   boundary     the trainer sees the sum of `weight * delta`, never the parts
     verdict(model, report)      boundary     go on, certify, or stop
     recover(model)              iteration    the solver's part of a model rebuilt from state alone
-    evaluate(model)             iteration    sums of local metrics at a fixed model
+    evaluate(model)             iteration    what a certificate needs: `recover`, and local sums at a fixed model
 
-`recover` serves two ends: after a crash it makes model and state consistent again, and before a certificate it removes
-rounding drift. A certificate is therefore `recover` on all tasks, `rebuild`, `evaluate` on all tasks, `verdict`.
+`recover` makes model and state consistent after a crash. A certificate is `evaluate` on all tasks, `rebuild` of the
+summed parts, `verdict`: it holds for the model that was evaluated, together with the state as it is.
 
 The model is one flat vector (float64 or float32), so that one all-reduce carries it whatever the algorithm.
 Invariant: the same objects run in process and on a cluster; nothing here knows sockets, clocks of the machine or torch.
@@ -159,9 +159,14 @@ class Solver(ABC):
         """
         return np.zeros_like(model)
 
-    def evaluate(self, model: Array) -> Mapping[str, float]:
-        """Local sums at a fixed model, by the names in `Trainer.metric_names`."""
-        return {}
+    def evaluate(self, model: Array) -> Update:
+        """What a certificate needs of this node, in one look at its samples.
+
+        Returns:
+            As `delta` this node's part of the model rebuilt from state (`recover`), and as metrics local sums at the
+            fixed `model`, by the names in `Trainer.metric_names`. Samples and weight are not looked at.
+        """
+        return Update(delta=self.recover(model), samples=0, weight=1.0)
 
     def close(self) -> None:  # noqa: B027 - most solvers hold nothing to release
         """Release threads and buffers; called once, after the last iteration."""
@@ -193,10 +198,12 @@ class Report:
         samples: Samples processed in this iteration by all tasks.
         num_tasks: Tasks in this iteration.
         metrics: Sums over the tasks; of `solve` after an iteration, of `evaluate` after a certification pass.
-        is_certificate: The metrics were evaluated at a model rebuilt from the state.
+        is_certificate: The metrics are of `evaluate`: sums over all samples at the fixed model.
         is_complete: No chunk was missing; without that nothing is certified (DESIGN 6).
         max_iterations: Iterations the caller allows.
         last_certificate: Iteration after which the last certification pass ran; 0 for none yet.
+        rebuilt: At a certificate, the model rebuilt from the state of all samples; it differs from the evaluated one by
+            rounding.
     """
 
     iteration: int
@@ -208,6 +215,7 @@ class Report:
     max_iterations: int
     is_complete: bool = True
     last_certificate: int = 0
+    rebuilt: Array | None = None
 
 
 class Trainer(ABC):

@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.solvers import cocoa
+from chicle_elastic.solvers import cocoa_solver
 from estimators import ChicleLogisticRegression, ChicleSVM
 from tests.estimators import problems
 
@@ -71,7 +71,7 @@ def test_a_random_state_instance_moves_on():
 
 def test_two_threads_reach_the_same_gap(monkeypatch):
     """Threads are used where the data is large enough; here it is told to be."""
-    monkeypatch.setattr(cocoa, "MIN_VALUES_PER_THREAD", 100)
+    monkeypatch.setattr(cocoa_solver, "MIN_VALUES_PER_THREAD", 100)
     X, y = problems.digits()
     model = make("hinge", n_threads=2, C=0.01).fit(X, y)
     assert problems.recomputed_gaps(model, X, y).max() <= 1e-3
@@ -171,7 +171,7 @@ def test_a_tol_of_zero_uses_all_iterations(loss):
 @pytest.mark.parametrize("num_tasks", [1, 3])
 def test_ctrl_c_between_duals_and_model_leaves_them_consistent(num_tasks, monkeypatch):
     """A real SIGINT after the kernel has written duals and before the change of w is merged: w is computed anew."""
-    solve = cocoa.CocoaSolver.solve
+    solve = cocoa_solver.CocoaSolver.solve
 
     def interrupted(self, model, budget):
         update = solve(self, model, budget)
@@ -179,7 +179,7 @@ def test_ctrl_c_between_duals_and_model_leaves_them_consistent(num_tasks, monkey
             signal.raise_signal(signal.SIGINT)
         return update
 
-    monkeypatch.setattr(cocoa.CocoaSolver, "solve", interrupted)
+    monkeypatch.setattr(cocoa_solver.CocoaSolver, "solve", interrupted)
     X, y = problems.digits()
     model = make("hinge", runtime=InProcess(num_tasks=num_tasks))
     with pytest.raises(KeyboardInterrupt):

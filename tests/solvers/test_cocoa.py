@@ -120,11 +120,19 @@ def test_a_certificate_is_the_gap_at_the_rebuilt_model():
     model = iterate(trainer, tasks, trainer.init(problem.schema, np.random.default_rng(0)), 1)
     drifted = model + 1e-3
     model = trainer.rebuild(drifted, sum(task.recover(drifted) for task in tasks))
+    updates = [task.evaluate(model) for task in tasks]
     metrics = {"gap/0": 0.0}
     for name in ("loss/0", "dual/0"):
-        metrics[name] = sum(task.evaluate(model)[name] for task in tasks)
+        metrics[name] = sum(update.metrics[name] for update in updates)
     report = Report(
-        iteration=1, epochs=1.0, samples=569, num_tasks=3, metrics=metrics, is_certificate=True, max_iterations=10
+        iteration=1,
+        epochs=1.0,
+        samples=569,
+        num_tasks=3,
+        metrics=metrics,
+        is_certificate=True,
+        max_iterations=10,
+        rebuilt=trainer.rebuild(model, sum(update.delta for update in updates)),
     )
     assert trainer.relative_gap(model, report) == pytest.approx(gap(trainer, problem, chunks, model), rel=1e-9)
     assert trainer.verdict(model, report).action is Action.GO_ON
@@ -135,7 +143,7 @@ def test_only_a_certificate_stops_a_run():
     trainer = CocoaTrainer(tol=1e-3)
     model = np.ones(4)
     base = {"iteration": 5, "epochs": 5.0, "samples": 9, "num_tasks": 1, "max_iterations": 100}
-    metrics = {"loss/0": 1.0, "gap/0": 0.0, "dual/0": 3.0}
+    metrics = {"loss/0": 1.0, "gap/0": 0.0, "dual/0": 4.0}
 
     def action(**changes):
         return trainer.verdict(model, Report(**{**base, "metrics": metrics, "is_certificate": False, **changes})).action
@@ -156,7 +164,7 @@ def kernel_threads():
 
 def test_threads_split_the_pass_and_damp_their_steps(monkeypatch):
     """Two threads visit every row once, and w = w(alpha) still holds."""
-    monkeypatch.setattr("chicle_elastic.solvers.cocoa.MIN_VALUES_PER_THREAD", 1)
+    monkeypatch.setattr("chicle_elastic.solvers.cocoa_solver.MIN_VALUES_PER_THREAD", 1)
     problem = Problem()
     trainer = CocoaTrainer(C=0.01, num_threads=2)
     chunks = problem.chunks(trainer)
@@ -215,7 +223,7 @@ def test_a_task_without_chunks_changes_nothing():
     assert update.samples == 0
     assert not update.delta.any()
     assert not task.recover(model).any()
-    assert task.evaluate(model) == {}
+    assert not task.evaluate(model).metrics
 
 
 @pytest.mark.parametrize(("name", "value"), [("C", 0.0), ("tol", -1.0), ("num_threads", 0)])

@@ -84,3 +84,11 @@ def _logistic_step(margin, alpha, curvature, upper):
             break
         u = following
     return upper * sigmoid
+
+
+@register_jitable
+def is_settled(loss, margin, alpha, upper):
+    """Whether the dual sits at a bound with the margin on the safe side of 1, so that it stays while w stays near."""
+    if loss == HINGE:
+        return (alpha == 0.0 and margin > 1.0) or (alpha == upper and margin < 1.0)
+    return loss == SQUARED_HINGE and alpha == 0.0 and margin > 1.0

@@ -1,20 +1,26 @@
-"""Where the rows are: per-chunk tables of addresses, so that kernels reach every local row without a copy.
+"""Where the rows are, and what a kernel does with one: dense and CSR rows behind the same few functions.
 
-Chunks lie anywhere (slots of several arenas, memory of the caller). A kernel gets one table row per chunk and makes
-array views from addresses as it goes; the pieces of a loop that differ between dense and CSR rows are the functions
-below, chosen by the type of the table when the kernel is compiled.
+Chunks lie anywhere (slots of several arenas, memory of the caller), so a kernel gets tables with one address per chunk
+and makes array views as it goes. The functions at the end differ between dense and CSR rows; numba picks the right one
+by the type of the table when it compiles a kernel. The caller keeps the chunks alive, and addresses are valid for one
+iteration only (chunks move at the boundary).
 
-The caller keeps the chunks alive, and the addresses are valid for one iteration only (chunks move at the boundary).
+Precision. Sums that last are float64. Dense rows of float32 are multiplied with a float32 *working copy* of the vector,
+twice as many values per instruction. What a block of rows adds is gathered apart in float64 and folded into the vector
+when the block ends, so float32 error never outlives a block and w = w(alpha) holds to float64. CSR rows touch few
+entries of a long vector: there the float64 vector itself is worked on, and loading and folding do nothing.
+
+These functions are left to LLVM to inline. numba's own inlining (`inline="always"`) makes no faster code here, takes
+twice as long to compile, and loses stores through arrays made from addresses.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-from numba import carray, types
-from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
 from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.solvers.kernels.memory import addresses, load, prefetch, prefetch_range
 from chicle_elastic.solvers.local_chunk import RowBlock
 
 
@@ -24,11 +30,13 @@ class DenseTable(NamedTuple):
     Attributes:
         rows: Address of the first value per chunk, shape (num_chunks,), uint64.
         like: Empty array whose dtype is that of the values.
+        like_work: Empty array whose dtype is that of the working copy: float64 for float64 values, else float32.
         num_features: Columns.
     """
 
     rows: Array
     like: Array
+    like_work: Array
     num_features: int
 
 
@@ -68,54 +76,108 @@ def row_table(blocks: list[RowBlock]) -> RowTable:
             num_features=first.num_features,
         )
     dense = [block.rows for block in blocks if not isinstance(block.rows, CsrRows)]
-    return DenseTable(rows=addresses(dense), like=np.empty(0, first.dtype), num_features=first.shape[1])
-
-
-def addresses(arrays: list[Array]) -> Array:
-    """Address of the first element of each array, shape (len(arrays),), uint64."""
-    return np.array([array.ctypes.data for array in arrays], dtype=np.uint64)
-
-
-@intrinsic
-def _pointer(typingctx, address):
-    """The address as a void pointer."""
-
-    def codegen(context, builder, signature, args):
-        return builder.inttoptr(args[0], cgutils.voidptr_t)
-
-    return types.voidptr(address), codegen
-
-
-def array_at(address, length, like):
-    """View of `length` values of the dtype of `like` at `address` (in kernels only)."""
-    raise NotImplementedError("array_at exists in compiled code only")
-
-
-@overload(array_at)
-def _array_at(address, length, like):
-    def implementation(address, length, like):
-        return carray(_pointer(address), (length,), like.dtype)
-
-    return implementation
-
-
-def row_dot(table, chunk, row, vector):
-    """<x, vector[:num_features]> of one row (in kernels only)."""
-    raise NotImplementedError("row_dot exists in compiled code only")
-
-
-def row_add(table, chunk, row, factor, vector):
-    """vector[:num_features] += factor * x of one row (in kernels only)."""
-    raise NotImplementedError("row_add exists in compiled code only")
-
-
-def row_norm(table, chunk, row):
-    """|x|^2 of one row (in kernels only)."""
-    raise NotImplementedError("row_norm exists in compiled code only")
+    work_dtype = np.float64 if first.dtype == np.float64 else np.float32
+    return DenseTable(
+        rows=addresses(dense),
+        like=np.empty(0, first.dtype),
+        like_work=np.empty(0, work_dtype),
+        num_features=first.shape[1],
+    )
 
 
 def _is_dense(table) -> bool:
     return table.instance_class is DenseTable
+
+
+def load_work(table, vector, work):
+    """The working copy of `vector`; the vector itself for CSR rows (in kernels only)."""
+    raise NotImplementedError("load_work exists in compiled code only")
+
+
+@overload(load_work)
+def _load_work(table, vector, work):
+    if _is_dense(table):
+
+        def dense(table, vector, work):
+            for j in range(np.uintp(table.num_features)):
+                work[j] = vector[j]
+            return work
+
+        return dense
+    return lambda table, vector, work: vector
+
+
+def fold_work(table, vector, gathered):
+    """Add what a block has gathered to `vector`, and gather from zero again (in kernels only)."""
+    raise NotImplementedError("fold_work exists in compiled code only")
+
+
+@overload(fold_work)
+def _fold_work(table, vector, gathered):
+    if _is_dense(table):
+
+        def dense(table, vector, gathered):
+            for j in range(np.uintp(table.num_features)):
+                vector[j] += gathered[j]
+                gathered[j] = 0
+
+        return dense
+    return lambda table, vector, gathered: None
+
+
+def gather_into(table, vector, gathered):
+    """Where steps are gathered: apart for dense rows, in the vector itself for CSR rows (in kernels only)."""
+    raise NotImplementedError("gather_into exists in compiled code only")
+
+
+@overload(gather_into)
+def _gather_into(table, vector, gathered):
+    return (lambda table, vector, gathered: gathered) if _is_dense(table) else (lambda table, vector, gathered: vector)
+
+
+def row_prefetch(table, chunk, row):
+    """Ask for a row ahead of time (in kernels only)."""
+    raise NotImplementedError("row_prefetch exists in compiled code only")
+
+
+@overload(row_prefetch)
+def _row_prefetch(table, chunk, row):
+    if _is_dense(table):
+
+        def dense(table, chunk, row):
+            row_bytes = np.uint64(table.num_features) * np.uint64(table.like.itemsize)
+            begin = table.rows[chunk] + np.uint64(row) * row_bytes
+            prefetch_range(begin, begin + row_bytes)
+
+        return dense
+
+    def csr(table, chunk, row):
+        begin = np.uint64(load(table.indptr[chunk], row, table.like_indptr))
+        end = np.uint64(load(table.indptr[chunk], row + np.uintp(1), table.like_indptr))
+        index_bytes, value_bytes = np.uint64(table.like_indices.itemsize), np.uint64(table.like_values.itemsize)
+        prefetch_range(table.indices[chunk] + begin * index_bytes, table.indices[chunk] + end * index_bytes)
+        prefetch_range(table.values[chunk] + begin * value_bytes, table.values[chunk] + end * value_bytes)
+
+    return csr
+
+
+def bucket_prefetch(table, chunk, row):
+    """Ask ahead of time for what `row_prefetch` of a bucket's rows reads itself (in kernels only)."""
+    raise NotImplementedError("bucket_prefetch exists in compiled code only")
+
+
+@overload(bucket_prefetch)
+def _bucket_prefetch(table, chunk, row):
+    if _is_dense(table):
+        return lambda table, chunk, row: None
+    return lambda table, chunk, row: prefetch(
+        table.indptr[chunk] + np.uint64(row) * np.uint64(table.like_indptr.itemsize)
+    )
+
+
+def row_dot(table, chunk, row, vector):
+    """<x, vector[:num_features]> of one row, in the precision of the vector, as float64 (in kernels only)."""
+    raise NotImplementedError("row_dot exists in compiled code only")
 
 
 @overload(row_dot)
@@ -124,25 +186,39 @@ def _row_dot(table, chunk, row, vector):
 
         def dense(table, chunk, row, vector):
             d = np.uintp(table.num_features)
-            x = array_at(table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize), d, table.like)
-            total = 0.0
+            x = table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
+            total = vector.dtype.type(0)
             for j in range(d):
-                total += x[j] * vector[j]
-            return total
+                total += load(x, j, table.like) * vector[j]
+            return np.float64(total)
 
         return dense
 
     def csr(table, chunk, row, vector):
-        ends = array_at(table.indptr[chunk], row + 2, table.like_indptr)
-        begin, end = np.uintp(ends[row]), np.uintp(ends[row + np.uintp(1)])
-        indices = array_at(table.indices[chunk], end, table.like_indices)
-        values = array_at(table.values[chunk], end, table.like_values)
-        total = 0.0
-        for e in range(begin, end):
-            total += values[e] * vector[np.uintp(indices[e])]
-        return total
+        entry = np.uintp(load(table.indptr[chunk], row, table.like_indptr))
+        end = np.uintp(load(table.indptr[chunk], row + np.uintp(1), table.like_indptr))
+        indices, values = table.indices[chunk], table.values[chunk]
+        like_i, like_v = table.like_indices, table.like_values
+        # Four sums, because one would make every entry wait for the one before.
+        a, b, c, d = 0.0, 0.0, 0.0, 0.0
+        one, two, three, four = np.uintp(1), np.uintp(2), np.uintp(3), np.uintp(4)
+        for _ in range((end - entry) // four):
+            a += load(values, entry, like_v) * vector[np.uintp(load(indices, entry, like_i))]
+            b += load(values, entry + one, like_v) * vector[np.uintp(load(indices, entry + one, like_i))]
+            c += load(values, entry + two, like_v) * vector[np.uintp(load(indices, entry + two, like_i))]
+            d += load(values, entry + three, like_v) * vector[np.uintp(load(indices, entry + three, like_i))]
+            entry += four
+        while entry < end:
+            a += load(values, entry, like_v) * vector[np.uintp(load(indices, entry, like_i))]
+            entry += one
+        return (a + b) + (c + d)
 
     return csr
+
+
+def row_add(table, chunk, row, factor, vector):
+    """vector[:num_features] += factor * x of one row (in kernels only)."""
+    raise NotImplementedError("row_add exists in compiled code only")
 
 
 @overload(row_add)
@@ -151,21 +227,48 @@ def _row_add(table, chunk, row, factor, vector):
 
         def dense(table, chunk, row, factor, vector):
             d = np.uintp(table.num_features)
-            x = array_at(table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize), d, table.like)
+            x = table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
             for j in range(d):
-                vector[j] += factor * x[j]
+                vector[j] += factor * load(x, j, table.like)
 
         return dense
 
     def csr(table, chunk, row, factor, vector):
-        ends = array_at(table.indptr[chunk], row + 2, table.like_indptr)
-        begin, end = np.uintp(ends[row]), np.uintp(ends[row + np.uintp(1)])
-        indices = array_at(table.indices[chunk], end, table.like_indices)
-        values = array_at(table.values[chunk], end, table.like_values)
-        for e in range(begin, end):
-            vector[np.uintp(indices[e])] += factor * values[e]
+        begin = np.uintp(load(table.indptr[chunk], row, table.like_indptr))
+        end = np.uintp(load(table.indptr[chunk], row + np.uintp(1), table.like_indptr))
+        indices, values = table.indices[chunk], table.values[chunk]
+        for entry in range(begin, end):
+            column = np.uintp(load(indices, entry, table.like_indices))
+            vector[column] += factor * load(values, entry, table.like_values)
 
     return csr
+
+
+def row_step(table, chunk, row, factor, work, gathered):
+    """Add factor * x to the working copy and to what is gathered, which are one vector for CSR (in kernels only)."""
+    raise NotImplementedError("row_step exists in compiled code only")
+
+
+@overload(row_step)
+def _row_step(table, chunk, row, factor, work, gathered):
+    if _is_dense(table):
+
+        def dense(table, chunk, row, factor, work, gathered):
+            d = np.uintp(table.num_features)
+            x = table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
+            short = work.dtype.type(factor)
+            for j in range(d):
+                work[j] += short * load(x, j, table.like)
+            for j in range(d):
+                gathered[j] += factor * load(x, j, table.like)
+
+        return dense
+    return lambda table, chunk, row, factor, work, gathered: row_add(table, chunk, row, factor, work)
+
+
+def row_norm(table, chunk, row):
+    """|x|^2 of one row, float64 (in kernels only)."""
+    raise NotImplementedError("row_norm exists in compiled code only")
 
 
 @overload(row_norm)
@@ -174,21 +277,22 @@ def _row_norm(table, chunk, row):
 
         def dense(table, chunk, row):
             d = np.uintp(table.num_features)
-            x = array_at(table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize), d, table.like)
+            x = table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
             total = 0.0
             for j in range(d):
-                total += np.float64(x[j]) * np.float64(x[j])
+                value = np.float64(load(x, j, table.like))
+                total += value * value
             return total
 
         return dense
 
     def csr(table, chunk, row):
-        ends = array_at(table.indptr[chunk], row + 2, table.like_indptr)
-        begin, end = np.uintp(ends[row]), np.uintp(ends[row + np.uintp(1)])
-        values = array_at(table.values[chunk], end, table.like_values)
+        begin = np.uintp(load(table.indptr[chunk], row, table.like_indptr))
+        end = np.uintp(load(table.indptr[chunk], row + np.uintp(1), table.like_indptr))
         total = 0.0
-        for e in range(begin, end):
-            total += np.float64(values[e]) * np.float64(values[e])
+        for entry in range(begin, end):
+            value = np.float64(load(table.values[chunk], entry, table.like_values))
+            total += value * value
         return total
 
     return csr

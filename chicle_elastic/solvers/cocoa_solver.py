@@ -1,0 +1,231 @@
+"""The local solver of CoCoA: SCD passes over all local chunks, by threads that each keep a replica of w."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.base import Budget, Context, Solver, StopFlag, Update
+from chicle_elastic.solvers.cocoa_tables import (
+    SMALL_VALUES,
+    Bounds,
+    LocalTables,
+    Notes,
+    build_tables,
+    dual_sums,
+    objective_sums,
+)
+from chicle_elastic.solvers.kernels import scd
+from chicle_elastic.solvers.kernels.tables import CsrTable
+from chicle_elastic.solvers.local_chunk import LocalChunk
+from chicle_elastic.solvers.objectives import Loss
+from chicle_elastic.solvers.screening import Screening
+
+if TYPE_CHECKING:
+    from chicle_elastic.solvers.cocoa import CocoaTrainer
+
+MIN_VALUES_PER_THREAD = 1 << 18
+"""Feature values per thread below which another thread costs more than it brings."""
+SLICE_BUCKETS = 1024
+"""Buckets between two looks at the clock when the budget has a deadline (the stop flag is polled more often)."""
+AHEAD_BYTES = 4096
+MAX_ROWS_AHEAD = 40
+"""Rows are asked for this far ahead: about as much as arrives while the rows before it are worked on."""
+
+_Result = TypeVar("_Result")
+
+
+class CocoaSolver(Solver):
+    """One per uni-task; see the module and `cocoa`."""
+
+    def __init__(self, ctx: Context, trainer: "CocoaTrainer") -> None:
+        super().__init__(ctx)
+        self.trainer = trainer
+        self.loss = Loss.named(trainer.loss)
+        self._bounds = Bounds(C=trainer.C, class_weights=trainer.class_weights)
+        self._notes: dict[ChunkId, Notes] = {}
+        self._tables: LocalTables | None = None
+        self._screening: Screening | None = None
+        self._dual_sums: Array | None = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
+        """Forget the tables; they are built again inside the next iteration, when chunks may be read."""
+        super().attach(added, removed)
+        for chunk_id in (*removed, *(chunk.id for chunk in added)):
+            self._notes.pop(chunk_id, None)
+        self._tables = None
+        self._dual_sums = None
+
+    def solve(self, model: Array, budget: Budget) -> Update:
+        """One SCD pass over the local samples (or `budget.samples` of them)."""
+        if not self.chunks:
+            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
+        tables = self._local_tables()
+        order = self.ctx.rng.permutation(len(tables.bucket_row))
+        if budget.samples is not None:
+            order = order[: -(-budget.samples // scd.BUCKET_ROWS)]
+        num_threads = self._useful_threads(tables)
+        sigma = float(budget.num_tasks * num_threads)
+        w = model.reshape(tables.num_outputs, -1)
+        screen = self._screen_table(tables, w)
+        sums_before = self._current_dual_sums(tables)
+
+        def run(part: Array) -> tuple[Array, Array, Array]:
+            scratch = scd.make_scratch(tables.rows, tables.num_outputs)
+            vectors = w.copy()
+            processed = np.zeros(len(tables.ids), dtype=np.int64)
+            stats = np.zeros((tables.num_outputs, 3))
+            num_slices = 1 if budget.deadline_s is None else max(1, len(part) // SLICE_BUCKETS)
+            for piece in np.array_split(part, num_slices):
+                if budget.is_spent():
+                    break
+                scd.scd_pass(
+                    int(self.loss),
+                    tables.rows,
+                    tables.samples,
+                    screen,
+                    tables.bucket_chunk,
+                    tables.bucket_row,
+                    piece,
+                    scd.positives(tables.num_outputs),
+                    float(self.trainer.intercept_scaling),
+                    sigma,
+                    self._rows_ahead(tables),
+                    budget.stop.memory,
+                    scratch,
+                    vectors,
+                    processed,
+                    stats,
+                )
+            return vectors, processed, stats
+
+        results = self._run_parts(run, np.array_split(order, num_threads), budget.stop)
+        delta = np.zeros_like(w)
+        for vectors, _, _ in results:
+            delta += vectors - w
+        delta /= sigma
+        processed: Array = np.sum([part for _, part, _ in results], axis=0)
+        for chunk_id, num_rows in zip(tables.ids, processed.tolist(), strict=True):
+            self.chunks[chunk_id].count(num_rows)
+        stats: Array = np.sum([part for _, _, part in results], axis=0)
+        samples = int(processed.sum())
+        self._current_screening(tables).end_pass(stats[:, 2].sum() / max(1, samples * tables.num_outputs))
+        self._dual_sums = sums_before + stats[:, 1]
+        return Update(
+            delta=delta.ravel(),
+            samples=samples,
+            weight=1.0,
+            metrics=_metrics(gap=stats[:, 0], dual=self._dual_sums),
+            is_partial=samples < tables.num_rows,
+        )
+
+    def recover(self, model: Array) -> Array:
+        """w of the local duals, in float64, flattened."""
+        return self.evaluate(model).delta
+
+    def evaluate(self, model: Array) -> Update:
+        """w of the local duals, and the sums of losses (at `model`) and of dual values of the local samples."""
+        if not self.chunks:
+            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
+        tables = self._local_tables()
+        w = model.reshape(tables.num_outputs, -1)
+        intercept = float(self.trainer.intercept_scaling)
+
+        def run(part: Array) -> tuple[Array, Array]:
+            if tables.num_values <= SMALL_VALUES:
+                return objective_sums(tables, self._notes, self.loss, self.trainer.C, intercept, w)
+            rebuilt, stats = np.zeros_like(w), np.zeros((tables.num_outputs, 2))
+            scd.objective_sums(
+                int(self.loss),
+                tables.rows,
+                tables.samples,
+                int(part[0]),
+                int(part[-1]) + 1,
+                scd.positives(tables.num_outputs),
+                intercept,
+                w,
+                rebuilt,
+                stats,
+            )
+            return rebuilt, stats
+
+        chunks = np.arange(len(tables.ids))
+        results = self._run_parts(run, np.array_split(chunks, min(self._useful_threads(tables), len(chunks))))
+        stats: Array = np.sum([part for _, part in results], axis=0)
+        rebuilt: Array = np.sum([part for part, _ in results], axis=0)
+        self._dual_sums = stats[:, 1].copy()
+        return Update(
+            delta=rebuilt.ravel(), samples=0, weight=1.0, metrics=_metrics(loss=stats[:, 0], dual=stats[:, 1])
+        )
+
+    def close(self) -> None:
+        """End the kernel threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _useful_threads(self, tables: LocalTables) -> int:
+        return max(1, min(self.trainer.num_threads, tables.num_values // MIN_VALUES_PER_THREAD))
+
+    def _rows_ahead(self, tables: LocalTables) -> int:
+        row_bytes = 4 * max(1, tables.num_values // tables.num_rows)
+        return int(np.clip(AHEAD_BYTES // row_bytes, 4, MAX_ROWS_AHEAD))
+
+    def _local_tables(self) -> LocalTables:
+        """Tables over the local chunks; called inside an iteration only, because it reads them."""
+        if self._tables is None:
+            self._tables = build_tables(self.chunks, self._notes, self._bounds, float(self.trainer.intercept_scaling))
+        return self._tables
+
+    def _current_dual_sums(self, tables: LocalTables) -> Array:
+        """Dual sums of the local samples: carried along, or found anew after chunks have changed hands."""
+        if self._dual_sums is None:
+            self._dual_sums = dual_sums(tables, self._notes, self.loss, self.trainer.C)
+        return self._dual_sums
+
+    def _current_screening(self, tables: LocalTables) -> Screening:
+        if self._screening is None:
+            self._screening = Screening(tables.num_outputs, is_sparse=isinstance(tables.rows, CsrTable))
+        return self._screening
+
+    def _screen_table(self, tables: LocalTables, w: Array) -> scd.ScreenTable:
+        screening = self._current_screening(tables)
+        screening.begin_pass(w)
+        return scd.ScreenTable(
+            slack=tables.slack,
+            stamp=tables.stamp,
+            moved=screening.moved,
+            now=screening.now,
+            caution=screening.caution,
+            is_on=screening.is_on,
+            like_stamp=np.empty(0, np.uint8),
+        )
+
+    def _run_parts(
+        self, run: Callable[[Array], _Result], parts: Sequence[Array], stop: StopFlag | None = None
+    ) -> list[_Result]:
+        """`run` on each part: here when there is one, else on the persistent threads; results in order.
+
+        When it is interrupted no thread is left writing duals behind the caller's back.
+        """
+        if len(parts) == 1:
+            return [run(parts[0])]
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.trainer.num_threads, thread_name_prefix="chicle-kernel")
+        futures = [self._pool.submit(run, part) for part in parts]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            if stop is not None:
+                stop.set()
+            wait(futures)
+            raise
+
+
+def _metrics(**columns: Array) -> dict[str, float]:
+    """{"name/k": value} of columns of shape (outputs,)."""
+    return {f"{name}/{k}": float(value) for name, column in columns.items() for k, value in enumerate(column)}

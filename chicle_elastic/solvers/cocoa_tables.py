@@ -1,0 +1,174 @@
+"""What CoCoA's kernels need of the local chunks: addresses, buckets, and what is remembered per sample.
+
+Built inside an iteration, because chunks are read for it, and thrown away when chunks are added or removed.
+Per sample and output the memory is 8 bytes of state (the dual, in the chunk) and 5 of screening; per sample 4 for the
+norm, and 8 for the bound where samples or classes have weights.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.kernels import memory, scd, tables
+from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
+from chicle_elastic.solvers.objectives import Loss, dual_values, primal_losses, upper_bounds
+
+SMALL_VALUES = 1 << 18
+"""Feature values up to which NumPy is as fast as a kernel, the kernel's compilation not counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Where the C_i come from: C, a factor per class code or None, and the weights in the chunks."""
+
+    C: float
+    class_weights: tuple[float, ...] | None
+
+    def of(self, block: RowBlock) -> Array | None:
+        """C_i of a block, shape (n,), float64; None where it is C for all."""
+        if block.weights is None and self.class_weights is None:
+            return None
+        return upper_bounds(self.C, block.targets, block.weights, self.class_weights)
+
+
+@dataclass(slots=True, kw_only=True)
+class Notes:
+    """What the solver remembers of a chunk while it is local.
+
+    Attributes:
+        norms: |x|^2 with the intercept column, shape (num_rows,), float32.
+        upper: C_i, shape (num_rows,), float64, or None.
+        slack: Distance that w may move before a dual does, shape (num_rows, outputs), float32; -inf at first.
+        stamp: Pass in which the slack was found, modulo 256, shape (num_rows, outputs), uint8.
+    """
+
+    norms: Array
+    upper: Array | None
+    slack: Array
+    stamp: Array
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalTables:
+    """Tables over all local chunks, in the order of `ids`."""
+
+    ids: list[ChunkId]
+    rows: tables.RowTable
+    samples: scd.SampleTable
+    slack: Array
+    stamp: Array
+    bucket_chunk: Array
+    bucket_row: Array
+    num_outputs: int
+    num_values: int
+    keep_alive: list[RowBlock] = field(default_factory=list)
+
+    @property
+    def num_rows(self) -> int:
+        """Local samples."""
+        return int(self.samples.lengths.sum())
+
+
+def build_tables(
+    chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Notes], bounds: Bounds, intercept: float
+) -> LocalTables:
+    """Tables over `chunks` (at least one); `notes` of new chunks are added."""
+    ids = list(chunks)
+    blocks = [chunks[chunk_id].peek() for chunk_id in ids]
+    rows = tables.row_table(blocks)
+    outputs = blocks[0].state.shape[1]
+    for position, (chunk_id, block) in enumerate(zip(ids, blocks, strict=True)):
+        if chunk_id not in notes:
+            num_rows = len(block.targets)
+            norms = _squared_norms(rows, position, block, intercept)
+            notes[chunk_id] = Notes(
+                norms=norms,
+                upper=bounds.of(block),
+                slack=np.full((num_rows, outputs), -np.inf, dtype=np.float32),
+                stamp=np.zeros((num_rows, outputs), dtype=np.uint8),
+            )
+    local = [notes[chunk_id] for chunk_id in ids]
+    lengths = np.array([len(block.targets) for block in blocks], dtype=np.int64)
+    samples = scd.SampleTable(
+        lengths=lengths,
+        targets=memory.addresses([block.targets for block in blocks]),
+        duals=memory.addresses([block.state for block in blocks]),
+        norms=memory.addresses([note.norms for note in local]),
+        upper=np.array([0 if note.upper is None else note.upper.ctypes.data for note in local], dtype=np.uint64),
+        uniform_upper=float(bounds.C),
+        like_code=np.empty(0, np.int32),
+        like_real=np.empty(0, np.float64),
+        like_short=np.empty(0, np.float32),
+    )
+    buckets = -(-lengths // scd.BUCKET_ROWS)
+    bucket_chunk = np.repeat(np.arange(len(ids)), buckets)
+    first_bucket = np.repeat(np.cumsum(buckets) - buckets, buckets)
+    return LocalTables(
+        ids=ids,
+        rows=rows,
+        samples=samples,
+        slack=memory.addresses([note.slack for note in local]),
+        stamp=memory.addresses([note.stamp for note in local]),
+        bucket_chunk=bucket_chunk,
+        bucket_row=(np.arange(len(bucket_chunk)) - first_bucket) * scd.BUCKET_ROWS,
+        num_outputs=outputs,
+        num_values=sum(num_values(block) for block in blocks),
+        keep_alive=blocks,
+    )
+
+
+def _squared_norms(rows: tables.RowTable, position: int, block: RowBlock, intercept: float) -> Array:
+    """|x|^2 with the intercept column, shape (num_rows,), float32."""
+    norms = np.empty(len(block.targets), dtype=np.float32)
+    if num_values(block) > SMALL_VALUES:
+        scd.squared_norms(rows, position, intercept, norms)
+    elif isinstance(block.rows, CsrRows):
+        norms[:] = np.asarray(block.rows.to_scipy().astype(np.float64).power(2).sum(axis=1)).ravel() + intercept**2
+    else:
+        norms[:] = np.einsum("ij,ij->i", block.rows, block.rows, dtype=np.float64) + intercept**2
+    return norms
+
+
+def objective_sums(
+    built: LocalTables, notes: Mapping[ChunkId, Notes], loss: Loss, C: float, intercept: float, w: Array
+) -> tuple[Array, Array]:
+    """`scd.objective_sums` of all chunks in plain NumPy.
+
+    On small data that is as fast, and a first fit does not wait for the compiler. Arguments and results as there.
+    """
+    rebuilt, stats = np.zeros_like(w), np.zeros((built.num_outputs, 2))
+    for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
+        rows = block.rows.to_scipy() if isinstance(block.rows, CsrRows) else block.rows
+        signs = np.where(block.targets[:, None] == scd.positives(built.num_outputs), 1.0, -1.0)
+        duals = block.state[:, :, 0]
+        upper = _column_of(notes[chunk_id].upper, C, len(duals))
+        margins = signs * (np.asarray(rows @ w[:, :-1].T) + intercept * w[:, -1])
+        stats[:, 0] += primal_losses(loss, margins, upper).sum(axis=0)
+        stats[:, 1] += dual_values(loss, duals, upper).sum(axis=0)
+        rebuilt[:, :-1] += np.asarray((rows.T @ (signs * duals)).T)
+        rebuilt[:, -1] += intercept * (signs * duals).sum(axis=0)
+    return rebuilt, stats
+
+
+def _column_of(upper: Array | None, C: float, num_rows: int) -> Array:
+    """C_i as a column, shape (num_rows, 1)."""
+    return (np.full(num_rows, C) if upper is None else upper)[:, None]
+
+
+def dual_sums(built: LocalTables, notes: Mapping[ChunkId, Notes], loss: Loss, C: float) -> Array:
+    """Sum of dual values of the local samples per output, shape (outputs,), float64."""
+    total = np.zeros(built.num_outputs)
+    for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
+        duals = block.state[:, :, 0]
+        if duals.any():
+            total += dual_values(loss, duals, _column_of(notes[chunk_id].upper, C, len(duals))).sum(axis=0)
+    return total
+
+
+def num_values(block: RowBlock) -> int:
+    """Stored feature values of a block."""
+    rows = block.rows
+    return int(rows.size) if isinstance(rows, np.ndarray) else rows.num_nonzeros
