@@ -12,7 +12,7 @@ from scipy import sparse
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
 from chicle_elastic.chunks.rows import rows_of, slice_rows
-from chicle_elastic.chunks.views import NO_STATE, Array, CsrRows, StateSpec
+from chicle_elastic.chunks.views import NO_STATE, Array, CsrRows, Rows, StateSpec
 from chicle_elastic.errors import CapacityError, DataError, UsageError
 from chicle_elastic.ids import ChunkId
 from tests.chunks.folders import LABELS, samples, write_blocks, write_folder
@@ -142,13 +142,33 @@ def test_the_columns_of_csr_rows_are_known_at_the_end(tmp_path: Path) -> None:
 def test_indices_beyond_32_bits_are_kept(tmp_path: Path) -> None:
     """Hashed features; the chunks then have int64 indices, all of them."""
     wide = CsrRows(np.array([0, 1, 2]), np.array([5, 2**40]), np.ones(2), 2**40 + 1)
-    with ChunkFolderWriter(tmp_path / "data", kind="csr", dtype="float64") as writer:
+    with ChunkFolderWriter(tmp_path / "data", kind="csr", dtype="float64", memory_bytes=1, chunk_bytes=1) as writer:
         writer.add(CsrRows(np.array([0, 1]), np.array([3], np.int32), np.ones(1), 4), np.zeros(1))
         writer.add(wide, np.zeros(2))
         folder = writer.finish()
     indices = [chunk.rows.indices for chunk in folder if isinstance(chunk.rows, CsrRows)]
     assert {array.dtype for array in indices} == {np.dtype("int64")}
     assert sorted(np.concatenate(indices)) == [3, 5, 2**40]
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_the_caller_may_use_its_memory_again(tmp_path: Path, is_sparse: bool) -> None:
+    """Readers fill one block after the other into the same arrays."""
+    X, codes, weights = (array.copy() for array in samples())
+    rows = rows_of(sparse.csr_matrix(X) if is_sparse else X.copy())
+    kept = codes.astype(np.float64)
+
+    def blocks_of_rows() -> Iterator[tuple[Rows, Array, Array]]:
+        yield rows, kept, weights
+        for array in (rows.values if isinstance(rows, CsrRows) else rows, kept, weights):
+            array[...] = -1
+
+    folder = write_blocks(tmp_path / "data", blocks_of_rows(), kind="csr" if is_sparse else "dense", has_weights=True)
+    for chunk in folder:
+        assert np.array_equal(dense(chunk), X[chunk.row_ids])
+        assert np.array_equal(chunk.targets, codes[chunk.row_ids])
+        assert chunk.weights is not None
+        assert (chunk.weights >= 0).all()
 
 
 def test_memory_stays_bounded_whatever_comes(tmp_path: Path) -> None:

@@ -128,13 +128,14 @@ def test_infos_say_what_a_chunk_takes_in_an_arena(is_sparse: bool, shuffle: bool
             assert (info.num_rows, info.size_bytes) == (chunk.num_rows, layout.encoded_bytes(chunk))
 
 
-def test_csr_rows_of_very_different_lengths_make_chunks_of_one_size() -> None:
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_csr_rows_of_very_different_lengths_make_chunks_of_one_size(shuffle: bool) -> None:
     """A slot has to hold the largest: one long row does not drag its neighbours along."""
     lengths = np.where(np.arange(500) % 50 == 0, 400, 3)
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     indices = np.concatenate([np.arange(length) for length in lengths])
     rows = CsrRows(indptr, indices, np.ones(len(indices)), 400)
-    source = ArraySource(rows, np.zeros(500), chunk_bytes=8000)
+    source = ArraySource(rows, np.zeros(500), chunk_bytes=8000, shuffle=shuffle)
     sizes = [info.size_bytes for info in source.infos(NO_STATE)]
     assert max(sizes) < 8000 + 256 + 6 * 64
     assert source.num_chunks < 3 * sum(sizes) / 8000
@@ -166,7 +167,8 @@ def test_targets_and_weights_with_gaps_are_copied() -> None:
     """Kernels reach them by address: a column of a table would be read wrongly."""
     X, _, _ = samples(num_rows=20)
     table = np.arange(40.0).reshape(20, 2)
-    for chunk in load_all(ArraySource(X, table[:, 0], weights=table[:, 1])):
+    for chunk in load_all(ArraySource(X, table[:, 0], weights=table[:, 1], chunk_bytes=10_000)):
+        assert chunk.num_rows > 1
         assert chunk.targets.flags.c_contiguous
         assert chunk.weights is not None
         assert chunk.weights.flags.c_contiguous
