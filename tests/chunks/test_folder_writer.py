@@ -140,15 +140,15 @@ def test_the_columns_of_csr_rows_are_known_at_the_end(tmp_path: Path) -> None:
 
 
 def test_indices_beyond_32_bits_are_kept(tmp_path: Path) -> None:
-    """Hashed features; the chunks then have int64 indices, all of them."""
+    """Hashed features; the chunks then have int64 indices, all of them: kernels take one dtype for all."""
+    narrow = CsrRows(np.arange(31), np.full(30, 3, np.int32), np.ones(30), 4)
     wide = CsrRows(np.array([0, 1, 2]), np.array([5, 2**40]), np.ones(2), 2**40 + 1)
-    with ChunkFolderWriter(tmp_path / "data", kind="csr", dtype="float64", memory_bytes=1, chunk_bytes=1) as writer:
-        writer.add(CsrRows(np.array([0, 1]), np.array([3], np.int32), np.ones(1), 4), np.zeros(1))
-        writer.add(wide, np.zeros(2))
-        folder = writer.finish()
+    blocks_of_rows = [(narrow, np.zeros(30)), (wide, np.zeros(2))]
+    options = {"kind": "csr", "dtype": "float64", "memory_bytes": 1, "chunk_bytes": 1}
+    folder = write_blocks(tmp_path / "data", blocks_of_rows, finish={}, **options)
     indices = [chunk.rows.indices for chunk in folder if isinstance(chunk.rows, CsrRows)]
     assert {array.dtype for array in indices} == {np.dtype("int64")}
-    assert sorted(np.concatenate(indices)) == [3, 5, 2**40]
+    assert sorted(np.concatenate(indices)) == [3] * 30 + [5, 2**40]
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
