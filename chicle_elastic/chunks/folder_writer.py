@@ -99,8 +99,8 @@ class ChunkFolderWriter:
         self._shuffle = ExternalShuffle(self._target.temporary / "unsorted", rng, memory_bytes=memory_bytes)
 
     def __enter__(self) -> "ChunkFolderWriter":
-        # Also removes the folder when Ctrl-C comes between here and the first line of the block.
-        self._remove = weakref.finalize(self, self._target.discard)
+        # Also cleans up when Ctrl-C comes between here and the first line of the block.
+        self._clean_up = weakref.finalize(self, self._target.clean_up)
         self._target.create()
         self._is_open = True
         return self
@@ -109,7 +109,7 @@ class ChunkFolderWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._is_open = False
-        self._remove()
+        self._clean_up()
 
     def add(self, rows: Rows, targets: Array, weights: Array | None = None) -> None:
         """Take some rows; they are copied before this returns. Features have to be finite: nobody looks again.

@@ -1,4 +1,9 @@
-"""A folder that appears all at once: written under a temporary name beside its target, then renamed."""
+"""A folder that appears all at once: written under a temporary name beside its target, then renamed.
+
+Whatever ends the writing, `clean_up` leaves the old target or the new one and nothing else. Only a process that is
+killed cannot clean up: it leaves `.NAME.xxxxxxxx.partial` (or, in the instant between two renames, the old folder as
+`.NAME.xxxxxxxx.replaced`), which may be deleted or renamed by hand.
+"""
 
 import contextlib
 import errno
@@ -53,28 +58,28 @@ class TargetFolder:
         _flush_files(self.temporary)
         _flush_folder(self.temporary)
         self._require_free()
-        is_replacing = os.path.lexists(self._place)
-        if is_replacing:
+        if os.path.lexists(self._place):
             os.rename(self._place, self._replaced)
         try:
             os.rename(self.temporary, self._place)
-        except BaseException as error:
-            if is_replacing:
-                os.rename(self._replaced, self._place)
-            if isinstance(error, OSError) and os.path.lexists(self._place) and not is_replacing:
+        except OSError as error:
+            if os.path.lexists(self._place):
                 raise UsageError(f"{self.path} has appeared while it was written; it is left as it is") from error
             raise
         _flush_folder(self._place.parent)
-        if is_replacing:
-            shutil.rmtree(self._replaced, ignore_errors=True)
 
     @property
     def final_path(self) -> Path:
         """The target as it was given, or absolute where the working directory has changed since."""
         return self.path if Path(os.path.abspath(self.path)) == self._place else self._place
 
-    def discard(self) -> None:
-        """Remove what is left of the temporary folder; nothing happens after `commit`."""
+    def clean_up(self) -> None:
+        """Leave either the old target or the new one, and nothing else; to be called in the end, whatever happened."""
+        if os.path.lexists(self._replaced):
+            if os.path.lexists(self._place):
+                shutil.rmtree(self._replaced)
+            else:
+                os.rename(self._replaced, self._place)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.temporary)
 

@@ -280,6 +280,29 @@ def test_a_chunk_folder_is_replaced_when_asked(tmp_path: Path) -> None:
     new.verify()
 
 
+@pytest.mark.parametrize(("interrupted_rename", "survivor"), [(1, "old"), (2, "new")])
+def test_ctrl_c_between_the_renames_costs_neither_the_old_nor_the_new_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted_rename: int, survivor: str
+) -> None:
+    """The old one is put back, or the new one is in place already; nothing lies beside it."""
+    old, new = (write_folder(tmp_path / "data", overwrite=True, shuffle_seed=seed).fingerprint() for seed in (1, 2))
+    write_folder(tmp_path / "data", overwrite=True, shuffle_seed=1)
+    rename, num_renames = os.rename, 0
+
+    def rename_and_interrupt(source: Path, target: Path) -> None:
+        nonlocal num_renames
+        rename(source, target)
+        num_renames += 1
+        if num_renames == interrupted_rename:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", rename_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(tmp_path / "data", overwrite=True, shuffle_seed=2)
+    assert names_in(tmp_path) == ["data"]
+    assert ChunkFolder(tmp_path / "data").fingerprint() == {"old": old, "new": new}[survivor]
+
+
 def make_file(path: Path) -> None:
     """A file."""
     path.write_text("precious")
