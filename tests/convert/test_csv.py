@@ -173,16 +173,18 @@ def test_a_file_of_blank_lines_or_names_only_has_no_blocks(tmp_path: Path) -> No
     assert list(read_csv(write(tmp_path, "label,a,b\n"), ReadOptions())) == []
 
 
+@pytest.mark.parametrize("delimiter", [",", "\t", " "])
 @pytest.mark.parametrize("has_text_labels", [False, True])
-def test_the_fast_parser_agrees_with_the_careful_one_on_mutated_text(has_text_labels: bool) -> None:
+def test_the_fast_parser_agrees_with_the_careful_one_on_mutated_text(has_text_labels: bool, delimiter: str) -> None:
     """Where the fast parser does not give up, the careful one reads the same samples; seeded random damage."""
     rng = np.random.default_rng(2)
     label = "cat" if has_text_labels else "1"
     sound = f'{label},2,3.5\n{label},-1e3,.5\n"{label}","7",8\n\n{label}, 4 ,5\r\n' * 2
-    alphabet = [*list('0123456789,,,. \n\t-+e"\r\x0b\x00xé'), "nan", "\xa0", "\x1c"]
-    layout = Layout(delimiter=",", num_columns=3, has_text_labels=has_text_labels, line=1)
+    sound = sound.replace(" ", "").replace(",", delimiter) if delimiter == " " else sound.replace(",", delimiter)
+    alphabet = [*list('0123456789,,,. \n\t-+e"\r\x0b\x00xé'), delimiter, "nan", "\xa0", "\x1c"]
+    layout = Layout(delimiter=delimiter, num_columns=3, has_text_labels=has_text_labels, line=1)
     num_accepted = 0
-    for _ in range(3000):
+    for _ in range(1500):
         text = list(sound)
         for _ in range(rng.integers(0, 3)):
             text[rng.integers(len(text))] = str(rng.choice(alphabet))
@@ -195,7 +197,7 @@ def test_the_fast_parser_agrees_with_the_careful_one_on_mutated_text(has_text_la
         np.testing.assert_array_equal(fast.labels, careful.labels)
         np.testing.assert_array_equal(fast.features, careful.features)
         np.testing.assert_array_equal(np.asarray(fast.line_numbers), careful.line_numbers)
-    assert num_accepted > 500
+    assert num_accepted > 200
 
 
 def test_ordinary_text_takes_the_fast_parser() -> None:

@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import load_svmlight_file
 
 from chicle_elastic.chunks.readers.base import ReadOptions
-from chicle_elastic.chunks.readers.svmlight import IndexRange, parse_lines, read_svmlight
+from chicle_elastic.chunks.readers.svmlight import IndexRange, parse, parse_lines, read_svmlight, without_extras
 from chicle_elastic.chunks.readers.svmlight_fast import parse_block
 from chicle_elastic.chunks.readers.text import LineBlock
 from chicle_elastic.errors import DataError, UsageError
@@ -156,6 +156,8 @@ def test_a_stated_number_of_features_is_the_width_of_every_block(tmp_path: Path)
         ("1 1:٣\n", "is not index:value"),
         ("1:1 2:1\n", "train.svm:1: the label '1:1' is not a number; the line has no label"),
         ("1,2 2:1\n", "train.svm:1: the label '1,2' is not a number; data of several labels"),
+        ("1 1:1\n qid:3 2:1\n", "train.svm:2: the label 'qid:3' is not a number; the line has no label"),
+        ("1 1:1\nqid:3 2 2:1\n", "train.svm:2: the label 'qid:3' is not a number"),
         ("spam 2:1\n", "train.svm:1: the label 'spam' is not a number"),
         (b"1 1:1\n\x00\x01\x02\n", "train.svm:2: the label '\\x00\\x01\\x02' is not a number"),
         (b"1 1:1\x002:2\n", "train.svm:1: "),
@@ -186,28 +188,29 @@ def test_finding_the_first_index_of_a_pipe_is_a_usage_error() -> None:
 
 
 def test_the_fast_parser_agrees_with_the_careful_one_on_mutated_text() -> None:
-    """Where the fast parser does not give up, the careful one reads the same samples; seeded random damage."""
+    """Both read the same samples or refuse together, comments and query ids included; seeded random damage."""
     rng = np.random.default_rng(1)
-    sound = "1 1:2 3:4.5\n-1 2:1e-3 7:8\n+2.5 1:1\n0\n\n3 10:1 11:0 12:33\n" * 3
-    alphabet = [*list("0123456789:::. \n\t-+e#\r\x0b\x00x"), " 1:", "nan", "1:1 2:2", "\xa0"]
-    num_accepted = 0
-    for _ in range(4000):
+    sound = "1 1:2 3:4.5\n-1 qid:2 2:1e-3 7:8\n+2.5 1:1 # x\n0\n\n3 10:1 11:0 12:33\n" * 3
+    alphabet = [*list("0123456789:::. \n\t-+e#\r\x0b\x00x"), " 1:", "nan", "1:1 2:2", "\xa0", "qid:1 "]
+    num_fast = num_refused = 0
+    for _ in range(3000):
         text = list(sound)
         for _ in range(rng.integers(0, 4)):
             text[rng.integers(len(text))] = str(rng.choice(alphabet))
-        data = "".join(text).encode("latin-1")
-        fast = parse_block(data)
-        if fast is None or not fast.ascends or fast.smallest_index < 1:
+        lines = LineBlock("".join(text).encode("latin-1"), 1, 0)
+        try:
+            careful = parse_lines(lines, ONE_BASED, PATH)
+        except DataError:
+            num_refused += 1
+            with pytest.raises(DataError):
+                parse(lines, ONE_BASED, PATH)
             continue
-        num_accepted += 1
-        # Raises where the careful parser refuses what the fast one took.
-        careful = parse_lines(LineBlock(data, 1, 0), ONE_BASED, PATH)
-        np.testing.assert_array_equal(fast.labels, careful.labels)
-        np.testing.assert_array_equal(fast.indptr, careful.indptr)
-        np.testing.assert_array_equal(fast.indices - 1, careful.indices)
-        np.testing.assert_array_equal(fast.values, careful.values)
-        np.testing.assert_array_equal(fast.line_offsets + 1, careful.line_numbers)
-    assert num_accepted > 500
+        num_fast += parse_block(without_extras(lines.data)) is not None
+        found = parse(lines, ONE_BASED, PATH)
+        for field in ("labels", "indptr", "indices", "values", "line_numbers"):
+            np.testing.assert_array_equal(getattr(found, field), getattr(careful, field))
+    assert num_fast > 500
+    assert num_refused > 500
 
 
 def test_ordinary_text_takes_the_fast_parser() -> None:

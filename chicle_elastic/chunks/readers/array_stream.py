@@ -5,9 +5,10 @@ bounded where a memory map would count every page it has touched. Only a Fortran
 lie scattered, and arrays that pandas made are often stored so.
 """
 
+import contextlib
+import errno
 import math
-import zipfile
-import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -18,6 +19,24 @@ from chicle_elastic.errors import DataError
 
 MAX_ROW_BYTES = 256 << 20
 """A header that claims a longer row is taken for a damaged one."""
+
+
+@contextlib.contextmanager
+def damage_refused(name: str) -> Iterator[None]:
+    """Turn what NumPy, zipfile and the decompressors raise on damaged bytes into a DataError about `name`.
+
+    They raise whatever comes up (SyntaxError from a header, KeyError, struct.error, ...), so nearly everything is
+    caught; only a library call belongs into the block. Errors of the system, such as a broken disk, pass.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        # zipfile seeks to where a damaged directory points: EINVAL. Decompressors raise OSError without a number.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        raise DataError(f"{name}: not readable ({error or type(error).__name__}); save it again with NumPy") from error
 
 
 class RowStream(Protocol):
@@ -51,11 +70,9 @@ class StoredRows:
         shape = (num_rows, *self.shape[1:])
         data = bytearray(math.prod(shape) * self.dtype.itemsize)
         view, filled = memoryview(data), 0
-        try:
+        with damage_refused(self.name):
             while filled < len(data) and (count := self._handle.readinto(view[filled:])):  # type: ignore[attr-defined]
                 filled += count
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise DataError(f"{self.name}: the archive is damaged ({error}); save it again") from error
         if filled < len(data):
             raise DataError(
                 f"{self.name}: the array is cut short, its header says shape {self.shape} of {self.dtype} but "
@@ -86,10 +103,8 @@ class MappedRows:
         return np.array(rows, order="C")  # a copy, never a view that would keep the mapping
 
     def _map(self) -> Array:
-        try:
+        with damage_refused(self.name):
             mapped: Array = np.load(self._path, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:  # NumPy's own words on files cut short: "mmap length is greater than file size"
-            raise DataError(f"{self._path}: the array cannot be mapped ({error}); save it again") from error
         return mapped
 
 
@@ -119,7 +134,7 @@ def open_member(handle: IO[bytes], name: str) -> RowStream:
 
 
 def _header(handle: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    try:
+    with damage_refused(name):
         version = np.lib.format.read_magic(handle)
         if version == (1, 0):
             shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(handle)
@@ -127,8 +142,6 @@ def _header(handle: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dty
             shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(handle)
         else:
             raise ValueError(f"version {version} of the format is for structured arrays")
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{name}: not a readable .npy array ({error}); save it with numpy.save") from error
     if dtype.hasobject:
         raise DataError(f"{name}: holds Python objects, which are never loaded; save numbers, or text as a str array")
     if dtype.names is not None or dtype.kind not in "biufcSU":

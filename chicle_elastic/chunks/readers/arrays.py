@@ -13,7 +13,7 @@ from typing import IO
 
 import numpy as np
 
-from chicle_elastic.chunks.readers.array_stream import RowStream, open_member, open_npy
+from chicle_elastic.chunks.readers.array_stream import RowStream, damage_refused, open_member, open_npy
 from chicle_elastic.chunks.readers.base import Block, Origin, ReadOptions
 from chicle_elastic.chunks.readers.csr_stream import CsrStream
 from chicle_elastic.chunks.views import Array, Rows
@@ -61,10 +61,8 @@ class Archive:
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self.path = path
         self._stack = stack
-        try:
+        with damage_refused(str(path)):
             self._zip = stack.enter_context(zipfile.ZipFile(path))
-        except (zipfile.BadZipFile, NotImplementedError) as error:
-            raise DataError(f"{path}: not a readable .npz archive ({error}); save it again with numpy.savez") from error
         self.names = {name.removesuffix(".npy") for name in self._zip.namelist()}
 
     def array(self, name: str) -> RowStream:
@@ -82,18 +80,14 @@ class Archive:
             return
         if self._zip.getinfo("format.npy").file_size > _MAX_FORMAT_BYTES:
             raise DataError(f"{self.path}[format]: not the name of a sparse format; save it with scipy.sparse.save_npz")
-        try:
+        with damage_refused(f"{self.path}[format]"):
             found = np.lib.format.read_array(self._open("format"), allow_pickle=False).item()
-        except ValueError as error:
-            raise DataError(f"{self.path}[format]: not readable ({error}); save the archive again") from error
         if found not in (b"csr", "csr"):
             raise DataError(f"{self.path}: a sparse matrix of format {found!r}; save matrix.tocsr()")
 
     def _open(self, name: str) -> IO[bytes]:
-        try:
+        with damage_refused(f"{self.path}[{name}]"):
             return self._stack.enter_context(self._zip.open(f"{name}.npy"))
-        except (zipfile.BadZipFile, RuntimeError, KeyError) as error:  # RuntimeError: encrypted, or unknown compression
-            raise DataError(f"{self.path}[{name}]: cannot be read ({error}); save the archive again") from error
 
 
 class DenseStream:

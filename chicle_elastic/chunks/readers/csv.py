@@ -172,13 +172,8 @@ def _parse_fast(lines: LineBlock, layout: Layout) -> Samples | None:
         if layout.has_text_labels:
             labels, rows = _cut_text_labels(rows, layout.delimiter.encode())
         # Only ASCII: with other characters loadtxt knows more blanks than the definition does.
-        numbers = np.loadtxt(
-            b"\n".join(rows).decode("ascii").split("\n"),
-            delimiter=layout.delimiter,
-            comments=None,
-            quotechar='"' if b'"' in lines.data else None,
-            ndmin=2,
-        )
+        text = _unquoted(b"\n".join(rows), layout.delimiter.encode()).decode("ascii")
+        numbers = np.loadtxt(text.split("\n"), delimiter=layout.delimiter, comments=None, quotechar=None, ndmin=2)
     except ValueError:  # UnicodeDecodeError is one too
         return None
     if numbers.shape != (len(line_numbers), layout.num_columns - layout.has_text_labels):
@@ -191,7 +186,9 @@ def _parse_fast(lines: LineBlock, layout: Layout) -> Samples | None:
 def _cut_text_labels(rows: list[bytes], delimiter: bytes) -> tuple[list[str], list[bytes]]:
     """(labels, rest of every row); raises ValueError where a label is empty, half quoted or not UTF-8."""
     separator = re.escape(delimiter)
-    field = re.compile(rb'[ \t]*(?:"([^"\r]+)"|([^"\r' + separator + rb"]+?))[ \t]*" + separator)
+    blanks = b"[" + b" \t".replace(delimiter, b"") + b"]*"
+    bare = blanks + rb'([^"\r' + separator + rb"]+?)" + blanks
+    field = re.compile(rb'(?:"([^"\r]+)"|' + bare + b")" + separator)
     labels: list[str] = []
     rests: list[bytes] = []
     for row in rows:
@@ -202,6 +199,15 @@ def _cut_text_labels(rows: list[bytes], delimiter: bytes) -> tuple[list[str], li
         labels.append(label)
         rests.append(row[match.end() :])
     return labels, rests
+
+
+def _unquoted(text: bytes, delimiter: bytes) -> bytes:
+    """The text without quotes around whole fields; other quotes stay, and no number parses with them."""
+    if b'"' not in text:
+        return text
+    separator = re.escape(delimiter)
+    quoted = rb"(^|" + separator + rb')"([^"\r\n' + separator + rb']*)"(?=\r?$|' + separator + rb")"
+    return re.sub(quoted, rb"\1\2", text, flags=re.MULTILINE)
 
 
 def _fields(line: bytes, delimiter: str, *, where: str) -> list[str] | None:
