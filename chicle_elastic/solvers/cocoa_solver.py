@@ -16,11 +16,14 @@ from chicle_elastic.solvers.cocoa_tables import (
     Notes,
     build_tables,
     dual_sums,
+    num_between_bounds,
     objective_sums,
+    signs_and_bounds,
 )
 from chicle_elastic.solvers.kernels import scd
 from chicle_elastic.solvers.kernels.tables import CsrTable
 from chicle_elastic.solvers.local_chunk import LocalChunk
+from chicle_elastic.solvers.newton import MAX_FEATURES, NewtonFinish, Pace, merged
 from chicle_elastic.solvers.objectives import Loss
 from chicle_elastic.solvers.screening import Screening
 
@@ -34,6 +37,8 @@ SLICE_BUCKETS = 1024
 AHEAD_BYTES = 4096
 MAX_ROWS_AHEAD = 40
 """Rows are asked for this far ahead: about as much as arrives while the rows before it are worked on."""
+NEAR = 0.5
+"""An output whose estimated gap is below this share of `tol` is left alone by Newton steps."""
 
 _Result = TypeVar("_Result")
 
@@ -50,6 +55,9 @@ class CocoaSolver(Solver):
         self._tables: LocalTables | None = None
         self._screening: Screening | None = None
         self._dual_sums: Array | None = None
+        self._newton: NewtonFinish | None = None
+        self._pace = Pace()
+        self._gaps: Array = np.empty(0)
         self._pool: ThreadPoolExecutor | None = None
 
     def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
@@ -59,12 +67,19 @@ class CocoaSolver(Solver):
             self._notes.pop(chunk_id, None)
         self._tables = None
         self._dual_sums = None
+        self._newton = None
+        self._pace = Pace()
 
     def solve(self, model: Array, budget: Budget) -> Update:
-        """One SCD pass over the local samples (or `budget.samples` of them)."""
+        """One SCD pass over the local samples (or `budget.samples` of them), or a Newton step where that pays."""
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         tables = self._local_tables()
+        if self._newton is not None and budget.num_tasks == 1 and budget.samples is None and not budget.is_spent():
+            return self._newton_step(self._newton, tables, model, budget)
+        return self._scd_pass(tables, model, budget)
+
+    def _scd_pass(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
         order = self.ctx.rng.permutation(len(tables.bucket_row))
         if budget.samples is not None:
             order = order[: -(-budget.samples // scd.BUCKET_ROWS)]
@@ -78,7 +93,7 @@ class CocoaSolver(Solver):
             scratch = scd.make_scratch(tables.rows, tables.num_outputs)
             vectors = w.copy()
             processed = np.zeros(len(tables.ids), dtype=np.int64)
-            stats = np.zeros((tables.num_outputs, 3))
+            stats = np.zeros((tables.num_outputs, 4))
             num_slices = 1 if budget.deadline_s is None else max(1, len(part) // SLICE_BUCKETS)
             for piece in np.array_split(part, num_slices):
                 if budget.is_spent():
@@ -115,6 +130,8 @@ class CocoaSolver(Solver):
         samples = int(processed.sum())
         self._current_screening(tables).end_pass(stats[:, 2].sum() / max(1, samples * tables.num_outputs))
         self._dual_sums = sums_before + stats[:, 1]
+        if budget.num_tasks == 1 and budget.samples is None:
+            self._consider_newton(tables, w + delta, stats[:, 0], int(stats[:, 3].sum()))
         return Update(
             delta=delta.ravel(),
             samples=samples,
@@ -122,6 +139,60 @@ class CocoaSolver(Solver):
             metrics=_metrics(gap=stats[:, 0], dual=self._dual_sums),
             is_partial=samples < tables.num_rows,
         )
+
+    def _consider_newton(self, tables: LocalTables, w: Array, gaps: Array, num_visited: int) -> None:
+        """Learn how a pass got on; the next iteration is a Newton step if the passes to come would cost more."""
+        D = w.shape[1]
+        tol = self.trainer.tol
+        self._gaps = gaps
+        self._pace.add(float(np.max(self._relative_gaps(tables, w, gaps))))
+        if D - 1 > MAX_FEATURES or self._pace.passes_to(tol) == 0.0:
+            return
+        visited_values = num_visited * tables.num_values / tables.num_rows
+        read_values = tables.num_values * tables.num_outputs
+        if not self._pace.is_slow(tol, visited_values=visited_values, read_values=read_values, hessian_values=0):
+            return  # the duals between their bounds need not be counted
+        hessian_values = num_between_bounds(tables, self._notes, self.loss, self.trainer.C) * D * D
+        if self._pace.is_slow(
+            tol, visited_values=visited_values, read_values=read_values, hessian_values=hessian_values
+        ):
+            self._newton = NewtonFinish(
+                self.loss, float(self.trainer.intercept_scaling), np.full(tables.num_outputs, float(self.trainer.C))
+            )
+            self._screening = None
+            for notes in self._notes.values():
+                notes.slack.fill(-np.inf)  # Newton steps move duals that were settled
+
+    def _newton_step(self, newton: NewtonFinish, tables: LocalTables, model: Array, budget: Budget) -> Update:
+        w = model.reshape(tables.num_outputs, -1)
+        signs, uppers = signs_and_bounds(tables, self._notes, self.trainer.C)
+        blocks = tables.keep_alive
+        is_small = tables.num_values <= SMALL_VALUES
+        if is_small:
+            blocks, signs, uppers = [merged(blocks)], [np.concatenate(signs)], [np.concatenate(uppers)]
+        gaps = self._gaps.copy()
+        following = w.copy()
+        for k in np.flatnonzero(self._relative_gaps(tables, w, self._gaps) > NEAR * self.trainer.tol).tolist():
+            parts = [np.ascontiguousarray(sign[:, k]) for sign in signs]
+            following[k], gaps[k] = newton.step(blocks, parts, uppers, w[k], k, budget.is_spent)
+        if is_small:
+            ends = np.cumsum(tables.samples.lengths)[:-1]
+            for block, state in zip(tables.keep_alive, np.split(blocks[0].state, ends), strict=True):
+                block.state[...] = state
+        for chunk in self.chunks.values():
+            chunk.count(chunk.num_rows)
+        self._dual_sums, self._gaps = None, gaps
+        return Update(
+            delta=(following - w).ravel(),
+            samples=tables.num_rows,
+            weight=1.0,
+            metrics=_metrics(gap=gaps, dual=self._current_dual_sums(tables)),
+        )
+
+    def _relative_gaps(self, tables: LocalTables, w: Array, gaps: Array) -> Array:
+        """Estimated relative gap per output, shape (outputs,)."""
+        primal = self._current_dual_sums(tables) - 0.5 * np.einsum("kd,kd->k", w, w) + gaps
+        return np.asarray(gaps / np.maximum(primal, np.finfo(np.float64).tiny))
 
     def recover(self, model: Array) -> Array:
         """w of the local duals, in float64, flattened."""

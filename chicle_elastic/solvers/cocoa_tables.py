@@ -168,6 +168,27 @@ def dual_sums(built: LocalTables, notes: Mapping[ChunkId, Notes], loss: Loss, C:
     return total
 
 
+def signs_and_bounds(built: LocalTables, notes: Mapping[ChunkId, Notes], C: float) -> tuple[list[Array], list[Array]]:
+    """Per chunk, y of shape (num_rows, outputs) and C_i of shape (num_rows,), both float64."""
+    positives = scd.positives(built.num_outputs)
+    signs = [np.where(block.targets[:, None] == positives, 1.0, -1.0) for block in built.keep_alive]
+    lengths = built.samples.lengths.tolist()
+    uppers = [_column_of(notes[i].upper, C, n)[:, 0] for i, n in zip(built.ids, lengths, strict=True)]
+    return signs, uppers
+
+
+def num_between_bounds(built: LocalTables, notes: Mapping[ChunkId, Notes], loss: Loss, C: float) -> int:
+    """Duals strictly between their bounds, over all outputs; samples with curvature in a Newton step."""
+    total = 0
+    for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
+        duals = block.state[:, :, 0]
+        is_free = duals > 0
+        if loss is Loss.HINGE:
+            is_free &= duals < _column_of(notes[chunk_id].upper, C, len(duals))
+        total += int(np.count_nonzero(is_free))
+    return total
+
+
 def num_values(block: RowBlock) -> int:
     """Stored feature values of a block."""
     rows = block.rows

@@ -88,7 +88,7 @@ class Case:
             like_stamp=np.empty(0, np.uint8),
         )
         vectors, processed = self.vectors.copy(), np.zeros(3, dtype=np.int64)
-        stats = np.zeros((len(self.positives), 3))
+        stats = np.zeros((len(self.positives), 4))
         scd.scd_pass(
             int(self.loss), self.rows, self.samples, screen, np.array([0, 0, 1, 2]), np.array([0, 8, 0, 0]),
             np.asarray(order), self.positives, INTERCEPT, sigma, 4, np.full(1, stop, np.uint8),
@@ -129,7 +129,7 @@ def test_scd_pass_equals_its_numpy_form(kind, outputs, loss):
     case = Case(kind, outputs, loss)
     order = [2, 0, 3, 1, 1, 3, 0, 2]
     before = case.duals()
-    expected = case.reference(scd.scd_pass, rows_of(order), stats=np.zeros((outputs, 3)), sigma=2.0)
+    expected = case.reference(scd.scd_pass, rows_of(order), stats=np.zeros((outputs, 4)), sigma=2.0)
     vectors, processed, stats = case.scd_pass(order)
     tolerance = (
         {"rtol": 1e-4, "atol": 1e-5} if "float64" not in kind and "dense" in kind else {"rtol": 1e-6, "atol": 1e-8}
@@ -137,6 +137,7 @@ def test_scd_pass_equals_its_numpy_form(kind, outputs, loss):
     np.testing.assert_allclose(case.duals(), expected["a"], **tolerance)
     np.testing.assert_allclose(vectors, expected["v"], **tolerance)
     np.testing.assert_allclose(stats[:, :2], expected["stats"][:, :2], **tolerance)
+    assert stats[:, 3].tolist() == expected["stats"][:, 3].tolist()
     assert processed.tolist() == [22, 16, 2]
     assert not np.allclose(case.duals(), before), "the case must make steps, or it proves nothing"
 

@@ -201,8 +201,8 @@ def scd_pass(
         scratch: `Scratch`, fresh.
         vectors: Working vectors w + sigma' * (local change), shape (outputs, num_features + 1), float64.
         processed: Rows processed per chunk are added here, shape (num_chunks,), int64.
-        stats: Per output, shape (outputs, 3), float64: gap contributions at the moving vector, change of the sum of
-            dual values, and duals that moved are added here.
+        stats: Per output, shape (outputs, 4), float64: gap contributions at the moving vector, change of the sum of
+            dual values, duals that moved, and duals that were looked at are added here.
 
     NumPy equivalent::
 
@@ -216,6 +216,7 @@ def scd_pass(
                 v[k] += sigma * step * y[i, k] * x(i)
                 stats[k, 1] += dual_values(loss, a[i, k], upper[i]) - old
                 stats[k, 2] += step != 0
+                stats[k, 3] += 1
     """
     num_outputs = np.uintp(len(positives))
     last = np.uintp(rows.num_features)
@@ -277,6 +278,7 @@ def scd_pass(
             stats[k, 0] += sum_gap
             stats[k, 1] += sum_dual
             stats[k, 2] += num_moved
+            stats[k, 3] += count
         for position in range(start, end):
             bucket = order[position]
             left = samples.lengths[bucket_chunk[bucket]] - bucket_row[bucket]

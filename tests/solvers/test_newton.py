@@ -1,0 +1,170 @@
+"""The Newton finish: exact steps, duals that stay feasible and consistent, and when it is worth it."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from scipy.optimize import minimize
+
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.views import CsrRows
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.job import Job
+from chicle_elastic.solvers.cocoa import CocoaTrainer
+from chicle_elastic.solvers.local_chunk import RowBlock
+from chicle_elastic.solvers.newton import NewtonFinish, Pace, merged
+from chicle_elastic.solvers.objectives import Loss, primal_and_dual, primal_losses
+
+INTERCEPT = 0.5
+
+
+class Case:
+    """Three blocks of correlated rows with noisy labels; C_i differ, and one is 0."""
+
+    def __init__(self, loss, kind="dense", num_rows=90, num_features=6):
+        rng = np.random.default_rng(0)
+        self.loss = loss
+        self.X = rng.normal(size=(num_rows, num_features)) @ rng.normal(size=(num_features, num_features))
+        self.signs = np.where(self.X[:, 0] + rng.normal(size=num_rows) > 0, 1.0, -1.0)
+        self.upper = rng.uniform(1, 20, size=num_rows)
+        self.upper[3] = 0.0
+        self.cuts = [0, 40, 41, num_rows]
+        self.blocks = []
+        for start, stop in zip(self.cuts[:-1], self.cuts[1:], strict=True):
+            part = self.X[start:stop]
+            csr = scipy.sparse.csr_matrix(part)
+            rows = part if kind == "dense" else CsrRows(csr.indptr, csr.indices, csr.data, num_features)
+            state = np.zeros((stop - start, 1, 1))
+            nothing = np.empty(0)
+            self.blocks.append(RowBlock(rows=rows, targets=nothing, weights=None, row_ids=nothing, state=state))
+        self.newton = NewtonFinish(loss, INTERCEPT, np.array([10.0]))
+
+    def step(self, w, is_spent=lambda: False):
+        """One proximal step."""
+        split = self.cuts[1:-1]
+        return self.newton.step(self.blocks, np.split(self.signs, split), np.split(self.upper, split), w, 0, is_spent)
+
+    def duals(self):
+        """All duals, shape (num_rows,)."""
+        return np.concatenate([block.state for block in self.blocks])[:, 0, 0]
+
+    def augmented(self):
+        """X with the intercept column."""
+        return np.column_stack([self.X, np.full(len(self.X), INTERCEPT)])
+
+    def relative_gap(self, w):
+        """(P - D) / P from first principles."""
+        np.testing.assert_allclose(w, self.augmented().T @ (self.duals() * self.signs), rtol=1e-9, atol=1e-9)
+        primal, dual = primal_and_dual(
+            self.loss, self.augmented() @ w, self.signs, self.duals(), self.upper, float(w @ w)
+        )
+        return (primal - dual) / primal
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+@pytest.mark.parametrize("loss", list(Loss))
+def test_a_few_steps_reach_the_optimum(loss, kind):
+    """Gaps of 1e-7 and less in few steps, with w = w(alpha) after each and every dual in its box."""
+    case = Case(loss, kind)
+    w = np.zeros(7)
+    for _ in range(8):
+        w, gap = case.step(w)
+        duals = case.duals()
+        assert (duals >= 0).all()
+        if loss is not Loss.SQUARED_HINGE:
+            assert (duals <= case.upper).all()
+        if case.relative_gap(w) < 1e-7:
+            break
+    assert case.relative_gap(w) < 1e-7
+    primal = 0.5 * w @ w + primal_losses(loss, case.signs * (case.augmented() @ w), case.upper).sum()
+    assert abs(gap / primal) < 1e-6
+
+
+def test_the_optimum_is_that_of_a_general_minimiser():
+    """scipy's BFGS finds the same objective for the smooth losses."""
+    for loss in (Loss.SQUARED_HINGE, Loss.LOGISTIC):
+        case = Case(loss)
+        w, _ = case.step(np.zeros(7))
+
+        def objective(w, case=case, loss=loss):
+            return 0.5 * w @ w + primal_losses(loss, case.signs * (case.augmented() @ w), case.upper).sum()
+
+        assert objective(w) <= minimize(objective, np.zeros(7)).fun * (1 + 1e-6)
+
+
+def test_a_spent_budget_leaves_duals_and_w_consistent():
+    """Nothing is done after the budget is spent, and what there is fits together."""
+    case = Case(Loss.HINGE)
+    looks = iter([False, False, True])
+    w, _ = case.step(np.zeros(7), lambda: next(looks))
+    assert case.relative_gap(w) > 0
+
+
+def test_merged_blocks_are_the_blocks_one_after_the_other():
+    """Rows and states in order, for both kinds."""
+    for kind in ("dense", "csr"):
+        case = Case(Loss.HINGE, kind)
+        for number, block in enumerate(case.blocks):
+            block.state[...] = number
+        block = merged(case.blocks)
+        rows = block.rows.to_scipy().toarray() if isinstance(block.rows, CsrRows) else block.rows
+        np.testing.assert_array_equal(rows, case.X)
+        assert block.state[:, 0, 0].tolist() == [0.0] * 40 + [1.0] + [2.0] * 49
+
+
+def test_pace_foresees_the_passes_to_come():
+    """Ten times less every five passes: ten more passes for two more digits."""
+    pace = Pace()
+    for number in range(6):
+        assert pace.passes_to(1e-9) == 0.0
+        pace.add(10.0 ** (-number / 5))
+    assert pace.passes_to(1e-3) == pytest.approx(10)
+    assert pace.passes_to(0.5) == 0.0
+    pace.add(1.0)
+    assert pace.passes_to(1e-3) == np.inf
+
+
+def test_a_finish_pays_where_many_passes_are_to_come_and_second_derivatives_are_cheap():
+    """Few features and a slow pace speak for it, many duals between their bounds with many features against it."""
+    pace = Pace()
+    for number in range(6):
+        pace.add(0.99**number)
+    narrow = {"visited_values": 1e7, "read_values": 10**7}
+    assert pace.is_slow(1e-3, hessian_values=10**7, **narrow)
+    assert not pace.is_slow(1e-3, hessian_values=10**10, **narrow)
+    assert not pace.is_slow(0.9, hessian_values=0, **narrow)
+
+
+def weakly_regularised():
+    """A problem on which 300 passes of coordinate descent leave a gap of more than 1e-3."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(2000, 12)) @ (np.eye(12) + 0.5)
+    y = (X[:, 0] - X[:, 1] + rng.logistic(size=2000) > 0).astype(np.int32)
+    return X, y
+
+
+def fit(trainer, runtime, X, y, max_iterations):
+    """A job on arrays."""
+    source = ArraySource(X, y, max_tasks=runtime.most_tasks())
+    return runtime.run(Job(trainer=trainer, source=source, max_iterations=max_iterations, keep_state=True))
+
+
+def test_one_task_finishes_with_newton_where_coordinate_descent_crawls(monkeypatch):
+    """40 iterations certify 1e-6; with the finish out of reach 300 do not certify 1e-3."""
+    X, y = weakly_regularised()
+    trainer = CocoaTrainer(C=10.0, tol=1e-6, loss="hinge")
+    outcome = fit(trainer, InProcess(), X, y, 40)
+    assert trainer.relative_gap(outcome.model, outcome.certificate) <= 1e-6
+    signs = np.where(y == 1, 1.0, -1.0)
+    w = np.column_stack([X, np.ones(len(X))]).T @ (outcome.state[:, 0, 0] * signs)
+    np.testing.assert_allclose(outcome.model, w, rtol=1e-7, atol=1e-9)
+    monkeypatch.setattr("chicle_elastic.solvers.cocoa_solver.MAX_FEATURES", 0)
+    crawling = fit(trainer, InProcess(), X, y, 300)
+    assert trainer.relative_gap(crawling.model, crawling.certificate) > 1e-3
+
+
+def test_coordinate_descent_goes_on_where_newton_left_off_when_tasks_join():
+    """Newton needs all samples in one task; when others join, its duals are a start like any other."""
+    X, y = weakly_regularised()
+    trainer = CocoaTrainer(C=10.0, tol=1e-9, loss="squared_hinge")
+    outcome = fit(trainer, InProcess(num_tasks=1, changes=((9, 3), (12, 1))), X, y, 60)
+    assert trainer.relative_gap(outcome.model, outcome.certificate) <= 1e-9
