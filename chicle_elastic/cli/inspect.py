@@ -78,10 +78,10 @@ def run(arguments: argparse.Namespace) -> int:
 def summary(folder: ChunkFolder) -> str:
     """One line: "a9a.chunks: 32,561 rows x 123 features (csr float32), 2 classes, 128 chunks, 5.1 MiB"."""
     schema = folder.schema
-    targets = f"{schema.num_classes:,} classes" if schema.num_classes else "real targets"
+    targets = _count(schema.num_classes, "class", "classes") if schema.num_classes else "real targets"
     return (
         f"{folder.path}: {schema.num_rows:,} rows x {schema.num_features:,} features ({schema.kind} {schema.dtype}), "
-        f"{targets}, {folder.num_chunks:,} chunks, {format_bytes(folder.size_bytes)}"
+        f"{targets}, {_count(folder.num_chunks, 'chunk', 'chunks')}, {format_bytes(folder.size_bytes)}"
     )
 
 
@@ -168,7 +168,7 @@ def _as_text(folder: ChunkFolder, contents: Contents | None, *, is_verified: boo
     schema = folder.schema
     shape = f", samples of shape {schema.sample_shape}" if schema.sample_shape else ""
     targets = (
-        f"{schema.num_classes:,} classes ({schema.target_dtype} codes)"
+        f"{_count(schema.num_classes, 'class', 'classes')} ({schema.target_dtype} codes)"
         if schema.num_classes
         else (f"real values ({schema.target_dtype})")
     )
@@ -220,3 +220,7 @@ def _class_lines(folder: ChunkFolder, contents: Contents) -> list[str]:
 
 def _range(values: Array) -> dict[str, int]:
     return {"min": int(values.min()), "max": int(values.max())}
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"

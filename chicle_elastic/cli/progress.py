@@ -5,7 +5,7 @@ from typing import TextIO
 
 from chicle_elastic.clock import Clock
 
-BAR_WIDTH = 20
+BAR_WIDTH = 14
 REDRAW_S = 0.1
 LINE_EVERY_S = 5.0
 

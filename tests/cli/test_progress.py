@@ -41,7 +41,7 @@ def test_a_terminal_gets_a_bar_that_is_redrawn_and_cleared() -> None:
     drawn = stream.getvalue().split("\r")[1:]
     assert len(drawn) == 100 // 7 + 2
     assert all("\n" not in line for line in drawn)
-    assert drawn[1].startswith("a.csv [###-----------------]  14%  14.0 MiB of 100.0 MiB  140 rows")
+    assert drawn[1].startswith("a.csv [##------------]  14%  14.0 MiB of 100.0 MiB  140 rows")
     assert drawn[-2].strip() == drawn[-1] == ""
     assert max(map(len, drawn)) <= 80
 
