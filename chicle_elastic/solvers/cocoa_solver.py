@@ -37,6 +37,8 @@ SLICE_BUCKETS = 1024
 AHEAD_BYTES = 4096
 MAX_ROWS_AHEAD = 40
 """Rows are asked for this far ahead: about as much as arrives while the rows before it are worked on."""
+FINEST_GAP = 1e-9
+"""Relative gap at which Newton steps end: rounding in their gradient is as large. Passes go on from there."""
 NEAR = 0.5
 """An output whose estimated gap is below this share of `tol` is left alone by Newton steps."""
 
@@ -75,9 +77,9 @@ class CocoaSolver(Solver):
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         tables = self._local_tables()
-        if self._newton is not None and budget.num_tasks == 1 and budget.samples is None and not budget.is_spent():
-            return self._newton_step(self._newton, tables, model, budget)
-        return self._scd_pass(tables, model, budget)
+        if budget.num_tasks > 1 or budget.samples is not None or budget.is_spent() or self._newton is None:
+            return self._scd_pass(tables, model, budget)
+        return self._newton_step(self._newton, tables, model, budget)
 
     def _scd_pass(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
         order = self.ctx.rng.permutation(len(tables.bucket_row))
@@ -145,8 +147,9 @@ class CocoaSolver(Solver):
         D = w.shape[1]
         tol = self.trainer.tol
         self._gaps = gaps
-        self._pace.add(float(np.max(self._relative_gaps(tables, w, gaps))))
-        if D - 1 > MAX_FEATURES or self._pace.passes_to(tol) == 0.0:
+        gap = float(np.max(self._relative_gaps(tables, w, gaps)))
+        self._pace.add(gap)
+        if D - 1 > MAX_FEATURES or gap <= FINEST_GAP or self._pace.passes_to(tol) == 0.0:
             return
         visited_values = num_visited * tables.num_values / tables.num_rows
         read_values = tables.num_values * tables.num_outputs
@@ -156,9 +159,9 @@ class CocoaSolver(Solver):
         if self._pace.is_slow(
             tol, visited_values=visited_values, read_values=read_values, hessian_values=hessian_values
         ):
-            self._newton = NewtonFinish(
-                self.loss, float(self.trainer.intercept_scaling), np.full(tables.num_outputs, float(self.trainer.C))
-            )
+            bounds = np.concatenate(signs_and_bounds(tables, self._notes, self.trainer.C)[1])
+            taus = np.full(tables.num_outputs, bounds.mean())
+            self._newton = NewtonFinish(self.loss, float(self.trainer.intercept_scaling), taus)
             self._screening = None
             for notes in self._notes.values():
                 notes.slack.fill(-np.inf)  # Newton steps move duals that were settled
@@ -182,6 +185,8 @@ class CocoaSolver(Solver):
         for chunk in self.chunks.values():
             chunk.count(chunk.num_rows)
         self._dual_sums, self._gaps = None, gaps
+        if np.max(self._relative_gaps(tables, following, gaps)) <= FINEST_GAP:
+            self._newton, self._pace = None, Pace()
         return Update(
             delta=(following - w).ravel(),
             samples=tables.num_rows,

@@ -24,8 +24,13 @@ ESTIMATORS = [
 ]
 
 
+def excused(estimator):
+    """The weight checks, but for an estimator that a Newton finish takes to seven digits whatever its `tol`."""
+    return {} if getattr(estimator, "loss", "") == "squared_hinge" else WEIGHT_CHECKS
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks(ESTIMATORS, expected_failed_checks=lambda estimator: WEIGHT_CHECKS)
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=excused)
 def test_scikit_learns_checks_pass(estimator, check):
     """All but the two that need more digits than the default `tol` gives (strictly: they must fail there)."""
     check(estimator)
