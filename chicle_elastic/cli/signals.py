@@ -6,24 +6,38 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from chicle_elastic.clock import Clock, MonotonicClock
+
 EXIT_TERMINATED = 128 + signal.SIGTERM
+DEAF_S = 2.0
+"""People press Ctrl-C twice, and the second must not interrupt the removal of temporary files. But not deaf for ever:
+Python drops an exception that is raised while it happens to run a finaliser, and then the command is to be asked again.
+"""
 
 
 @contextlib.contextmanager
-def orderly_end() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt and SIGTERM SystemExit(143), once: later ones are ignored.
+def orderly_end(clock: Clock | None = None) -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt and SIGTERM SystemExit(143); for `DEAF_S` seconds after that, both do nothing.
 
-    Ignored, because people press Ctrl-C twice, and the second must not interrupt the removal of temporary files. A
-    SIGINT that was ignored from outside (a job in the background of a shell) stays so. Elsewhere than in the main
+    A SIGINT that was ignored from outside (a job in the background of a shell) stays so. Elsewhere than in the main
     thread, where Python allows no handlers, nothing changes.
+
+    Args:
+        clock: Tells how long the last signal is ago.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    clock = clock or MonotonicClock()
+    deaf_until_s = float("-inf")
+
     def end(number: int, frame: FrameType | None) -> None:
-        for other in before:
-            signal.signal(other, signal.SIG_IGN)
+        nonlocal deaf_until_s
+        now_s = clock.now()
+        if now_s < deaf_until_s:
+            return
+        deaf_until_s = now_s + DEAF_S
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(EXIT_TERMINATED)

@@ -1,12 +1,14 @@
 """Signals end a command in order: cleaned up once, and not interrupted while cleaning."""
 
+import contextlib
 import os
 import signal
 import threading
 
 import pytest
 
-from chicle_elastic.cli.signals import orderly_end
+from chicle_elastic.cli.signals import DEAF_S, orderly_end
+from chicle_elastic.clock import VirtualClock
 
 
 def test_ctrl_c_interrupts_and_a_second_one_does_not_disturb_the_cleanup() -> None:
@@ -25,6 +27,24 @@ def test_ctrl_c_interrupts_and_a_second_one_does_not_disturb_the_cleanup() -> No
     with pytest.raises(KeyboardInterrupt), orderly_end():
         work()
     assert cleaned
+
+
+def test_a_signal_that_got_lost_can_be_sent_again() -> None:
+    """An exception in a finaliser is dropped by Python; a later signal ends the command all the same."""
+    clock = VirtualClock()
+
+    def work() -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        clock.advance(DEAF_S / 2)
+        os.kill(os.getpid(), signal.SIGINT)
+        clock.advance(DEAF_S)
+        os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("the last one must interrupt")
+
+    with pytest.raises(KeyboardInterrupt), orderly_end(clock):
+        work()
+    assert clock.now() == 1.5 * DEAF_S
 
 
 def test_sigterm_ends_with_143() -> None:
