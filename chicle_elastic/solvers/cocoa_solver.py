@@ -212,8 +212,6 @@ class CocoaSolver(Solver):
         intercept = float(self.trainer.intercept_scaling)
 
         def run(part: Array) -> tuple[Array, Array]:
-            if tables.num_values <= SMALL_VALUES:
-                return objective_sums(tables, self._notes, self.loss, self.trainer.C, intercept, w)
             rebuilt, stats = np.zeros_like(w), np.zeros((tables.num_outputs, 2))
             scd.objective_sums(
                 int(self.loss),
@@ -230,7 +228,10 @@ class CocoaSolver(Solver):
             return rebuilt, stats
 
         chunks = np.arange(len(tables.ids))
-        results = self._run_parts(run, np.array_split(chunks, min(self._useful_threads(tables), len(chunks))))
+        if tables.num_values <= SMALL_VALUES:
+            results = [objective_sums(tables, self._notes, self.loss, self.trainer.C, intercept, w)]
+        else:
+            results = self._run_parts(run, np.array_split(chunks, min(self._useful_threads(tables), len(chunks))))
         stats: Array = np.sum([part for _, part in results], axis=0)
         rebuilt: Array = np.sum([part for part, _ in results], axis=0)
         self._dual_sums = stats[:, 1].copy()

@@ -69,12 +69,16 @@ def test_a_random_state_instance_moves_on():
     assert not np.array_equal(first, ChicleSVM(C=0.1, random_state=instance).fit(X, y).coef_)
 
 
-def test_two_threads_reach_the_same_gap(monkeypatch):
-    """Threads are used where the data is large enough; here it is told to be."""
+@pytest.mark.parametrize("small_values", [0, 1 << 18])
+def test_two_threads_reach_the_same_gap(monkeypatch, small_values):
+    """Threads are used where the data is large enough; here it is told to be. Both ways to certify agree with NumPy."""
     monkeypatch.setattr(cocoa_solver, "MIN_VALUES_PER_THREAD", 100)
+    monkeypatch.setattr(cocoa_solver, "SMALL_VALUES", small_values)
     X, y = problems.digits()
     model = make("hinge", n_threads=2, C=0.01).fit(X, y)
-    assert problems.recomputed_gaps(model, X, y).max() <= 1e-3
+    gap = problems.recomputed_gaps(model, X, y).max()
+    assert gap <= 1e-3
+    assert model.duality_gap_ == pytest.approx(gap, rel=1e-6)
 
 
 def test_the_default_number_of_threads_is_that_of_the_available_cores(monkeypatch):
