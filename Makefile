@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format surface bench-start wheel clean
+.PHONY: help demo test lint types format surface bench-start bench-svm wheel clean
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,9 @@ surface: $(VENV)/.chicle-test  ## Accept the present public names into tests/hou
 bench-start: $(VENV)/.chicle-demo  ## Measure import time and the first fit against their bars
 	$(RUN) -m benchmarks.start $(ARGS)
 
+bench-svm: $(VENV)/.chicle-bench  ## Measure ChicleSVM against liblinear, Snap ML and the machine (ARGS=--quick to try)
+	$(RUN) -m benchmarks.svm $(ARGS)
+
 wheel: $(VENV)/.chicle-test  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
 
@@ -61,8 +64,9 @@ $(BIN)/pip:
 $(VENV)/.chicle-demo: EXTRAS := plot
 $(VENV)/.chicle-test: EXTRAS := test
 $(VENV)/.chicle-dev: EXTRAS := dev
+$(VENV)/.chicle-bench: EXTRAS := bench
 
-$(VENV)/.chicle-demo $(VENV)/.chicle-test $(VENV)/.chicle-dev: pyproject.toml constraints.txt | $(BIN)/pip
+$(VENV)/.chicle-demo $(VENV)/.chicle-test $(VENV)/.chicle-dev $(VENV)/.chicle-bench: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing chicle-elastic[$(EXTRAS)] into $(VENV)"
 	@$(INSTALL) --editable '.[$(EXTRAS)]' >$(VENV)/pip.log 2>&1 </dev/null || \
 	  { tail -n 25 $(VENV)/pip.log >&2; echo "pip failed; all it said is in $(VENV)/pip.log" >&2; exit 1; }

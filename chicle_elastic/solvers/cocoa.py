@@ -67,8 +67,16 @@ class CocoaTrainer(Trainer):
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""
         from chicle_elastic.solvers.cocoa_solver import CocoaSolver
+        from chicle_elastic.solvers.cocoa_tables import Bounds
 
-        return CocoaSolver(ctx, self)
+        return CocoaSolver(
+            ctx,
+            loss=Loss.named(self.loss),
+            bounds=Bounds(C=float(self.C), class_weights=self.class_weights),
+            intercept=float(self.intercept_scaling),
+            tol=self.tol,
+            num_threads=self.num_threads,
+        )
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         """w + sum of the changes (gamma = 1)."""
@@ -116,7 +124,9 @@ class CocoaTrainer(Trainer):
                 )
             return Verdict(action=Action.GO_ON)
         since = report.iteration - report.last_certificate
-        is_near = gap <= 2.0 * self.tol and since >= max(1, report.last_certificate // 10)
+        # An estimate that is near is often still above; one that is well below is right, as a rule.
+        wait = report.last_certificate // (100 if gap <= 0.5 * self.tol else 10)
+        is_near = gap <= 2.0 * self.tol and since >= max(1, wait)
         is_long_ago = since >= max(16, report.last_certificate)
         if is_last or (report.is_complete and (is_near or is_long_ago)):
             return Verdict(action=Action.CERTIFY, reason=f"estimated relative duality gap {gap:.2e}")

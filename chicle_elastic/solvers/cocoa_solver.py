@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from chicle_elastic.solvers.newton import MAX_FEATURES, NewtonFinish, Pace, merg
 from chicle_elastic.solvers.objectives import Loss
 from chicle_elastic.solvers.screening import Screening
 
-if TYPE_CHECKING:
-    from chicle_elastic.solvers.cocoa import CocoaTrainer
-
 MIN_VALUES_PER_THREAD = 1 << 18
 """Feature values per thread below which another thread costs more than it brings."""
 SLICE_BUCKETS = 1024
@@ -46,13 +43,26 @@ _Result = TypeVar("_Result")
 
 
 class CocoaSolver(Solver):
-    """One per uni-task; see the module and `cocoa`."""
+    """One per uni-task.
 
-    def __init__(self, ctx: Context, trainer: "CocoaTrainer") -> None:
+    Args:
+        ctx: Of the task.
+        loss: The loss.
+        bounds: Where the C_i come from.
+        intercept: Value of the intercept column; 0 for none.
+        tol: Relative gap to be reached; decides whether a Newton finish pays.
+        num_threads: Most threads to use.
+    """
+
+    def __init__(
+        self, ctx: Context, *, loss: Loss, bounds: Bounds, intercept: float, tol: float, num_threads: int
+    ) -> None:
         super().__init__(ctx)
-        self.trainer = trainer
-        self.loss = Loss.named(trainer.loss)
-        self._bounds = Bounds(C=trainer.C, class_weights=trainer.class_weights)
+        self.loss = loss
+        self.bounds = bounds
+        self.intercept = intercept
+        self.tol = tol
+        self.num_threads = num_threads
         self._notes: dict[ChunkId, Notes] = {}
         self._tables: LocalTables | None = None
         self._screening: Screening | None = None
@@ -109,7 +119,7 @@ class CocoaSolver(Solver):
                     tables.bucket_row,
                     piece,
                     scd.positives(tables.num_outputs),
-                    float(self.trainer.intercept_scaling),
+                    self.intercept,
                     sigma,
                     self._rows_ahead(tables),
                     budget.stop.memory,
@@ -145,37 +155,36 @@ class CocoaSolver(Solver):
     def _consider_newton(self, tables: LocalTables, w: Array, gaps: Array, num_visited: int) -> None:
         """Learn how a pass got on; the next iteration is a Newton step if the passes to come would cost more."""
         D = w.shape[1]
-        tol = self.trainer.tol
         self._gaps = gaps
         gap = float(np.max(self._relative_gaps(tables, w, gaps)))
         self._pace.add(gap)
-        if D - 1 > MAX_FEATURES or gap <= FINEST_GAP or self._pace.passes_to(tol) == 0.0:
+        if D - 1 > MAX_FEATURES or gap <= FINEST_GAP or self._pace.passes_to(self.tol) == 0.0:
             return
         visited_values = num_visited * tables.num_values / tables.num_rows
         read_values = tables.num_values * tables.num_outputs
-        if not self._pace.is_slow(tol, visited_values=visited_values, read_values=read_values, hessian_values=0):
+        if not self._pace.is_slow(self.tol, visited_values=visited_values, read_values=read_values, hessian_values=0):
             return  # the duals between their bounds need not be counted
-        hessian_values = num_between_bounds(tables, self._notes, self.loss, self.trainer.C) * D * D
+        hessian_values = num_between_bounds(tables, self._notes, self.loss, self.bounds.C) * D * D
         if self._pace.is_slow(
-            tol, visited_values=visited_values, read_values=read_values, hessian_values=hessian_values
+            self.tol, visited_values=visited_values, read_values=read_values, hessian_values=hessian_values
         ):
-            bounds = np.concatenate(signs_and_bounds(tables, self._notes, self.trainer.C)[1])
+            bounds = np.concatenate(signs_and_bounds(tables, self._notes, self.bounds.C)[1])
             taus = np.full(tables.num_outputs, bounds.mean())
-            self._newton = NewtonFinish(self.loss, float(self.trainer.intercept_scaling), taus)
+            self._newton = NewtonFinish(self.loss, self.intercept, taus)
             self._screening = None
             for notes in self._notes.values():
                 notes.slack.fill(-np.inf)  # Newton steps move duals that were settled
 
     def _newton_step(self, newton: NewtonFinish, tables: LocalTables, model: Array, budget: Budget) -> Update:
         w = model.reshape(tables.num_outputs, -1)
-        signs, uppers = signs_and_bounds(tables, self._notes, self.trainer.C)
+        signs, uppers = signs_and_bounds(tables, self._notes, self.bounds.C)
         blocks = tables.keep_alive
         is_small = tables.num_values <= SMALL_VALUES
         if is_small:
             blocks, signs, uppers = [merged(blocks)], [np.concatenate(signs)], [np.concatenate(uppers)]
         gaps = self._gaps.copy()
         following = w.copy()
-        for k in np.flatnonzero(self._relative_gaps(tables, w, self._gaps) > NEAR * self.trainer.tol).tolist():
+        for k in np.flatnonzero(self._relative_gaps(tables, w, self._gaps) > NEAR * self.tol).tolist():
             parts = [np.ascontiguousarray(sign[:, k]) for sign in signs]
             following[k], gaps[k] = newton.step(blocks, parts, uppers, w[k], k, budget.is_spent)
         if is_small:
@@ -209,7 +218,6 @@ class CocoaSolver(Solver):
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         tables = self._local_tables()
         w = model.reshape(tables.num_outputs, -1)
-        intercept = float(self.trainer.intercept_scaling)
 
         def run(part: Array) -> tuple[Array, Array]:
             rebuilt, stats = np.zeros_like(w), np.zeros((tables.num_outputs, 2))
@@ -220,7 +228,7 @@ class CocoaSolver(Solver):
                 int(part[0]),
                 int(part[-1]) + 1,
                 scd.positives(tables.num_outputs),
-                intercept,
+                self.intercept,
                 w,
                 rebuilt,
                 stats,
@@ -229,7 +237,7 @@ class CocoaSolver(Solver):
 
         chunks = np.arange(len(tables.ids))
         if tables.num_values <= SMALL_VALUES:
-            results = [objective_sums(tables, self._notes, self.loss, self.trainer.C, intercept, w)]
+            results = [objective_sums(tables, self._notes, self.loss, self.bounds.C, self.intercept, w)]
         else:
             results = self._run_parts(run, np.array_split(chunks, min(self._useful_threads(tables), len(chunks))))
         stats: Array = np.sum([part for _, part in results], axis=0)
@@ -246,7 +254,7 @@ class CocoaSolver(Solver):
             self._pool = None
 
     def _useful_threads(self, tables: LocalTables) -> int:
-        return max(1, min(self.trainer.num_threads, tables.num_values // MIN_VALUES_PER_THREAD))
+        return max(1, min(self.num_threads, tables.num_values // MIN_VALUES_PER_THREAD))
 
     def _rows_ahead(self, tables: LocalTables) -> int:
         row_bytes = 4 * max(1, tables.num_values // tables.num_rows)
@@ -255,13 +263,13 @@ class CocoaSolver(Solver):
     def _local_tables(self) -> LocalTables:
         """Tables over the local chunks; called inside an iteration only, because it reads them."""
         if self._tables is None:
-            self._tables = build_tables(self.chunks, self._notes, self._bounds, float(self.trainer.intercept_scaling))
+            self._tables = build_tables(self.chunks, self._notes, self.bounds, self.intercept)
         return self._tables
 
     def _current_dual_sums(self, tables: LocalTables) -> Array:
         """Dual sums of the local samples: carried along, or found anew after chunks have changed hands."""
         if self._dual_sums is None:
-            self._dual_sums = dual_sums(tables, self._notes, self.loss, self.trainer.C)
+            self._dual_sums = dual_sums(tables, self._notes, self.loss, self.bounds.C)
         return self._dual_sums
 
     def _current_screening(self, tables: LocalTables) -> Screening:
@@ -292,7 +300,7 @@ class CocoaSolver(Solver):
         if len(parts) == 1:
             return [run(parts[0])]
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.trainer.num_threads, thread_name_prefix="chicle-kernel")
+            self._pool = ThreadPoolExecutor(self.num_threads, thread_name_prefix="chicle-kernel")
         futures = [self._pool.submit(run, part) for part in parts]
         try:
             return [future.result() for future in futures]
