@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = npt.NDArray[Any]
 
+MAX_LABEL_RANGE = 1 << 16
+"""Labels beyond this are sorted, not counted."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSet(ABC):
@@ -153,9 +156,9 @@ def training_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_task
 
 def _from_arrays(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_tasks: int, seed: int) -> TrainingSet:
     X, y = validated_samples(estimator, X, y)
-    check_classification_targets(y)
-    classes, codes = np.unique(y, return_inverse=True)
-    codes = codes.reshape(-1).astype(np.int32)
+    if y.dtype.kind not in "iub":  # whole numbers are classes; finding that out would sort them
+        check_classification_targets(y)
+    classes, codes = encode_labels(y)
     weights, metadata = None, None
     if sample_weight is not None:
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -178,6 +181,33 @@ def _from_arrays(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_task
         codes=codes,
         weights=weights,
     )
+
+
+def encode_labels(y: Array) -> tuple[Array, Array]:
+    """`np.unique` with its inverse, without sorting where labels are whole numbers in a narrow range.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n_samples,)
+        Labels of any type.
+
+    Returns
+    -------
+    classes : ndarray of shape (n_classes,)
+        Sorted, of the dtype of `y`.
+    codes : ndarray of shape (n_samples,), int32
+        `classes[codes]` is `y`.
+    """
+    if y.dtype.kind in "iuf" and len(y) > 0:
+        low, high = y.min(), y.max()
+        if abs(low) <= MAX_LABEL_RANGE and abs(high) <= MAX_LABEL_RANGE:
+            shifted = y.astype(np.int32) - np.int32(low)
+            if y.dtype.kind != "f" or np.array_equal(shifted + np.int32(low), y):
+                is_there = np.bincount(shifted) > 0
+                numbers = np.cumsum(is_there, dtype=np.int32) - np.int32(1)
+                return (np.flatnonzero(is_there) + int(low)).astype(y.dtype), numbers[shifted]
+    classes, codes = np.unique(y, return_inverse=True)
+    return classes, codes.reshape(-1).astype(np.int32)
 
 
 def _from_folder(estimator: Any, folder: ChunkFolder) -> TrainingSet:

@@ -80,10 +80,11 @@ def build_tables(
     blocks = [chunks[chunk_id].peek() for chunk_id in ids]
     rows = tables.row_table(blocks)
     outputs = blocks[0].state.shape[1]
+    total_values = sum(num_values(block) for block in blocks)
     for position, (chunk_id, block) in enumerate(zip(ids, blocks, strict=True)):
         if chunk_id not in notes:
             num_rows = len(block.targets)
-            norms = _squared_norms(rows, position, block, intercept)
+            norms = _squared_norms(rows, position, block, intercept, is_small=total_values <= SMALL_VALUES)
             notes[chunk_id] = Notes(
                 norms=norms,
                 upper=bounds.of(block),
@@ -115,15 +116,15 @@ def build_tables(
         bucket_chunk=bucket_chunk,
         bucket_row=(np.arange(len(bucket_chunk)) - first_bucket) * scd.BUCKET_ROWS,
         num_outputs=outputs,
-        num_values=sum(num_values(block) for block in blocks),
+        num_values=total_values,
         keep_alive=blocks,
     )
 
 
-def _squared_norms(rows: tables.RowTable, position: int, block: RowBlock, intercept: float) -> Array:
+def _squared_norms(rows: tables.RowTable, position: int, block: RowBlock, intercept: float, *, is_small: bool) -> Array:
     """|x|^2 with the intercept column, shape (num_rows,), float32."""
     norms = np.empty(len(block.targets), dtype=np.float32)
-    if num_values(block) > SMALL_VALUES:
+    if not is_small:
         scd.squared_norms(rows, position, intercept, norms)
     elif isinstance(block.rows, CsrRows):
         norms[:] = np.asarray(block.rows.to_scipy().astype(np.float64).power(2).sum(axis=1)).ravel() + intercept**2

@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from estimators import ChicleLogisticRegression, ChicleSVM
-from estimators.inputs import training_set
+from estimators.inputs import encode_labels, training_set
 from tests.estimators import problems
 
 
@@ -217,3 +217,28 @@ def test_names_of_features_are_kept_and_compared():
         model.predict(frame[frame.columns[::-1]])
     with pytest.warns(UserWarning, match="does not have valid feature names"):
         model.predict(X)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([3, -2, 3, 7]),
+        np.array([-1.0, 1.0, 1.0], dtype=np.float32),
+        np.array([0.5, 1.0, 0.5]),
+        np.array([2**40, -5, 2**40]),
+        np.array([1e30, -1.0]),
+        np.array([200, 3, 200], dtype=np.uint8),
+        np.array([True, False]),
+        np.array(["b", "a", "b"]),
+        np.array([2**63 + 1, 5], dtype=np.uint64),
+        np.array([-128, 127], dtype=np.int8),
+    ],
+    ids=str,
+)
+def test_labels_are_encoded_as_numpy_unique_does(labels):
+    """Classes of the same dtype in order, and codes that give the labels back."""
+    classes, codes = encode_labels(labels)
+    np.testing.assert_array_equal(classes, np.unique(labels))
+    assert classes.dtype == labels.dtype
+    assert codes.dtype == np.int32
+    np.testing.assert_array_equal(classes[codes], labels)
