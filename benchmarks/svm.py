@@ -1,0 +1,140 @@
+"""ChicleSVM against liblinear, Snap ML and SGD, and against the machine, with gates.
+
+Whole `fit` on both sides, alternated in one run, medians, one thread. Ours runs until its relative duality gap is
+*certified* to be at most tol; a peer is charged only for the fewest iterations that bring (P - P*) / P* to tol, found
+beforehand. One-thread times are processor time, which is wall time less what the neighbours of a shared machine took;
+the JSON has both.
+
+    OPENBLAS_NUM_THREADS=1 python -m benchmarks.svm [--only PART[,PART]] [--quick] [--repeats N] [--json FILE]
+
+The last line is the whole result as JSON. Exit code 1 when a gate is missed.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.svm_bars import HEADER, Row
+from benchmarks.svm_data import load
+from benchmarks.svm_machine import compare_epoch, compare_threads, measure_memory
+from benchmarks.svm_peers import Peer, installed_peers
+from benchmarks.svm_speed import CASES, compare_small, compare_speed
+
+PARTS = (*CASES, "small", "threads", "epoch", "memory")
+QUICK_CAP_S = 0.3
+
+
+def rows_of(part: str, arguments: argparse.Namespace, peers: list[Peer]) -> Iterator[Row]:
+    """All rows of a part, as they are measured."""
+    if part in CASES:
+        yield from compare_speed(part, arguments, peers)
+    elif part == "small":
+        yield from compare_small(arguments, peers)
+    elif part == "threads":
+        for name in ("higgs", "criteo"):
+            yield compare_threads(name, load(name, arguments.data_dir, quick=arguments.quick), arguments.repeats)
+    elif part == "epoch":
+        for name in ("higgs", "mnist", "criteo"):
+            yield from compare_epoch(name, load(name, arguments.data_dir, quick=arguments.quick), arguments.repeats)
+    else:
+        yield measure_memory(quick=arguments.quick)
+
+
+def machine() -> str:
+    """The processor by name, where Linux tells it, and how many there are."""
+    info = Path("/proc/cpuinfo")
+    names = (
+        [line.split(":", 1)[1].strip() for line in info.open() if line.startswith("model name")]
+        if info.exists()
+        else []
+    )
+    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}"
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="ChicleSVM against its peers and the machine, with gates.")
+    parser.add_argument(
+        "--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}; speed means all {len(CASES)} cases"
+    )
+    parser.add_argument("--quick", action="store_true", help="small data: shows that everything runs, judges nothing")
+    parser.add_argument("--repeats", type=int, help="timed fits of each side (default 3; 1 when quick)")
+    parser.add_argument(
+        "--cap", type=float, help=f"longest fit of a peer that is tried, s (default 10; {QUICK_CAP_S} when quick)"
+    )
+    parser.add_argument("--json", type=Path, help="file for the result as JSON")
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "chicle-bench",
+        help="folder for data, references and iteration counts (default: chicle-bench among the temporary files)",
+    )
+    arguments = parser.parse_args()
+    arguments.parts = arguments.only.replace("speed", ",".join(CASES)).split(",")
+    if arguments.repeats is None:
+        arguments.repeats = 1 if arguments.quick else 3
+    if arguments.cap is None:
+        arguments.cap = QUICK_CAP_S if arguments.quick else 10.0
+    unknown = [part for part in arguments.parts if part not in PARTS]
+    if unknown:
+        parser.error(f"no part is called {unknown[0]}; there are {', '.join(PARTS)}")
+    if arguments.repeats < 1:
+        parser.error(f"--repeats is {arguments.repeats} and has to be 1 or more")
+    return arguments
+
+
+def main() -> int:
+    """Measure, print the rows as they come, a summary and one line of JSON."""
+    arguments = parse_arguments()
+    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
+        sys.exit("set OPENBLAS_NUM_THREADS=1 (make bench-svm does): idle BLAS threads spin and slow every side down")
+    peers, notes = installed_peers()
+    start = time.perf_counter()
+    judged = not arguments.quick
+    print(machine())
+    for note in notes:
+        print(note)
+    rows: list[Row] = []
+    for part in arguments.parts:
+        print(f"\n{HEADER}" if part not in CASES else "", flush=True)
+        for number, row in enumerate(rows_of(part, arguments, peers)):
+            if part in CASES and number == 0:
+                print(HEADER)
+            print(row.as_markdown(judged=judged), flush=True)
+            rows.append(row)
+    missed = [row for row in rows if row.verdict(judged=judged) == "GATE MISSED"]
+    print(
+        f"\n{len(missed)} of {sum(row.bar is not None for row in rows)} gates missed"
+        f"{'' if judged else ' (a quick run judges nothing)'}"
+    )
+    for row in missed:
+        print(f"  {row.what}{'' if row.tol is None else f', tol {row.tol:.0e}'}: {row.value:.2f}")
+    result = {
+        "machine": machine(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "peers": {peer.name: peer.version for peer in peers},
+        "notes": notes,
+        "quick": arguments.quick,
+        "repeats": arguments.repeats,
+        "seconds": time.perf_counter() - start,
+        "rows": [row.as_json(judged=judged) for row in rows],
+        "passed": not missed,
+    }
+    print(json.dumps(result))
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
