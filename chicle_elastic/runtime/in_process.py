@@ -193,7 +193,7 @@ class _Shell:
         if effect.iteration == 1 and job.initial_state is not None:
             self.rebuild_model()
         members = [task for task in self.tasks.values() if task.num_chunks]
-        weighted_sum = np.zeros_like(self.model)
+        weighted_sum: Array | None = None
         total_weight = 0.0
         metrics = dict.fromkeys(self.metric_names, 0.0)
         reports: dict[NodeId, events.TaskReport] = {}
@@ -202,11 +202,11 @@ class _Shell:
                 clock=self.clock, num_tasks=job.trainer.parallelism(len(members)), iteration=effect.iteration
             )
             update, duration_s = task.solve(self.model, budget)
-            _add(weighted_sum, metrics, update)
+            weighted_sum = _add(weighted_sum, metrics, update)
             total_weight += update.weight
             reports[task.node] = events.TaskReport(samples=update.samples, duration_s=duration_s)
         job.trainer.converse(self.context)
-        if total_weight > 0:
+        if weighted_sum is not None and total_weight > 0:
             self.model = job.trainer.merge(self.model, weighted_sum, total_weight)
         samples = sum(report.samples for report in reports.values())
         self.samples += samples
@@ -331,8 +331,14 @@ def require_memory(source: ChunkSource, infos: tuple[ChunkInfo, ...], *, proc: P
         )
 
 
-def _add(weighted_sum: Array, metrics: dict[str, float], update: Update) -> None:
-    """What the all-reduce of a cluster does: sum `weight * delta` and the metrics."""
-    weighted_sum += update.weight * update.delta
+def _add(weighted_sum: Array | None, metrics: dict[str, float], update: Update) -> Array:
+    """What the all-reduce of a cluster does: sum `weight * delta` and the metrics. The first delta becomes the sum."""
     for name, value in update.metrics.items():
         metrics[name] += value
+    weighted = update.delta
+    if update.weight != 1.0:
+        weighted *= update.weight
+    if weighted_sum is None:
+        return weighted
+    weighted_sum += weighted
+    return weighted_sum

@@ -84,7 +84,7 @@ class Update:
     """What a solver returns.
 
     Attributes:
-        delta: Change of the model, ndarray of the model's shape and dtype.
+        delta: Change of the model, ndarray of the model's shape and dtype; it belongs to the runtime from now on.
         samples: Samples processed.
         weight: Factor of `delta` in the sum that the trainer merges: the samples processed for an averaging trainer,
             1 for one that adds.
@@ -231,7 +231,11 @@ class Trainer(ABC):
 
     @abstractmethod
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
-        """The next model from the sum over tasks of `weight * delta`. Called only when `total_weight` > 0."""
+        """The next model from the sum over tasks of `weight * delta`; called only when `total_weight` > 0.
+
+        The present model must stay as it is (tasks may still look at it); `weighted_sum` may be overwritten and
+        returned.
+        """
 
     def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
         """Names of the sums that solvers report; fixed, because they ride in the iteration's one all-reduce."""

@@ -80,7 +80,8 @@ class CocoaTrainer(Trainer):
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         """w + sum of the changes (gamma = 1)."""
-        return model + weighted_sum
+        weighted_sum += model
+        return weighted_sum
 
     def rebuild(self, model: Array, contribution: Array) -> Array:
         """w(alpha): nothing of the old model is kept."""

@@ -131,10 +131,14 @@ class CocoaSolver(Solver):
             return vectors, processed, stats
 
         results = self._run_parts(run, np.array_split(order, num_threads), budget.stop)
-        delta = np.zeros_like(w)
-        for vectors, _, _ in results:
-            delta += vectors - w
-        delta /= sigma
+        # In place: with a million features every array costs as much as many rows.
+        delta = results[0][0]
+        delta -= w
+        for vectors, _, _ in results[1:]:
+            vectors -= w
+            delta += vectors
+        if sigma != 1.0:
+            delta /= sigma
         processed: Array = np.sum([part for _, part, _ in results], axis=0)
         for chunk_id, num_rows in zip(tables.ids, processed.tolist(), strict=True):
             self.chunks[chunk_id].count(num_rows)
@@ -142,7 +146,7 @@ class CocoaSolver(Solver):
         samples = int(processed.sum())
         self._current_screening(tables).end_pass(stats[:, 2].sum() / max(1, samples * tables.num_outputs))
         self._dual_sums = sums_before + stats[:, 1]
-        if budget.num_tasks == 1 and budget.samples is None:
+        if budget.num_tasks == 1 and budget.samples is None and w.shape[1] - 1 <= MAX_FEATURES:
             self._consider_newton(tables, w + delta, stats[:, 0], int(stats[:, 3].sum()))
         return Update(
             delta=delta.ravel(),
@@ -158,7 +162,7 @@ class CocoaSolver(Solver):
         self._gaps = gaps
         gap = float(np.max(self._relative_gaps(tables, w, gaps)))
         self._pace.add(gap)
-        if D - 1 > MAX_FEATURES or gap <= FINEST_GAP or self._pace.passes_to(self.tol) == 0.0:
+        if gap <= FINEST_GAP or self._pace.passes_to(self.tol) == 0.0:
             return
         visited_values = num_visited * tables.num_values / tables.num_rows
         read_values = tables.num_values * tables.num_outputs

@@ -35,7 +35,7 @@ class Screening:
         self._past: deque[tuple[int, Array]] = deque()
 
     def begin_pass(self, w: Array) -> None:
-        """Learn where w is, shape (outputs, num_features + 1), at the start of a pass."""
+        """Learn where w is, shape (outputs, num_features + 1), at the start of a pass; it must not change later."""
         if not self.is_on:
             return
         self.now = (self.now + 1) % 256
@@ -49,7 +49,7 @@ class Screening:
                 step = np.linalg.norm(w - self._past.pop()[1], axis=1)
                 self.moved += (self.caution * step)[:, None].astype(np.float32)
         self.moved[:, self.now] = 0.0
-        self._past.append((self.now, w.copy()))
+        self._past.append((self.now, w))
 
     def end_pass(self, share_moved: float) -> None:
         """Learn what share of the duals moved."""
