@@ -2,7 +2,8 @@
 
 A peer does not know how good its model is, and stops by measures of its own. So it is charged only for the fewest
 iterations that bring its objective close enough to the best possible one: what an oracle would have told it. They are
-found beforehand (doubling, then halving the interval) and remembered beside the data; every time that is shown comes from the run itself.
+found beforehand (doubling, then halving the interval) and remembered beside the data; every
+time that is shown comes from the run itself.
 """
 
 import gc
