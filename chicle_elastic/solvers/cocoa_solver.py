@@ -168,7 +168,8 @@ class CocoaSolver(Solver):
         read_values = tables.num_values * tables.num_outputs
         if not self._pace.is_slow(self.tol, visited_values=visited_values, read_values=read_values, hessian_values=0):
             return  # the duals between their bounds need not be counted
-        hessian_values = num_between_bounds(tables, self._notes, self.loss, self.bounds.C) * D * D
+        num_free = num_between_bounds(tables, self._notes, self.loss, self.bounds.C)
+        hessian_values = (num_free + tables.num_outputs * D // 3) * D * D  # built, and solved with
         if self._pace.is_slow(
             self.tol, visited_values=visited_values, read_values=read_values, hessian_values=hessian_values
         ):
