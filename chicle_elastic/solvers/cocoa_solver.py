@@ -177,8 +177,7 @@ class CocoaSolver(Solver):
             taus = np.full(tables.num_outputs, bounds.mean())
             self._newton = NewtonFinish(self.loss, self.intercept, taus)
             self._screening = None
-            for notes in self._notes.values():
-                notes.slack.fill(-np.inf)  # Newton steps move duals that were settled
+            self._visit_all_again()  # Newton steps move duals that were settled
 
     def _newton_step(self, newton: NewtonFinish, tables: LocalTables, model: Array, budget: Budget) -> Update:
         w = model.reshape(tables.num_outputs, -1)
@@ -248,6 +247,7 @@ class CocoaSolver(Solver):
         stats: Array = np.sum([part for _, part in results], axis=0)
         rebuilt: Array = np.sum([part for part, _ in results], axis=0)
         self._dual_sums = stats[:, 1].copy()
+        self._visit_all_again()  # rows that screening left out wrongly must not keep a gap open for ever
         return Update(
             delta=rebuilt.ravel(), samples=0, weight=1.0, metrics=_metrics(loss=stats[:, 0], dual=stats[:, 1])
         )
@@ -282,9 +282,16 @@ class CocoaSolver(Solver):
             self._screening = Screening(tables.num_outputs, is_sparse=isinstance(tables.rows, CsrTable))
         return self._screening
 
+    def _visit_all_again(self) -> None:
+        """Forget what was found settled: the next pass looks at every row."""
+        for notes in self._notes.values():
+            notes.slack.fill(-np.inf)
+
     def _screen_table(self, tables: LocalTables, w: Array) -> scd.ScreenTable:
         screening = self._current_screening(tables)
         screening.begin_pass(w)
+        if screening.is_on and screening.now == 0:
+            self._visit_all_again()  # the numbers of passes begin anew, and old stamps would be taken for new ones
         return scd.ScreenTable(
             slack=tables.slack,
             stamp=tables.stamp,

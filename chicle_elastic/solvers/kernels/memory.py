@@ -1,7 +1,6 @@
 """Memory by address: what kernels need to reach chunks wherever they lie (in kernels only).
 
-Plain loads and stores, because they cost the compiler least: views made with `numba.carray` gave the same machine code
-in twice the time, and the first `fit` on a machine waits for the compiler.
+Plain loads and stores, because they give the compiler least to do: the first `fit` on a machine waits for it.
 """
 
 import numpy as np

@@ -10,8 +10,8 @@ twice as many values per instruction. What a block of rows adds is gathered apar
 when the block ends, so float32 error never outlives a block and w = w(alpha) holds to float64. CSR rows touch few
 entries of a long vector: there the float64 vector itself is worked on, and loading and folding do nothing.
 
-These functions are left to LLVM to inline. numba's own inlining (`inline="always"`) makes no faster code here, takes
-twice as long to compile, and loses stores through arrays made from addresses.
+These functions are left to LLVM to inline. numba's own inlining (`inline="always"`) made no faster code here, took half
+as long again to compile, and lost stores through arrays made from addresses.
 """
 
 from typing import NamedTuple
