@@ -2,7 +2,7 @@
 
 Every message says what, where (file, line, chunk, node), with which values, and what to do next. Three families
 matter to a caller: *our* misuse (`UsageError`, `ContractError`), *data* that cannot be used (`DataError`,
-`ChunkCorruptError`), and *resources or peers* that fail (`CapacityError`, `ProtocolError`).
+`ChunkCorruptError`), and *resources or peers* that fail (`CapacityError`, `ProtocolError`, `PeerLostError`).
 """
 
 
@@ -32,6 +32,14 @@ class ContractError(ChicleError, RuntimeError):
 
 class ProtocolError(ChicleError, RuntimeError):
     """A peer or a recorded stream said something that the protocol does not allow."""
+
+
+class SecretError(ProtocolError):
+    """Somebody could not prove the job secret, or a value does not carry its signature; nothing of it was used."""
+
+
+class PeerLostError(ChicleError, RuntimeError):
+    """A peer closed the connection, died, or was silent for too long; the message names it and what was going on."""
 
 
 class MissingExtraError(ChicleError, ImportError):

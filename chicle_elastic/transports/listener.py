@@ -1,0 +1,147 @@
+"""Takes connections and lets each prove the secret before it is handed on.
+
+One thread accepts; every connection gets a thread of its own, so that a caller who says nothing keeps nobody waiting.
+A caller has a few seconds to prove the secret, and at most `MAX_UNPROVEN` callers may be at it at a time: others are
+hung up on, so that strangers can take neither memory nor threads. What goes wrong with one connection is logged and
+ends that connection only.
+"""
+
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+
+from chicle_elastic.errors import ChicleError
+from chicle_elastic.transports import addresses
+from chicle_elastic.transports.handshake import prove_as_listener
+from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.wire import Deadline
+
+MAX_UNPROVEN = 64
+PROOF_TIMEOUT_S = 5.0
+JOIN_TIMEOUT_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Listener:
+    """Accepts connections for one purpose. A context manager that closes it.
+
+    Args:
+        address: "tcp://host:port" or "unix:///path".
+        secret: Of the job.
+        purpose: What the connections are for.
+        name: Of this node.
+        serve: Called in the connection's own thread with the proven socket and the caller's name. When it returns, the
+            socket is closed, unless it returns True: then it is its owner's.
+        proof_timeout_s: Time that a caller has to prove the secret.
+
+    Attributes:
+        address: Where it listens, with the port it has got.
+
+    Raises:
+        UsageError: The address cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        secret: JobSecret,
+        *,
+        purpose: str,
+        name: str,
+        serve: Callable[[socket.socket, str], bool | None],
+        proof_timeout_s: float = PROOF_TIMEOUT_S,
+    ) -> None:
+        self._is_unix = address.startswith("unix:")
+        self._listener = addresses.listen_unix(address) if self._is_unix else addresses.listen_tcp(address)
+        self.address = address if self._is_unix else addresses.bound_tcp(self._listener)
+        self._listener.setblocking(False)
+        self._secret, self._purpose, self._name, self._serve = secret, purpose, name, serve
+        self._proof_timeout_s = proof_timeout_s
+        self._lock = threading.Lock()
+        self._connections: dict[socket.socket, threading.Thread] = {}
+        self._num_unproven = 0
+        self._is_closed = False
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._acceptor = threading.Thread(target=self._accept_all, name=f"{purpose}-accept-{name}", daemon=True)
+        self._acceptor.start()
+
+    def close(self) -> None:
+        """Stop, hang up on everybody whose socket was not given away, and wait for their threads. May be repeated."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            connections = dict(self._connections)
+        self._wake_sender.send(b"!")
+        self._acceptor.join(JOIN_TIMEOUT_S)
+        for sock in connections:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes it
+        for thread in connections.values():
+            if thread is not threading.current_thread():
+                thread.join(JOIN_TIMEOUT_S)
+        if self._is_unix:
+            addresses.remove_unix(self.address)
+        for sock in (self._listener, self._wake_receiver, self._wake_sender):
+            sock.close()
+
+    def __enter__(self) -> "Listener":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _accept_all(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._wake_receiver, selectors.EVENT_READ)
+            while not self._is_closed:
+                selector.select()
+                with contextlib.suppress(BlockingIOError, ConnectionError):
+                    sock, peer = self._listener.accept()
+                    self._begin(sock, "a local process" if self._is_unix else addresses.format_tcp(*peer[:2]))
+
+    def _begin(self, sock: socket.socket, peer: str) -> None:
+        thread = threading.Thread(
+            target=self._run, args=(sock, peer), name=f"{self._purpose}-{self._name}-{peer}", daemon=True
+        )
+        with self._lock:
+            is_welcome = not self._is_closed and self._num_unproven < MAX_UNPROVEN
+            if is_welcome:
+                self._num_unproven += 1
+                self._connections[sock] = thread
+        if is_welcome:
+            thread.start()
+        else:
+            _log.warning("%s hangs up on %s: %d callers have yet to prove the secret", self._name, peer, MAX_UNPROVEN)
+            sock.close()
+
+    def _run(self, sock: socket.socket, peer: str) -> None:
+        is_given_away = False
+        try:
+            caller = self._prove(sock, peer)
+            if caller is not None:
+                is_given_away = bool(self._serve(sock, caller))
+        except ChicleError as error:
+            if not self._is_closed:
+                _log.warning("%s ends a connection for %s: %s", self._name, self._purpose, error)
+        finally:
+            with self._lock:
+                del self._connections[sock]
+            if not is_given_away:
+                sock.close()
+
+    def _prove(self, sock: socket.socket, peer: str) -> str | None:
+        """The caller's name once it has proven the secret."""
+        try:
+            if not self._is_unix:
+                addresses.tune_tcp(sock)
+            deadline = Deadline(self._proof_timeout_s)
+            return prove_as_listener(sock, self._secret, deadline, purpose=self._purpose, name=self._name, peer=peer)
+        finally:
+            with self._lock:
+                self._num_unproven -= 1

@@ -1,0 +1,214 @@
+"""The job secret: what makes a process a party of the job.
+
+Three uses, none of which shows the secret itself:
+
+* a file that only its user can read (`create`, `load`),
+* proofs: two ends of a connection show each other that they know it, before anything else is said (`proof`, used by
+  `handshake`),
+* signatures of JSON values that lie where others can write, such as the rendezvous store (`sign`, `verify`).
+
+Every use hashes its own purpose along (HMAC-SHA256 over "chicle/1", purpose, content), so that what was made for one
+is worth nothing for another.
+
+What this does not give: bytes on the wire are neither encrypted nor authenticated after the proof. It keeps out who
+can reach a port or the store, not who can rewrite packets between two nodes. A signature has no age either: whoever
+can write to the store can put an older signed value back, so values carry their own round number.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import stat
+import struct
+from pathlib import Path
+from typing import Any
+
+from chicle_elastic.errors import SecretError, UsageError
+
+SECRET_BYTES = 32
+MAX_FILE_BYTES = 1024
+ALLOWED_MODES = (0o600, 0o400)
+MAX_SIGNED_BYTES = 1 << 20
+_DOMAIN = b"chicle/1"
+
+
+class JobSecret:
+    """The secret of one job. It never shows in a repr, and it cannot be pickled.
+
+    Args:
+        key: At least 32 random bytes.
+
+    Raises:
+        UsageError: The key is shorter.
+    """
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) < SECRET_BYTES:
+            raise UsageError(
+                f"a job secret of {len(key)} bytes is too short; make one of {SECRET_BYTES} bytes with JobSecret.create"
+            )
+        self._key = bytes(key)
+
+    @classmethod
+    def generate(cls) -> "JobSecret":
+        """A new random secret, in memory only."""
+        return cls(secrets.token_bytes(SECRET_BYTES))
+
+    @classmethod
+    def create(cls, path: Path) -> "JobSecret":
+        """Make a new secret and write it to a new file of mode 0600.
+
+        The file appears with all its content or not at all, so that two processes may try at the same time.
+
+        Raises:
+            UsageError: The file exists already, or cannot be written.
+        """
+        secret = cls.generate()
+        draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        try:
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                with open(fd, "w", encoding="ascii") as file:
+                    os.fchmod(file.fileno(), 0o600)  # whatever the umask says
+                    file.write(secret._key.hex() + "\n")
+                os.link(draft, path)  # fails when the file exists, unlike a rename
+            finally:
+                draft.unlink()
+        except FileExistsError:
+            raise UsageError(f"the secret file {path} exists already; load it, or remove it first") from None
+        except OSError as error:
+            raise UsageError(
+                f"the secret file {path} cannot be written ({error.strerror}); name a file in a folder of yours"
+            ) from error
+        return secret
+
+    @classmethod
+    def load(cls, path: Path) -> "JobSecret":
+        """Read a secret from a file that nobody else can read: mode 0600 or 0400, owned by this user or by root.
+
+        Raises:
+            UsageError: The file is missing, others could read it, or it holds no secret. Its content is never shown.
+        """
+        try:
+            with open(path, "rb") as file:
+                _require_private(path, os.fstat(file.fileno()))
+                content = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise UsageError(
+                f"the secret file {path} cannot be read ({error.strerror}); every node of the job needs the file that "
+                "the driver made, with the same content"
+            ) from error
+        try:
+            key = bytes.fromhex(content.decode("ascii").strip()) if len(content) <= MAX_FILE_BYTES else b""
+        except ValueError:
+            key = b""
+        if len(key) < SECRET_BYTES:
+            raise UsageError(
+                f"the secret file {path} has to hold at least {2 * SECRET_BYTES} hex digits and nothing else; copy the "
+                "file of the driver again"
+            )
+        return cls(key)
+
+    @classmethod
+    def load_or_create(cls, path: Path) -> "JobSecret":
+        """The secret in the file, which is made when there is none; processes that do so at once get the same one.
+
+        Raises:
+            UsageError: See `create` and `load`.
+        """
+        if not path.exists():
+            try:
+                return cls.create(path)
+            except UsageError:
+                if not path.exists():
+                    raise
+        return cls.load(path)
+
+    def proof(self, role: str, *transcript: bytes) -> bytes:
+        """What shows that `role` knows the secret, in the exchange with this transcript: 32 bytes.
+
+        The role is part of it, so that an answer cannot be sent back as one's own.
+        """
+        return self._mac(f"proof/{role}", *transcript)
+
+    def check_proof(self, proof: bytes, role: str, *transcript: bytes) -> bool:
+        """Whether `proof` is what `role` had to send; the time that this takes says nothing about the right one."""
+        return hmac.compare_digest(proof, self.proof(role, *transcript))
+
+    def sign(self, context: str, value: Any) -> bytes:
+        """A JSON value with its signature, as ASCII text.
+
+        Args:
+            context: What the value is and where it belongs, e.g. "rendezvous/job-1/state"; `verify` needs the same.
+            value: Made of JSON values; not NaN or infinity.
+
+        Raises:
+            UsageError: The value is not made of JSON values.
+        """
+        try:
+            text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"a value for {context!r} cannot be signed: {error}; use JSON values only") from error
+        content = text.encode("ascii")
+        return self._mac(f"sign/{context}", content).hex().encode("ascii") + b" " + content
+
+    def verify(self, context: str, signed: bytes | str) -> Any:
+        """The value that was signed. Nothing in it is looked at before the signature is known to be right.
+
+        Args:
+            context: As given to `sign`.
+            signed: What `sign` gave; any bytes may come.
+
+        Raises:
+            SecretError: It was not signed with this secret for this context, or it is too long.
+        """
+        if len(signed) > MAX_SIGNED_BYTES:
+            raise SecretError(
+                f"the value under {context!r} has {len(signed)} bytes, and none may have more than {MAX_SIGNED_BYTES}; "
+                "it was not read"
+            )
+        content = signed.encode("utf-8", "replace") if isinstance(signed, str) else bytes(signed)
+        mac, _, text = content.partition(b" ")
+        expected = self._mac(f"sign/{context}", text).hex().encode("ascii")
+        if not hmac.compare_digest(mac, expected):
+            raise SecretError(
+                f"the value under {context!r} ({len(content)} bytes) is not signed with the secret of this job; "
+                "somebody without the secret wrote it, or its writer belongs to another job: give every node the same "
+                "secret file, and the job a run id of its own"
+            )
+        return json.loads(text)
+
+    def _mac(self, purpose: str, *parts: bytes) -> bytes:
+        mac = hmac.new(self._key, digestmod=hashlib.sha256)
+        # Lengths first: ("ab", "c") and ("a", "bc") are different things.
+        for part in (_DOMAIN, purpose.encode(), *parts):
+            mac.update(struct.pack("<Q", len(part)))
+            mac.update(part)
+        return mac.digest()
+
+    def __repr__(self) -> str:
+        return "JobSecret(...)"
+
+    def __reduce__(self) -> str:
+        raise UsageError("a job secret cannot be pickled; hand on the path of its file")
+
+
+def _require_private(path: Path, status: os.stat_result) -> None:
+    """Refuse a file that somebody else could have read or written."""
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"the secret file {path} is not a regular file; name a file of mode 0600")
+    if mode not in ALLOWED_MODES:
+        raise UsageError(
+            f"the secret file {path} has mode {mode:04o}, and others may have read it; run chmod 600 on a new one "
+            "(a Kubernetes Secret: defaultMode 0400)"
+        )
+    if status.st_uid not in (os.geteuid(), 0):
+        raise UsageError(
+            f"the secret file {path} belongs to user {status.st_uid}, and this process runs as user {os.geteuid()}; "
+            "use a file of your own"
+        )

@@ -1,0 +1,298 @@
+"""Frames: what goes over a connection between agents, and the checks of what comes.
+
+Little-endian. Every frame is a header of 16 bytes and a payload:
+
+    offset size type   meaning
+         0    4 bytes  magic 89 43 48 57 ("\\x89CHW")
+         4    2 u16    version of the protocol, 1
+         6    2 u16    kind, see `Kind`
+         8    8 u64    bytes of the payload that follow
+
+A payload is a JSON value in UTF-8, raw bytes that go straight into memory which the receiver has chosen (`BYTES`), or
+a proof of 32 bytes. Magic and version keep their place in every version, so that any two versions can tell each other
+that they differ.
+
+Rules. The receiver says which kinds it allows now, and how long each may be; a header is judged before a byte of its
+payload is read and before memory is taken for it. Until the secret is proven nothing longer than a few hundred bytes is
+allowed. Whatever breaks a rule ends the connection: after that nobody knows where the next frame begins. JSON never
+becomes anything but JSON values.
+
+Change this file together with the golden bytes in tests/transports/test_wire.py.
+"""
+
+import enum
+import json
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from chicle_elastic.errors import PeerLostError, ProtocolError
+
+MAGIC = b"\x89CHW"
+VERSION = 1
+HEADER = struct.Struct("<4sHHQ")
+
+
+class Kind(enum.IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    """JSON; the first frame of either end: purpose, name, nonce (`handshake`)."""
+    PROOF = 2
+    """32 bytes: the proof of the secret."""
+    REFUSED = 3
+    """JSON {"error": ..., "reason": ...}: why a request is not served, or the connection not accepted."""
+    MESSAGE = 4
+    """JSON: a message of one agent to another."""
+    ACCEPTED = 5
+    """Empty: the message has been taken."""
+    FETCH = 6
+    """JSON: the region of a registered arena that is asked for (`base.Region`)."""
+    BYTES = 7
+    """The bytes of the region."""
+    DESCRIPTOR = 8
+    """JSON {"arena": number}: asks for the descriptor of an arena; the answer has it in ancillary data (`shm`)."""
+
+
+Limits = Mapping[Kind, int]
+"""Kinds that may come now, and the most bytes that the payload of each may have."""
+
+REASON_BYTES = 4096
+MESSAGE_BYTES = 64 << 20
+
+
+class VersionError(ProtocolError):
+    """A peer speaks another version of the protocol."""
+
+
+class FrameLengthError(ProtocolError):
+    """A frame announces more bytes, or other ones, than there can be."""
+
+
+class TruncatedFrameError(PeerLostError):
+    """A connection ended in the middle of a frame."""
+
+
+class RefusedError(ProtocolError):
+    """The peer does not do what it was asked, and says why; the connection is still good.
+
+    Attributes:
+        error: Name of the error at the peer.
+    """
+
+    def __init__(self, message: str, *, error: str = "") -> None:
+        super().__init__(message)
+        self.error = error
+
+
+def pack_header(kind: Kind, num_bytes: int) -> bytes:
+    """The 16 bytes in front of a payload."""
+    return HEADER.pack(MAGIC, VERSION, kind, num_bytes)
+
+
+def pack_json(kind: Kind, value: Any) -> bytes:
+    """A frame with a JSON value.
+
+    Raises:
+        ProtocolError: The value is not made of JSON values, or it is too long to be sent.
+    """
+    try:
+        payload = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"a {kind.name} frame cannot be sent: {error}; use JSON values only") from error
+    if len(payload) > MESSAGE_BYTES:
+        raise FrameLengthError(
+            f"a {kind.name} frame of {len(payload)} bytes cannot be sent, the most is {MESSAGE_BYTES}; send it in parts"
+        )
+    return pack_header(kind, len(payload)) + payload
+
+
+def unpack_header(header: bytes | bytearray | memoryview, limits: Limits, *, peer: str) -> tuple[Kind, int]:
+    """Kind and payload bytes of a frame, judged.
+
+    Args:
+        header: 16 bytes.
+        limits: What may come now.
+        peer: Who sent it, for messages.
+
+    Raises:
+        VersionError: The peer speaks another version.
+        FrameLengthError: The payload is longer than this kind may be.
+        ProtocolError: This is no frame, or one that is not allowed now.
+    """
+    magic, version, code, num_bytes = HEADER.unpack(header)
+    if magic != MAGIC:
+        raise ProtocolError(
+            f"{peer} sent {bytes(magic).hex(' ')} where a frame begins, which is no agent of Chicle; look at which "
+            "program uses that address"
+        )
+    if version != VERSION:
+        raise VersionError(
+            f"{peer} speaks version {version} of the wire protocol and this process version {VERSION}; install the "
+            "same version of chicle-elastic on every node"
+        )
+    allowed = {int(kind): kind for kind in limits}
+    if code not in allowed:
+        name = Kind(code).name if code in Kind._value2member_map_ else f"unknown ({code})"
+        raise ProtocolError(
+            f"{peer} sent a frame of kind {name} where only {', '.join(kind.name for kind in limits)} may come; the "
+            "connection is closed"
+        )
+    kind = allowed[code]
+    if num_bytes > limits[kind]:
+        raise FrameLengthError(
+            f"{peer} announces a {kind.name} frame of {num_bytes} bytes, but it may have {limits[kind]} at most; the "
+            "connection is closed and nothing of it was read"
+        )
+    return kind, num_bytes
+
+
+def unpack_json(kind: Kind, payload: bytes | bytearray | memoryview, *, peer: str) -> Any:
+    """The JSON value in a payload.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    try:
+        return json.loads(bytes(payload))
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"{peer} sent a {kind.name} frame that is no JSON: {error}") from error
+
+
+class Deadline:
+    """When a blocking exchange has to be over.
+
+    Args:
+        timeout_s: Seconds from now; None for no limit.
+    """
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self.timeout_s = timeout_s
+        self._end = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def apply(self, sock: socket.socket, *, peer: str) -> None:
+        """Let the next call on the socket take what time is left.
+
+        Raises:
+            PeerLostError: None is left.
+        """
+        if self._end is None:
+            sock.settimeout(None)
+            return
+        left_s = self._end - time.monotonic()
+        if left_s <= 0:
+            raise self.passed(peer)
+        sock.settimeout(left_s)
+
+    def passed(self, peer: str) -> PeerLostError:
+        """The error that says so, to be raised."""
+        return PeerLostError(f"{peer} did not answer within {self.timeout_s:g} s; it is stopped, overloaded or cut off")
+
+
+def send_all(sock: socket.socket, parts: list[memoryview], deadline: Deadline, *, peer: str) -> None:
+    """Send byte views one after the other, gathered by the kernel.
+
+    Raises:
+        PeerLostError: The peer closed the connection, or takes nothing any more.
+    """
+    parts = [part for part in parts if len(part)]
+    try:
+        while parts:
+            deadline.apply(sock, peer=peer)
+            sent = sock.sendmsg(parts)
+            while parts and sent >= len(parts[0]):
+                sent -= len(parts.pop(0))
+            if sent:
+                parts[0] = parts[0][sent:]
+    except TimeoutError:
+        raise deadline.passed(peer) from None
+    except OSError as error:
+        raise PeerLostError(f"{peer} cannot be sent to any more ({error.strerror or error})") from error
+
+
+def send_frame(sock: socket.socket, frame: bytes, deadline: Deadline, *, peer: str) -> None:
+    """Send a packed frame.
+
+    Raises:
+        PeerLostError: See `send_all`.
+    """
+    send_all(sock, [memoryview(frame)], deadline, peer=peer)
+
+
+def receive_exactly(
+    sock: socket.socket, into: memoryview, deadline: Deadline, *, peer: str, is_frame_begun: bool = True
+) -> None:
+    """Fill `into` with the next bytes, without a copy in between.
+
+    Args:
+        sock: Where from.
+        into: Writable memory.
+        deadline: Until when.
+        peer: Who sends, for messages.
+        is_frame_begun: Whether these bytes continue a frame, so that an end of the connection cuts it.
+
+    Raises:
+        TruncatedFrameError: The connection ended within a frame.
+        PeerLostError: It ended between two frames, or the peer is silent.
+    """
+    position, size_bytes = 0, len(into)
+    try:
+        while position < size_bytes:
+            deadline.apply(sock, peer=peer)
+            count = sock.recv_into(into[position:])
+            if not count:
+                if position or is_frame_begun:
+                    raise TruncatedFrameError(
+                        f"{peer} closed the connection within a frame, after {position} of {size_bytes} bytes; what "
+                        "came is not used"
+                    )
+                raise PeerLostError(f"{peer} closed the connection")
+            position += count
+    except TimeoutError:
+        raise deadline.passed(peer) from None
+    except OSError as error:
+        raise PeerLostError(f"the connection to {peer} is broken ({error.strerror or error})") from error
+
+
+def receive_header(sock: socket.socket, limits: Limits, deadline: Deadline, *, peer: str) -> tuple[Kind, int]:
+    """Wait for the next frame; its payload is left in the socket.
+
+    Raises:
+        ProtocolError: The frame is not allowed (see `unpack_header`), or it is a `REFUSED` (then `RefusedError`).
+        PeerLostError: The peer is gone or silent.
+    """
+    header = bytearray(HEADER.size)
+    receive_exactly(sock, memoryview(header), deadline, peer=peer, is_frame_begun=False)
+    kind, num_bytes = unpack_header(header, limits, peer=peer)
+    if kind is Kind.REFUSED:
+        payload = bytearray(num_bytes)
+        receive_exactly(sock, memoryview(payload), deadline, peer=peer)
+        raise refusal(unpack_json(kind, payload, peer=peer), peer=peer)
+    return kind, num_bytes
+
+
+def receive_payload(sock: socket.socket, num_bytes: int, deadline: Deadline, *, peer: str) -> bytearray:
+    """The payload of a frame whose header said how long it is; the header was judged, so this much may be taken.
+
+    Raises:
+        PeerLostError: The peer is gone or silent.
+    """
+    payload = bytearray(num_bytes)
+    receive_exactly(sock, memoryview(payload), deadline, peer=peer)
+    return payload
+
+
+def pack_refusal(error: Exception) -> bytes:
+    """A frame that tells the peer why."""
+    reason = str(error)[: REASON_BYTES // 8]  # JSON takes up to 6 bytes for a character
+    return pack_json(Kind.REFUSED, {"error": type(error).__name__, "reason": reason})
+
+
+def refusal(content: Any, *, peer: str) -> RefusedError:
+    """The error in a `REFUSED` frame, to be raised."""
+    fields = content if isinstance(content, dict) else {}
+    return RefusedError(
+        f"{peer} refused: {fields.get('reason', 'no reason given')}", error=str(fields.get("error", ""))
+    )
