@@ -1,0 +1,396 @@
+"""What an agent and the task of its node say to each other.
+
+The task runs the user's code; the agent runs none. They are two processes on one host, joined by the control channel
+(`channel`): frames of JSON over a Unix socket, and file descriptors beside them. The life of a task:
+
+    task                                  agent
+    Hello            connected       ->
+                                     <-   Welcome        its name; Arena for each arena, also later
+    Declare          imports done    ->                  the node is hot and may join
+                                     <-   Load           get a chunk from its source into a reserved slot
+    Loaded           or LoadFailed   ->                  (a thread of its own: also while an iteration runs)
+                                     <-   Round          members of the next round: connect to them
+    GroupReady       or GroupBroke   ->
+                                     <-   Attach         what is local now, and what is not any more
+                                     <-   Iterate
+                                     <-   Vote, Interrupt, Break   at any time
+    IterationEnded   or IterationBroke ->                exactly one per Iterate
+                                     <-   Finish         the job is over: `run` returns, then the task says Left
+                                     <-   Exit           this node leaves: the process ends with exit code 0
+    Failed           user code raised ->                 the process ends with the exception
+
+Rules. The agent says `Attach` before the `Iterate` or `Finish` that it is for, and only at a boundary. Messages are
+handled in order, except `Vote`, `Interrupt` and `Break`, which take effect at once; `Vote` and `Interrupt` mean the
+iteration that was ordered last. A task touches no chunk between its answer to `Iterate` and the next `Iterate`. The end
+of the channel ends the task: there are no orphans.
+
+The first frame of each side carries `VERSION`, and another one is refused. Numbers are finite: JSON has no others.
+"""
+
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from chicle_elastic.errors import ProtocolError
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling.codec import decode_fields, encode_fields
+from chicle_elastic.values import ChunkInfo, StateVersion, TaskReport
+
+VERSION = 1
+"""Of this list of messages; raised with every change of it."""
+
+
+# Values inside of messages.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a chunk lies: in this slot of this arena, both counted from 0."""
+
+    chunk: ChunkId
+    arena: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPage:
+    """Rows that a task read in one iteration, written down where it read them.
+
+    Attributes:
+        before: Version of the state that the chunks had before; chunks of other versions are on other pages.
+        after: Version that they have now; None when the iteration was not merged.
+        chunks: The chunks.
+        rows: Rows processed of each of them.
+    """
+
+    before: StateVersion
+    after: StateVersion | None
+    chunks: tuple[ChunkId, ...]
+    rows: tuple[int, ...]
+
+
+# What a task says.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The task is there. Comes first."""
+
+    pid: int
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declare:
+    """The task is hot: everything is imported, the job is known. Comes once, after `Welcome`.
+
+    Attributes:
+        seed: Of the job.
+        num_rows: Samples in the data set.
+        rows: Samples in each chunk, by chunk id from 0.
+        size_bytes: Bytes of each chunk with header and state.
+        slot_bytes: Size of a slot that holds any of them.
+    """
+
+    seed: int
+    num_rows: int
+    rows: tuple[int, ...]
+    size_bytes: tuple[int, ...]
+    slot_bytes: int
+
+    def infos(self) -> tuple[ChunkInfo, ...]:
+        """The chunks as the scheduler of a job with stores counts them: every one takes a whole slot."""
+        return tuple(
+            ChunkInfo(id=ChunkId(number), num_rows=num_rows, size_bytes=self.slot_bytes)
+            for number, num_rows in enumerate(self.rows)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """Answers `Load`: the chunk lies in its slot, sealed; the agent may commit it."""
+
+    chunk: ChunkId
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadFailed:
+    """Answers `Load`: the slot holds nothing of use."""
+
+    chunk: ChunkId
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReady:
+    """Answers `Round`: the members are connected and have the newest model.
+
+    Attributes:
+        merged: Last merged iteration in that model.
+        model_address: Address of the model in the task; it never changes.
+    """
+
+    round: int
+    merged: int
+    model_address: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBroke:
+    """Answers `Round`, or follows `IterationEnded` without `stop_reason`: the members are not connected (any more)."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationEnded:
+    """Answers `Iterate`: the iteration is merged. But for the last three, every task says the same.
+
+    Attributes:
+        reports: Of every member that has chunks.
+        votes: Tasks that want to stop at this boundary to let the agents confer; with 0 the agents go on at once.
+        stop_reason: Why the trainer ends the job here; None to go on.
+        figures: What the trainer says of the model; figures that are not finite are left out.
+        epochs: Passes over the data so far.
+        duration_s: From `Iterate` to this answer.
+        model_address: Address of the model in the task; it never changes.
+        ledger: What this task read.
+    """
+
+    round: int
+    iteration: int
+    reports: Mapping[NodeId, TaskReport]
+    votes: int
+    stop_reason: str | None
+    figures: Mapping[str, float]
+    epochs: float
+    duration_s: float
+    model_address: int
+    ledger: tuple[LedgerPage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationBroke:
+    """Answers `Iterate`: this task has not merged it, because its group broke. Another task may have."""
+
+    round: int
+    iteration: int
+    reason: str
+    ledger: tuple[LedgerPage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """A message of solver or trainer for a party that is not in this task.
+
+    Attributes:
+        sender: Name of the task, or "trainer".
+        to: A task, "trainer" (which is in the task of rank 0) or "*" (everyone in other tasks).
+        payload: JSON text.
+    """
+
+    sender: str
+    to: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """The job is over in this task; the end of the channel that follows is no fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Code of the user, or ours in this task, raised: the job cannot go on. The process ends.
+
+    Attributes:
+        traceback: As text.
+    """
+
+    traceback: str
+
+
+# What an agent says.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """Answers `Hello`.
+
+    Attributes:
+        node: Name of the node and so of the task.
+        wants_ledger: Whether the pages of the ledger are to be sent.
+    """
+
+    node: NodeId
+    wants_ledger: bool = True
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arena:
+    """An arena of the node; its file descriptor comes with this message. Before the first use of a slot in it."""
+
+    index: int
+    num_slots: int
+    slot_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Get a chunk from its source into a slot that is reserved for it.
+
+    Attributes:
+        merged: Iterations merged so far. Before the first one a chunk gets the state that the caller of the job gave;
+            later its state is fresh.
+    """
+
+    chunk: ChunkId
+    arena: int
+    slot: int
+    round: int
+    merged: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attach:
+    """The chunks of this node, as of the next iteration. A chunk in both lists has moved within the node."""
+
+    added: tuple[Placement, ...]
+    removed: tuple[ChunkId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Leave the group of the round before and connect to the members of this one.
+
+    Attributes:
+        rank: Position of this node in `members`.
+        members: All of them, by rank.
+        host: Where the rendezvous store is.
+        port: Its port.
+        prefix: Of all keys of this round in the store; no other round has it.
+        has_losses: Something was lost or cut off since the last merge: the model is rebuilt from the state first.
+    """
+
+    round: int
+    rank: int
+    members: tuple[NodeId, ...]
+    host: str
+    port: int
+    prefix: str
+    has_losses: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iterate:
+    """Compute an iteration, merge, judge.
+
+    Attributes:
+        is_complete: False while chunks are missing: nothing is certified then.
+        num_tasks: Members that own chunks, the K of CoCoA; the same in every task.
+        lines: What happened at the boundary before, in words, for the history; the same in every task.
+    """
+
+    round: int
+    iteration: int
+    is_complete: bool
+    num_tasks: int
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """Vote for a stop at the end of this iteration, in its all-reduce; forgotten with the next `Round`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupt:
+    """End this iteration early, with what is done: set the solver's stop flag. Work done is merged as usual."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Break:
+    """Cut this task off from the members of a round, so that whatever waits for a silent one ends."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deliver:
+    """A message for a party in this task: a `Post` of another task."""
+
+    sender: str
+    to: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The job is over; `run` returns its outcome in every task that gets this.
+
+    Attributes:
+        reason: In words.
+        failure: Traceback of the task that failed, if that is why: `run` raises then.
+    """
+
+    reason: str
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """This node leaves the job: end the process, exit code 0."""
+
+
+TaskMessage: TypeAlias = (
+    Hello
+    | Declare
+    | Loaded
+    | LoadFailed
+    | GroupReady
+    | GroupBroke
+    | IterationEnded
+    | IterationBroke
+    | Post
+    | Left
+    | Failed
+)
+AgentMessage: TypeAlias = (
+    Welcome | Arena | Load | Attach | Round | Iterate | Vote | Interrupt | Break | Deliver | Finish | Exit
+)
+Message: TypeAlias = TaskMessage | AgentMessage
+
+TASK_TYPES: Mapping[str, type] = {cls.__name__: cls for cls in typing.get_args(TaskMessage)}
+AGENT_TYPES: Mapping[str, type] = {cls.__name__: cls for cls in typing.get_args(AgentMessage)}
+
+
+def encode(message: Message) -> dict[str, Any]:
+    """A message as JSON values, with its "type"."""
+    return {"type": type(message).__name__, **encode_fields(message)}
+
+
+def decode(data: Any, known: Mapping[str, type]) -> Message:
+    """The message in JSON values.
+
+    Args:
+        data: As `encode` made it.
+        known: `TASK_TYPES` or `AGENT_TYPES`: what the other side may say.
+
+    Raises:
+        ProtocolError: It is no such message; the text says which part is wrong.
+    """
+    tag = data.pop("type", None) if isinstance(data, dict) else None
+    if not isinstance(tag, str) or tag not in known:
+        raise ProtocolError(f"{str(data)[:60]!r} of type {tag!r} is no message out of {', '.join(known)}")
+    message: Any = decode_fields(known[tag], data, tag)
+    if isinstance(message, Hello | Welcome) and message.version != VERSION:
+        raise ProtocolError(
+            f"the other end of the control channel speaks version {message.version} and this one version {VERSION}; "
+            "agent and task need the same release of chicle-elastic"
+        )
+    return typing.cast(Message, message)
