@@ -11,6 +11,7 @@ socket's buffer, and the list of a million chunks does not.
 The socket lies in a private folder (mode 0700), and each side checks that the other belongs to the same user.
 """
 
+import array
 import contextlib
 import json
 import os
@@ -32,6 +33,7 @@ MAX_FRAME_BYTES = 256 << 20
 MAX_FDS = 16
 READ_BYTES = 1 << 16
 LENGTH = struct.Struct("<I")
+FDS_SPACE = MAX_FDS * struct.calcsize("i") + 64  # 64 for the header of the control message
 
 
 class Channel:
@@ -160,12 +162,17 @@ class Channel:
     def _read(self, flags: int) -> None:
         """Read once."""
         try:
-            data, fds, message_flags, _ = socket.recv_fds(self._socket, READ_BYTES, MAX_FDS, flags)
+            # Not socket.recv_fds: in Python 3.11 it forgets the flags.
+            data, ancillary, message_flags, _ = self._socket.recvmsg(
+                READ_BYTES, FDS_SPACE, flags | socket.MSG_CMSG_CLOEXEC
+            )
         except ConnectionError:  # it went with something unread
-            data, fds, message_flags = b"", [], 0
-        for fd in fds:
-            os.set_inheritable(fd, False)
-        self._fds.extend(fds)
+            data, ancillary, message_flags = b"", [], 0
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds = array.array("i")
+                fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+                self._fds.extend(fds)
         if message_flags & socket.MSG_CTRUNC:
             raise ProtocolError(f"more than {MAX_FDS} descriptors came at once, or this process may open no more")
         if data:

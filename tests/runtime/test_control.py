@@ -1,0 +1,202 @@
+"""Messages between agent and task, and the channel that carries them."""
+
+import dataclasses
+import json
+import os
+import socket
+import struct
+import threading
+import typing
+
+import pytest
+
+from chicle_elastic.errors import ProtocolError, UsageError
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.runtime import control
+from chicle_elastic.runtime.channel import MAX_FRAME_BYTES, Channel, Listener
+from chicle_elastic.store.arena import Arena
+from chicle_elastic.values import StateVersion, TaskReport
+from tests.timeouts import timeout_s
+
+PAGE = control.LedgerPage(before=StateVersion(1, 6), after=None, chunks=(ChunkId(3),), rows=(8,))
+PLACEMENT = control.Placement(chunk=ChunkId(4), arena=0, slot=2)
+MESSAGES = [
+    control.Hello(pid=7),
+    control.Declare(seed=1, num_rows=20, rows=(10, 10), size_bytes=(640, 704), slot_bytes=704),
+    control.Loaded(chunk=ChunkId(1), round=2),
+    control.LoadFailed(chunk=ChunkId(1), round=2, reason="no such file"),
+    control.GroupReady(round=2, merged=6, model_address=1 << 46),
+    control.GroupBroke(round=2, reason="peer closed"),
+    control.IterationEnded(
+        round=2,
+        iteration=7,
+        reports={NodeId("n0"): TaskReport(samples=20, duration_s=0.5)},
+        votes=1,
+        stop_reason=None,
+        figures={"duality_gap": 1e-3},
+        epochs=7.0,
+        duration_s=0.02,
+        model_address=1 << 46,
+        ledger=(dataclasses.replace(PAGE, after=StateVersion(2, 7)),),
+    ),
+    control.IterationBroke(round=2, iteration=7, reason="peer closed", ledger=(PAGE,)),
+    control.Post(sender="n0", to="*", payload='{"a": [1, 2.5]}'),
+    control.Left(),
+    control.Failed(traceback="Traceback ...\nValueError: ä"),
+    control.Welcome(node=NodeId("n0"), wants_ledger=False),
+    control.Arena(index=1, num_slots=4, slot_bytes=704),
+    control.Load(chunk=ChunkId(1), arena=0, slot=3, round=2, merged=6),
+    control.Attach(added=(PLACEMENT,), removed=(ChunkId(4), ChunkId(5))),
+    control.Round(
+        round=2,
+        rank=0,
+        members=(NodeId("n0"),),
+        host="127.0.0.1",
+        port=29500,
+        prefix="chicle/run/2",
+        has_losses=True,
+    ),
+    control.Iterate(round=2, iteration=7, is_complete=True, num_tasks=1, lines=("n0 joined",)),
+    control.Vote(),
+    control.Interrupt(),
+    control.Break(round=2),
+    control.Deliver(sender="n1", to="trainer", payload="null"),
+    control.Finish(reason="gap reached", failure=None),
+    control.Exit(),
+]
+
+
+@pytest.fixture
+def ends(tmp_path):
+    """The agent's and the task's end of one channel."""
+    tmp_path.chmod(0o700)
+    with Listener(tmp_path) as listener:
+        task = Channel.connect(listener.path, timeout_s=timeout_s(10))
+        agent = listener.accept()
+    with agent, task:
+        yield agent, task
+
+
+def test_every_message_arrives_as_it_was_sent(ends):
+    """All of them, each by the side that may say it."""
+    agent, task = ends
+    assert {type(message) for message in MESSAGES} == set(typing.get_args(control.Message))
+    for message in MESSAGES:
+        sender, receiver = (task, agent) if type(message).__name__ in control.TASK_TYPES else (agent, task)
+        sender.send(message)
+        assert receiver.receive() == message
+
+
+def test_messages_that_came_together_are_handed_out_one_by_one(ends):
+    """A stream has no borders of its own; `read` takes whatever is there."""
+    agent, task = ends
+    sent = [control.Loaded(chunk=ChunkId(number), round=1) for number in range(100)]
+    for message in sent:
+        task.send(message)
+    received = []
+    while len(received) < len(sent):
+        received += agent.read()
+    assert received == sent
+    assert agent.read() == []
+    assert not agent.is_at_end
+
+
+def test_a_message_may_be_larger_than_the_buffer_of_the_socket(ends):
+    """The list of a million chunks arrives while it is being sent."""
+    agent, task = ends
+    rows = tuple(range(500_000))
+    declared = control.Declare(seed=0, num_rows=1, rows=rows, size_bytes=rows, slot_bytes=64)
+    sender = threading.Thread(target=task.send, args=(declared,))
+    sender.start()
+    assert agent.receive() == declared
+    sender.join()
+
+
+def test_descriptors_arrive_with_their_messages_in_order(ends):
+    """Also when other messages come before, between and behind."""
+    agent, task = ends
+    with Arena.create(2, slot_bytes=64) as first, Arena.create(3, slot_bytes=64) as second:
+        for arena in (first, second):
+            arena.view(0)[:] = bytes([arena.num_slots]) * 64
+        agent.send(control.Vote())
+        for index, arena in enumerate((first, second)):
+            announced = control.Arena(index=index, num_slots=arena.num_slots, slot_bytes=64)
+            agent.send(announced, fd=arena.fileno())
+        agent.send(control.Vote())
+        arenas = [message for message in (task.receive() for _ in range(4)) if isinstance(message, control.Arena)]
+        for announced in arenas:
+            with Arena.attach(task.take_fd(), num_slots=announced.num_slots, slot_bytes=64) as mapped:
+                assert bytes(mapped.view(0)) == bytes([announced.num_slots]) * 64
+    with pytest.raises(ProtocolError, match="without the descriptor"):
+        task.take_fd()
+
+
+def test_the_end_comes_after_everything_that_was_said(ends):
+    """A task that dies right after its last word is heard."""
+    agent, task = ends
+    task.send(control.Left())
+    task.close()
+    assert agent.read() == [control.Left()]
+    assert agent.receive() is None
+    assert agent.is_at_end
+    with pytest.raises(ConnectionError):
+        agent.send(control.Vote())
+
+
+def frame(data):
+    """Bytes of a frame."""
+    text = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return struct.pack("<I", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("sent", "complaint"),
+    [
+        (frame(b"\x80\x04pickle"), "is no JSON"),
+        (frame([1, 2]), "is no message out of Hello"),
+        (frame({"type": "Vote"}), "'Vote' is no message out of Hello"),
+        (frame({"type": "Hello", "pid": "7"}), r"Hello\.pid is '7' and not a int"),
+        (frame({"type": "Hello", "pid": 7, "version": 99}), "speaks version 99 and this one version 1"),
+        (struct.pack("<I", MAX_FRAME_BYTES + 1), "at most"),
+        (frame({"type": "Left"})[:-3], "ended inside a message"),
+    ],
+)
+def test_what_is_no_message_is_refused(sent, complaint):
+    """Foreign bytes, messages of the wrong side, another version, a length that lies, a truncated frame."""
+    ours, theirs = socket.socketpair()
+    with Channel(ours, control.TASK_TYPES) as channel, theirs:
+        theirs.sendall(sent)
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(ProtocolError, match=complaint):
+            channel.receive()
+
+
+def test_descriptors_that_nobody_took_are_closed(ends):
+    """The fixture for leaks looks, too."""
+    agent, task = ends
+    read_end, write_end = os.pipe()
+    agent.send(control.Vote(), fd=write_end)
+    os.close(write_end)
+    assert task.receive() == control.Vote()
+    task.close()
+    with open(read_end, "rb") as pipe:
+        assert pipe.read() == b""
+
+
+def test_a_folder_that_others_can_enter_is_refused(tmp_path):
+    """What runs the user's code is told where the data lies: nobody else may listen or call."""
+    tmp_path.chmod(0o755)
+    with pytest.raises(UsageError, match=r"mode 755.*chmod 700"):
+        Listener(tmp_path)
+
+
+def test_a_task_without_an_agent_is_told_how_it_is_started(tmp_path):
+    """The script was run by itself."""
+    with pytest.raises(ProtocolError, match=r"no agent listens.*chicle_elastic\.launch"):
+        Channel.connect(tmp_path / "control")
+
+
+def test_chunks_are_declared_to_the_scheduler_with_the_size_of_a_slot():
+    """A plan that counts bytes must not need more slots than there are."""
+    declared = control.Declare(seed=1, num_rows=20, rows=(12, 8), size_bytes=(640, 704), slot_bytes=704)
+    assert [(info.id, info.num_rows, info.size_bytes) for info in declared.infos()] == [(0, 12, 704), (1, 8, 704)]
