@@ -52,7 +52,7 @@ def bound_tcp(listener: socket.socket) -> str:
     return format_tcp(host, port)
 
 
-def connect_tcp(address: str, *, timeout_s: float) -> socket.socket:
+def connect_tcp(address: str, *, timeout_s: float | None) -> socket.socket:
     """A connection, without delay for small frames, that notices a host which has vanished.
 
     Raises:
@@ -64,7 +64,7 @@ def connect_tcp(address: str, *, timeout_s: float) -> socket.socket:
         sock = socket.create_connection((host, port), timeout=timeout_s)
     except OSError as error:
         raise PeerLostError(
-            f"{address} cannot be reached within {timeout_s:g} s ({error.strerror or error}); its agent has ended, or "
+            f"{address} cannot be reached ({error.strerror or error}); its agent has ended, or "
             "the network between keeps you apart"
         ) from error
     tune_tcp(sock)
@@ -112,7 +112,7 @@ def listen_unix(address: str, *, backlog: int = 128) -> socket.socket:
     return sock
 
 
-def connect_unix(address: str, *, timeout_s: float) -> socket.socket:
+def connect_unix(address: str, *, timeout_s: float | None) -> socket.socket:
     """A connection to a Unix socket.
 
     Raises:

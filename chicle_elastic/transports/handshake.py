@@ -17,9 +17,10 @@ import socket
 from typing import Any
 
 from chicle_elastic.errors import ProtocolError, SecretError
-from chicle_elastic.transports import wire
+from chicle_elastic.transports import exchange, wire
+from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.secret import JobSecret
-from chicle_elastic.transports.wire import Deadline, Kind
+from chicle_elastic.transports.wire import Kind
 
 NONCE_BYTES = 32
 PROOF_BYTES = 32
@@ -52,11 +53,11 @@ def prove_as_caller(
         PeerLostError: It is gone or silent.
     """
     ours = _hello(purpose, name)
-    wire.send_frame(sock, ours, deadline, peer=peer)
+    exchange.send_frame(sock, ours, deadline, peer=peer)
     try:
         theirs, their_name = _receive_hello(sock, deadline, purpose=purpose, peer=peer)
         proof = secret.proof("caller", ours, theirs)
-        wire.send_frame(sock, wire.pack_header(Kind.PROOF, len(proof)) + proof, deadline, peer=peer)
+        exchange.send_frame(sock, wire.pack_header(Kind.PROOF, len(proof)) + proof, deadline, peer=peer)
         if not secret.check_proof(_receive_proof(sock, deadline, peer=peer), "listener", ours, theirs):
             raise SecretError(
                 f"{peer} did not prove the secret of this job and was told nothing; give every node the same secret "
@@ -85,15 +86,15 @@ def prove_as_listener(
     try:
         theirs, their_name = _receive_hello(sock, deadline, purpose=purpose, peer=peer)
         ours = _hello(purpose, name)
-        wire.send_frame(sock, ours, deadline, peer=peer)
+        exchange.send_frame(sock, ours, deadline, peer=peer)
         if not secret.check_proof(_receive_proof(sock, deadline, peer=peer), "caller", theirs, ours):
             raise SecretError(f"{peer} (it calls itself {their_name!r}) did not prove the secret of this job")
         proof = secret.proof("listener", theirs, ours)
-        wire.send_frame(sock, wire.pack_header(Kind.PROOF, len(proof)) + proof, deadline, peer=peer)
+        exchange.send_frame(sock, wire.pack_header(Kind.PROOF, len(proof)) + proof, deadline, peer=peer)
     except wire.RefusedError as error:
         raise ProtocolError(f"{peer} refused before it had proven the secret: {error}") from error
     except ProtocolError as error:
-        wire.send_frame(sock, wire.pack_refusal(error), deadline, peer=peer)
+        exchange.send_frame(sock, wire.pack_refusal(error), deadline, peer=peer)
         raise
     return their_name
 
@@ -105,8 +106,8 @@ def _hello(purpose: str, name: str) -> bytes:
 
 def _receive_hello(sock: socket.socket, deadline: Deadline, *, purpose: str, peer: str) -> tuple[bytes, str]:
     """The whole frame, which goes into the proofs, and the name in it."""
-    kind, num_bytes = wire.receive_header(sock, _HELLO, deadline, peer=peer)
-    payload = bytes(wire.receive_payload(sock, num_bytes, deadline, peer=peer))
+    kind, num_bytes = exchange.receive_header(sock, _HELLO, deadline, peer=peer)
+    payload = bytes(exchange.receive_payload(sock, num_bytes, deadline, peer=peer))
     hello = wire.unpack_json(kind, payload, peer=peer)
     name = _text(hello, "name")
     if name is None or _text(hello, "nonce") is None or len(name) > MAX_NAME_CHARS:
@@ -120,8 +121,8 @@ def _receive_hello(sock: socket.socket, deadline: Deadline, *, purpose: str, pee
 
 
 def _receive_proof(sock: socket.socket, deadline: Deadline, *, peer: str) -> bytes:
-    _, num_bytes = wire.receive_header(sock, _PROOF, deadline, peer=peer)
-    return bytes(wire.receive_payload(sock, num_bytes, deadline, peer=peer))
+    _, num_bytes = exchange.receive_header(sock, _PROOF, deadline, peer=peer)
+    return bytes(exchange.receive_payload(sock, num_bytes, deadline, peer=peer))
 
 
 def _text(content: Any, key: str) -> str | None:

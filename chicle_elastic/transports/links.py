@@ -21,10 +21,11 @@ from typing import Any
 
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.transports import addresses, wire
+from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.handshake import prove_as_caller
 from chicle_elastic.transports.listener import PROOF_TIMEOUT_S, Listener
 from chicle_elastic.transports.secret import JobSecret
-from chicle_elastic.transports.wire import Deadline, Kind
+from chicle_elastic.transports.wire import Kind
 
 PURPOSE = "link"
 MAX_UNSENT_BYTES = 2 * wire.MESSAGE_BYTES

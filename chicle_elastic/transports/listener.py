@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.transports import addresses
+from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.handshake import prove_as_listener
 from chicle_elastic.transports.secret import JobSecret
-from chicle_elastic.transports.wire import Deadline
 
 MAX_UNPROVEN = 64
 PROOF_TIMEOUT_S = 5.0

@@ -1,0 +1,82 @@
+"""Chunks between agents of one host: the descriptor of the arena travels once, then the kernel copies.
+
+The copy is a `preadv` from the peer's memory file into the slot and not a copy between two maps: it runs without the
+interpreter's lock, nothing of the peer stays mapped here, and a file that is shorter than promised is a short read and
+not a SIGBUS. The connection stays open and is asked before each copy whether the peer still lives: the memory of a
+dead one could still be read, but nobody vouches for it.
+"""
+
+import os
+import socket
+from typing import Any
+
+from chicle_elastic.errors import PeerLostError, ProtocolError
+from chicle_elastic.transports import exchange, wire
+from chicle_elastic.transports.base import Region
+from chicle_elastic.transports.exchange import Deadline
+from chicle_elastic.transports.pool import Connection
+from chicle_elastic.transports.sockets import SocketTransport
+from chicle_elastic.transports.wire import Kind
+
+_LIMITS = {Kind.DESCRIPTOR: 64, Kind.REFUSED: wire.REASON_BYTES}
+
+
+class ShmTransport(SocketTransport):
+    """See `base.Transport`; addresses are "unix:///path", in a folder that only this user can enter."""
+
+    scheme = "shm"
+    request = Kind.DESCRIPTOR
+
+    def _fetch(
+        self, connection: Connection, region: Region, into: memoryview, deadline: Deadline, *, peer: str
+    ) -> None:
+        if region.arena not in connection.descriptors:
+            connection.descriptors[region.arena] = _ask_for_descriptor(connection.sock, region, deadline, peer=peer)
+        fd, arena_bytes = connection.descriptors[region.arena]
+        region.require_within(arena_bytes)
+        position = 0
+        while position < region.size_bytes:
+            try:
+                count = os.preadv(fd, [into[position:]], region.offset + position)
+            except OSError as error:
+                raise ProtocolError(f"{peer} sent a descriptor that cannot be read ({error.strerror})") from error
+            if not count:
+                raise ProtocolError(
+                    f"{peer} said that arena {region.arena} has {arena_bytes} bytes, but it ends at "
+                    f"{region.offset + position}; what was copied is not used"
+                )
+            position += count
+
+    def _answer(self, sock: socket.socket, content: Any, deadline: Deadline, *, peer: str) -> None:
+        if type(content) is not int:
+            raise ProtocolError(f"{peer} asks for the descriptor of {content!r:.80}, which is no number of an arena")
+        fd, arena_bytes = self._registry.descriptor(content)
+        frame = wire.pack_json(Kind.DESCRIPTOR, arena_bytes)
+        deadline.apply(sock, peer=peer)
+        try:
+            sent = socket.send_fds(sock, [frame], [fd])
+        except OSError as error:
+            raise PeerLostError(f"{peer} cannot be sent to any more ({error.strerror or error})") from error
+        exchange.send_frame(sock, frame[sent:], deadline, peer=peer)
+
+
+def _ask_for_descriptor(sock: socket.socket, region: Region, deadline: Deadline, *, peer: str) -> tuple[int, int]:
+    """Descriptor and size in bytes of a peer's arena."""
+    exchange.send_frame(sock, wire.pack_json(Kind.DESCRIPTOR, region.arena), deadline, peer=peer)
+    deadline.apply(sock, peer=peer)
+    try:
+        # The first byte of the header carries the descriptor; the rest comes by the ordinary way.
+        begun, descriptors, _, _ = socket.recv_fds(sock, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    except TimeoutError:
+        raise deadline.passed(peer) from None
+    except OSError as error:
+        raise PeerLostError(f"the connection to {peer} is broken ({error.strerror or error})") from error
+    try:
+        arena_bytes = exchange.receive_json(sock, _LIMITS, deadline, peer=peer, begun=begun)
+        if not descriptors or type(arena_bytes) is not int:
+            raise ProtocolError(f"{peer} answered without a descriptor, or without its size; look at its version")
+    except BaseException:
+        for fd in descriptors:
+            os.close(fd)
+        raise
+    return descriptors[0], arena_bytes
