@@ -1,6 +1,7 @@
 """What the environment says, read here and nowhere else (STYLE rule 11: argument, then environment, then default).
 
 CHICLE_CACHE_DIR      folder for compiled kernels; default: the user's cache folder / "chicle"
+CHICLE_SECRET_FILE    file with the job secret of a cluster, for the launcher and for plain torchrun
 LOKY_MAX_CPU_COUNT    joblib's limit on the cores of this process
 OMP_NUM_THREADS       scikit-learn's limit on threads; joblib sets it in its worker processes, so that
                       GridSearchCV(n_jobs=2) does not start twice the threads that the machine has
@@ -27,19 +28,22 @@ class Settings:
 
     Attributes:
         cache_dir: Folder for what can be computed again, such as compiled kernels; None when the user has no home.
+        secret_file: Where the job secret of a cluster lies; None when nobody said.
     """
 
     cache_dir: Path | None = None
+    secret_file: Path | None = None
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> "Settings":
         """Read the settings from `environ`, by default the environment of this process."""
         environ = os.environ if environ is None else environ
-        chosen = environ.get("CHICLE_CACHE_DIR")
-        if chosen:
-            return cls(cache_dir=Path(chosen).absolute())
+        secret_file = Path(path).absolute() if (path := environ.get("CHICLE_SECRET_FILE")) else None
+        if chosen := environ.get("CHICLE_CACHE_DIR"):
+            return cls(cache_dir=Path(chosen).absolute(), secret_file=secret_file)
         user_cache_dir = _user_cache_dir(environ)
-        return cls(cache_dir=None if user_cache_dir is None else user_cache_dir / "chicle")
+        cache_dir = None if user_cache_dir is None else user_cache_dir / "chicle"
+        return cls(cache_dir=cache_dir, secret_file=secret_file)
 
     def kernel_cache_dir(self) -> Path:
         """A folder that exists and can be written, for compiled kernels.

@@ -1,0 +1,1 @@
+"""The elastic cluster: one agent per node, torchrun's rendezvous, and the launcher."""
