@@ -1,0 +1,242 @@
+"""The process group of one round: sums and broadcasts between the tasks, over gloo.
+
+Theory of operation. Every round has a group of its own, a raw `ProcessGroupGloo` on keys that no other round has.
+torch's default group is left alone: initialised a second time after a failure, its keys differ from those of its peers
+and it waits for ever (measured). A group lives like this:
+
+    Group()         in the control thread, when the round is announced: from now on it can be broken
+    connect()       in the main thread: meet the others in the rendezvous store, connect to each of them
+    all_reduce() .. in the main thread, one at a time
+    break_()        in any thread, at any time: whatever waits in the group ends with PeerLostError
+    close()         in the main thread: the rest is done by a thread, because it may take milliseconds
+
+Breaking a collective. gloo's `abort` does not wake a collective that waits for a silent peer (torch 2.13, measured);
+the end of its connections does. So the connections that the group has opened are shut down: the TCP sockets of this
+process that are new since `connect` began. They are told apart by inode and not by descriptor number, so that a number
+that was used again meanwhile is never hit. A connection that another thread of this process opens in the few
+milliseconds of `connect` would be taken for one of the group's. Listening sockets are left alone: gloo ends the process
+when one of its own breaks (measured).
+
+Breaking `connect`. gloo waits for connections of a peer that has just died until its time-out, and nothing wakes it. So
+a thread of its own connects, and a broken group leaves it behind; it ends with the time-out. (It is no daemon: the end
+of the interpreter would cut it off inside gloo, and end the process with an abort.)
+
+A peer that dies closes its connections by itself; the error comes at once. A peer that is silent is noticed by the
+agents, which order the break: here nothing times out while it computes.
+
+Every task gets the same bits from `all_reduce`: each part of a sum is computed in one place and sent to the others.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import PeerLostError
+
+CONNECT_TIMEOUT_S = 20.0
+PATIENCE = timedelta(days=30)
+"""Of a collective: a task may compute for hours, and agents watch over silence."""
+
+
+class Group:
+    """The members of a round, seen from one of them. A group of one needs no connection.
+
+    Args:
+        round: The round.
+        rank: Position of this task among the members.
+        size: Number of members.
+    """
+
+    def __init__(self, *, round: int, rank: int, size: int) -> None:
+        self.round = round
+        self.rank = rank
+        self.size = size
+        self._lock = threading.Lock()
+        self._is_broken = False
+        self._settled = threading.Event()  # connected, failed to connect, or broken meanwhile
+        self._before: frozenset[int] | None = None
+        self._sockets: frozenset[int] = frozenset()
+        self._gloo: Any = None
+        self._error: RuntimeError | None = None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing goes any more, because of `break_` or of a member that was lost."""
+        return self._is_broken
+
+    def connect(self, *, host: str, port: int, prefix: str, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        """Connect to all other members, who do the same.
+
+        Args:
+            host: Of the rendezvous store.
+            port: Of the rendezvous store.
+            prefix: Of the keys of this round, which no other round uses.
+            timeout_s: How long to wait for the others.
+
+        Raises:
+            PeerLostError: Somebody did not come, the store is gone, or the group was broken meanwhile.
+        """
+        with self._lock:
+            self._require_whole()
+            if self.size == 1:
+                return
+            self._before = frozenset(_own_sockets().values())
+        timeout = timedelta(seconds=timeout_s)
+        threading.Thread(target=self._connect, args=(host, port, prefix, timeout), name="chicle-group-connect").start()
+        self._settled.wait()
+        if self._error is not None:
+            self._is_broken = True
+            raise self._lost("could not be formed", self._error) from self._error
+        self._require_whole()
+
+    def all_reduce(self, buffer: Array) -> None:
+        """Replace `buffer` by the sum of the members' buffers, in place; the same bits for every member.
+
+        Args:
+            buffer: ndarray of shape (n,), float64, C-contiguous; the same n for every member.
+
+        Raises:
+            PeerLostError: A member was lost, or the group was broken; `buffer` holds nothing of use.
+        """
+        if self.size == 1:
+            self._require_whole()
+            return
+        import torch
+
+        self._do("an all-reduce", lambda: self._gloo.allreduce([torch.from_numpy(buffer)]))
+
+    def broadcast(self, buffer: Array, *, root: int) -> None:
+        """Replace `buffer` by that of the member `root`, in place.
+
+        Args:
+            buffer: ndarray of shape (n,), float64, float32 or uint8, C-contiguous; the same for every member.
+            root: Rank of the member that has what the others want.
+
+        Raises:
+            PeerLostError: A member was lost, or the group was broken; `buffer` holds nothing of use.
+        """
+        if self.size == 1:
+            self._require_whole()
+            return
+        import torch
+        from torch.distributed import BroadcastOptions
+
+        options = BroadcastOptions()
+        options.rootRank = root
+        self._do("a broadcast", lambda: self._gloo.broadcast([torch.from_numpy(buffer)], options))
+
+    def all_gather(self, row: Array) -> Array:
+        """Everybody's row.
+
+        Args:
+            row: ndarray of shape (n,), float64; finite.
+
+        Returns:
+            ndarray of shape (size, n), by rank.
+
+        Raises:
+            PeerLostError: A member was lost, or the group was broken.
+        """
+        rows = np.zeros((self.size, len(row)))
+        rows[self.rank] = row
+        self.all_reduce(rows.reshape(-1))
+        return rows
+
+    def break_(self) -> None:
+        """End whatever waits in this group, now and later. From any thread; may be called again."""
+        with self._lock:
+            self._is_broken = True
+            if self._before is not None and not self._settled.is_set():
+                self._sockets = frozenset(_own_sockets().values()) - self._before
+            self._settled.set()
+            _shut_down(self._sockets)
+
+    def close(self) -> None:
+        """Leave. The connections end in the background; peers that still wait get a PeerLostError."""
+        self.break_()
+        box, self._gloo = [self._gloo], None
+        threading.Thread(target=box.clear, name="chicle-group-close").start()
+
+    def _connect(self, host: str, port: int, prefix: str, timeout: timedelta) -> None:
+        """Body of the thread that connects."""
+        gloo: Any = None
+        error: RuntimeError | None = None
+        try:
+            gloo = _connect(self.rank, self.size, host, port, prefix, timeout)
+        except RuntimeError as caught:
+            error = caught
+        with self._lock:
+            if self._settled.is_set():
+                return  # broken meanwhile: this thread drops what it has made
+            self._sockets = frozenset(_own_sockets().values()) - (self._before or frozenset())
+            self._gloo, self._error = gloo, error
+            self._settled.set()
+
+    def _do(self, what: str, start: Callable[[], Any]) -> None:
+        self._require_whole()
+        try:
+            start().wait()
+        except RuntimeError as error:
+            self._is_broken = True
+            raise self._lost(f"was cut off in {what}", error) from error
+        self._require_whole()
+
+    def _require_whole(self) -> None:
+        if self._is_broken:
+            raise self._lost("is broken", None)
+
+    def _lost(self, what: str, error: Exception | None) -> PeerLostError:
+        detail = f" ({_first_line(error)})" if error else ""
+        return PeerLostError(
+            f"the group of round {self.round} {what}{detail}, seen from rank {self.rank} of {self.size}; the agents "
+            "form the next round without the members that are gone"
+        )
+
+
+def _connect(rank: int, size: int, host: str, port: int, prefix: str, timeout: timedelta) -> Any:
+    from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+
+    store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
+    gloo = ProcessGroupGloo(PrefixStore(prefix, store), rank, size, timeout)
+    gloo.set_timeout(PATIENCE)
+    return gloo
+
+
+def _own_sockets() -> dict[int, int]:
+    """Inode of every socket of this process, by descriptor."""
+    inodes = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile; the descriptor of the listing itself
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                inodes[int(name)] = os.stat(int(name)).st_ino
+    return inodes
+
+
+def _shut_down(inodes: frozenset[int]) -> None:
+    """Shut down those connections of this process that have these inodes; whatever waits on them wakes up."""
+    for fd, inode in _own_sockets().items() if inodes else ():
+        if inode not in inodes:
+            continue
+        # A duplicate cannot be closed, and its number used again, between the check and the shutdown.
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as duplicate:
+            if os.fstat(duplicate.fileno()).st_ino == inode and _is_connection(duplicate):
+                duplicate.shutdown(socket.SHUT_RDWR)
+
+
+def _is_connection(sock: socket.socket) -> bool:
+    return (
+        sock.family in (socket.AF_INET, socket.AF_INET6)
+        and sock.type == socket.SOCK_STREAM
+        and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200]
