@@ -11,11 +11,10 @@ from pathlib import Path
 
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 
-from chicle_elastic.cluster.store_host import is_loopback, parse_endpoint
+from chicle_elastic.cluster.store_host import parse_endpoint
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.settings import Settings
-from chicle_elastic.transports.secret import JobSecret
 
 PROGRAM = "python -m chicle_elastic.launch"
 BACKEND = "chicle"
@@ -164,19 +163,6 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         log_dir=None if arguments.log_dir is None else Path(arguments.log_dir).absolute(),
     )
     return AgentCommand(options=options, torchrun=arguments)
-
-
-def open_secret(secret_file: Path, *, endpoint: str) -> JobSecret:
-    """The job secret; made when the file does not exist and the store is on this host.
-
-    With the store elsewhere, a new secret could only be a wrong one.
-
-    Raises:
-        UsageError: There is no file and none may be made, or it cannot be used.
-    """
-    if is_loopback(endpoint):
-        return JobSecret.load_or_create(secret_file)
-    return JobSecret.load(secret_file)
 
 
 def seconds(text: str) -> float:

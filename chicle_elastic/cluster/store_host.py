@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 
 from torch.distributed import DistError, TCPStore
@@ -21,6 +22,7 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from chicle_elastic.cluster.rendezvous_errors import StoreLostError
 from chicle_elastic.errors import UsageError
+from chicle_elastic.transports.secret import JobSecret
 
 DEFAULT_PORT = 29400
 OPERATION_TIMEOUT_S = 60.0
@@ -140,6 +142,60 @@ def connect_store(endpoint: str, *, timeout_s: float = CONNECT_TIMEOUT_S) -> TCP
     raise StoreLostError(
         f"what listens at {endpoint} does not answer as a rendezvous store ({reason}); check --rdzv-endpoint"
     )
+
+
+def open_secret(secret_file: Path, *, endpoint: str) -> JobSecret:
+    """The job secret; made when the file does not exist and the store is on this host.
+
+    With the store elsewhere, a new secret could only be a wrong one.
+
+    Raises:
+        UsageError: There is no file and none may be made, or it cannot be used.
+    """
+    if is_loopback(endpoint):
+        return JobSecret.load_or_create(secret_file)
+    return JobSecret.load(secret_file)
+
+
+def address_towards(endpoint: str) -> str:
+    """Address of this host on the way to the store, which is one that others who reach the store can reach.
+
+    Nothing is sent.
+
+    Raises:
+        UsageError: The endpoint is none, or its host has no address.
+    """
+    host, port = parse_endpoint(endpoint)
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise UsageError(
+            f"no way from this host to the rendezvous store at {endpoint} ({error.strerror or error}); check the "
+            "host name, or say --local-addr"
+        ) from error
+
+
+def round_prefix(run_id: str, round: int) -> str:
+    """Where keys of a round lie in the store, those of its process group included."""
+    return f"chicle/{run_id}/{round}/"
+
+
+def prune_rounds(store: TCPStore, run_id: str, *, before: int) -> int:
+    """Delete the keys of all rounds before a number, so that the store does not grow with the rounds.
+
+    Returns:
+        How many there were.
+    """
+    prefix = f"chicle/{run_id}/"
+    deleted = 0
+    for key in store.list_keys():
+        number = key[len(prefix) :].partition("/")[0] if key.startswith(prefix) else ""
+        if number.isdecimal() and int(number) < before:
+            deleted += store.delete_key(key)
+    return deleted
 
 
 @contextlib.contextmanager
