@@ -12,16 +12,23 @@ agents. Rules that every transport keeps:
 * All methods may be called from several threads; fetches run at the same time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from chicle_elastic.errors import ProtocolError
+from chicle_elastic.errors import ProtocolError, UsageError
 
 FETCH_TIMEOUT_S = 30.0
 
-Check = Callable[[memoryview], object]
-"""Looks at the bytes of a region once they are in the slot, and raises when they are wrong."""
+Check = Callable[[int], object]
+"""Told, while a region arrives, how many of its bytes are in the slot so far; raises when they are wrong.
+
+Numbers rise, and the last is the size of the region. It runs in the thread that fetches, right behind the bytes: so a
+CRC is summed while they lie in the cache, and the next ones collect in the socket meanwhile (`chunks.arrival`).
+"""
+
+PIECE_BYTES = 1 << 18
+"""Most bytes between two calls of a check: small enough for a cache, large enough to be worth a call."""
 
 
 class Memory(Protocol):
@@ -80,6 +87,42 @@ class Region:
             )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pull:
+    """One region to fetch.
+
+    Attributes:
+        region: What to copy.
+        into: Where to: writable, exactly as long as the region; nobody else touches it meanwhile.
+        check: Looks at the bytes as they arrive.
+    """
+
+    region: Region
+    into: memoryview
+    check: Check | None = None
+
+    def require_fit(self) -> None:
+        """Refuse a buffer that does not go with its region.
+
+        Raises:
+            UsageError: It is read-only, or of another length.
+        """
+        if self.into.readonly or self.into.itemsize != 1 or self.into.nbytes != self.region.size_bytes:
+            raise UsageError(
+                f"a region of {self.region.size_bytes} bytes cannot be fetched into a "
+                f"{'read-only ' if self.into.readonly else ''}buffer of {self.into.nbytes} bytes; reserve a slot for it"
+            )
+
+    def judge(self, num_bytes: int) -> Exception | None:
+        """What is wrong with the first `num_bytes` bytes, according to the check."""
+        try:
+            if self.check is not None:
+                self.check(num_bytes)
+        except Exception as error:  # whatever the check says is the answer to this pull, and no reason to hang up
+            return error
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message that came.
@@ -121,14 +164,13 @@ class Transport(Protocol):
         check: Check | None = None,
         timeout_s: float = FETCH_TIMEOUT_S,
     ) -> None:
-        """Copy a region of a peer into a slot.
+        """Copy one region of a peer into a slot.
 
         Args:
             address: Of the peer's transport.
             region: What to copy.
             into: Writable, exactly as long as the region.
-            check: Called with `into` when all of it is there, beside the transfers of other threads; what it raises,
-                `fetch` raises.
+            check: Looks at the bytes as they arrive; what it raises, `fetch` raises.
             timeout_s: For connection and transfer.
 
         Raises:
@@ -136,6 +178,25 @@ class Transport(Protocol):
             SecretError: The two ends do not have the same secret.
             PeerLostError: The peer is gone, or silent.
             UsageError: `into` has another length than the region, or cannot be written.
+        """
+        ...
+
+    def fetch_each(
+        self, address: str, pulls: Sequence[Pull], *, timeout_s: float = FETCH_TIMEOUT_S
+    ) -> Iterator[tuple[Pull, Exception | None]]:
+        """Copy several regions of a peer, one after the other; they are asked for ahead, so that no wire idles.
+
+        Args:
+            address: Of the peer's transport.
+            pulls: What to copy, and where to.
+            timeout_s: For the connection, and for each transfer.
+
+        Yields:
+            Every pull, in order, once all of its bytes are there: with None, or with the error that `fetch` would
+            raise. When the peer is lost, the pulls that remain all end with that error.
+
+        Raises:
+            UsageError: A buffer does not go with its region; nothing was fetched.
         """
         ...
 

@@ -10,11 +10,13 @@ After a refusal the connection goes on; after any other error it is closed.
 
 import queue
 import socket
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-from chicle_elastic.errors import CapacityError, PeerLostError, ProtocolError, UsageError
+from chicle_elastic.errors import CapacityError, PeerLostError, ProtocolError
 from chicle_elastic.transports import addresses, exchange, wire
-from chicle_elastic.transports.base import FETCH_TIMEOUT_S, Check, Memory, Message, Region
+from chicle_elastic.transports.base import FETCH_TIMEOUT_S, Check, Memory, Message, Pull, Region
 from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.handshake import prove_as_caller
 from chicle_elastic.transports.listener import Listener
@@ -27,6 +29,8 @@ REQUEST_BYTES = 256
 INBOX_BYTES = 1 << 20
 INBOX_MESSAGES = 1024
 ANSWER_TIMEOUT_S = 30.0
+NUM_AHEAD = 8
+"""Regions that are asked for before the first of them has come: enough for the answers to follow without a gap."""
 
 
 class SocketTransport:
@@ -72,16 +76,17 @@ class SocketTransport:
         timeout_s: float = FETCH_TIMEOUT_S,
     ) -> None:
         """See `base.Transport`."""
-        if into.readonly or into.nbytes != region.size_bytes:
-            raise UsageError(
-                f"a region of {region.size_bytes} bytes cannot be fetched into a "
-                f"{'read-only ' if into.readonly else ''}buffer of {into.nbytes} bytes; reserve a slot for it first"
-            )
-        deadline = Deadline(timeout_s)
-        with self._pool.connection(address, deadline) as connection:
-            self._fetch(connection, region, into.cast("B"), deadline, peer=address)
-        if check is not None:
-            check(into)  # the connection is free for the next fetch meanwhile
+        for _, error in self.fetch_each(address, [Pull(region, into, check)], timeout_s=timeout_s):
+            if error is not None:
+                raise error
+
+    def fetch_each(
+        self, address: str, pulls: Sequence[Pull], *, timeout_s: float = FETCH_TIMEOUT_S
+    ) -> Iterator[tuple[Pull, Exception | None]]:
+        """See `base.Transport`."""
+        for pull in pulls:
+            pull.require_fit()
+        return self._fetch_each(address, deque(pulls), timeout_s)
 
     def send(self, address: str, content: Any, *, timeout_s: float = FETCH_TIMEOUT_S) -> None:
         """See `base.Transport`."""
@@ -116,10 +121,40 @@ class SocketTransport:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _fetch(
-        self, connection: Connection, region: Region, into: memoryview, deadline: Deadline, *, peer: str
-    ) -> None:
-        """Bring the bytes of a region into `into`, which is as long as it."""
+    def _fetch_each(
+        self, address: str, pulls: deque[Pull], timeout_s: float
+    ) -> Iterator[tuple[Pull, Exception | None]]:
+        waiting = deque(pulls)
+        try:
+            deadline = Deadline(timeout_s)
+            with self._pool.connection(address, deadline) as connection:
+                while pulls:
+                    while waiting and len(pulls) - len(waiting) < NUM_AHEAD:
+                        self._request(connection, waiting.popleft().region, deadline, peer=address)
+                    try:
+                        error = self._bring(connection, pulls[0], deadline, peer=address)
+                    except wire.RefusedError as refused:
+                        error = refused
+                    yield pulls.popleft(), error
+                    deadline = Deadline(timeout_s)
+        except (PeerLostError, ProtocolError) as lost:
+            while pulls:
+                yield pulls.popleft(), lost
+
+    def _request(self, connection: Connection, region: Region, deadline: Deadline, *, peer: str) -> None:
+        """Ask for a region, before those that were asked for earlier have come."""
+
+    def _bring(self, connection: Connection, pull: Pull, deadline: Deadline, *, peer: str) -> Exception | None:
+        """Bring the bytes of the region that was asked for next into their place, and have them checked.
+
+        Returns:
+            What is wrong with them.
+
+        Raises:
+            RefusedError: The peer refuses; the connection is still good.
+            PeerLostError: The connection is not.
+            ProtocolError: The peer broke the protocol.
+        """
         raise NotImplementedError
 
     def _answer(self, sock: socket.socket, content: Any, deadline: Deadline, *, peer: str) -> None:

@@ -8,7 +8,7 @@ import socket
 from typing import Any
 
 from chicle_elastic.transports import exchange, wire
-from chicle_elastic.transports.base import Region
+from chicle_elastic.transports.base import PIECE_BYTES, Pull, Region
 from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.pool import Connection
 from chicle_elastic.transports.sockets import SocketTransport
@@ -20,18 +20,24 @@ class TcpTransport(SocketTransport):
 
     scheme = "tcp"
 
-    def _fetch(
-        self, connection: Connection, region: Region, into: memoryview, deadline: Deadline, *, peer: str
-    ) -> None:
-        sock = connection.sock
-        exchange.send_frame(sock, wire.pack_json(Kind.FETCH, region.to_json()), deadline, peer=peer)
-        limits = {Kind.BYTES: region.size_bytes, Kind.REFUSED: wire.REASON_BYTES}
+    def _request(self, connection: Connection, region: Region, deadline: Deadline, *, peer: str) -> None:
+        frame = wire.pack_json(Kind.FETCH, region.to_json())
+        exchange.send_frame(connection.sock, frame, deadline, peer=peer)
+
+    def _bring(self, connection: Connection, pull: Pull, deadline: Deadline, *, peer: str) -> Exception | None:
+        sock, size_bytes = connection.sock, pull.region.size_bytes
+        limits = {Kind.BYTES: size_bytes, Kind.REFUSED: wire.REASON_BYTES}
         _, num_bytes = exchange.receive_header(sock, limits, deadline, peer=peer)
-        if num_bytes != region.size_bytes:
+        if num_bytes != size_bytes:
             raise FrameLengthError(
-                f"{peer} announces {num_bytes} bytes for a region of {region.size_bytes}; the connection is closed"
+                f"{peer} announces {num_bytes} bytes for a region of {size_bytes}; the connection is closed"
             )
-        exchange.receive_exactly(sock, into, deadline, peer=peer)
+        error: Exception | None = None
+        for start in range(0, size_bytes, PIECE_BYTES):
+            piece = pull.into[start : start + PIECE_BYTES]
+            exchange.receive_exactly(sock, piece, deadline, peer=peer)
+            error = error or pull.judge(start + len(piece))  # the rest is read all the same: the next answer follows it
+        return error
 
     def _answer(self, sock: socket.socket, content: Any, deadline: Deadline, *, peer: str) -> None:
         region = Region.from_json(content, peer=peer)
