@@ -1,0 +1,67 @@
+"""Where everybody stands when a new term begins, and which log is the best."""
+
+from collections.abc import Iterable, Iterator
+
+from chicle_elastic.cluster.log import Ended, Log
+from chicle_elastic.cluster.log_messages import NewTerm, Standing
+from chicle_elastic.ids import NodeId
+
+
+def ask(log: Log, *, term: int, is_breaking: bool) -> NewTerm:
+    """The question of a new lead."""
+    return NewTerm(term=term, last_term=log.last_term, length=len(log), is_breaking=is_breaking)
+
+
+def answer(log: Log, question: NewTerm, *, ended: Ended | None) -> Standing:
+    """Where a log stands, with what the asker lacks: nothing, when the asker's log is no beginning of this one."""
+    is_prefix = log.term_before(question.length) == question.last_term
+    base = question.length if is_prefix else len(log)
+    return Standing(
+        term=question.term,
+        last_term=log.last_term,
+        length=len(log),
+        base=base,
+        tail=tuple(log.entries[base:]),
+        ended=ended,
+    )
+
+
+class Census:
+    """The answers so far."""
+
+    def __init__(self) -> None:
+        self._standings: dict[NodeId, Standing] = {}
+
+    def add(self, node: NodeId, standing: Standing) -> None:
+        """A node has said where it stands."""
+        self._standings[node] = standing
+
+    def drop(self, node: NodeId) -> None:
+        """A node is gone."""
+        self._standings.pop(node, None)
+
+    def clear(self) -> None:
+        """A new question is asked."""
+        self._standings.clear()
+
+    def has_all(self, nodes: Iterable[NodeId]) -> bool:
+        """Whether all of `nodes` have answered."""
+        return all(node in self._standings for node in nodes)
+
+    def better_than(self, log: Log) -> Standing | None:
+        """The best log, by (term of the last entry, length), if it is better than `log`."""
+        best = max(self._standings.values(), key=lambda at: (at.last_term, at.length), default=None)
+        is_better = best is not None and (best.last_term, best.length) > (log.last_term, len(log))
+        return best if is_better else None
+
+    def ended(self, own: Ended | None, in_flight: tuple[int, int] | None) -> Ended | None:
+        """The end of the iteration in flight, if it was merged anywhere."""
+        for ended in (own, *(at.ended for at in self._standings.values())):
+            if ended is not None and (ended.round, ended.iteration) == in_flight:
+                return ended
+        return None
+
+    def split(self, log: Log) -> Iterator[tuple[NodeId, int | None]]:
+        """Each node with the length of its log; None where that is no beginning of `log`."""
+        for node, at in self._standings.items():
+            yield node, at.length if log.term_before(at.length) == at.last_term else None

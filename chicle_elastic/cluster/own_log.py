@@ -1,0 +1,89 @@
+"""The log as one node has it: which entries are its history and which its orders, and how its own task stands."""
+
+from collections.abc import Sequence
+
+from chicle_elastic.cluster.log import Ended, Entry, Log
+from chicle_elastic.cluster.log_messages import Broke, Folded
+from chicle_elastic.cluster.proposals import Outbox
+from chicle_elastic.ids import NodeId
+from chicle_elastic.scheduling import events
+from chicle_elastic.scheduling.effects import Effect, StartIteration
+from chicle_elastic.scheduling.machine import Scheduler
+
+
+class OwnLog:
+    """A log, and the part of one life of one node in it.
+
+    Args:
+        node: The node.
+        life: Name of its life.
+        scheduler: Has handled nothing yet.
+
+    Attributes:
+        log: The log.
+        outbox: What this life has proposed.
+        is_live: This life has joined; entries from before are history, and ordered others.
+        is_awaiting: The own task is in the iteration in flight, and its end will be told.
+        ended: How that iteration was merged, while its place in the log is for the lead to give.
+        broken: Why it cannot end.
+        is_breaking: Iterations of this round are of no use any more: none is started.
+    """
+
+    def __init__(self, node: NodeId, life: str, scheduler: Scheduler) -> None:
+        self.log = Log(scheduler)
+        self.outbox = Outbox(life)
+        self.is_live = False
+        self.is_awaiting = False
+        self.ended: Ended | None = None
+        self.broken: Broke | None = None
+        self.is_breaking = False
+        self._node = node
+        self._life = life
+
+    def ends(self, round: int, iteration: int) -> bool:
+        """Whether this is the end of the iteration that the own task is in; it is not in it any more then."""
+        if not self.is_awaiting or self.log.in_flight != (round, iteration):
+            return False
+        self.is_awaiting = False
+        return True
+
+    def adopt(self, base: int, entries: Sequence[Entry]) -> list[Folded] | None:
+        """Fold what is new of the entries from index `base` (<= length) on; None if what is known differs."""
+        if any(mine != theirs for mine, theirs in zip(self.log.entries[base:], entries, strict=False)):
+            return None
+        return self.fold(entries[len(self.log) - base :])
+
+    def fold(self, entries: Sequence[Entry]) -> list[Folded]:
+        """Append entries; an iteration that a later one of them ends is not ordered."""
+        before = self.log.in_flight
+        folded: list[tuple[Entry, list[Effect], bool]] = []
+        for entry in entries:
+            ordered = self.log.append(entry)
+            if entry.origin == self._life:
+                self.outbox.seen(entry.number)
+                self.is_live = self.is_live or isinstance(entry.event, events.NodeJoined)
+            folded.append((entry, ordered, self.is_live))
+        if self.log.in_flight != before:
+            self.ended = self.broken = None
+            self.is_awaiting = (
+                self.log.in_flight is not None
+                and self.is_live
+                and not self.is_breaking
+                and self._node in self.log.members
+                and self._node in self.log.present
+            )
+        first = len(self.log) - len(folded)
+        return [
+            Folded(
+                index=first + offset,
+                entry=entry,
+                effects=[effect for effect in ordered if not self._is_over(effect)],
+                is_live=is_live,
+            )
+            for offset, (entry, ordered, is_live) in enumerate(folded)
+        ]
+
+    def _is_over(self, effect: Effect) -> bool:
+        return isinstance(effect, StartIteration) and (
+            self.is_breaking or (effect.round, effect.iteration) != self.log.in_flight
+        )

@@ -1,0 +1,73 @@
+"""What must be true at the end of every history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from chicle_elastic.scheduling import events
+from chicle_elastic.scheduling.machine import State
+
+if TYPE_CHECKING:
+    from tests.cluster.log_net import Agent, Net
+
+
+class BrokenPromiseError(AssertionError):
+    """A guarantee of the log does not hold; the message has the seed."""
+
+
+def judge_end(net: Net) -> None:
+    """Compare the logs of all that are still there.
+
+    Raises:
+        BrokenPromiseError: Something is not as promised.
+    """
+    living = net.living()
+    if not living:
+        raise BrokenPromiseError("somebody stays")
+    if all(_never_began(agent, net.settings.start_nodes or 1) for agent in living):
+        net.happened["never began"] += 1
+        return
+    finished = [agent for agent in living if agent.is_finished]
+    waiting = [_describe(agent) for agent in living if agent.has_announced and not agent.is_finished]
+    if not finished or waiting:
+        raise BrokenPromiseError(f"everybody comes to the end: {waiting}, {dict(net.happened)}")
+    longest = max((agent.replica.log for agent in finished), key=len)
+    for agent in finished:
+        if agent.replica.log.entries != longest.entries[: len(agent.replica.log)]:
+            raise BrokenPromiseError(f"all logs are the same: that of {agent.life} is not")
+    if set(net.faults) <= {"join", "notice"}:
+        _judge_leavers(net, longest.entries)
+    ends = Counter(
+        (entry.event.round, entry.event.iteration)
+        for entry in longest.entries
+        if isinstance(entry.event, events.IterationFinished)
+    )
+    if any(count > 1 for count in ends.values()):
+        raise BrokenPromiseError(f"an iteration ends once: {ends}")
+    for agent in finished:
+        forgotten = agent.merged - ends.keys()
+        if forgotten:
+            raise BrokenPromiseError(f"what was merged is not forgotten: {agent.life} merged {forgotten}")
+    proposals = Counter((entry.origin, entry.number) for entry in longest.entries if entry.origin)
+    if any(count > 1 for count in proposals.values()):
+        raise BrokenPromiseError("a proposal has one place")
+    longest.scheduler.ledger.check()
+
+
+def _judge_leavers(net: Net, entries: list[object]) -> None:
+    """Where nobody is ever lost, whoever left had a beginning of the log."""
+    for agent in net.agents.values():
+        mine = agent.replica.log.entries
+        if agent.is_gone and mine[:1] == entries[:1] and mine != entries[: len(mine)]:
+            raise BrokenPromiseError(f"who left had the same log: {agent.life} had not")
+
+
+def _never_began(agent: Agent, start_nodes: int) -> bool:
+    log = agent.replica.log
+    return log.scheduler.state is State.WAITING and len(log.present) < start_nodes
+
+
+def _describe(agent: Agent) -> tuple[object, ...]:
+    replica = agent.replica
+    return agent.life, replica.role.value, replica.term, replica.lead, len(replica.log), replica.log.scheduler.state

@@ -1,0 +1,378 @@
+"""The log that all agents share: each rule as a sentence, then whole histories of bad luck."""
+
+from collections import Counter
+
+import pytest
+
+from chicle_elastic.cluster import replica as replica_module
+from chicle_elastic.cluster.census import Census
+from chicle_elastic.cluster.log import Ended, Entry, Log
+from chicle_elastic.cluster.log_messages import (
+    Append,
+    BreakGroup,
+    Claim,
+    Expel,
+    Expelled,
+    Folded,
+    NewTerm,
+    Propose,
+    Send,
+    Standing,
+    Vote,
+    decode_message,
+    encode_message,
+)
+from chicle_elastic.cluster.replica import Replica, Role
+from chicle_elastic.errors import ProtocolError
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings
+from chicle_elastic.values import ChunkInfo, TaskReport
+from tests.cluster.log_judge import BrokenPromiseError
+from tests.cluster.log_net import Net
+
+A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
+CHUNKS = (ChunkInfo(id=ChunkId(0), num_rows=10, size_bytes=1),)
+FAULTS = {
+    "join": ("join",),
+    "leave": ("join", "notice"),
+    "kill": ("join", "kill"),
+    "task": ("join", "task"),
+    "silence": ("join", "silence"),
+    "cut": ("join", "cut"),
+    "all": ("join", "notice", "kill", "task", "silence", "cut"),
+}
+NUM_HISTORIES = 25
+
+
+def make_replica(node: NodeId) -> Replica:
+    """A replica of a job that starts with two nodes."""
+    return Replica(node, f"{node}#1", Scheduler(SchedulerSettings(start_nodes=2)))
+
+
+def lead_with_follower() -> tuple[Replica, Replica]:
+    """Two connected agents, the first of which leads term 1; both have joined."""
+    lead, follower = make_replica(A), make_replica(B)
+    lead.claimed(1, now=0.0)
+    exchange(lead, follower, lead.connected(B, "b#1", now=0.0), follower.connected(A, "a#1", now=0.0))
+    exchange(lead, follower, lead.propose(events.ChunksDeclared(chunks=CHUNKS), now=0.0), [])
+    exchange(lead, follower, lead.propose(events.NodeJoined(node=A), now=0.0), [])
+    exchange(lead, follower, [], follower.propose(events.NodeJoined(node=B), now=0.0))
+    return lead, follower
+
+
+def run_to_first_iteration() -> tuple[Replica, Replica]:
+    """The two of `lead_with_follower`, in iteration 1 of round 1."""
+    lead, follower = lead_with_follower()
+    exchange(lead, follower, lead.propose(events.RoundFormed(round=1, members=(A, B)), now=1.0), [])
+    loader = next(effect.node for effect in orders_of(lead) if isinstance(effect, effects.LoadChunk))
+    loaded = events.ChunkLoaded(chunk=ChunkId(0), node=loader, round=1)
+    author = lead if loader == A else follower
+    actions = author.propose(loaded, now=1.0)
+    exchange(lead, follower, *((actions, []) if author is lead else ([], actions)))
+    assert lead.log.in_flight == follower.log.in_flight == (1, 1)
+    return lead, follower
+
+
+def orders_of(replica: Replica) -> list[effects.Effect]:
+    """Everything that the log of a replica ordered."""
+    log = Log(Scheduler(SchedulerSettings(start_nodes=2)))
+    return [effect for entry in replica.log.entries for effect in log.append(entry)]
+
+
+def exchange(one: Replica, other: Replica, from_one: list, from_other: list) -> list:
+    """Deliver what two replicas say to each other until they are silent.
+
+    Returns:
+        All actions that are not messages.
+    """
+    rest = []
+    waiting = [(one, other, action) for action in from_one] + [(other, one, action) for action in from_other]
+    while waiting:
+        sender, receiver, action = waiting.pop(0)
+        if not isinstance(action, Send):
+            rest.append(action)
+        elif action.to == receiver.node:
+            answers = receiver.received(sender.node, decode_message(encode_message(action.message)), now=1.0)
+            waiting += [(receiver, sender, answer) for answer in answers]
+    return rest
+
+
+def ended(iteration: int = 1, stop_reason: str | None = None) -> Ended:
+    """An iteration that both tasks have merged."""
+    reports = {node: TaskReport(samples=5, duration_s=0.5) for node in (A, B)}
+    return Ended(round=1, iteration=iteration, reports=reports, stop_reason=stop_reason)
+
+
+def test_an_iteration_without_votes_needs_no_message() -> None:
+    """Both agents append the same entry by themselves, and say nothing."""
+    lead, follower = run_to_first_iteration()
+    for replica in (lead, follower):
+        actions = replica.iteration_ended(ended(), votes=0, now=2.0)
+        assert [type(action) for action in actions] == [Folded]
+        assert replica.log.in_flight == (1, 2)
+    assert lead.log.entries == follower.log.entries
+
+
+def test_events_wait_for_the_boundary_and_the_task_votes_for_it() -> None:
+    """What happens while an iteration runs gets its place at the next boundary; then both have it."""
+    lead, follower = run_to_first_iteration()
+    length = len(lead.log)
+    actions = exchange(lead, follower, [], follower.propose(events.LeaveNoticed(node=B), now=2.0))
+    assert actions == [Vote()]
+    assert len(lead.log) == len(follower.log) == length
+    waits = follower.iteration_ended(ended(), votes=1, now=2.0)
+    assert waits == []
+    exchange(lead, follower, lead.iteration_ended(ended(), votes=1, now=2.0), [])
+    kinds = [type(entry.event) for entry in lead.log.entries[length:]]
+    assert kinds == [events.LeaveNoticed, events.IterationFinished]
+    assert lead.log.entries == follower.log.entries
+
+
+def test_the_lead_votes_again_when_its_vote_came_too_late() -> None:
+    """An iteration that ends without the vote is followed by another vote."""
+    lead, _ = run_to_first_iteration()
+    assert lead.propose(events.LeaveNoticed(node=B), now=2.0) == [Vote()]
+    assert Vote() in lead.iteration_ended(ended(), votes=0, now=2.0)
+
+
+def test_a_verdict_to_stop_is_in_band_too() -> None:
+    """All tasks come to the same verdict, so all agents finish the job without a message."""
+    for replica in run_to_first_iteration():
+        [request, finish] = replica.iteration_ended(ended(stop_reason="gap below tol"), votes=0, now=2.0)
+        assert isinstance(request, Folded)
+        assert isinstance(finish, Folded)
+        assert effects.FinishJob(reason="gap below tol") in finish.effects
+
+
+def test_a_batch_of_the_lead_waits_for_the_own_task() -> None:
+    """Entries after a boundary are folded when the own task has come to it."""
+    lead, follower = run_to_first_iteration()
+    lead.propose(events.LeaveNoticed(node=B), now=2.0)
+    [message] = [
+        action.message
+        for action in lead.iteration_ended(ended(), votes=1, now=2.0)
+        if isinstance(action, Send) and isinstance(action.message, Append)
+    ]
+    assert follower.received(A, message, now=2.0) == []
+    assert follower.log.in_flight == (1, 1)
+    follower.iteration_ended(ended(), votes=1, now=2.0)
+    assert follower.log.entries == lead.log.entries
+
+
+def test_the_next_present_node_claims_when_the_lead_is_lost() -> None:
+    """The claim is for the next term; the group that waits for the dead is broken as soon as it is granted."""
+    _, follower = run_to_first_iteration()
+    assert follower.lost(A, now=2.0) == [Claim(term=2, members=("b#1",))]
+    assert [type(action) for action in follower.claimed(2, now=2.0)] == [BreakGroup]
+    actions = follower.iteration_broke(1, 1, "connection reset", now=2.0)
+    folded = [type(action.entry.event) for action in actions if isinstance(action, Folded)]
+    assert folded == [events.NodeLost, events.IterationAborted]
+    assert follower.role is Role.LEADING
+
+
+def test_what_somebody_merged_is_finished_and_not_aborted() -> None:
+    """The follower has the sum, the lead died with the boundary in its hands."""
+    _, follower = run_to_first_iteration()
+    follower.iteration_ended(ended(), votes=1, now=2.0)
+    follower.lost(A, now=2.0)
+    actions = follower.claimed(2, now=2.0)
+    folded = [type(action.entry.event) for action in actions if isinstance(action, Folded)]
+    assert folded == [events.NodeLost, events.IterationFinished]
+
+
+def test_the_longest_log_wins() -> None:
+    """A new lead adopts what the old one told another agent only, and finishes what that one merged."""
+    lead, follower = run_to_first_iteration()
+    lead.iteration_ended(ended(), votes=0, now=2.0)
+    exchange(lead, follower, lead.iteration_broke(1, 2, "connection reset", now=2.0), [])
+    assert lead.role is Role.CLAIMING
+    exchange(lead, follower, lead.claimed(2, now=2.0), follower.iteration_broke(1, 1, "connection reset", now=2.0))
+    assert follower.log.entries == lead.log.entries
+    kinds = Counter(type(entry.event) for entry in follower.log.entries)
+    assert kinds[events.IterationFinished] == kinds[events.IterationAborted] == 1
+
+
+def test_an_agent_that_merged_what_the_lead_did_not_is_believed() -> None:
+    """The lead's own task broke in iteration 1, the follower's did not: the iteration counts."""
+    lead, follower = run_to_first_iteration()
+    from_follower = follower.iteration_ended(ended(), votes=0, now=2.0)
+    from_follower += follower.iteration_broke(1, 2, "connection reset", now=2.0)
+    exchange(lead, follower, lead.iteration_broke(1, 1, "connection reset", now=2.0), from_follower)
+    exchange(lead, follower, lead.claimed(2, now=2.0), [])
+    assert lead.log.entries == follower.log.entries
+    assert events.IterationFinished in [type(entry.event) for entry in lead.log.entries]
+
+
+def test_a_lead_under_notice_gives_way_without_breaking_the_iteration() -> None:
+    """Released, it leads no more; the successor asks for a term while the iteration goes on."""
+    lead, follower = run_to_first_iteration()
+    exchange(lead, follower, lead.propose(events.LeaveNoticed(node=A), now=2.0), [])
+    for replica in (follower, lead):
+        actions = replica.iteration_ended(ended(), votes=1, now=2.0)
+        exchange(replica, follower if replica is lead else lead, actions, [])
+    # A holds the only chunk or none: either way it is released at the end of this.
+    for _ in range(20):
+        if A not in lead.log.present:
+            break
+        for replica in (lead, follower):
+            other = follower if replica is lead else lead
+            for event in answers_of(replica):
+                exchange(replica, other, replica.propose(event, now=3.0), [])
+    assert A not in lead.log.present
+    assert lead.role is Role.FOLLOWING
+    assert follower.role is Role.CLAIMING
+    assert not any(isinstance(action, BreakGroup) for action in follower.claimed(2, now=3.0))
+
+
+def answers_of(replica: Replica) -> list[events.Event]:
+    """What a node would answer to its last orders."""
+    answers: list[events.Event] = []
+    for order in orders_of(replica):
+        if isinstance(order, effects.FormRound) and order.round == replica.log.scheduler.round and replica.node == B:
+            answers.append(events.RoundFormed(round=order.round, members=order.members))
+        elif isinstance(order, effects.CopyChunk) and order.target == replica.node:
+            answers.append(
+                events.ChunkCopied(chunk=order.chunk, source=order.source, target=order.target, round=order.round)
+            )
+        elif isinstance(order, effects.FreeChunk) and order.node == replica.node:
+            answers.append(events.ChunkFreed(chunk=order.chunk, node=order.node, round=order.round))
+    return answers
+
+
+def test_whoever_is_not_in_the_newest_term_is_out() -> None:
+    """A silent agent that comes back learns from the store that the others went on."""
+    _, follower = run_to_first_iteration()
+    follower.lost(A, now=2.0)
+    [action] = follower.refused(2, "a#1", ("a#1",), now=2.0)
+    assert isinstance(action, Expelled)
+    assert follower.propose(events.LeaveNoticed(node=B), now=3.0) == []
+
+
+def test_a_log_with_other_entries_is_expelled() -> None:
+    """Whoever has sequenced something that the others never saw cannot go on with them."""
+    lead, follower = lead_with_follower()
+    lead.lost(B, now=1.0)
+    lead.claimed(2, now=1.0)  # NodeLost of b, in a term that b never hears of
+    message = Append(term=3, base=0, entries=(*follower.log.entries, entry_of(events.StopRequested(reason="x"))))
+    lead.connected(C, "c#1", now=1.0)
+    actions = lead.received(C, message, now=1.0)
+    assert [type(action) for action in actions] == [Expelled]
+
+
+def entry_of(event: events.Event) -> Entry:
+    """An entry of term 3."""
+    return Entry(now=9.0, event=event, term=3)
+
+
+def test_a_claim_is_repeated_when_somebody_is_lost_meanwhile() -> None:
+    """The store granted a term with that agent; a second loss asks for a term without it."""
+    lead, follower = lead_with_follower()
+    lead.connected(C, "c#1", now=1.0)
+    lead.lost(C, now=1.0)
+    assert lead.role is Role.CLAIMING
+    lead.lost(follower.node, now=1.0)
+    assert lead.claimed(2, now=1.0) == [Claim(term=3, members=("a#1",))]
+
+
+def test_proposals_keep_their_order_and_are_sequenced_once() -> None:
+    """One that overtakes an earlier one is not taken; one that is said again is not taken twice."""
+    lead, follower = lead_with_follower()
+    length = len(lead.log)
+    first, second = (
+        Propose(origin="b#1", number=number, event=events.StopRequested(reason=str(number))) for number in (2, 3)
+    )
+    for proposal in (second, first, first, second, second):
+        lead.received(follower.node, proposal, now=1.0)
+    assert [entry.number for entry in lead.log.entries[length:]] == [2, 3]
+
+
+def test_history_is_not_performed_again() -> None:
+    """A joiner folds the whole log, and is ordered nothing by entries from before it joined."""
+    lead, _ = run_to_first_iteration()
+    joiner = make_replica(C)
+    joiner.connected(A, "a#1", now=1.0)
+    lead.connected(C, "c#1", now=1.0)
+    actions = joiner.received(A, Append(term=1, base=0, entries=tuple(lead.log.entries)), now=1.0)
+    folded = [action for action in actions if isinstance(action, Folded)]
+    assert len(folded) == len(lead.log)
+    assert not any(action.is_live for action in folded)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Propose(origin="a#1", number=3, event=events.NodeJoined(node=A, capacity_bytes=7)),
+        Append(term=2, base=5, entries=(Entry(now=0.25, event=events.NodeLost(node=B), term=2),)),
+        NewTerm(term=3, last_term=2, length=9, is_breaking=True),
+        Standing(term=3, last_term=2, length=9, base=9, ended=ended()),
+        Expel(reason="why"),
+    ],
+)
+def test_messages_survive_the_wire(message: object) -> None:
+    """What is encoded is decoded to the same."""
+    assert decode_message(encode_message(message)) == message  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        {"type": "Format"},
+        {"type": "NewTerm", "term": -1, "last_term": 0, "length": 0, "is_breaking": False},
+        {"type": "NewTerm", "term": 1, "last_term": 0, "length": True, "is_breaking": False},
+        {"type": "Append", "term": 1, "base": 0, "entries": [{"now": float("nan")}]},
+        {"type": "Append", "term": 1, "base": 0, "entries": "all"},
+        {"type": "Propose", "origin": "a", "number": 1, "event": {"type": "Effect"}},
+    ],
+)
+def test_nonsense_is_refused(data: object) -> None:
+    """A peer that talks nonsense gets a ProtocolError, and nothing is folded."""
+    with pytest.raises(ProtocolError):
+        decode_message(data)
+
+
+def run_histories(kind: str, number: int) -> Counter[str]:
+    """Live through some histories.
+
+    Returns:
+        How often each kind of thing happened in them.
+    """
+    happened: Counter[str] = Counter()
+    for seed in range(number):
+        happened += Net(seed, FAULTS[kind]).run().happened
+    return happened
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_all_agents_fold_the_same_events(kind: str) -> None:
+    """Random histories: delays, deaths at any point, silence, cut links, leads among the victims, several at once."""
+    happened = run_histories(kind, NUM_HISTORIES)
+    assert all(happened[name] for name in FAULTS[kind]), happened
+
+
+def test_the_lead_is_among_the_victims() -> None:
+    """In the histories above agents are struck while they lead, claim and collect."""
+    happened = run_histories("kill", NUM_HISTORIES)
+    assert happened["kill of leading"] > 5
+    assert happened["terms"] > 5
+
+
+def test_a_lead_that_ignores_better_logs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge of the histories is not blind: without this rule, they fail."""
+    monkeypatch.setattr(Census, "better_than", lambda self, log: None)
+    with pytest.raises(BrokenPromiseError):
+        run_histories("kill", 100)
+
+
+def test_a_lead_that_forgets_to_ask_for_a_term_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the store's consent two parts of a cut network both go on, and the histories show it."""
+
+    def claim_without_asking(self: Replica) -> None:
+        self.role = Role.CLAIMING
+        self._claimed_peers = dict(self.peers)
+        self.claimed(self.term + 1, now=self.log.now)
+
+    monkeypatch.setattr(replica_module.Replica, "_claim", claim_without_asking)
+    with pytest.raises(BrokenPromiseError):
+        run_histories("cut", 100)
