@@ -124,6 +124,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
         self._settings = settings or RendezvousSettings()
         self._clock = clock or MonotonicClock()
         cell = SignedCell(store, endpoint=endpoint, key=f"chicle/{run_id}/rendezvous", secret=secret)
+        self._secret = secret
         self._state = StateHolder(cell, owner=node, clock=self._clock)
         self._me = Member(
             node=node,
@@ -287,11 +288,38 @@ class ChicleRendezvousHandler(RendezvousHandler):
                     self._state.write(reading, wanted)
                     continue  # look at once, whether it was written or somebody was faster
                 if state.is_complete and self._me in state.members:
+                    self._publish(state)
                     return state
+            if call and (published := self._published(call)):
+                return published
             if now_s - start_s >= timeout_s:
                 raise RoundTimeoutError(_too_late(self.node, call, state, timeout_s))
             self._wake.wait(min(poll_s, max(0.0, start_s + timeout_s - now_s)))
             poll_s = min(poll_s * 1.5, POLL_LAST_S)
+
+    def _publish(self, state: RendezvousState) -> None:
+        """Write the complete state under the round's own key too, before this node goes on and looks no more.
+
+        Should the state be lost now (forged, and put back by a member that had not seen it complete yet), then the
+        members that still wait find it there; nobody else would tell them.
+        """
+        if state.is_called:
+            cell = self._round_cell(state.round)
+            reading = cell.read()
+            if reading.raw is None or reading.problem is not None:
+                cell.swap(reading, state.to_json())
+
+    def _published(self, call: _Call) -> RendezvousState | None:
+        """What another member published of this round; None while nobody has."""
+        reading = self._round_cell(call.round).read()
+        if reading.raw is None or reading.problem is not None:
+            return None
+        state = RendezvousState.from_json(reading.value)
+        return state if self._me in state.members else None
+
+    def _round_cell(self, round: int) -> SignedCell:
+        key = f"{round_prefix(self._run_id, round)}members"
+        return SignedCell(self.store, endpoint=self.endpoint, key=key, secret=self._secret)
 
     def _step(self, state: RendezvousState, call: _Call | None, is_quiet: bool) -> RendezvousState:
         """What this node makes of the state; the same when it only has to wait."""

@@ -110,7 +110,9 @@ class StoreHost:
 def connect_store(endpoint: str, *, timeout_s: float = CONNECT_TIMEOUT_S) -> TCPStore:
     """A connection to the store, as a client whatever the address.
 
-    A connection does one operation at a time: whoever blocks in one needs a connection of its own.
+    A connection does one operation at a time: whoever blocks in one needs a connection of its own. Connect once per
+    process and not once per round: torch asks the name server for the name of each address that it connects to, and
+    waits for the answer (5 s when it is lost).
 
     Args:
         endpoint: "host:port".
@@ -127,8 +129,10 @@ def connect_store(endpoint: str, *, timeout_s: float = CONNECT_TIMEOUT_S) -> TCP
 
     def connect() -> None:
         try:
-            timeout = timedelta(seconds=OPERATION_TIMEOUT_S)
-            answer.append(TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout))
+            timeout = timedelta(seconds=max(0.1, deadline_s - time.monotonic()))
+            store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
+            store.set_timeout(timedelta(seconds=OPERATION_TIMEOUT_S))
+            answer.append(store)
         except Exception as error:
             answer.append(error)
 

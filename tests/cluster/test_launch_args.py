@@ -1,0 +1,129 @@
+"""The launcher's command line: torchrun's options and ours, and what cannot work."""
+
+import argparse
+import os
+from pathlib import Path
+
+import pytest
+
+from chicle_elastic.cluster import launch_args
+from chicle_elastic.cluster.launch_args import AgentCommand, StoreCommand, parse
+from chicle_elastic.errors import UsageError
+
+ENOUGH = ["--rdzv-endpoint", "driver:29400", "--secret-file", "job.secret"]
+
+
+def agent(*argv: str) -> AgentCommand:
+    """Parse the command line of a node."""
+    command = parse([*ENOUGH, *argv], environ={})
+    assert isinstance(command, AgentCommand)
+    return command
+
+
+def test_options_of_torchrun_mean_what_they_mean_there() -> None:
+    """They are parsed by torchrun's own parser."""
+    arguments = agent("--nnodes", "2:8", "--rdzv-id", "run7", "--max-restarts", "5", "-m", "train", "--epochs", "3")
+    assert (arguments.torchrun.nnodes, arguments.torchrun.rdzv_id, arguments.torchrun.max_restarts) == (
+        "2:8",
+        "run7",
+        5,
+    )
+    assert arguments.torchrun.module
+    assert arguments.torchrun.training_script == "train"
+    assert arguments.torchrun.training_script_args == ["--epochs", "3"]
+
+
+def test_what_torchrun_s_defaults_would_break_is_set() -> None:
+    """Its backend, its way with SIGTERM, its refusal to restart a task."""
+    arguments = agent("train.py").torchrun
+    assert arguments.rdzv_backend == "chicle"
+    assert "SIGTERM" not in arguments.signals_to_handle
+    assert "SIGUSR1" not in arguments.signals_to_handle
+    assert arguments.max_restarts > 0
+
+
+def test_our_options_become_the_options_of_the_node(tmp_path: Path) -> None:
+    """Sizes in the units that people use."""
+    options = agent(
+        "--name", "rack1-n2", "--grace", "4.5", "--memory", "1.5GiB", "--log-dir", str(tmp_path), "train.py"
+    ).options
+    assert options.node == "rack1-n2"
+    assert options.grace_s == 4.5
+    assert options.memory_bytes == 3 << 29
+    assert options.log_dir == tmp_path
+    assert options.secret_file == Path("job.secret").absolute()
+
+
+def test_the_secret_file_may_be_named_by_the_environment() -> None:
+    """An argument wins over it."""
+    argv = ["--rdzv-endpoint", "driver:29400", "train.py"]
+    command = parse(argv, environ={"CHICLE_SECRET_FILE": "/run/secrets/job"})
+    assert isinstance(command, AgentCommand)
+    assert command.options.secret_file == Path("/run/secrets/job")
+    both = parse([*ENOUGH, "train.py"], environ={"CHICLE_SECRET_FILE": "/run/secrets/job"})
+    assert isinstance(both, AgentCommand)
+    assert both.options.secret_file.name == "job.secret"
+
+
+def test_names_of_nodes_differ_by_default() -> None:
+    """Several agents of one host must not have one name."""
+    assert str(os.getpid()) in agent("train.py").options.node
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([*ENOUGH, "--nproc-per-node", "2", "train.py"], "a node runs exactly one task"),
+        ([*ENOUGH, "--nproc-per-node", "gpu", "train.py"], "a node runs exactly one task"),
+        (["--secret-file", "job.secret", "train.py"], "no rendezvous store: say --rdzv-endpoint"),
+        (
+            ["--rdzv-endpoint", "driver:1", "train.py"],
+            "no job secret: say --secret-file PATH or set CHICLE",
+        ),
+        ([*ENOUGH, "--rdzv-backend", "c10d", "train.py"], "--rdzv-backend c10d"),
+        ([*ENOUGH, "--standalone", "train.py"], "--standalone puts the rendezvous store into a node"),
+        ([*ENOUGH, "--nnodes", "8:2", "train.py"], "--nnodes 8:2 is neither"),
+        ([*ENOUGH, "--nnodes", "0", "train.py"], "--nnodes 0 is neither"),
+        ([*ENOUGH, "--nnodes", "1:2:3", "train.py"], "--nnodes 1:2:3 is neither"),
+        ([*ENOUGH, "--nnodes", "many", "train.py"], "--nnodes many is neither"),
+        ([*ENOUGH, "--name", "a/b", "train.py"], "is no name of a node"),
+        (["--rdzv-endpoint", "driver:port", "--secret-file", "s", "train.py"], "is not HOST:PORT"),
+        ([*ENOUGH, "--store-only", "train.py"], "--store-only runs no script"),
+    ],
+)
+def test_what_cannot_work_is_an_error_that_says_what_to_write(argv: list[str], message: str) -> None:
+    """Before anything is started."""
+    with pytest.raises(UsageError) as caught:
+        parse(argv, environ={})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("argv", [["--grace", "0"], ["--grace", "soon"], ["--memory", "lots"], ["--memory", "0"]])
+def test_values_that_are_none_are_refused_by_the_parser(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With the usage, as torchrun does."""
+    with pytest.raises(SystemExit):
+        parse([*ENOUGH, *argv, "train.py"], environ={})
+    assert f"argument {argv[0]}" in capsys.readouterr().err
+
+
+def test_the_store_alone_needs_no_script() -> None:
+    """And an option of that name behind the script is the script's."""
+    assert parse([*ENOUGH, "--store-only"], environ={}) == StoreCommand(
+        endpoint="driver:29400", secret_file=Path("job.secret")
+    )
+    assert agent("train.py", "--store-only").torchrun.training_script_args == ["--store-only"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1024", 1024), ("2k", 2048), ("512M", 512 << 20), ("8GiB", 8 << 30), ("1 TB", 1 << 40)]
+)
+def test_sizes_are_read_in_the_usual_spellings(text: str, size: int) -> None:
+    """Powers of 1024."""
+    assert launch_args.size_bytes(text) == size
+
+
+def test_the_parser_is_torchrun_s() -> None:
+    """So options of later versions of torch are there by themselves."""
+    assert isinstance(launch_args.parser(), argparse.ArgumentParser)
+    assert "--rdzv-conf" in launch_args.parser().format_help()
+    assert "--secret-file" in launch_args.parser().format_help()
