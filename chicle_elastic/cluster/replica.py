@@ -10,9 +10,10 @@ itself (`log`), which is the usual case and costs no message.
     COLLECTING  it has the term, and asks everybody where they stand
     LEADING     it gives events their places
 
-A new term is due when an agent is lost, when an iteration breaks, and when the lead is under notice and was released. The store grants each term once (compare-and-set), so that a node which was only silent, and
-comes back, cannot lead or lose others any more: whoever is not among the members of a newer term is out, and joins
-again. When a member of the iteration in flight is gone the term is *breaking*: everybody ends that iteration before
+A new term is due when an agent is lost, when an iteration breaks, and when the lead is under notice and was released.
+The store grants each term once (compare-and-set), so that a node which was only silent, and comes back, cannot lead or
+lose others any more: whoever is not among the members of a newer term is out, and joins again.
+When a member of the iteration in flight is gone the term is *breaking*: everybody ends that iteration before
 it answers. Then nobody's log grows any more, and:
 
 * the best log wins, by (term of its last entry, length); the lead adopts what it lacks, and sends others what they lack

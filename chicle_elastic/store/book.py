@@ -4,6 +4,7 @@ Rules that hold after every call: a chunk has at most one slot; a chunk is reser
 version); the slots in the book are exactly those that the allocator has as reserved or used.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chicle_elastic.errors import CapacityError, UsageError
@@ -132,13 +133,13 @@ class Book:
         self._entries[chunk_id] = Entry(address=address, size_bytes=size_bytes, version=version)
         return self._entries[chunk_id]
 
-    def advance(self, version: StateVersion) -> None:
-        """Raise all committed chunks to `version`.
+    def advance(self, version: StateVersion, chunks: Iterable[ChunkId] | None = None) -> None:
+        """Raise all committed chunks, or these, to `version`.
 
         Raises:
-            UsageError: A chunk is newer than that; no version is changed.
+            UsageError: A chunk is newer than that, or not committed; no version is changed.
         """
-        held = self.inventory()
+        held = self.inventory() if chunks is None else {chunk_id: self.committed(chunk_id)[1] for chunk_id in chunks}
         for chunk_id, old in held.items():
             if old > version:
                 raise UsageError(f"chunk {chunk_id} is at {old}, newer than {version}; versions only rise")

@@ -21,6 +21,7 @@ bytes happens outside the lock, adding an arena (rare) inside.
 """
 
 import threading
+from collections.abc import Iterable
 from types import TracebackType
 
 from chicle_elastic.chunks import layout
@@ -228,6 +229,19 @@ class ChunkStore:
         state_header = layout.read_state_header(content, header, where=where)
         return self._commit(chunk_id, header.encoded_bytes(state_header.spec), state_header.version)
 
+    def commit_verified(self, chunk_id: ChunkId, size_bytes: int, version: StateVersion) -> SlotAddress:
+        """`commit` for bytes that were verified while they arrived (`chunks.arrival`): they are not read again.
+
+        Args:
+            chunk_id: The chunk.
+            size_bytes: What its headers say.
+            version: What the header of its state says.
+
+        Raises:
+            UsageError: The chunk is not reserved.
+        """
+        return self._commit(chunk_id, size_bytes, version)
+
     def get(self, chunk_id: ChunkId) -> Chunk:
         """The chunk as views of its slot; they are good until it is freed.
 
@@ -251,14 +265,18 @@ class ChunkStore:
         with self._lock:
             return self._book.committed(chunk_id)[1]
 
-    def advance(self, version: StateVersion) -> None:
+    def advance(self, version: StateVersion, chunks: Iterable[ChunkId] | None = None) -> None:
         """The state of every chunk here now contains `version`: called after a merge, and when a round is committed.
 
+        Args:
+            version: What the state contains.
+            chunks: Only these, which have to be here; by default all.
+
         Raises:
-            UsageError: A chunk is newer than that; no version is changed.
+            UsageError: A chunk is newer than that, or not here; no version is changed.
         """
         with self._lock:
-            self._book.advance(version)
+            self._book.advance(version, chunks)
 
     def seal(self, chunk_id: ChunkId) -> None:
         """Write the version and the CRC of the state into the chunk: at a boundary, before its state is copied."""

@@ -368,6 +368,29 @@ def test_a_merge_raises_the_version_of_every_chunk_here_and_of_no_reservation():
         assert store.inventory() == {0: StateVersion(1, 4), 1: StateVersion(1, 4)}
 
 
+def test_only_some_chunks_are_raised_when_asked():
+    """A chunk that was loaded while others trained has no part in their merge."""
+    with make_store() as store:
+        store.put(make_chunk(0))
+        store.put(make_chunk(1))
+        store.advance(StateVersion(1, 4), chunks=[ChunkId(1)])
+        assert store.inventory() == {0: StateVersion(), 1: StateVersion(1, 4)}
+        with pytest.raises(UsageError, match="chunk 2 is not on this node"):
+            store.advance(StateVersion(1, 5), chunks=[ChunkId(1), ChunkId(2)])
+        assert store.version(ChunkId(1)) == StateVersion(1, 4)
+
+
+def test_bytes_that_were_verified_while_they_arrived_are_committed_as_they_are():
+    """The store takes the size and version that their headers said."""
+    with make_store() as source, make_store() as target:
+        source.put(make_chunk(0), version=StateVersion(2, 7))
+        with source.lease(ChunkId(0)) as lease:
+            target.reserve(ChunkId(0), len(lease.view))[:] = lease.view
+            target.commit_verified(ChunkId(0), len(lease.view), lease.version)
+        assert target.inventory() == {0: StateVersion(2, 7)}
+        assert (target.get(ChunkId(0)).state == source.get(ChunkId(0)).state).all()
+
+
 def test_versions_only_rise():
     """A chunk from a newer round must not be made older; nothing is changed then."""
     with make_store() as store:
