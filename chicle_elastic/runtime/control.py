@@ -19,7 +19,8 @@ The task runs the user's code; the agent runs none. They are two processes on on
                                      <-   Exit           this node leaves: the process ends with exit code 0
     Failed           user code raised ->                 the process ends with the exception
 
-Rules. The agent says `Attach` before the `Iterate` or `Finish` that it is for, and only at a boundary. Messages are
+Rules. The agent says `Attach` before the `Iterate` or `Finish` that it is for, and only at a boundary (before `Finish`
+it is what has changed hands since the last iteration: a job can end in the middle of moves). Messages are
 handled in order, except `Vote`, `Interrupt` and `Break`, which take effect at once; `Vote` and `Interrupt` mean the
 iteration that was ordered last. A task touches no chunk between its answer to `Iterate` and the next `Iterate`. The end
 of the channel ends the task: there are no orphans.
@@ -223,10 +224,14 @@ class Welcome:
 
     Attributes:
         node: Name of the node and so of the task.
+        store_host: Where the rendezvous store is, if that is known already: the task connects before the node joins.
+        store_port: Its port.
         wants_ledger: Whether the pages of the ledger are to be sent.
     """
 
     node: NodeId
+    store_host: str | None = None
+    store_port: int = 0
     wants_ledger: bool = True
     version: int = VERSION
 

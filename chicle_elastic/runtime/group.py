@@ -12,10 +12,9 @@ and it waits for ever (measured). A group lives like this:
 
 Breaking a collective. gloo's `abort` does not wake a collective that waits for a silent peer (torch 2.13, measured);
 the end of its connections does. So the connections that the group has opened are shut down: the TCP sockets of this
-process that are new since `connect` began. They are told apart by inode and not by descriptor number, so that a number
-that was used again meanwhile is never hit. A connection that another thread of this process opens in the few
-milliseconds of `connect` would be taken for one of the group's. Listening sockets are left alone: gloo ends the process
-when one of its own breaks (measured).
+process that are new since `connect` began. A connection that another thread of this process opens in those few
+milliseconds would be taken for one of the group's. Listening sockets are left alone: gloo ends the process when one of
+its own breaks (measured).
 
 Breaking `connect`. gloo waits for connections of a peer that has just died until its time-out, and nothing wakes it. So
 a thread of its own connects, and a broken group leaves it behind; it ends with the time-out. (It is no daemon: the end
@@ -27,9 +26,6 @@ agents, which order the break: here nothing times out while it computes.
 Every task gets the same bits from `all_reduce`: each part of a sum is computed in one place and sent to the others.
 """
 
-import contextlib
-import os
-import socket
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -39,6 +35,8 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import PeerLostError
+from chicle_elastic.runtime.connections import own_sockets, shut_down
+from chicle_elastic.runtime.rendezvous_link import RendezvousLink
 
 CONNECT_TIMEOUT_S = 20.0
 PATIENCE = timedelta(days=30)
@@ -61,7 +59,9 @@ class Group:
         self._lock = threading.Lock()
         self._is_broken = False
         self._settled = threading.Event()  # connected, failed to connect, or broken meanwhile
-        self._before: frozenset[int] | None = None
+        self._link: RendezvousLink | None = None
+        self._before: frozenset[int] = frozenset()
+        self._link_sockets: frozenset[int] = frozenset()
         self._sockets: frozenset[int] = frozenset()
         self._gloo: Any = None
         self._error: RuntimeError | None = None
@@ -71,12 +71,11 @@ class Group:
         """Whether nothing goes any more, because of `break_` or of a member that was lost."""
         return self._is_broken
 
-    def connect(self, *, host: str, port: int, prefix: str, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    def connect(self, link: RendezvousLink, *, prefix: str, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         """Connect to all other members, who do the same.
 
         Args:
-            host: Of the rendezvous store.
-            port: Of the rendezvous store.
+            link: To the rendezvous store.
             prefix: Of the keys of this round, which no other round uses.
             timeout_s: How long to wait for the others.
 
@@ -87,9 +86,9 @@ class Group:
             self._require_whole()
             if self.size == 1:
                 return
-            self._before = frozenset(_own_sockets().values())
-        timeout = timedelta(seconds=timeout_s)
-        threading.Thread(target=self._connect, args=(host, port, prefix, timeout), name="chicle-group-connect").start()
+            self._link = link
+            self._before = own_sockets()
+        threading.Thread(target=self._connect, args=(link, prefix, timeout_s), name="chicle-group-connect").start()
         self._settled.wait()
         if self._error is not None:
             self._is_broken = True
@@ -153,10 +152,11 @@ class Group:
         """End whatever waits in this group, now and later. From any thread; may be called again."""
         with self._lock:
             self._is_broken = True
-            if self._before is not None and not self._settled.is_set():
-                self._sockets = frozenset(_own_sockets().values()) - self._before
+            if self._link is not None and not self._settled.is_set():
+                self._sockets = self._link_sockets | (own_sockets() - self._before)
+                self._link.prepare()
             self._settled.set()
-            _shut_down(self._sockets)
+            shut_down(self._sockets)
 
     def close(self) -> None:
         """Leave. The connections end in the background; peers that still wait get a PeerLostError."""
@@ -164,18 +164,29 @@ class Group:
         box, self._gloo = [self._gloo], None
         threading.Thread(target=box.clear, name="chicle-group-close").start()
 
-    def _connect(self, host: str, port: int, prefix: str, timeout: timedelta) -> None:
+    def _connect(self, link: RendezvousLink, prefix: str, timeout_s: float) -> None:
         """Body of the thread that connects."""
+        from torch.distributed import PrefixStore, ProcessGroupGloo
+
         gloo: Any = None
         error: RuntimeError | None = None
         try:
-            gloo = _connect(self.rank, self.size, host, port, prefix, timeout)
+            client = link.take(timeout_s)
+            with self._lock:
+                self._link_sockets = client.sockets
+                self._require_whole()
+            gloo = ProcessGroupGloo(
+                PrefixStore(prefix, client.store), self.rank, self.size, timedelta(seconds=timeout_s)
+            )
+            gloo.set_timeout(PATIENCE)
         except RuntimeError as caught:
             error = caught
         with self._lock:
             if self._settled.is_set():
                 return  # broken meanwhile: this thread drops what it has made
-            self._sockets = frozenset(_own_sockets().values()) - (self._before or frozenset())
+            if error is None:
+                self._sockets = own_sockets() - self._before - client.sockets
+                link.give_back(client)
             self._gloo, self._error = gloo, error
             self._settled.set()
 
@@ -198,44 +209,6 @@ class Group:
             f"the group of round {self.round} {what}{detail}, seen from rank {self.rank} of {self.size}; the agents "
             "form the next round without the members that are gone"
         )
-
-
-def _connect(rank: int, size: int, host: str, port: int, prefix: str, timeout: timedelta) -> Any:
-    from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
-
-    store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
-    gloo = ProcessGroupGloo(PrefixStore(prefix, store), rank, size, timeout)
-    gloo.set_timeout(PATIENCE)
-    return gloo
-
-
-def _own_sockets() -> dict[int, int]:
-    """Inode of every socket of this process, by descriptor."""
-    inodes = {}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # closed meanwhile; the descriptor of the listing itself
-            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                inodes[int(name)] = os.stat(int(name)).st_ino
-    return inodes
-
-
-def _shut_down(inodes: frozenset[int]) -> None:
-    """Shut down those connections of this process that have these inodes; whatever waits on them wakes up."""
-    for fd, inode in _own_sockets().items() if inodes else ():
-        if inode not in inodes:
-            continue
-        # A duplicate cannot be closed, and its number used again, between the check and the shutdown.
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as duplicate:
-            if os.fstat(duplicate.fileno()).st_ino == inode and _is_connection(duplicate):
-                duplicate.shutdown(socket.SHUT_RDWR)
-
-
-def _is_connection(sock: socket.socket) -> bool:
-    return (
-        sock.family in (socket.AF_INET, socket.AF_INET6)
-        and sock.type == socket.SOCK_STREAM
-        and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    )
 
 
 def _first_line(error: Exception) -> str:

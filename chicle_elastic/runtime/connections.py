@@ -1,0 +1,43 @@
+"""The connections of this process, found from outside: for libraries that open sockets and do not hand them out.
+
+Sockets are told apart by inode and not by descriptor number, so that a number that was used again meanwhile is never
+hit. Linux only.
+"""
+
+import contextlib
+import os
+import socket
+
+
+def own_sockets() -> frozenset[int]:
+    """Inodes of all sockets of this process."""
+    return frozenset(_own_sockets().values())
+
+
+def shut_down(inodes: frozenset[int]) -> None:
+    """Shut down those connections of this process that have these inodes; whatever waits on them wakes up."""
+    for fd, inode in _own_sockets().items() if inodes else ():
+        if inode not in inodes:
+            continue
+        # A duplicate cannot be closed, and its number used again, between the check and the shutdown.
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as duplicate:
+            if os.fstat(duplicate.fileno()).st_ino == inode and _is_connection(duplicate):
+                duplicate.shutdown(socket.SHUT_RDWR)
+
+
+def _own_sockets() -> dict[int, int]:
+    """Inode of every socket of this process, by descriptor."""
+    inodes = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile; the descriptor of the listing itself
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                inodes[int(name)] = os.stat(int(name)).st_ino
+    return inodes
+
+
+def _is_connection(sock: socket.socket) -> bool:
+    return (
+        sock.family in (socket.AF_INET, socket.AF_INET6)
+        and sock.type == socket.SOCK_STREAM
+        and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    )

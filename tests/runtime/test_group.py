@@ -1,0 +1,277 @@
+"""The process group of a round: real processes, a real store, real connections."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from torch.distributed import TCPStore
+
+from tests.timeouts import timeout_s
+
+# argv: rank, size, port, name of the run. The body has `group` (not connected), `connect()`, `say(word)` and `hear()`.
+MEMBER = """
+import os, sys, threading, time
+import numpy as np
+from chicle_elastic.errors import PeerLostError
+from chicle_elastic.runtime.group import Group
+from chicle_elastic.runtime.rendezvous_link import RendezvousLink
+
+rank, size, port = map(int, sys.argv[1:4])
+link = RendezvousLink("127.0.0.1", port)
+
+def say(*words):
+    print(*words, flush=True)
+
+def hear():
+    return sys.stdin.readline()
+
+def make(round=1):
+    return Group(round=round, rank=rank, size=size)
+
+def connect(group, **options):
+    group.connect(link, prefix=f"{sys.argv[4]}/{group.round}", **options)
+
+def later(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
+
+def break_when_it_waits(group, caller):
+    hear()
+    while sys._current_frames()[caller].f_code.co_name != "_do":  # the innermost frame that is Python
+        time.sleep(0.001)
+    group.break_()
+
+def attempt(function, *arguments, **options):
+    started = time.perf_counter()
+    try:
+        function(*arguments, **options)
+    except PeerLostError as error:
+        say("lost", time.perf_counter() - started, str(error))
+    else:
+        say("done")
+
+group = make()
+"""
+
+
+class Member:
+    """One process that is a member of groups."""
+
+    def __init__(self, rank, size, port, run, body):
+        command = [sys.executable, "-c", MEMBER + body, str(rank), str(size), str(port), run]
+        # C++ stack traces of torch about broken connections are of no use here.
+        environment = {**os.environ, "TORCH_CPP_LOG_LEVEL": "FATAL"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def hear(self):
+        """The next line that it says."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def tell(self):
+        """Let it go on."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        """Wait for its end."""
+        assert self.process.wait(timeout_s(60)) == 0
+
+    def kill(self):
+        """End it, if it still runs."""
+        self.process.kill()
+        self.process.wait(timeout_s(10))
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def store() -> TCPStore:
+    """The rendezvous store of all tests; torch forgets a pipe with each that it closes."""
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture
+def start(store, request) -> Iterator:
+    """Starts members, and ends them at last."""
+    members = []
+
+    def start(*bodies):
+        started = [Member(rank, len(bodies), store.port, request.node.name, body) for rank, body in enumerate(bodies)]
+        members.extend(started)
+        return started
+
+    yield start
+    for member in members:
+        member.kill()
+
+
+def test_sums_and_broadcasts_happen_in_place(start):
+    """The buffer keeps its address; every member gets the same bits."""
+    body = """
+connect(group)
+buffer = np.random.default_rng(rank).normal(size=1001)
+address = buffer.ctypes.data
+group.all_reduce(buffer)
+assert buffer.ctypes.data == address
+say(buffer.tobytes().hex())
+words = np.full(3, rank, dtype=np.uint8)
+group.broadcast(words, root=1)
+say(words.tolist(), group.all_gather(np.array([rank, 0.5])).tolist())
+group.close()
+"""
+    members = start(body, body, body)
+    sums = {member.hear() for member in members}
+    assert len(sums) == 1
+    rest = {member.hear() for member in members}
+    assert rest == {"[1, 1, 1] [[0.0, 0.5], [1.0, 0.5], [2.0, 0.5]]"}
+    for member in members:
+        member.end()
+
+
+def test_a_group_of_one_needs_no_store(start):
+    """The last node of a job works on without connections."""
+    [member] = start(
+        """
+group.connect(RendezvousLink("nowhere.invalid", 1), prefix="")
+buffer = np.ones(3)
+group.all_reduce(buffer)
+group.broadcast(buffer, root=0)
+say(buffer.tolist(), group.all_gather(np.array([2.0])).tolist())
+group.break_()
+attempt(group.all_reduce, buffer)
+"""
+    )
+    assert member.hear() == "[1.0, 1.0, 1.0] [[2.0]]"
+    assert member.hear().startswith("lost")
+    member.end()
+
+
+def test_a_break_from_another_thread_wakes_a_sum_that_waits_for_a_silent_peer(start):
+    """At once, and the peer notices as soon as it goes on; both can form the next round."""
+    waits = """
+connect(group)
+say("connected")
+breaker = later(lambda group=group, main=threading.get_ident(): break_when_it_waits(group, main))
+attempt(group.all_reduce, np.ones(4))
+breaker.join()
+group = make(2)
+attempt(connect, group)
+"""
+    silent = """
+connect(group)
+say("connected")
+hear()
+attempt(group.all_reduce, np.ones(4))
+group = make(2)
+attempt(connect, group)
+"""
+    first, second = start(waits, silent)
+    assert {first.hear(), second.hear()} == {"connected"}
+    second.process.send_signal(signal.SIGSTOP)
+    first.tell()
+    assert "was cut off in an all-reduce" in first.hear()
+    second.process.send_signal(signal.SIGCONT)
+    second.tell()
+    assert "was cut off in an all-reduce" in second.hear()
+    assert {first.hear(), second.hear()} == {"done"}
+
+
+def test_a_peer_that_is_killed_ends_a_sum_at_once(start):
+    """Its connections end with it."""
+    waits = "connect(group); say('connected'); attempt(group.all_reduce, np.ones(4)); group.close()"
+    dies = "connect(group); say('connected'); hear()"
+    first, second = start(waits, dies)
+    assert {first.hear(), second.hear()} == {"connected"}
+    second.process.kill()
+    word, waited_s, *_ = first.hear().split()
+    assert word == "lost"
+    assert float(waited_s) < timeout_s(20)
+    first.end()
+
+
+def test_connecting_can_be_broken_while_a_peer_does_not_come(start):
+    """A member died between the rendezvous and its connection; the others must not wait for it."""
+    body = """
+breaker = later(lambda: (hear(), group.break_()))
+say("connects")
+attempt(connect, group, timeout_s=5)
+breaker.join()
+say("again")
+attempt(connect, group)
+"""
+    first, second = start(body, "hear()")
+    assert first.hear() == "connects"
+    first.tell()
+    assert "lost" in first.hear()
+    assert first.hear() == "again"
+    assert "is broken" in first.hear()
+    first.end()
+    second.tell()
+
+
+def test_a_store_that_is_gone_is_a_peer_that_is_lost(start):
+    """The driver has died."""
+    [first, second] = start("link = RendezvousLink('127.0.0.1', 1); attempt(connect, group, timeout_s=1)", "")
+    assert "could not be formed" in first.hear()
+    second.end()
+
+
+def test_a_broken_group_leaves_other_connections_of_the_process_alone(start):
+    """Also those that are opened while it lives, under a descriptor number that was once its own."""
+    body = """
+import socket
+connect(group)
+listener = socket.create_server(("127.0.0.1", 0))
+ours = socket.create_connection(listener.getsockname())
+theirs, _ = listener.accept()
+group.break_()
+ours.sendall(b"still here")
+say(theirs.recv(100).decode())
+"""
+    members = start(body, body)
+    assert {member.hear() for member in members} == {"still here"}
+
+
+def test_two_hundred_rounds_leave_no_descriptor_and_no_thread(start):
+    """The groups end in the background; the last have to be given a moment."""
+    body = """
+import gc
+
+def count():
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+def settle(limit):
+    deadline = time.monotonic() + float(os.environ.get("CHICLE_TEST_TIMEOUT_FACTOR", "1")) * 20
+    while any(now > at_most for now, at_most in zip(count(), limit)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return count()
+
+def lap(round):
+    group = make(round)
+    connect(group)
+    buffer = np.ones(10)
+    group.all_reduce(buffer)
+    assert buffer[0] == size
+    group.close()
+
+lap(1)
+hear()
+before = count()
+for round in range(2, 202):
+    lap(round)
+after = settle(before)
+say(all(now <= then for now, then in zip(after, before)), before, after)
+"""
+    members = start(body, body)
+    for member in members:
+        member.tell()
+    for member in members:
+        assert member.hear().startswith("True")
