@@ -196,9 +196,20 @@ class LinkListener:
         self._links: queue.SimpleQueue[Link] = queue.SimpleQueue()
         self._bell_receiver, self._bell_sender = socket.socketpair()
         self._bell_receiver.setblocking(False)
-        self._listener = Listener(
-            address, secret, purpose=PURPOSE, name=name, serve=self._take, proof_timeout_s=proof_timeout_s
-        )
+        try:
+            self._listener = Listener(
+                address,
+                secret,
+                purpose=PURPOSE,
+                name=name,
+                serve=self._take,
+                gives_away=True,
+                proof_timeout_s=proof_timeout_s,
+            )
+        except BaseException:
+            self._bell_receiver.close()
+            self._bell_sender.close()
+            raise
         self.address = self._listener.address
 
     def fileno(self) -> int:
@@ -229,10 +240,9 @@ class LinkListener:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _take(self, sock: socket.socket, caller: str) -> bool:
+    def _take(self, sock: socket.socket, caller: str) -> None:
         self._links.put(Link(sock, caller))
         self._bell_sender.send(b"!")
-        return True
 
 
 def connect(address: str, secret: JobSecret, *, name: str, timeout_s: float = PROOF_TIMEOUT_S) -> Link:

@@ -22,6 +22,7 @@ from chicle_elastic.transports.secret import JobSecret
 MAX_UNPROVEN = 64
 PROOF_TIMEOUT_S = 5.0
 JOIN_TIMEOUT_S = 5.0
+RETRY_S = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +35,9 @@ class Listener:
         secret: Of the job.
         purpose: What the connections are for.
         name: Of this node.
-        serve: Called in the connection's own thread with the proven socket and the caller's name. When it returns, the
-            socket is closed, unless it returns True: then it is its owner's.
+        serve: Called in the connection's own thread with the proven socket and the caller's name.
+        gives_away: Whether the socket belongs to `serve` from then on; otherwise it is closed when `serve` returns, and
+            `close` hangs up on it.
         proof_timeout_s: Time that a caller has to prove the secret.
 
     Attributes:
@@ -52,7 +54,8 @@ class Listener:
         *,
         purpose: str,
         name: str,
-        serve: Callable[[socket.socket, str], bool | None],
+        serve: Callable[[socket.socket, str], None],
+        gives_away: bool = False,
         proof_timeout_s: float = PROOF_TIMEOUT_S,
     ) -> None:
         self._is_unix = address.startswith("unix:")
@@ -60,11 +63,12 @@ class Listener:
         self.address = address if self._is_unix else addresses.bound_tcp(self._listener)
         self._listener.setblocking(False)
         self._secret, self._purpose, self._name, self._serve = secret, purpose, name, serve
+        self._gives_away = gives_away
         self._proof_timeout_s = proof_timeout_s
         self._lock = threading.Lock()
-        self._connections: dict[socket.socket, threading.Thread] = {}
+        self._connections: dict[threading.Thread, socket.socket | None] = {}  # None: given away
         self._num_unproven = 0
-        self._is_closed = False
+        self._closing = threading.Event()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._acceptor = threading.Thread(target=self._accept_all, name=f"{purpose}-accept-{name}", daemon=True)
         self._acceptor.start()
@@ -72,16 +76,17 @@ class Listener:
     def close(self) -> None:
         """Stop, hang up on everybody whose socket was not given away, and wait for their threads. May be repeated."""
         with self._lock:
-            if self._is_closed:
+            if self._closing.is_set():
                 return
-            self._is_closed = True
+            self._closing.set()
             connections = dict(self._connections)
         self._wake_sender.send(b"!")
         self._acceptor.join(JOIN_TIMEOUT_S)
-        for sock in connections:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes it
-        for thread in connections.values():
+        for sock in connections.values():
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes it
+        for thread in connections:
             if thread is not threading.current_thread():
                 thread.join(JOIN_TIMEOUT_S)
         if self._is_unix:
@@ -99,44 +104,58 @@ class Listener:
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._wake_receiver, selectors.EVENT_READ)
-            while not self._is_closed:
+            while not self._closing.is_set():
                 selector.select()
-                with contextlib.suppress(BlockingIOError, ConnectionError):
+                try:
                     sock, peer = self._listener.accept()
-                    self._begin(sock, "a local process" if self._is_unix else addresses.format_tcp(*peer[:2]))
+                except (BlockingIOError, ConnectionError):
+                    continue
+                except OSError as error:  # no descriptors left, say: others may be given back
+                    _log.warning("%s cannot accept a connection for %s: %s", self._name, self._purpose, error)
+                    self._closing.wait(RETRY_S)
+                    continue
+                self._begin(sock, "a local process" if self._is_unix else addresses.format_tcp(*peer[:2]))
 
     def _begin(self, sock: socket.socket, peer: str) -> None:
         thread = threading.Thread(
             target=self._run, args=(sock, peer), name=f"{self._purpose}-{self._name}-{peer}", daemon=True
         )
         with self._lock:
-            is_welcome = not self._is_closed and self._num_unproven < MAX_UNPROVEN
+            is_welcome = not self._closing.is_set() and self._num_unproven < MAX_UNPROVEN
             if is_welcome:
                 self._num_unproven += 1
-                self._connections[sock] = thread
-        if is_welcome:
-            thread.start()
-        else:
+                self._connections[thread] = sock
+                thread.start()  # before anybody can wait for it
+        if not is_welcome:
             _log.warning("%s hangs up on %s: %d callers have yet to prove the secret", self._name, peer, MAX_UNPROVEN)
             sock.close()
 
     def _run(self, sock: socket.socket, peer: str) -> None:
-        is_given_away = False
+        is_ours = True
         try:
             caller = self._prove(sock, peer)
-            if caller is not None:
-                is_given_away = bool(self._serve(sock, caller))
-        except ChicleError as error:
-            if not self._is_closed:
+            is_ours = not (self._gives_away and self._let_go())
+            if is_ours and self._gives_away:
+                return  # closed meanwhile
+            self._serve(sock, caller)
+        except (ChicleError, OSError) as error:
+            if not self._closing.is_set():
                 _log.warning("%s ends a connection for %s: %s", self._name, self._purpose, error)
         finally:
-            with self._lock:
-                del self._connections[sock]
-            if not is_given_away:
+            if is_ours:
                 sock.close()
+            with self._lock:
+                del self._connections[threading.current_thread()]
 
-    def _prove(self, sock: socket.socket, peer: str) -> str | None:
-        """The caller's name once it has proven the secret."""
+    def _let_go(self) -> bool:
+        """The socket is not ours to close any more; not so when `close` has begun, which may have hung up already."""
+        with self._lock:
+            if not self._closing.is_set():
+                self._connections[threading.current_thread()] = None
+            return not self._closing.is_set()
+
+    def _prove(self, sock: socket.socket, peer: str) -> str:
+        """The caller's name, once it has proven the secret."""
         try:
             if not self._is_unix:
                 addresses.tune_tcp(sock)

@@ -68,13 +68,22 @@ class JobSecret:
             UsageError: The file exists already, or cannot be written.
         """
         secret = cls.generate()
+        secret.save(path)
+        return secret
+
+    def save(self, path: Path) -> None:
+        """Write the secret to a new file of mode 0600, whole or not at all.
+
+        Raises:
+            UsageError: The file exists already, or cannot be written.
+        """
         draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
             fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 with open(fd, "w", encoding="ascii") as file:
                     os.fchmod(file.fileno(), 0o600)  # whatever the umask says
-                    file.write(secret._key.hex() + "\n")
+                    file.write(self._key.hex() + "\n")
                 os.link(draft, path)  # fails when the file exists, unlike a rename
             finally:
                 draft.unlink()
@@ -84,7 +93,6 @@ class JobSecret:
             raise UsageError(
                 f"the secret file {path} cannot be written ({error.strerror}); name a file in a folder of yours"
             ) from error
-        return secret
 
     @classmethod
     def load(cls, path: Path) -> "JobSecret":

@@ -1,0 +1,113 @@
+"""Which transport for which peer, with the reason."""
+
+import dataclasses
+
+import pytest
+
+from chicle_elastic.errors import ProtocolError, UsageError
+from chicle_elastic.store.arena import Arena
+from chicle_elastic.transports.base import Region
+from chicle_elastic.transports.carrier import Carrier, Offer, host_id
+from chicle_elastic.transports.secret import JobSecret
+from tests.timeouts import timeout_s
+
+TIMEOUT_S = timeout_s(10)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A private folder for sockets."""
+    path = tmp_path / "sockets"
+    path.mkdir(mode=0o700)
+    return path
+
+
+@pytest.fixture
+def carriers(folder):
+    """Two nodes of one host."""
+    secret = JobSecret.generate()
+    with Carrier(secret, name="n1", folder=folder) as one, Carrier(secret, name="n2", folder=folder) as other:
+        yield one, other
+
+
+def test_a_peer_on_this_host_is_reached_by_shared_memory(carriers):
+    """The chosen route works."""
+    one, other = carriers
+    route = one.route(other.offer)
+    assert route.reason == "shm: both agents are on one host"
+    assert_works(one, other, route)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"host": "another"}, "tcp: the peer is on another host"),
+        ({"shm": None}, "tcp: the peer offers no shm"),
+        (
+            {"shm": "unix:///nowhere/shm-1"},
+            "tcp: the peer is on this host, but its socket unix:///nowhere/shm-1 cannot be reached from here",
+        ),
+    ],
+)
+def test_other_peers_are_reached_by_tcp(carriers, changes, reason):
+    """The log says why."""
+    one, other = carriers
+    route = one.route(dataclasses.replace(other.offer, **changes))
+    assert route.reason == reason
+    assert_works(one, other, route)
+
+
+def test_without_a_folder_there_is_only_tcp():
+    """On both sides."""
+    secret = JobSecret.generate()
+    with Carrier(secret, name="n1") as one, Carrier(secret, name="n2") as other:
+        assert other.offer.shm is None
+        route = one.route(other.offer)
+        assert route.reason == "tcp: this agent has no folder for shm"
+        assert_works(one, other, route)
+
+
+def test_disconnect_leaves_a_peer_that_can_be_asked_again(carriers):
+    """A node that was thought lost may come back."""
+    one, other = carriers
+    route = one.route(other.offer)
+    assert_works(one, other, route)
+    one.disconnect(other.offer)
+    content = bytearray(64)
+    route.transport.fetch(route.address, Region(0, 0, 64), memoryview(content), timeout_s=TIMEOUT_S)
+    assert content == bytes([5]) * 64
+
+
+def test_an_offer_names_the_host_that_others_know(carriers):
+    """Listening on all addresses of a host gives none that could be published."""
+    with Carrier(JobSecret.generate(), name="n1", tcp_address="tcp://0.0.0.0:0", public_host="node7") as carrier:
+        assert carrier.offer.tcp.startswith("tcp://node7:")
+        assert carrier.offer.host == host_id()
+
+
+def test_an_offer_travels_as_json(carriers):
+    """And what is none is refused."""
+    offer = carriers[0].offer
+    assert Offer.from_json(offer.to_json(), peer="n1") == offer
+    for content in (None, [], {}, {"host": "h", "tcp": 7}, {"host": "h", "tcp": "tcp://h:1", "shm": 1}):
+        with pytest.raises(ProtocolError, match="n1 says that its transports are"):
+            Offer.from_json(content, peer="n1")
+
+
+def test_a_folder_that_others_can_enter_is_refused(folder):
+    """They could put a socket of theirs in the place of ours."""
+    folder.chmod(0o755)
+    with pytest.raises(UsageError, match="has mode 0755"):
+        Carrier(JobSecret.generate(), name="n1", folder=folder)
+    with pytest.raises(UsageError, match=r"missing for shm cannot be used \(No such file"):
+        Carrier(JobSecret.generate(), name="n1", folder=folder / "missing")
+
+
+def assert_works(reader, owner, route):
+    """A fetch by this route brings what the owner has."""
+    with Arena.create(1, slot_bytes=64) as arena:
+        arena.view(0)[:] = bytes([5]) * 64
+        number = owner.register(arena)
+    content = bytearray(64)
+    route.transport.fetch(route.address, Region(number, 0, 64), memoryview(content), timeout_s=TIMEOUT_S)
+    assert content == bytes([5]) * 64
