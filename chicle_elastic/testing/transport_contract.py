@@ -271,6 +271,21 @@ class TransportContract:
         assert errors[2] is None
         checks[2].finish()
 
+    def test_what_a_check_finds_early_is_not_forgotten(self, owner: Transport, reader: Transport, arena: Arena) -> None:
+        """Bytes that come after the wrong ones do not make up for them."""
+        seen: list[int] = []
+
+        def check(num_bytes: int) -> None:
+            seen.append(num_bytes)
+            if len(seen) == 1:
+                raise ChunkCorruptError("the first piece is wrong")
+
+        content = memoryview(bytearray(3 << 20))
+        with pytest.raises(ChunkCorruptError, match="the first piece is wrong"):
+            reader.fetch(owner.address, Region(0, 0, 3 << 20), content, check=check, timeout_s=self.timeout_s)
+        assert seen[0] < 3 << 20
+        self.assert_serves(reader, owner, arena)
+
     # Strangers: they get nothing, and nobody else notices.
 
     def test_a_wrong_secret_is_refused_on_both_sides(
