@@ -78,10 +78,10 @@ def run_node(command: AgentCommand) -> None:
         ChicleError: The cluster failed, or the secret or the store cannot be used.
         ChildFailedError: The task failed more often than it may.
     """
-    from chicle_elastic.cluster.agent import ElasticAgent
-
     arguments, options = command.torchrun, command.options
     open_secret(options.secret_file, endpoint=arguments.rdzv_endpoint)  # says what is wrong before anything starts
+    from chicle_elastic.cluster.agent import ElasticAgent
+
     config, entrypoint, entrypoint_arguments = config_from_args(arguments)
     # torch logs these: a path and a name, nothing secret.
     config.rdzv_configs |= {"secret_file": str(options.secret_file), "node": options.node}

@@ -282,20 +282,25 @@ class ChicleRendezvousHandler(RendezvousHandler):
                     raise JobClosedError(f"the job {self._run_id!r} is over; {self.node} comes too late")
                 if state.serial != serial:
                     serial, changed_s, poll_s = state.serial, now_s, POLL_FIRST_S
+                if self._is_in(state, call):
+                    self._publish(state)
+                    return state
                 is_quiet = now_s - changed_s >= self._settings.last_call_s
                 wanted = self._step(state, call, is_quiet)
                 if wanted != state:
                     self._state.write(reading, wanted)
                     continue  # look at once, whether it was written or somebody was faster
-                if state.is_complete and self._me in state.members:
-                    self._publish(state)
-                    return state
             if call and (published := self._published(call)):
                 return published
             if now_s - start_s >= timeout_s:
                 raise RoundTimeoutError(_too_late(self.node, call, state, timeout_s))
             self._wake.wait(min(poll_s, max(0.0, start_s + timeout_s - now_s)))
             poll_s = min(poll_s * 1.5, POLL_LAST_S)
+
+    def _is_in(self, state: RendezvousState, call: _Call | None) -> bool:
+        """Whether this is the round that this node waits for, complete and with it."""
+        is_the_round = state.round == call.round if call else state.round > self._round
+        return is_the_round and state.is_complete and self._me in state.members
 
     def _publish(self, state: RendezvousState) -> None:
         """Write the complete state under the round's own key too, before this node goes on and looks no more.
