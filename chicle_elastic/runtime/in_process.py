@@ -23,12 +23,12 @@ from chicle_elastic.chunks.views import Array, StateSpec
 from chicle_elastic.clock import Clock, MonotonicClock
 from chicle_elastic.errors import CapacityError, UsageError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.monitoring.records import History, IterationRecord
 from chicle_elastic.runtime.job import Job, Outcome
 from chicle_elastic.runtime.task import TRAINER, LocalContext, Mailboxes, UniTask
+from chicle_elastic.runtime.training import Evaluation, Lap, Training
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings
-from chicle_elastic.solvers.base import Action, Budget, Report, Update, Verdict
+from chicle_elastic.solvers.base import Action, Budget, Update
 from chicle_elastic.values import ChunkInfo
 
 
@@ -81,7 +81,6 @@ class _Shell:
         self.clock = clock
         self.source: ChunkSource = job.source
         self.state_spec: StateSpec = job.trainer.state(job.source.schema)
-        self.metric_names = job.trainer.metric_names(job.source.schema)
         self.scheduler = Scheduler(SchedulerSettings(seed=job.seed, start_nodes=num_tasks))
         self.mailboxes = Mailboxes()
         self.context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self.mailboxes)
@@ -89,14 +88,10 @@ class _Shell:
         self.num_joined = 0
         self.inbox: deque[events.Event] = deque()
         self.changes: dict[int, int] = {}
-        self.model: Array = job.trainer.init(job.source.schema, self.context.rng)
-        self.certificate: Report | None = None
-        self.last_certificate = 0
-        self.samples = 0
-        self.history = History()
+        self.started_s = clock.now()
+        self.training = Training(job, context=self.context, elapsed_s=lambda: clock.now() - self.started_s)
         self.lines: list[str] = []
         self.reason: str | None = None
-        self.started_s = clock.now()
         self.perform: dict[type, Callable[[Any], None]] = {
             effects.FormRound: self.form_round,
             effects.LoadChunk: self.load_chunk,
@@ -129,11 +124,11 @@ class _Shell:
             is_interrupted = True
             self.reason = "interrupted"
             self.rebuild_model()
-            self.certify(len(self.history))
+            self.training.certify(None, self.evaluate())
         return Outcome(
-            model=self.model,
-            certificate=self.certificate,
-            history=self.history,
+            model=self.training.model,
+            certificate=self.training.certificate,
+            history=self.training.history,
             reason=self.reason or "",
             is_interrupted=is_interrupted,
             state=self.collect_state() if self.job.keep_state else None,
@@ -189,72 +184,35 @@ class _Shell:
 
     def start_iteration(self, effect: effects.StartIteration) -> None:
         """Solve, merge, judge; then report the end of the iteration."""
-        job = self.job
+        job, training = self.job, self.training
         if effect.iteration == 1 and job.initial_state is not None:
             self.rebuild_model()
         members = [task for task in self.tasks.values() if task.num_chunks]
         weighted_sum: Array | None = None
         total_weight = 0.0
-        metrics = dict.fromkeys(self.metric_names, 0.0)
+        metrics = dict.fromkeys(training.metric_names, 0.0)
         reports: dict[NodeId, events.TaskReport] = {}
         for task in members:
             budget = Budget(
                 clock=self.clock, num_tasks=job.trainer.parallelism(len(members)), iteration=effect.iteration
             )
-            update, duration_s = task.solve(self.model, budget)
+            update, duration_s = task.solve(training.model, budget)
             weighted_sum = _add(weighted_sum, metrics, update)
             total_weight += update.weight
             reports[task.node] = events.TaskReport(samples=update.samples, duration_s=duration_s)
         job.trainer.converse(self.context)
-        if weighted_sum is not None and total_weight > 0:
-            self.model = job.trainer.merge(self.model, weighted_sum, total_weight)
-        samples = sum(report.samples for report in reports.values())
-        self.samples += samples
-        report = Report(
+        training.merge(weighted_sum, total_weight)
+        lap = Lap(
             iteration=effect.iteration,
-            epochs=self.samples / self.source.schema.num_rows,
-            samples=samples,
+            samples=sum(report.samples for report in reports.values()),
             num_tasks=len(members),
             metrics=metrics,
-            is_certificate=False,
-            max_iterations=job.max_iterations,
             is_complete=effect.is_complete,
-            last_certificate=self.last_certificate,
-        )
-        self.finish_iteration(effect, report, reports)
-
-    def finish_iteration(
-        self, effect: effects.StartIteration, report: Report, reports: dict[NodeId, events.TaskReport]
-    ) -> None:
-        verdict = self.job.trainer.verdict(self.model, report)
-        figures = dict(self.job.trainer.figures(self.model, report))
-        if verdict.action is Action.CERTIFY:
-            report = self.certify(effect.iteration, report)
-            verdict = self.job.trainer.verdict(self.model, report)
-            figures |= self.job.trainer.figures(self.model, report)
-        if verdict.action is not Action.STOP and effect.iteration >= self.job.max_iterations:
-            verdict = Verdict(action=Action.STOP, reason=f"all {self.job.max_iterations} iterations used")
-        record = IterationRecord(
-            iteration=effect.iteration,
-            epochs=report.epochs,
-            time_s=self.clock.now() - self.started_s,
-            num_tasks=report.num_tasks,
             num_chunks={task.node: task.num_chunks for task in self.tasks.values()},
-            samples=report.samples,
-            figures=figures,
-            events=tuple(self.lines),
+            lines=tuple(self.lines),
         )
         self.lines.clear()
-        try:
-            if self.job.is_ended_by_caller(record, self.model) and verdict.action is not Action.STOP:
-                verdict = Verdict(action=Action.STOP, reason="ended by a callback")
-                if self.last_certificate < effect.iteration:
-                    # The last certificate is of an older model.
-                    report = self.certify(effect.iteration, report)
-                    figures |= self.job.trainer.figures(self.model, report)
-                    record = dataclasses.replace(record, figures=figures)
-        finally:
-            self.history.append(record)
+        verdict = training.judge(lap, self.evaluate, lambda record: job.is_ended_by_caller(record, training.model))
         if verdict.action is Action.STOP:
             self.inbox.append(events.StopRequested(reason=verdict.reason))
         elif effect.iteration in self.changes:
@@ -263,36 +221,25 @@ class _Shell:
 
     # Parts of an iteration.
 
-    def certify(self, iteration: int, report: Report | None = None) -> Report:
+    def evaluate(self) -> Evaluation:
         """Evaluate the model on all tasks, and rebuild it from their state to compare."""
-        contribution = np.zeros_like(self.model)
-        totals = dict.fromkeys(self.metric_names, 0.0)
+        model = self.training.model
+        contribution = np.zeros_like(model)
+        totals = dict.fromkeys(self.training.metric_names, 0.0)
         for task in self.tasks.values():
-            update = task.evaluate(self.model)
+            update = task.evaluate(model)
             contribution += update.delta
             for name, value in update.metrics.items():
                 totals[name] += value
-        self.last_certificate = iteration
-        self.certificate = Report(
-            iteration=iteration,
-            epochs=self.samples / self.source.schema.num_rows,
-            samples=report.samples if report else 0,
-            num_tasks=report.num_tasks if report else len(self.tasks),
-            metrics=totals,
-            is_certificate=True,
-            max_iterations=self.job.max_iterations,
-            is_complete=report.is_complete if report else True,
-            last_certificate=iteration,
-            rebuilt=self.job.trainer.rebuild(self.model, contribution),
-        )
-        return self.certificate
+        num_rows = sum(task.num_rows for task in self.tasks.values())
+        return Evaluation(contribution=contribution, metrics=totals, num_rows=num_rows)
 
     def rebuild_model(self) -> None:
         """Make the model consistent with the state of all tasks."""
-        contribution = np.zeros_like(self.model)
+        contribution = np.zeros_like(self.training.model)
         for task in self.tasks.values():
-            contribution += task.recover(self.model)
-        self.model = self.job.trainer.rebuild(self.model, contribution)
+            contribution += task.recover(self.training.model)
+        self.training.rebuild(contribution)
 
     def resize(self, num_tasks: int) -> None:
         """Emulate what a resource manager would do: announce joins, or give notice to the newest tasks."""

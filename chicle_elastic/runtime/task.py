@@ -3,7 +3,7 @@
 It is the same object in process and, later, in the worker process of a node; it knows no sockets and no scheduler.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,7 @@ class Mailboxes:
         Raises:
             UsageError: The payload is not made of JSON values, or there is no such party.
         """
-        _require_json(payload)
+        require_json(payload)
         if to == EVERYONE:
             receivers = [name for name in list(self._boxes) if name != sender]
         elif to in self._boxes:
@@ -57,17 +57,17 @@ class Mailboxes:
         return box.popleft() if box else None
 
 
-def _require_json(payload: Any) -> None:
+def require_json(payload: Any) -> None:
     """Refuse what could not travel to another host without being pickled."""
     if payload is None or isinstance(payload, bool | int | float | str):
         return
     if isinstance(payload, list):
         for item in payload:
-            _require_json(item)
+            require_json(item)
         return
     if isinstance(payload, dict) and all(isinstance(key, str) for key in payload):
         for item in payload.values():
-            _require_json(item)
+            require_json(item)
         return
     raise UsageError(
         f"a message may hold None, bool, int, float, str, lists and dicts with str keys, not {type(payload).__name__}; "
@@ -97,11 +97,16 @@ class UniTask:
 
     A held chunk is in memory; an attached chunk has been given to the solver. Between the two lies the commit. What the
     solver should have read is judged by the task's own list, not by the solver's.
+
+    Attributes:
+        held: Chunks in memory.
+        reads: Rows processed per chunk in the last `solve`, counted where they were read.
     """
 
     def __init__(self, node: NodeId, trainer: Trainer, context: LocalContext, clock: Clock) -> None:
         self.node = node
         self.held: dict[ChunkId, Chunk] = {}
+        self.reads: Counter[ChunkId] = Counter()
         self._attached: dict[ChunkId, LocalChunk] = {}
         self._gate = Gate(node)
         self._clock = clock
@@ -111,6 +116,16 @@ class UniTask:
     def num_chunks(self) -> int:
         """Chunks that the solver has been given."""
         return len(self._attached)
+
+    @property
+    def num_rows(self) -> int:
+        """Samples in these chunks."""
+        return sum(chunk.num_rows for chunk in self._attached.values())
+
+    @property
+    def attached(self) -> tuple[ChunkId, ...]:
+        """Chunks that the solver has been given."""
+        return tuple(self._attached)
 
     def hold(self, chunk: Chunk) -> None:
         """Put a chunk into the memory of this node."""
@@ -142,7 +157,7 @@ class UniTask:
         try:
             update = self._solver.solve(model, budget)
         finally:
-            reads = self._gate.close()
+            reads = self.reads = self._gate.close()
         duration_s = self._clock.now() - started
         if update.delta.shape != model.shape:
             raise ContractError(
