@@ -42,6 +42,10 @@ class PeerLostError(ChicleError, RuntimeError):
     """A peer closed the connection, died, or was silent for too long; the message names it and what was going on."""
 
 
+class JobFailedError(ChicleError, RuntimeError):
+    """The job ended because one of its tasks failed; the message has the traceback of that task."""
+
+
 class IncompatibleVersionError(ChicleError, ImportError):
     """An installed package does not fit; the message names the version found and those that were tested."""
 

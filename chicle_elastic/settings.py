@@ -1,6 +1,8 @@
 """What the environment says, read here and nowhere else (STYLE rule 11: argument, then environment, then default).
 
 CHICLE_CACHE_DIR      folder for compiled kernels; default: the user's cache folder / "chicle"
+CHICLE_CONTROL        socket of the agent that started this task; set by the agent
+CHICLE_MAX_NODES      largest number of nodes that the job of this task may have; set by the agent
 CHICLE_SECRET_FILE    file with the job secret of a cluster, for the launcher and for plain torchrun
 LOKY_MAX_CPU_COUNT    joblib's limit on the cores of this process
 OMP_NUM_THREADS       scikit-learn's limit on threads; joblib sets it in its worker processes, so that
@@ -29,21 +31,29 @@ class Settings:
     Attributes:
         cache_dir: Folder for what can be computed again, such as compiled kernels; None when the user has no home.
         secret_file: Where the job secret of a cluster lies; None when nobody said.
+        control: Socket of the agent that started this process as a task; None where it is no task.
+        max_nodes: Largest number of nodes of the job, >= 1.
     """
 
     cache_dir: Path | None = None
     secret_file: Path | None = None
+    control: Path | None = None
+    max_nodes: int = 1
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> "Settings":
         """Read the settings from `environ`, by default the environment of this process."""
         environ = os.environ if environ is None else environ
-        secret_file = Path(path).absolute() if (path := environ.get("CHICLE_SECRET_FILE")) else None
-        if chosen := environ.get("CHICLE_CACHE_DIR"):
-            return cls(cache_dir=Path(chosen).absolute(), secret_file=secret_file)
-        user_cache_dir = _user_cache_dir(environ)
-        cache_dir = None if user_cache_dir is None else user_cache_dir / "chicle"
-        return cls(cache_dir=cache_dir, secret_file=secret_file)
+        cache_dir = _path_in(environ, "CHICLE_CACHE_DIR")
+        if cache_dir is None and (user_cache_dir := _user_cache_dir(environ)) is not None:
+            cache_dir = user_cache_dir / "chicle"
+        max_nodes = environ.get("CHICLE_MAX_NODES", "")
+        return cls(
+            cache_dir=cache_dir,
+            secret_file=_path_in(environ, "CHICLE_SECRET_FILE"),
+            control=_path_in(environ, "CHICLE_CONTROL"),
+            max_nodes=max(1, int(max_nodes)) if max_nodes.isdecimal() else 1,
+        )
 
     def kernel_cache_dir(self) -> Path:
         """A folder that exists and can be written, for compiled kernels.
@@ -84,6 +94,12 @@ def available_cores(environ: Mapping[str, str] | None = None, *, proc: Path = PR
         if first.isdecimal() and int(first) > 0:
             limits.append(int(first))
     return max(1, min(limits))
+
+
+def _path_in(environ: Mapping[str, str], name: str) -> Path | None:
+    """The path in a variable, absolute; None when it is empty or not set."""
+    chosen = environ.get(name)
+    return Path(chosen).absolute() if chosen else None
 
 
 def _user_cache_dir(environ: Mapping[str, str]) -> Path | None:

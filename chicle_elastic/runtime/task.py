@@ -6,7 +6,7 @@ It is the same object in process and, later, in the worker process of a node; it
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -75,13 +75,25 @@ def require_json(payload: Any) -> None:
     )
 
 
+class Exchange(Protocol):
+    """Takes messages, and gives them to those they are for."""
+
+    def post(self, sender: str, to: str, payload: Any) -> None:
+        """Send a message."""
+        ...
+
+    def take(self, name: str) -> Message | None:
+        """The oldest message of a party, or None."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LocalContext:
     """The `Context` of a party whose mailbox is in this process."""
 
     name: str
     rng: np.random.Generator
-    mailboxes: Mailboxes
+    mailboxes: Exchange
 
     def send(self, to: str, payload: Any) -> None:
         """Send `payload` (JSON values) to a task by name, to "trainer", or to "*" (everyone else)."""

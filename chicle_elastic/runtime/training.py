@@ -5,7 +5,7 @@ task of a cluster has a `Training` of its own, is given the same numbers, and so
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,6 +141,7 @@ class Training:
         iteration = len(self.history) if lap is None else lap.iteration
         report = self._report(lap or self._no_lap(iteration))
         has_all_rows = evaluation.num_rows == self.job.source.schema.num_rows
+        rebuilt = self._rebuilt(evaluation.contribution)
         self.last_certificate = iteration
         self.certificate = dataclasses.replace(
             report,
@@ -148,10 +149,35 @@ class Training:
             is_certificate=True,
             is_complete=report.is_complete and has_all_rows,
             last_certificate=iteration,
-            # A copy where the sum lies in a buffer that will be used again.
-            rebuilt=np.array(self._rebuilt(evaluation.contribution), copy=self._keeps_address or None),
+            rebuilt=rebuilt.copy() if self._keeps_address else rebuilt,  # the sum lies in a buffer that is used again
         )
         return self.certificate
+
+    def go_on_from(
+        self,
+        *,
+        model: Array,
+        certificate: Report | None,
+        last_certificate: int,
+        samples: int,
+        records: Sequence[IterationRecord],
+        first: int,
+    ) -> None:
+        """Go on where another task is.
+
+        Args:
+            model: Its model, of any float dtype; copied.
+            certificate: Its certificate.
+            last_certificate: Iteration of that.
+            samples: Samples processed so far.
+            records: Its records from iteration `first` on; they take the place of those here.
+            first: See `records`.
+        """
+        self._set_model(model.astype(self.model.dtype))
+        self.certificate = certificate
+        self.last_certificate = last_certificate
+        self.samples = samples
+        self.history = History([*(record for record in self.history if record.iteration < first), *records])
 
     def _report(self, lap: Lap) -> Report:
         return Report(
@@ -164,7 +190,13 @@ class Training:
             max_iterations=self.job.max_iterations,
             is_complete=lap.is_complete,
             last_certificate=self.last_certificate,
+            last_figures=self._figures_of(self.last_certificate),
         )
+
+    def _figures_of(self, iteration: int) -> Mapping[str, float]:
+        """Figures in the record of an iteration; none before the first."""
+        newest_first = reversed(self.history)
+        return next((record.figures for record in newest_first if record.iteration == iteration), {})
 
     @property
     def epochs(self) -> float:

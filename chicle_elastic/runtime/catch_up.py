@@ -1,0 +1,125 @@
+"""How a task that is behind gets the newest model: a joiner, or a survivor that missed the last merge.
+
+Every member of a new group tells how far it is: (last merged iteration, last certificate). The farthest, lowest rank
+first, then broadcasts its model, the certificate's rebuilt model and the records that the others lack; those who
+are as far as it is only take part. When all are equally far nothing is sent.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import ProtocolError
+from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.runtime.group import Group
+from chicle_elastic.runtime.training import Training
+from chicle_elastic.solvers.base import Report
+
+
+class Standing(NamedTuple):
+    """How far a task is, and what it knows of its round. Two standings compare by the first two.
+
+    Attributes:
+        merged: Last merged iteration, 0 for none.
+        last_certificate: Iteration of the last certificate, 0 for none.
+        must_recover: Its state and its model may not belong together.
+        has_caller: The caller of its job wants to be told of each iteration.
+    """
+
+    merged: int
+    last_certificate: int
+    must_recover: bool
+    has_caller: bool
+
+
+def gather(group: Group, own: Standing) -> list[Standing]:
+    """The standings of all members, by rank.
+
+    Raises:
+        PeerLostError: A member was lost.
+    """
+    rows = group.all_gather(np.array(own, dtype=np.float64))
+    return [Standing(int(row[0]), int(row[1]), bool(row[2]), bool(row[3])) for row in rows]
+
+
+def catch_up(group: Group, training: Training, standings: Sequence[Standing], elapsed_s: float) -> float:
+    """Bring everybody to where the farthest is. All members call it.
+
+    Args:
+        group: Of the round.
+        training: Of this task; it is changed in place if it is behind.
+        standings: Of all members, by rank.
+        elapsed_s: Seconds since the start of the job, as this task has it.
+
+    Returns:
+        Seconds since the start of the job, as the farthest has it.
+
+    Raises:
+        PeerLostError: A member was lost; the training is as before.
+    """
+    places = [standing[:2] for standing in standings]
+    newest = max(places)
+    if min(places) == newest:
+        return elapsed_s
+    root = places.index(newest)
+    # The record of an iteration may differ where its certificate was missed, so that one is sent again.
+    first = max(1, min(place[0] for place in places if place != newest))
+    size = len(training.model)
+    vectors = np.zeros(size * (2 if newest[1] else 1))
+    text = np.zeros(0, dtype=np.uint8)
+    if group.rank == root:
+        vectors[:size] = training.model
+        if training.certificate is not None and training.certificate.rebuilt is not None:
+            vectors[size:] = training.certificate.rebuilt
+        text = np.frombuffer(json.dumps(_describe(training, first, elapsed_s)).encode(), dtype=np.uint8).copy()
+    length = np.array([float(len(text))])
+    group.broadcast(length, root=root)
+    if group.rank != root:
+        text = np.zeros(int(length[0]), dtype=np.uint8)
+    group.broadcast(vectors, root=root)
+    group.broadcast(text, root=root)
+    data = json.loads(text.tobytes())
+    if places[group.rank] != newest:
+        _adopt(training, first, vectors, data)
+    return float(data["elapsed_s"])
+
+
+def _describe(training: Training, first: int, elapsed_s: float) -> dict[str, Any]:
+    certificate = training.certificate
+    return {
+        "samples": training.samples,
+        "elapsed_s": elapsed_s,
+        "last_certificate": training.last_certificate,
+        "certificate": None if certificate is None else _fields(certificate, without="rebuilt"),
+        "records": [_fields(record) for record in training.history if record.iteration >= first],
+    }
+
+
+def _fields(value: Any, *, without: str = "") -> dict[str, Any]:
+    names = (field.name for field in dataclasses.fields(value))
+    return {name: getattr(value, name) for name in names if name != without}
+
+
+def _adopt(training: Training, first: int, vectors: Array, data: dict[str, Any]) -> None:
+    size = len(training.model)
+    try:
+        certificate = data["certificate"]
+        rebuilt = vectors[size:].astype(training.model.dtype)
+        report = None if certificate is None else Report(**certificate, rebuilt=rebuilt)
+        records = [IterationRecord(**record) for record in data["records"]]
+        training.go_on_from(
+            model=vectors[:size],
+            certificate=report,
+            last_certificate=int(data["last_certificate"]),
+            samples=int(data["samples"]),
+            records=records,
+            first=first,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(
+            f"what the task ahead sent cannot be used ({error}); all tasks need the same release of chicle-elastic"
+        ) from error

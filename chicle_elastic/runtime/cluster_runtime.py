@@ -1,0 +1,68 @@
+"""The runtime of a script that agents start on every node: `cluster_runtime().run(job)`.
+
+    from chicle_elastic.runtime.cluster_runtime import cluster_runtime
+
+    runtime = cluster_runtime()
+    source = ArraySource(X, y, max_tasks=runtime.most_tasks())
+    outcome = runtime.run(Job(trainer=CocoaTrainer(), source=source, max_iterations=100))
+
+Every task runs the same script and so builds the same job. `run` returns in every task that stays to the end, with the
+same outcome; in the task of a node that leaves, the process ends inside `run`, with exit code 0.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from chicle_elastic.clock import MonotonicClock
+from chicle_elastic.errors import UsageError
+from chicle_elastic.runtime.job import Job, Outcome
+from chicle_elastic.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRuntime:
+    """Run a job as one of the tasks of a cluster. A process runs one job.
+
+    Args:
+        control: Socket of the agent of this node.
+        max_nodes: Largest number of nodes that there will be.
+    """
+
+    control: Path
+    max_nodes: int
+
+    def most_tasks(self) -> int:
+        """Largest number of tasks there will be; chunks are cut so that each of these has some."""
+        return self.max_nodes
+
+    def run(self, job: Job) -> Outcome:
+        """Take part in the job to its end.
+
+        Raises:
+            SystemExit: This node leaves the job before its end; the exit code is 0.
+            JobFailedError: Another task failed, and the job with it.
+            ProtocolError: The agent is not there, or speaks another version.
+            ContractError: The job's solver broke the contract of chunks.
+            MissingExtraError: torch is not installed.
+        """
+        from chicle_elastic.runtime.cluster_task import ClusterTask
+
+        return ClusterTask(job, self.control, MonotonicClock()).run()
+
+
+def cluster_runtime(settings: Settings | None = None) -> ClusterRuntime:
+    """The runtime of this process, which an agent has started.
+
+    Args:
+        settings: By default those in the environment.
+
+    Raises:
+        UsageError: No agent has started this process.
+    """
+    settings = settings or Settings.from_environment()
+    if settings.control is None:
+        raise UsageError(
+            "this process is no task of a cluster (CHICLE_CONTROL is not set); start the script with "
+            "python -m chicle_elastic.launch, or use InProcess()"
+        )
+    return ClusterRuntime(control=settings.control, max_nodes=settings.max_nodes)

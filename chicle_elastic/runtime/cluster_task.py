@@ -1,0 +1,334 @@
+"""The uni-task of a node in a cluster: solve, one all-reduce, merge, judge; at boundaries, do what the agent says.
+
+Theory of operation. The agent orders, message by message (`control`), and the main thread of this process does one
+thing at a time:
+
+    Round     leave the old group, connect to the members of the new one, get the newest model      (`catch_up`)
+    Attach    decode chunks where they lie in the agent's arenas, tell the solver
+    Iterate   solve on the local chunks; add up [weight * delta | weight | metrics | samples, seconds and chunks of each
+              member | votes] in one all-reduce; merge in place; judge; tell the agent               (`frames`)
+    Finish    certify and collect what was asked for, return the outcome
+
+After the all-reduce every task has the same numbers, so every task comes to the same model, verdict and history without
+another message. A certificate is a second all-reduce, which all tasks enter because their verdicts are equal.
+
+When the group breaks. The merge is the commit. Before it, the iteration never was (`IterationBroke`); the state that
+the solver wrote meanwhile may not belong to the model any more, so the next group rebuilds the model from the state
+before its first iteration. After it, the iteration counts, whatever happens to its certificate (`IterationEnded`, then
+`GroupBroke`). Some tasks may have merged and others not: the newest model wins in the next group.
+
+The model lies in one place in memory from the first to the last round.
+"""
+
+import contextlib
+import math
+import signal
+import threading
+import traceback
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from chicle_elastic.chunks import layout
+from chicle_elastic.clock import Clock
+from chicle_elastic.errors import JobFailedError, MissingExtraError, PeerLostError, ProtocolError
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.runtime import control
+from chicle_elastic.runtime.catch_up import Standing, catch_up, gather
+from chicle_elastic.runtime.control_link import ControlLink
+from chicle_elastic.runtime.group import Group
+from chicle_elastic.runtime.job import Job, Outcome
+from chicle_elastic.runtime.ledger_pages import LedgerPages
+from chicle_elastic.runtime.loader import ChunkLoader
+from chicle_elastic.runtime.post_office import PostOffice
+from chicle_elastic.runtime.rendezvous_link import RendezvousLink
+from chicle_elastic.runtime.task import TRAINER, LocalContext, UniTask
+from chicle_elastic.runtime.team import Team
+from chicle_elastic.runtime.training import Training
+from chicle_elastic.solvers.base import Action
+from chicle_elastic.store.arena import SLOT_ALIGNMENT
+from chicle_elastic.values import StateVersion
+
+SIGNALS_OF_THE_AGENT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+"""Resource managers and terminals send them to all processes of a node; the agent decides what they mean."""
+
+
+class ClusterTask:
+    """Runs one job as the task of one node.
+
+    Args:
+        job: The same in every task.
+        path: Socket of the agent.
+        clock: Of this process.
+
+    Raises:
+        ProtocolError: There is no agent at `path`, or one of another release.
+    """
+
+    def __init__(self, job: Job, path: Path, clock: Clock) -> None:
+        self._job = job
+        self._clock = clock
+        self._origin_s = clock.now()
+        self._state = job.trainer.state(job.source.schema)
+        self._link = ControlLink(path)
+        self._node = self._link.welcome.node
+        self._rendezvous: RendezvousLink | None = None
+        if self._link.welcome.store_host is not None:
+            self._connect_rendezvous(self._link.welcome.store_host, self._link.welcome.store_port)
+        self._post_office = PostOffice(self._node, self._link.send)
+        self._pages = LedgerPages()
+        self._team: Team | None = None
+        self._merged = 0
+        self._is_dirty = False
+        self._has_stopped = False
+
+    def run(self) -> Outcome:
+        """Do what the agent says until the job is over; see `ClusterRuntime.run`."""
+        with _signals_ignored():
+            try:
+                outcome = self._work()
+            except JobFailedError:
+                self._link.close(control.Left())
+                raise
+            except BaseException:
+                self._link.close(control.Failed(traceback=traceback.format_exc()))
+                raise
+            self._link.close(control.Left())
+            if outcome is None:
+                raise SystemExit(0)
+            return outcome
+
+    def _work(self) -> Outcome | None:
+        """The outcome of the job; None when this node leaves before its end."""
+        self._get_hot()
+        try:
+            while True:
+                message = self._link.inbox.get()
+                match message:
+                    case (control.Round() as order, Group() as group):
+                        self._form_round(order, group)
+                    case control.Attach():
+                        self._attach(message)
+                    case control.Iterate():
+                        self._iterate(message)
+                    case control.Finish():
+                        return self._finish(message)
+                    case control.Exit():
+                        return None
+                    case Exception():
+                        raise message
+                    case _:
+                        raise ProtocolError(f"the agent said {message}, which has no place in the life of a task")
+        finally:
+            self._leave_team()
+            self._task.close()
+
+    def _get_hot(self) -> None:
+        """Do what takes long, and then say so: nobody waits for a node before it joins."""
+        try:
+            import torch.distributed  # noqa: F401 - takes a second or more
+        except ImportError as error:
+            raise MissingExtraError.for_package("torch", extra="cluster", purpose="a task of a cluster") from error
+        job, seed = self._job, zlib.crc32(self._node.encode())
+        context = LocalContext(self._node, np.random.default_rng([job.seed, seed]), self._post_office)
+        self._context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self._post_office)
+        self._task = UniTask(self._node, job.trainer, context, self._clock)
+        self._training = Training(job, context=self._context, elapsed_s=self._elapsed_s, keeps_address=True)
+        infos = job.source.infos(self._state)
+        self._link.start(ChunkLoader(job, self._state, self._link.send), self._post_office)
+        largest = max(info.size_bytes for info in infos)
+        self._link.send(
+            control.Declare(
+                seed=job.seed,
+                num_rows=job.source.schema.num_rows,
+                rows=tuple(info.num_rows for info in infos),
+                size_bytes=tuple(info.size_bytes for info in infos),
+                slot_bytes=-(-largest // SLOT_ALIGNMENT) * SLOT_ALIGNMENT,
+            )
+        )
+
+    # Orders.
+
+    def _form_round(self, order: control.Round, group: Group) -> None:
+        self._leave_team()
+        training = self._training
+        own = Standing(
+            merged=self._merged,
+            last_certificate=training.last_certificate,
+            must_recover=self._is_dirty or order.has_losses,
+            has_caller=self._job.on_iteration is not None or self._job.on_model is not None,
+        )
+        try:
+            group.connect(self._connect_rendezvous(order.host, order.port), prefix=order.prefix)
+            standings = gather(group, own)
+            elapsed_s = catch_up(group, training, standings, self._elapsed_s())
+        except PeerLostError as error:
+            group.close()
+            self._link.send(control.GroupBroke(round=order.round, reason=str(error)))
+            return
+        self._set_elapsed(elapsed_s)
+        self._merged = max(standing.merged for standing in standings)
+        is_first = self._merged == 0 and self._job.initial_state is not None
+        self._is_dirty = is_first or any(standing.must_recover for standing in standings)
+        self._post_office.has_trainer = group.rank == 0
+        self._team = Team(
+            self._job,
+            self._task,
+            training,
+            group,
+            order.members,
+            has_caller=any(standing.has_caller for standing in standings),
+        )
+        self._link.send(
+            control.GroupReady(round=order.round, merged=self._merged, model_address=training.model.ctypes.data)
+        )
+
+    def _attach(self, order: control.Attach) -> None:
+        attached = set(self._task.attached)
+        added = [self._decode(placement) for placement in order.added]
+        # An agent tells a task that was started again all over: what it does not know is nothing to be removed.
+        removed = [chunk for chunk in (*order.removed, *added) if chunk in attached]
+        self._task.attach(added, list(dict.fromkeys(removed)))
+        for chunk in attached.intersection(order.removed).difference(added):
+            self._task.free(chunk)
+            self._pages.detach(chunk)
+
+    def _decode(self, placement: control.Placement) -> ChunkId:
+        """Hold a chunk where it lies."""
+        where = f"slot {placement.slot} of arena {placement.arena} of node {self._node}"
+        content = self._link.arena(placement.arena).view(placement.slot)
+        header = layout.read_header(content, where=where)
+        state_header = layout.read_state_header(content, header, where=where)
+        if header.chunk_id != placement.chunk or state_header.spec != self._state:
+            raise ProtocolError(
+                f"{where} holds chunk {header.chunk_id} with {state_header.spec}, and the agent said chunk "
+                f"{placement.chunk}, of which this job keeps {self._state}"
+            )
+        self._task.hold(layout.decode(content, where=where))
+        self._pages.attach(placement.chunk, state_header.version)
+        return placement.chunk
+
+    def _iterate(self, order: control.Iterate) -> None:
+        started_s = self._clock.now()
+        pages: tuple[control.LedgerPage, ...] = ()
+        version = StateVersion(order.round, order.iteration)
+        try:
+            team = self._team_of(order.round)
+            if self._is_dirty:
+                team.recover()
+                self._pages.stamp(StateVersion(order.round, self._merged))
+            self._is_dirty = True  # until the merge, the state is ahead of the model
+            team.solve(order, self._link.stop, self._clock)
+            has_vote = self._link.has_vote
+            pages = self._write_pages(None)
+            team.add_up(has_vote=has_vote, elapsed_s=self._elapsed_s())
+        except PeerLostError as error:
+            self._leave_team()
+            self._link.send(
+                control.IterationBroke(round=order.round, iteration=order.iteration, reason=str(error), ledger=pages)
+            )
+            return
+        self._is_dirty = False
+        if has_vote:
+            self._link.forget_vote()
+        if team.rank == 0:
+            self._job.trainer.converse(self._context)
+        else:
+            self._set_elapsed(team.elapsed_s)
+        lap = team.merge(order)
+        self._merged = order.iteration
+        pages = self._write_pages(version)
+        self._pages.stamp(version)
+        stop_reason = broke = None
+        try:
+            verdict = self._training.judge(lap, team.evaluate, team.ask_callers)
+            stop_reason = verdict.reason if verdict.action is Action.STOP else None
+        except PeerLostError as error:
+            self._leave_team()
+            broke = str(error)
+        self._has_stopped = stop_reason is not None
+        self._link.send(
+            control.IterationEnded(
+                round=order.round,
+                iteration=order.iteration,
+                reports=team.reports(),
+                votes=team.votes,
+                stop_reason=stop_reason,
+                figures={k: v for k, v in self._training.history[-1].figures.items() if math.isfinite(v)},
+                epochs=self._training.epochs,
+                duration_s=self._clock.now() - started_s,
+                model_address=self._training.model.ctypes.data,
+                ledger=pages,
+            )
+        )
+        if broke is not None:
+            self._link.send(control.GroupBroke(round=order.round, reason=broke))
+
+    def _finish(self, order: control.Finish) -> Outcome:
+        """Everything about the last model; in the group, as long as that holds."""
+        if order.failure is not None:
+            raise JobFailedError(f"{order.reason}\n{order.failure}")
+        training, reason, state = self._training, order.reason, None
+        try:
+            if self._team is not None:
+                if not self._has_stopped and training.last_certificate < self._merged:
+                    training.certify(None, self._team.evaluate())
+                if self._job.keep_state:
+                    state = self._team.collect_state()
+        except PeerLostError as error:
+            reason += f"; a node was lost right after it, and what belongs to the end is incomplete ({error})"
+        return Outcome(
+            model=training.model,
+            certificate=training.certificate if training.last_certificate == self._merged else None,
+            history=training.history,
+            reason=reason,
+            state=state,
+        )
+
+    # Small things.
+
+    def _write_pages(self, after: StateVersion | None) -> tuple[control.LedgerPage, ...]:
+        return self._pages.write(self._task.reads, after) if self._link.welcome.wants_ledger else ()
+
+    def _team_of(self, round: int) -> Team:
+        if self._team is None or self._team.round != round:
+            raise PeerLostError(
+                f"the task of node {self._node} has no group for round {round}; the next round makes one"
+            )
+        return self._team
+
+    def _leave_team(self) -> None:
+        if self._team is not None:
+            self._team.leave()
+            self._team = None
+
+    def _connect_rendezvous(self, host: str, port: int) -> RendezvousLink:
+        """The link to this store; a new one when the store has moved."""
+        link = self._rendezvous
+        if link is None or (link.host, link.port) != (host, port):
+            link = self._rendezvous = RendezvousLink(host, port)
+            link.prepare()
+        return link
+
+    def _elapsed_s(self) -> float:
+        return self._clock.now() - self._origin_s
+
+    def _set_elapsed(self, elapsed_s: float) -> None:
+        """Every task counts from the same start, whenever it came."""
+        self._origin_s = self._clock.now() - elapsed_s
+
+
+@contextlib.contextmanager
+def _signals_ignored() -> Iterator[None]:
+    """Leave the signals to the agent; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in SIGNALS_OF_THE_AGENT]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

@@ -1,0 +1,54 @@
+"""What the tasks of a round add up: one float64 vector with named parts, so that one all-reduce carries it all."""
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+
+
+class Frame:
+    """A vector in named parts. Parts are views: what is written into them is in `buffer`.
+
+    Args:
+        sizes: Length of each part, in order.
+
+    Attributes:
+        buffer: The whole, ndarray of shape (sum of the lengths,), float64.
+    """
+
+    def __init__(self, **sizes: int) -> None:
+        self.buffer: Array = np.zeros(sum(sizes.values()))
+        self._parts: dict[str, Array] = {}
+        start = 0
+        for name, size in sizes.items():
+            self._parts[name] = self.buffer[start : start + size]
+            start += size
+
+    def __getitem__(self, name: str) -> Array:
+        return self._parts[name]
+
+    def clear(self) -> None:
+        """Zeros everywhere: what a task that has nothing to add contributes."""
+        self.buffer[:] = 0.0
+
+
+def iteration_frame(num_parameters: int, num_metrics: int, num_members: int) -> Frame:
+    """The sum of an iteration.
+
+    Parts: `update` (weight * delta), `weight`, `metrics`; `samples`, `seconds` and `chunks` of each member, by rank;
+    `votes` for a stop at this boundary; `elapsed` seconds since the start of the job, by rank 0 alone.
+    """
+    return Frame(
+        update=num_parameters,
+        weight=1,
+        metrics=num_metrics,
+        samples=num_members,
+        seconds=num_members,
+        chunks=num_members,
+        votes=1,
+        elapsed=1,
+    )
+
+
+def evaluation_frame(num_parameters: int, num_metrics: int) -> Frame:
+    """The sum of an evaluation: the rebuilt model, `metrics`, and the `rows` that it stands for."""
+    return Frame(contribution=num_parameters, metrics=num_metrics, rows=1)

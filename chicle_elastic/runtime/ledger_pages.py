@@ -1,0 +1,47 @@
+"""The task's own book of state versions, from which the pages of the ledger are written.
+
+It is kept apart from what the agents think: a version is read from the chunk itself when it comes, and raised when this
+task has merged. So comparing pages with the placement means something.
+"""
+
+from collections.abc import Mapping
+
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.runtime.control import LedgerPage
+from chicle_elastic.values import StateVersion
+
+
+class LedgerPages:
+    """Versions of the chunks that are local."""
+
+    def __init__(self) -> None:
+        self._versions: dict[ChunkId, StateVersion] = {}
+
+    def attach(self, chunk: ChunkId, version: StateVersion) -> None:
+        """A chunk has come, with this version of its state."""
+        self._versions[chunk] = version
+
+    def detach(self, chunk: ChunkId) -> None:
+        """A chunk has gone."""
+        del self._versions[chunk]
+
+    def stamp(self, version: StateVersion) -> None:
+        """The state of all local chunks has this version now."""
+        self._versions = dict.fromkeys(self._versions, version)
+
+    def write(self, reads: Mapping[ChunkId, int], after: StateVersion | None) -> tuple[LedgerPage, ...]:
+        """Pages of one iteration, before its `stamp`.
+
+        Args:
+            reads: Rows processed per chunk, as they were counted where they were read.
+            after: Version that the chunks will have; None when the iteration was not merged.
+        """
+        pages: dict[StateVersion, tuple[list[ChunkId], list[int]]] = {}
+        for chunk, rows in reads.items():
+            chunks, counts = pages.setdefault(self._versions[chunk], ([], []))
+            chunks.append(chunk)
+            counts.append(rows)
+        return tuple(
+            LedgerPage(before=before, after=after, chunks=tuple(chunks), rows=tuple(counts))
+            for before, (chunks, counts) in pages.items()
+        )

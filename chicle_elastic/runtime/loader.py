@@ -1,0 +1,64 @@
+"""Gets chunks from their source straight into slots, in a thread of its own: also while an iteration runs."""
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from chicle_elastic.chunks import layout
+from chicle_elastic.chunks.views import StateSpec
+from chicle_elastic.runtime.control import Load, Loaded, LoadFailed
+from chicle_elastic.runtime.job import Job
+from chicle_elastic.store.arena import Arena
+
+
+class ChunkLoader:
+    """Answers orders to load, one after the other.
+
+    Args:
+        job: Its source is asked.
+        state: Shape of the state that chunks get.
+        answer: Takes each answer; called in the thread of the loader.
+    """
+
+    def __init__(self, job: Job, state: StateSpec, answer: Callable[[Loaded | LoadFailed], None]) -> None:
+        self._job = job
+        self._state = state
+        self._answer = answer
+        self._orders: SimpleQueue[tuple[Load, Arena | None] | None] = SimpleQueue()
+        # A daemon: a source that hangs must not keep the process from ending.
+        threading.Thread(target=self._work, name="chicle-loader", daemon=True).start()
+
+    def order(self, load: Load, arena: Arena | None) -> None:
+        """Load a chunk into its slot, later.
+
+        Args:
+            load: The order.
+            arena: The arena that it names; None when there is none.
+        """
+        self._orders.put((load, arena))
+
+    def close(self) -> None:
+        """Take no more orders."""
+        self._orders.put(None)
+
+    def _work(self) -> None:
+        while (order := self._orders.get()) is not None:
+            load, arena = order
+            try:
+                self._load(load, arena)
+                answer: Loaded | LoadFailed = Loaded(chunk=load.chunk, round=load.round)
+            except Exception as error:  # of a source that somebody else wrote
+                reason = f"{type(error).__name__}: {error}"
+                answer = LoadFailed(chunk=load.chunk, round=load.round, reason=reason)
+            try:
+                self._answer(answer)
+            except ConnectionError:
+                return  # the agent is gone, and the process is about to end
+
+    def _load(self, load: Load, arena: Arena | None) -> None:
+        if arena is None:
+            raise LookupError(f"there is no arena {load.arena}")
+        chunk = self._job.source.load(load.chunk, self._state)
+        if self._job.initial_state is not None and load.merged == 0:
+            chunk.state[...] = self._job.initial_state[chunk.row_ids]
+        layout.encode(chunk, arena.view(load.slot))

@@ -1,0 +1,59 @@
+"""Messages between the parties of a cluster: solvers in their tasks, and the trainer in the task of rank 0.
+
+A message for a party in this task goes into its mailbox; every other one goes to the agent, which knows where to.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from chicle_elastic.ids import NodeId
+from chicle_elastic.runtime.control import Deliver, Post
+from chicle_elastic.runtime.task import EVERYONE, TRAINER, Mailboxes, require_json
+from chicle_elastic.solvers.base import Message
+
+
+class PostOffice:
+    """Of one task.
+
+    Args:
+        node: Its name.
+        send: Takes what the agent is to pass on.
+
+    Attributes:
+        has_trainer: Whether this is the task of rank 0, where the trainer listens.
+    """
+
+    def __init__(self, node: NodeId, send: Callable[[Post], None]) -> None:
+        self.has_trainer = False
+        self._node = node
+        self._send = send
+        self._mailboxes = Mailboxes()
+        self._mailboxes.add(node)
+
+    def post(self, sender: str, to: str, payload: Any) -> None:
+        """Send a message.
+
+        Raises:
+            UsageError: The payload is not made of JSON values.
+        """
+        require_json(payload)
+        here = self._parties_here(to)
+        for party in here:
+            if party != sender:
+                self._mailboxes.post(sender, party, payload)
+        if to == EVERYONE or not here:
+            self._send(Post(sender=sender, to=to, payload=json.dumps(payload)))
+
+    def deliver(self, message: Deliver) -> None:
+        """Take in what the agent brings; what is for nobody here is dropped."""
+        for party in self._parties_here(message.to):
+            self._mailboxes.post(message.sender, party, json.loads(message.payload))
+
+    def take(self, name: str) -> Message | None:
+        """The oldest message for a party, or None."""
+        return self._mailboxes.take(name)
+
+    def _parties_here(self, to: str) -> list[str]:
+        parties = [str(self._node), *([TRAINER] if self.has_trainer else [])]
+        return parties if to == EVERYONE else [party for party in parties if party == to]
