@@ -19,6 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
+from chicle_elastic.errors import DataError
 from estimators.persistence import SaveMixin
 from estimators.prediction import PredictionMixin
 
@@ -126,7 +127,11 @@ class LinearClassifier(
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         training = training_set(self, X, y, sample_weight, max_tasks=runtime.most_tasks(), seed=seed)
         trainer = self._trainer(training)
-        outcome = self._run(runtime, trainer, training, seed)
+        try:
+            outcome = self._run(runtime, trainer, training, seed)
+        except DataError:
+            training.require_finite(self)  # says it with names of columns
+            raise
         self._set_attributes(trainer, training, outcome)
         if outcome.is_interrupted:
             raise KeyboardInterrupt

@@ -17,6 +17,9 @@ Array: TypeAlias = npt.NDArray[Any]
 
 DTYPES = (np.float64, np.float32)
 """dtypes of features that are kept; everything else becomes the first."""
+MAX_VALUES_CHECKED_FIRST = 1 << 20
+"""Values of X up to which NaN and infinity are looked for before a fit; beyond, the solver finds them in its first
+pass, because one look at all of X costs a tenth of a fit."""
 
 
 def validated_features(estimator: Any, X: Any) -> Any:
@@ -68,14 +71,16 @@ def validated_samples(estimator: Any, X: Any, y: Any) -> tuple[Any, Array]:
     Raises
     ------
     DataError
-        A value of X is NaN or infinite.
+        A value of X is NaN or infinite; with more values than `MAX_VALUES_CHECKED_FIRST` nobody has looked.
     ValueError
         Anything else that scikit-learn refuses.
     """
     X, y = validate_data(
         estimator, X, y, accept_sparse="csr", accept_large_sparse=True, dtype=DTYPES, order="C", ensure_all_finite=False
     )
-    require_finite(estimator, X)
+    values = X.data if sparse.issparse(X) else X
+    if values.size <= MAX_VALUES_CHECKED_FIRST:
+        require_finite(estimator, X)
     if sparse.issparse(X):
         if not X.has_canonical_format:
             X = X.copy()

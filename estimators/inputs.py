@@ -12,11 +12,12 @@ from scipy import sparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
 
+from chicle_elastic.chunks import blocks
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.objectives import upper_bounds
-from estimators.checks import validated_samples
+from estimators.checks import require_finite, validated_samples
 from estimators.streaming import chunks_of, is_folder, require_no_labels, rows_in_order
 from estimators.warm import fingerprint_of
 from estimators.weights import class_weight_vector, require_two_classes
@@ -28,6 +29,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 MAX_LABEL_RANGE = 1 << 16
 """Labels beyond this are sorted, not counted."""
+LABELS_PER_BLOCK = 1 << 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,16 @@ class TrainingSet(ABC):
     def fingerprint(self) -> Hashable:
         """Of features and labels; equal for equal data."""
 
+    @abstractmethod
+    def require_finite(self, estimator: Any) -> None:
+        """Refuse NaN and infinity in rows that can be looked at here.
+
+        Raises
+        ------
+        DataError
+            With row and column.
+        """
+
     def upper_bounds(self, trainer: "CocoaTrainer") -> Array:
         """C_i of every row, shape (n_samples,), float64."""
         return upper_bounds(trainer.C, *self.codes_and_weights(), trainer.class_weights)
@@ -87,6 +99,10 @@ class ArrayTrainingSet(TrainingSet):
         """Those that were passed to fit."""
         return self.codes, self.weights
 
+    def require_finite(self, estimator: Any) -> None:
+        """Look at the rows that were passed to fit."""
+        require_finite(estimator, self.features)
+
     @cached_property
     def fingerprint(self) -> Hashable:
         """Checksums of all bytes."""
@@ -113,6 +129,9 @@ class FolderTrainingSet(TrainingSet):
         if not self.folder.schema.has_weights:
             return codes, None
         return codes, rows_in_order(self.folder, lambda chunk: np.asarray(chunk.weights))
+
+    def require_finite(self, estimator: Any) -> None:
+        """Nothing to do: values were looked at when the folder was written."""
 
     @cached_property
     def fingerprint(self) -> Hashable:
@@ -158,12 +177,12 @@ def _from_arrays(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_task
     X, y = validated_samples(estimator, X, y)
     if y.dtype.kind not in "iub":  # whole numbers are classes; finding that out would sort them
         check_classification_targets(y)
-    classes, codes = encode_labels(y)
+    classes, codes, counts = encode_labels(y)
     weights, metadata = None, None
     if sample_weight is not None:
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         metadata = {"sample_weight": weights}
-    totals = np.bincount(codes, weights=weights, minlength=len(classes)).astype(np.float64)
+    totals = counts if weights is None else np.bincount(codes, weights=weights, minlength=len(classes))
     return ArrayTrainingSet(
         source=ArraySource(
             X,
@@ -183,8 +202,8 @@ def _from_arrays(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_task
     )
 
 
-def encode_labels(y: Array) -> tuple[Array, Array]:
-    """`np.unique` with its inverse, without sorting where labels are whole numbers in a narrow range.
+def encode_labels(y: Array) -> tuple[Array, Array, Array]:
+    """`np.unique` with inverse and counts, without sorting where labels are whole numbers in a narrow range.
 
     Parameters
     ----------
@@ -197,17 +216,44 @@ def encode_labels(y: Array) -> tuple[Array, Array]:
         Sorted, of the dtype of `y`.
     codes : ndarray of shape (n_samples,), int32
         `classes[codes]` is `y`.
+    counts : ndarray of shape (n_classes,), int64
+        Samples of each class.
     """
     if y.dtype.kind in "iuf" and len(y) > 0:
         low, high = y.min(), y.max()
-        if abs(low) <= MAX_LABEL_RANGE and abs(high) <= MAX_LABEL_RANGE:
-            shifted = y.astype(np.int32) - np.int32(low)
-            if y.dtype.kind != "f" or np.array_equal(shifted + np.int32(low), y):
-                is_there = np.bincount(shifted) > 0
-                numbers = np.cumsum(is_there, dtype=np.int32) - np.int32(1)
-                return (np.flatnonzero(is_there) + int(low)).astype(y.dtype), numbers[shifted]
-    classes, codes = np.unique(y, return_inverse=True)
-    return classes, codes.reshape(-1).astype(np.int32)
+        if low >= -MAX_LABEL_RANGE and high <= MAX_LABEL_RANGE and int(low) == low:
+            encoded = _encode_whole_numbers(y, int(low), int(high))
+            if encoded is not None:
+                return encoded
+    classes, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+    return classes, codes.reshape(-1).astype(np.int32), counts
+
+
+def _encode_whole_numbers(y: Array, low: int, high: int) -> tuple[Array, Array, Array] | None:
+    """The same for labels from `low` to `high`; None when one of them is not whole.
+
+    Block by block: a temporary array as long as y costs more than what is done with it.
+    """
+    codes = blocks.zeros((len(y),), "int32")
+    counts = np.zeros(high - low + 1, dtype=np.int64)
+    for start in range(0, len(y), LABELS_PER_BLOCK):
+        block, shifted = y[start : start + LABELS_PER_BLOCK], codes[start : start + LABELS_PER_BLOCK]
+        np.subtract(block, low, out=shifted, dtype=np.int32, casting="unsafe")
+        if y.dtype.kind == "f" and not np.array_equal(shifted + low, block):
+            return None
+        if len(counts) == 2:  # ones and zeros, at a tenth of the cost
+            counts[1] += np.count_nonzero(shifted)
+        else:
+            counts += np.bincount(shifted, minlength=len(counts))
+    if len(counts) == 2:
+        counts[0] = len(y) - counts[1]
+    is_there = counts > 0
+    if not is_there.all():
+        numbers = np.cumsum(is_there, dtype=np.int32) - np.int32(1)
+        for start in range(0, len(y), LABELS_PER_BLOCK):
+            block = codes[start : start + LABELS_PER_BLOCK]
+            block[...] = numbers[block]
+    return (np.flatnonzero(is_there) + low).astype(y.dtype), codes, counts[is_there]
 
 
 def _from_folder(estimator: Any, folder: ChunkFolder) -> TrainingSet:

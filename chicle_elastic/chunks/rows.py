@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from chicle_elastic.chunks.headers import CSR_VALUE_DTYPES
 from chicle_elastic.chunks.views import INDEX_DTYPES, VALUE_DTYPES, Array, Chunk, CsrRows, Rows
@@ -12,6 +13,38 @@ from chicle_elastic.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
+
+
+class RowRange(NDArrayOperatorsMixin):
+    """Row ids `start`, `start` + 1, ..., that take memory only while somebody looks at them.
+
+    Stands for an ndarray of int64 of shape (stop - start,), and does whatever that would do.
+    """
+
+    dtype = np.dtype(np.int64)
+
+    def __init__(self, start: int, stop: int) -> None:
+        self._span = range(start, stop)
+        self.shape = (len(self._span),)
+        self.nbytes = len(self._span) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return len(self._span)
+
+    def __getitem__(self, index: Any) -> Any:
+        return np.asarray(self)[index]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.arange(self._span.start, self._span.stop, dtype=dtype or self.dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        arrays = [np.asarray(part) if isinstance(part, RowRange) else part for part in inputs]
+        return getattr(ufunc, method)(*arrays, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked for by copy and pickle, also before there is a span
+            raise AttributeError(name)
+        return getattr(np.asarray(self), name)
 
 
 def slice_rows(rows: Rows, start: int, stop: int) -> Rows:
@@ -108,10 +141,14 @@ def bytes_per_row(rows: Rows) -> Array | int:
     return sizes
 
 
-def csr_fault(rows: CsrRows) -> str | None:
+def csr_fault(rows: CsrRows, *, is_canonical: bool = False) -> str | None:
     """What is wrong with CSR rows, in words; None when kernels can rely on them.
 
     A kernel reads `model[index]` without a check, so an index out of range would read memory of somebody else.
+
+    Args:
+        rows: To be looked at.
+        is_canonical: Whether somebody found the indices of each row strictly ascending already.
     """
     indptr, num_features = rows.indptr, rows.num_features
     if len(indptr) < 1 or int(indptr[0]) < 0:
@@ -128,9 +165,12 @@ def csr_fault(rows: CsrRows) -> str | None:
     indices = rows.indices[start:stop]
     if len(indices) == 0:
         return None
-    lowest, highest = int(indices.min()), int(indices.max())
-    if lowest < 0 or highest >= num_features:
+    # One look for both ends: as unsigned numbers the negative ones are the largest.
+    if int(indices.view(indices.dtype.str.replace("i", "u")).max()) >= num_features:
+        lowest, highest = int(indices.min()), int(indices.max())
         return f"there is the index {lowest if lowest < 0 else highest}, but {num_features} columns from 0"
+    if is_canonical:
+        return None
     is_bad = indices[1:] <= indices[:-1]
     begins = indptr[1:-1] - start
     is_bad[begins[(begins > 0) & (begins < len(indices))] - 1] = False  # the first of a row may be anything
@@ -148,6 +188,7 @@ def rows_of(X: "Array | csr_matrix | CsrRows") -> Rows:
         DataError: A CSR matrix is malformed.
     """
     rows: Rows
+    is_canonical = False
     if isinstance(X, CsrRows):
         rows = _contiguous(X)
     elif isinstance(X, np.ndarray):
@@ -158,7 +199,8 @@ def rows_of(X: "Array | csr_matrix | CsrRows") -> Rows:
             )
         rows = np.require(np.asarray(X).reshape(len(X), -1), requirements=["C", "A"])
     else:
-        rows = _csr_of(X)
+        rows = _csr_of(X)  # checked by SciPy
+        is_canonical = True
     if min(rows.shape) < 1:
         raise UsageError(f"X has the shape {tuple(rows.shape)}; chunks need at least one row and one column")
     allowed = CSR_VALUE_DTYPES if isinstance(rows, CsrRows) else VALUE_DTYPES
@@ -168,7 +210,7 @@ def rows_of(X: "Array | csr_matrix | CsrRows") -> Rows:
         for name, dtype in (("indptr", rows.indptr.dtype), ("indices", rows.indices.dtype)):
             if dtype not in (np.int32, np.int64):
                 raise UsageError(f"X has {name} of dtype {dtype}; chunks hold {', '.join(INDEX_DTYPES)} there")
-        if (fault := csr_fault(rows)) is not None:
+        if (fault := csr_fault(rows, is_canonical=is_canonical)) is not None:
             raise DataError(f"X is no CSR matrix that can be used: {fault}")
     return rows
 

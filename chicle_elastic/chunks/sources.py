@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from chicle_elastic.chunks.blocks import zeros_per_chunk
 from chicle_elastic.chunks.headers import Header
-from chicle_elastic.chunks.rows import bytes_per_row, rows_of, slice_rows, take_rows
+from chicle_elastic.chunks.rows import RowRange, bytes_per_row, rows_of, slice_rows, take_rows
 from chicle_elastic.chunks.split import choose_chunk_bytes, cut_rows
 from chicle_elastic.chunks.views import Array, Chunk, CsrRows, DataSchema, Rows, StateSpec
 from chicle_elastic.errors import DataError, UsageError
@@ -93,6 +94,8 @@ class ArraySource:
         self._weights = None if weights is None else _checked_weights(weights, num_rows)
         is_shuffled = max_tasks > 1 if shuffle is None else shuffle
         self._order: Array | None = np.random.default_rng(seed).permutation(num_rows) if is_shuffled else None
+        self._state_spec: StateSpec | None = None
+        self._states: dict[ChunkId, Array] = {}
         sizes = bytes_per_row(rows) + self._targets.itemsize + ROW_ID_BYTES
         if self._weights is not None:
             sizes = sizes + self._weights.itemsize
@@ -137,7 +140,7 @@ class ArraySource:
             raise UsageError(f"there is no chunk {chunk_id}; these arrays are cut into {self.num_chunks} chunks")
         start, stop = self._span(chunk_id)
         if self._order is None:
-            row_ids = np.arange(start, stop, dtype=np.int64)
+            row_ids: Any = RowRange(start, stop)
             selected: Any = slice(start, stop)
             rows = slice_rows(self._rows, start, stop)
         else:
@@ -149,7 +152,7 @@ class ArraySource:
             targets=self._targets[selected],
             weights=None if self._weights is None else self._weights[selected],
             row_ids=row_ids,
-            state=state.zeros(stop - start),
+            state=self._fresh_state(chunk_id, state),
         )
 
     def __repr__(self) -> str:
@@ -158,6 +161,18 @@ class ArraySource:
             f"ArraySource({schema.num_rows} x {schema.num_features} {schema.kind} {schema.dtype}, "
             f"{self.num_chunks} chunks)"
         )
+
+    def _fresh_state(self, chunk_id: ChunkId, state: StateSpec) -> Array:
+        """Zeros: for the first load of every chunk in one block for all, later ones apart."""
+        start, stop = self._span(chunk_id)
+        if self._state_spec is None and self._order is None:
+            self._state_spec = state
+            lengths = np.diff(self._cuts).tolist()
+            blocks = zeros_per_chunk(lengths, state.shape(0)[1:], state.dtype)
+            self._states = dict(zip(map(ChunkId, range(self.num_chunks)), blocks, strict=True))
+        if state == self._state_spec and chunk_id in self._states:
+            return self._states.pop(chunk_id)
+        return state.zeros(stop - start)
 
     def _span(self, chunk_id: int) -> tuple[int, int]:
         return int(self._cuts[chunk_id]), int(self._cuts[chunk_id + 1])
@@ -208,15 +223,14 @@ def _checked_targets(y: Array, num_rows: int, num_classes: int | None) -> tuple[
 def _checked_codes(targets: Array, num_classes: int | None) -> tuple[Array, int]:
     limits = np.iinfo(np.int32)
     if num_classes == 0:
-        is_bad = (targets < limits.min) | (targets > limits.max)
-        _refuse_rows(is_bad, targets, "the target", "does not fit int32")
+        least, most, complaint = int(limits.min), int(limits.max), "does not fit int32"
     else:
-        highest = limits.max if num_classes is None else num_classes - 1
-        is_bad = (targets < 0) | (targets > highest)
-        _refuse_rows(is_bad, targets, "the target", f"is no class code; codes go from 0 to {highest}")
-    if num_classes is None:
-        num_classes = int(targets.max()) + 1
-    return targets.astype(np.int32, copy=False), num_classes
+        least, most = 0, int(limits.max) if num_classes is None else num_classes - 1
+        complaint = f"is no class code; codes go from 0 to {most}"
+    lowest, highest = int(targets.min()), int(targets.max())
+    if lowest < least or highest > most:
+        _refuse_rows((targets < least) | (targets > most), targets, "the target", complaint)
+    return targets.astype(np.int32, copy=False), highest + 1 if num_classes is None else num_classes
 
 
 def _checked_weights(weights: Array, num_rows: int) -> Array:

@@ -202,6 +202,7 @@ class Report:
         is_complete: No chunk was missing; without that nothing is certified (DESIGN 6).
         max_iterations: Iterations the caller allows.
         last_certificate: Iteration after which the last certification pass ran; 0 for none yet.
+        last_figures: `Trainer.figures` of that iteration, before and after the certification pass; empty for none.
         rebuilt: At a certificate, the model rebuilt from the state of all samples; it differs from the evaluated one by
             rounding.
     """
@@ -215,6 +216,7 @@ class Report:
     max_iterations: int
     is_complete: bool = True
     last_certificate: int = 0
+    last_figures: Mapping[str, float] = field(default_factory=dict)
     rebuilt: Array | None = None
 
 

@@ -125,13 +125,20 @@ class CocoaTrainer(Trainer):
                 )
             return Verdict(action=Action.GO_ON)
         since = report.iteration - report.last_certificate
-        # An estimate that is near is often still above; one that is well below is right, as a rule.
-        wait = report.last_certificate // (100 if gap <= 0.5 * self.tol else 10)
-        is_near = gap <= 2.0 * self.tol and since >= max(1, wait)
+        is_near = gap * _correction(report) <= self.tol and since >= max(1, report.last_certificate // 50)
         is_long_ago = since >= max(16, report.last_certificate)
         if is_last or (report.is_complete and (is_near or is_long_ago)):
             return Verdict(action=Action.CERTIFY, reason=f"estimated relative duality gap {gap:.2e}")
         return Verdict(action=Action.GO_ON)
+
+
+def _correction(report: Report) -> float:
+    """What the last certificate found, as a multiple of the estimate of that time.
+
+    Until there is one, half: the estimate is summed while w still moves, and is most often above what is found then.
+    """
+    estimate, found = (report.last_figures.get(name, 0.0) for name in ("duality_gap_estimate", "duality_gap"))
+    return min(max(found / estimate, 0.1), 10.0) if estimate > 0 and found > 0 else 0.5
 
 
 def num_outputs(schema: DataSchema) -> int:

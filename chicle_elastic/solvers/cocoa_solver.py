@@ -18,10 +18,11 @@ from chicle_elastic.solvers.cocoa_tables import (
     dual_sums,
     num_between_bounds,
     objective_sums,
+    require_finite_rows,
+    screen_addresses,
     signs_and_bounds,
 )
 from chicle_elastic.solvers.kernels import scd
-from chicle_elastic.solvers.kernels.tables import CsrTable
 from chicle_elastic.solvers.local_chunk import LocalChunk
 from chicle_elastic.solvers.newton import MAX_FEATURES, NewtonFinish, Pace, merged
 from chicle_elastic.solvers.objectives import Loss
@@ -36,6 +37,7 @@ MAX_ROWS_AHEAD = 40
 """Rows are asked for this far ahead: about as much as arrives while the rows before it are worked on."""
 FINEST_GAP = 1e-9
 """Relative gap at which Newton steps end: rounding in their gradient is as large. Passes go on from there."""
+NO_ADDRESSES = np.empty(0, dtype=np.uint64)
 NEAR = 0.5
 """An output whose estimated gap is below this share of `tol` is left alone by Newton steps."""
 
@@ -65,6 +67,7 @@ class CocoaSolver(Solver):
         self.num_threads = num_threads
         self._notes: dict[ChunkId, Notes] = {}
         self._tables: LocalTables | None = None
+        self._are_rows_checked = False
         self._screening: Screening | None = None
         self._dual_sums: Array | None = None
         self._newton: NewtonFinish | None = None
@@ -78,12 +81,17 @@ class CocoaSolver(Solver):
         for chunk_id in (*removed, *(chunk.id for chunk in added)):
             self._notes.pop(chunk_id, None)
         self._tables = None
+        self._are_rows_checked = False
         self._dual_sums = None
         self._newton = None
         self._pace = Pace()
 
     def solve(self, model: Array, budget: Budget) -> Update:
-        """One SCD pass over the local samples (or `budget.samples` of them), or a Newton step where that pays."""
+        """One SCD pass over the local samples (or `budget.samples` of them), or a Newton step where that pays.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         tables = self._local_tables()
@@ -92,20 +100,19 @@ class CocoaSolver(Solver):
         return self._newton_step(self._newton, tables, model, budget)
 
     def _scd_pass(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
-        order = self.ctx.rng.permutation(len(tables.bucket_row))
+        order = self.ctx.rng.permutation(np.arange(len(tables.bucket_row), dtype=np.int32))
         if budget.samples is not None:
-            order = order[: -(-budget.samples // scd.BUCKET_ROWS)]
+            order = order[: -(-budget.samples // tables.bucket_rows)]
         num_threads = self._useful_threads(tables)
         sigma = float(budget.num_tasks * num_threads)
         w = model.reshape(tables.num_outputs, -1)
         screen = self._screen_table(tables, w)
-        sums_before = self._current_dual_sums(tables)
 
         def run(part: Array) -> tuple[Array, Array, Array]:
             scratch = scd.make_scratch(tables.rows, tables.num_outputs)
             vectors = w.copy()
             processed = np.zeros(len(tables.ids), dtype=np.int64)
-            stats = np.zeros((tables.num_outputs, 4))
+            stats = np.zeros((tables.num_outputs, 5))
             num_slices = 1 if budget.deadline_s is None else max(1, len(part) // SLICE_BUCKETS)
             for piece in np.array_split(part, num_slices):
                 if budget.is_spent():
@@ -117,6 +124,7 @@ class CocoaSolver(Solver):
                     screen,
                     tables.bucket_chunk,
                     tables.bucket_row,
+                    tables.bucket_rows,
                     piece,
                     scd.positives(tables.num_outputs),
                     self.intercept,
@@ -144,8 +152,11 @@ class CocoaSolver(Solver):
             self.chunks[chunk_id].count(num_rows)
         stats: Array = np.sum([part for _, _, part in results], axis=0)
         samples = int(processed.sum())
+        if not self._are_rows_checked:
+            require_finite_rows(tables, self._notes)
+            self._are_rows_checked = samples == tables.num_rows
         self._current_screening(tables).end_pass(stats[:, 2].sum() / max(1, samples * tables.num_outputs))
-        self._dual_sums = sums_before + stats[:, 1]
+        self._dual_sums = self._dual_sums_after(tables, stats)
         if budget.num_tasks == 1 and budget.samples is None and w.shape[1] - 1 <= MAX_FEATURES:
             self._consider_newton(tables, w + delta, stats[:, 0], int(stats[:, 3].sum()))
         return Update(
@@ -277,24 +288,36 @@ class CocoaSolver(Solver):
             self._dual_sums = dual_sums(tables, self._notes, self.loss, self.bounds.C)
         return self._dual_sums
 
+    def _dual_sums_after(self, tables: LocalTables, stats: Array) -> Array:
+        """Dual sums after a pass with these statistics; no dual is read for it if the pass looked at all of them."""
+        if self._dual_sums is not None:
+            return np.asarray(self._dual_sums + stats[:, 1])
+        if (stats[:, 3] == tables.num_rows).all():
+            return np.asarray(stats[:, 4] + stats[:, 1])
+        return self._current_dual_sums(tables)
+
     def _current_screening(self, tables: LocalTables) -> Screening:
         if self._screening is None:
-            self._screening = Screening(tables.num_outputs, is_sparse=isinstance(tables.rows, CsrTable))
+            self._screening = Screening(tables.num_outputs, tables.rows.num_features)
         return self._screening
 
     def _visit_all_again(self) -> None:
         """Forget what was found settled: the next pass looks at every row."""
         for notes in self._notes.values():
-            notes.slack.fill(-np.inf)
+            if notes.slack is not None:
+                notes.slack.fill(0)
 
     def _screen_table(self, tables: LocalTables, w: Array) -> scd.ScreenTable:
         screening = self._current_screening(tables)
         screening.begin_pass(w)
         if screening.is_on and screening.now == 0:
             self._visit_all_again()  # the numbers of passes begin anew, and old stamps would be taken for new ones
+        slack = stamp = NO_ADDRESSES
+        if screening.is_on:
+            slack, stamp = screen_addresses(tables, self._notes)
         return scd.ScreenTable(
-            slack=tables.slack,
-            stamp=tables.stamp,
+            slack=slack,
+            stamp=stamp,
             moved=screening.moved,
             now=screening.now,
             caution=screening.caution,

@@ -1,8 +1,8 @@
 """What CoCoA's kernels need of the local chunks: addresses, buckets, and what is remembered per sample.
 
 Built inside an iteration, because chunks are read for it, and thrown away when chunks are added or removed.
-Per sample and output the memory is 8 bytes of state (the dual, in the chunk) and 5 of screening; per sample 4 for the
-norm, and 8 for the bound where samples or classes have weights.
+Per sample and output the memory is 8 bytes of state (the dual, in the chunk) and, once screening is on, 5 for that; per
+sample 4 for the norm, and 8 for the bound where samples or classes have weights.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from chicle_elastic.chunks.blocks import zeros_per_chunk
 from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.errors import DataError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.kernels import memory, scd, tables
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
@@ -39,16 +41,17 @@ class Notes:
     """What the solver remembers of a chunk while it is local.
 
     Attributes:
-        norms: |x|^2 with the intercept column, shape (num_rows,), float32.
+        norms: |x|^2 with the intercept column, shape (num_rows,), float32; 0 until a row is first visited.
         upper: C_i, shape (num_rows,), float64, or None.
-        slack: Distance that w may move before a dual does, shape (num_rows, outputs), float32; -inf at first.
-        stamp: Pass in which the slack was found, modulo 256, shape (num_rows, outputs), uint8.
+        slack: Distance that w may move before a dual does, shape (num_rows, outputs), float32, 0 at first; None
+            until screening begins.
+        stamp: Pass in which the slack was found, modulo 256, shape (num_rows, outputs), uint8; None as well.
     """
 
     norms: Array
     upper: Array | None
-    slack: Array
-    stamp: Array
+    slack: Array | None = None
+    stamp: Array | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,12 +61,12 @@ class LocalTables:
     ids: list[ChunkId]
     rows: tables.RowTable
     samples: scd.SampleTable
-    slack: Array
-    stamp: Array
     bucket_chunk: Array
     bucket_row: Array
+    bucket_rows: int
     num_outputs: int
     num_values: int
+    screen: tuple[Array, Array] | None = None
     keep_alive: list[RowBlock] = field(default_factory=list)
 
     @property
@@ -78,19 +81,10 @@ def build_tables(
     """Tables over `chunks` (at least one); `notes` of new chunks are added."""
     ids = list(chunks)
     blocks = [chunks[chunk_id].peek() for chunk_id in ids]
-    rows = tables.row_table(blocks)
-    outputs = blocks[0].state.shape[1]
-    total_values = sum(num_values(block) for block in blocks)
-    for position, (chunk_id, block) in enumerate(zip(ids, blocks, strict=True)):
-        if chunk_id not in notes:
-            num_rows = len(block.targets)
-            norms = _squared_norms(rows, position, block, intercept, is_small=total_values <= SMALL_VALUES)
-            notes[chunk_id] = Notes(
-                norms=norms,
-                upper=bounds.of(block),
-                slack=np.full((num_rows, outputs), -np.inf, dtype=np.float32),
-                stamp=np.zeros((num_rows, outputs), dtype=np.uint8),
-            )
+    fresh = [chunk_id for chunk_id in ids if chunk_id not in notes]
+    norms = zeros_per_chunk([chunks[chunk_id].num_rows for chunk_id in fresh], (), "float32")
+    for chunk_id, norms_of_chunk in zip(fresh, norms, strict=True):
+        notes[chunk_id] = Notes(norms=norms_of_chunk, upper=bounds.of(chunks[chunk_id].peek()))
     local = [notes[chunk_id] for chunk_id in ids]
     lengths = np.array([len(block.targets) for block in blocks], dtype=np.int64)
     samples = scd.SampleTable(
@@ -104,33 +98,63 @@ def build_tables(
         like_real=np.empty(0, np.float64),
         like_short=np.empty(0, np.float32),
     )
-    buckets = -(-lengths // scd.BUCKET_ROWS)
-    bucket_chunk = np.repeat(np.arange(len(ids)), buckets)
-    first_bucket = np.repeat(np.cumsum(buckets) - buckets, buckets)
+    total_values = sum(num_values(block) for block in blocks)
+    value_bytes = 8 if isinstance(blocks[0].rows, CsrRows) else blocks[0].rows.itemsize
+    bucket_rows = scd.choose_bucket_rows(value_bytes * total_values / int(lengths.sum()), int(lengths.sum()))
+    buckets = (-(-lengths // bucket_rows)).astype(np.int32)
+    bucket_chunk = np.repeat(np.arange(len(ids), dtype=np.int32), buckets)
+    first_bucket = np.repeat(np.cumsum(buckets, dtype=np.int32) - buckets, buckets)
     return LocalTables(
         ids=ids,
-        rows=rows,
+        rows=tables.row_table(blocks),
         samples=samples,
-        slack=memory.addresses([note.slack for note in local]),
-        stamp=memory.addresses([note.stamp for note in local]),
         bucket_chunk=bucket_chunk,
-        bucket_row=(np.arange(len(bucket_chunk)) - first_bucket) * scd.BUCKET_ROWS,
-        num_outputs=outputs,
+        bucket_row=(np.arange(len(bucket_chunk), dtype=np.int32) - first_bucket) * np.int32(bucket_rows),
+        bucket_rows=bucket_rows,
+        num_outputs=blocks[0].state.shape[1],
         num_values=total_values,
         keep_alive=blocks,
     )
 
 
-def _squared_norms(rows: tables.RowTable, position: int, block: RowBlock, intercept: float, *, is_small: bool) -> Array:
-    """|x|^2 with the intercept column, shape (num_rows,), float32."""
-    norms = np.empty(len(block.targets), dtype=np.float32)
-    if not is_small:
-        scd.squared_norms(rows, position, intercept, norms)
-    elif isinstance(block.rows, CsrRows):
-        norms[:] = np.asarray(block.rows.to_scipy().astype(np.float64).power(2).sum(axis=1)).ravel() + intercept**2
-    else:
-        norms[:] = np.einsum("ij,ij->i", block.rows, block.rows, dtype=np.float64) + intercept**2
-    return norms
+def require_finite_rows(built: LocalTables, notes: Mapping[ChunkId, Notes]) -> None:
+    """Look at the norms that the passes have found so far: a value that is not finite shows there.
+
+    Raises:
+        DataError: It names chunk and row.
+    """
+    for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
+        for row in np.flatnonzero(~np.isfinite(notes[chunk_id].norms)).tolist():
+            if not np.isfinite(row_values(block, row)).all():  # else |x|^2 is beyond float32, which is no crime
+                raise DataError(
+                    f"chunk {chunk_id}, row {row} (row {int(block.row_ids[row])} of the data set): a feature is NaN or "
+                    "infinite; leave the sample out or fill the value in"
+                )
+
+
+def row_values(block: RowBlock, row: int) -> Array:
+    """Stored feature values of one row."""
+    if isinstance(block.rows, CsrRows):
+        return np.asarray(block.rows.values[int(block.rows.indptr[row]) : int(block.rows.indptr[row + 1])])
+    return np.asarray(block.rows[row])
+
+
+def screen_addresses(built: LocalTables, notes: Mapping[ChunkId, Notes]) -> tuple[Array, Array]:
+    """Addresses of slack and stamp per chunk, each of shape (num_chunks,), uint64; made where they are not there."""
+    if built.screen is not None:
+        return built.screen
+    without = [notes[chunk_id] for chunk_id in built.ids if notes[chunk_id].slack is None]
+    lengths = [len(note.norms) for note in without]
+    slacks = zeros_per_chunk(lengths, (built.num_outputs,), "float32")
+    stamps = zeros_per_chunk(lengths, (built.num_outputs,), "uint8")
+    for note, slack, stamp in zip(without, slacks, stamps, strict=True):
+        note.slack, note.stamp = slack, stamp
+    local = [notes[chunk_id] for chunk_id in built.ids]
+    built.screen = (
+        memory.addresses([note.slack for note in local if note.slack is not None]),
+        memory.addresses([note.stamp for note in local if note.stamp is not None]),
+    )
+    return built.screen
 
 
 def objective_sums(

@@ -3,6 +3,7 @@
 The rule itself is in `kernels.scd`; here is what it needs between passes. Nothing of it is ever certified.
 """
 
+import math
 from collections import deque
 
 import numpy as np
@@ -14,9 +15,13 @@ START_BELOW = 0.2
 MAX_REMEMBERED = 12
 MAX_EXACT_VALUES = 1 << 14
 """Values of w up to which its distance to each of the last passes is found; beyond, the steps are added up."""
-DENSE_CAUTION = 0.5
-SPARSE_CAUTION = 0.05
-"""How much of the worst case (Cauchy-Schwarz) is feared. It is far from what happens on sparse rows."""
+LEAST_CAUTION, MOST_CAUTION = 0.05, 0.5
+"""How much of the worst case (Cauchy-Schwarz) is feared."""
+
+
+def caution_of(num_features: int) -> float:
+    """The share feared: three times what a step in a random direction does to the margin of a row, 1 / sqrt(d)."""
+    return min(max(3.0 / math.sqrt(num_features), LEAST_CAUTION), MOST_CAUTION)
 
 
 class Screening:
@@ -24,11 +29,11 @@ class Screening:
 
     Args:
         outputs: Outputs of the model.
-        is_sparse: Whether rows are CSR.
+        num_features: Columns.
     """
 
-    def __init__(self, outputs: int, *, is_sparse: bool) -> None:
-        self.caution = SPARSE_CAUTION if is_sparse else DENSE_CAUTION
+    def __init__(self, outputs: int, num_features: int) -> None:
+        self.caution = caution_of(num_features)
         self.is_on = False
         self.now = 0
         self.moved = np.zeros((outputs, 256), dtype=np.float32)

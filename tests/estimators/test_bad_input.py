@@ -165,3 +165,19 @@ def test_logdir_without_tensorboard_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorboard.compat.proto.event_pb2", None)
     with pytest.raises(MissingExtraError, match=r"chicle-elastic\[tensorboard\]"):
         ChicleSVM(logdir=tmp_path).fit(*problems.cancer())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_a_bad_value_in_large_data_is_found_by_the_solver_and_named_by_the_estimator(value, is_sparse, monkeypatch):
+    """Large data is not read once more for it; the message is the same, and the next fit works."""
+    X, y = problems.cancer()
+    X = X.astype(np.float32)
+    X[300, 7] = value
+    monkeypatch.setattr("estimators.checks.MAX_VALUES_CHECKED_FIRST", 0)
+    word = "NaN" if np.isnan(value) else "infinity"
+    model = ChicleSVM()
+    with pytest.raises(ValueError, match=f"Input X of ChicleSVM contains {word} in column 7, row 300"):
+        model.fit(sparse.csr_matrix(X) if is_sparse else X, y)
+    X[300, 7] = 0
+    assert model.fit(X, y).duality_gap_ <= 1e-3

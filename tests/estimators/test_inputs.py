@@ -237,8 +237,9 @@ def test_names_of_features_are_kept_and_compared():
 )
 def test_labels_are_encoded_as_numpy_unique_does(labels):
     """Classes of the same dtype in order, and codes that give the labels back."""
-    classes, codes = encode_labels(labels)
+    classes, codes, counts = encode_labels(labels)
     np.testing.assert_array_equal(classes, np.unique(labels))
     assert classes.dtype == labels.dtype
     assert codes.dtype == np.int32
     np.testing.assert_array_equal(classes[codes], labels)
+    np.testing.assert_array_equal(counts, np.unique(labels, return_counts=True)[1])

@@ -102,7 +102,7 @@ def test_samples_of_weight_zero_change_nothing():
     moved[:50] *= 1e6
     a = ChicleSVM(C=0.1, random_state=0).fit(X, y, weights)
     b = ChicleSVM(C=0.1, random_state=0).fit(moved, y, weights)
-    np.testing.assert_array_equal(a.coef_, b.coef_)
+    np.testing.assert_allclose(a.coef_, b.coef_, rtol=1e-9)  # they stand between rows that are rounded together
 
 
 @pytest.mark.parametrize(

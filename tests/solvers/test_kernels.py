@@ -50,7 +50,7 @@ class Case:
             like_real=np.empty(0, np.float64),
             like_short=np.empty(0, np.float32),
         )
-        self.slack = [np.full((length, outputs), -np.inf, dtype=np.float32) for length in self.lengths]
+        self.slack = [np.zeros((length, outputs), dtype=np.float32) for length in self.lengths]
         self.stamp = [np.zeros((length, outputs), dtype=np.uint8) for length in self.lengths]
         self.moved = np.zeros((outputs, 256), dtype=np.float32)
         self.vectors = rng.normal(scale=0.1, size=(outputs, 6))
@@ -88,11 +88,11 @@ class Case:
             like_stamp=np.empty(0, np.uint8),
         )
         vectors, processed = self.vectors.copy(), np.zeros(3, dtype=np.int64)
-        stats = np.zeros((len(self.positives), 4))
+        stats = np.zeros((len(self.positives), 5))
         scd.scd_pass(
-            int(self.loss), self.rows, self.samples, screen, np.array([0, 0, 1, 2]), np.array([0, 8, 0, 0]),
-            np.asarray(order), self.positives, INTERCEPT, sigma, 4, np.full(1, stop, np.uint8),
-            scd.make_scratch(self.rows, len(self.positives)), vectors, processed, stats,
+            int(self.loss), self.rows, self.samples, screen, np.array([0, 0, 1, 2], np.int32),
+            np.array([0, 8, 0, 0], np.int32), 8, np.asarray(order, np.int32), self.positives, INTERCEPT, sigma, 4,
+            np.full(1, stop, np.uint8), scd.make_scratch(self.rows, len(self.positives)), vectors, processed, stats,
         )  # fmt: skip
         return vectors, processed, stats
 
@@ -129,7 +129,7 @@ def test_scd_pass_equals_its_numpy_form(kind, outputs, loss):
     case = Case(kind, outputs, loss)
     order = [2, 0, 3, 1, 1, 3, 0, 2]
     before = case.duals()
-    expected = case.reference(scd.scd_pass, rows_of(order), stats=np.zeros((outputs, 4)), sigma=2.0)
+    expected = case.reference(scd.scd_pass, rows_of(order), stats=np.zeros((outputs, 5)), sigma=2.0)
     vectors, processed, stats = case.scd_pass(order)
     tolerance = (
         {"rtol": 1e-4, "atol": 1e-5} if "float64" not in kind and "dense" in kind else {"rtol": 1e-6, "atol": 1e-8}
@@ -196,13 +196,15 @@ def test_objective_sums_equals_its_numpy_form(kind, outputs, loss):
     np.testing.assert_allclose(rebuilt, expected["rebuilt"], rtol=1e-12, atol=1e-14)
 
 
-def test_squared_norms_equals_its_numpy_form(kind):
-    """|x|^2 with the intercept column."""
-    case = Case(kind, 1, Loss.HINGE)
-    norms = np.zeros(11, dtype=np.float32)
-    expected = case.reference(scd.squared_norms, range(11), norms=norms.copy())
-    scd.squared_norms(case.rows, 0, INTERCEPT, norms)
-    np.testing.assert_allclose(norms, expected["norms"], rtol=1e-6)
+def test_a_norm_is_found_when_its_row_is_first_visited(kind):
+    """|x|^2 with the intercept column, where there was a 0; a visit to rows whose norms are known gives the same."""
+    known, unknown = Case(kind, 2, Loss.HINGE), Case(kind, 2, Loss.HINGE)
+    expected = np.concatenate(known.norms)
+    for norms in unknown.norms:
+        norms.fill(0)
+    first, second = known.scd_pass([2, 0, 1, 3]), unknown.scd_pass([2, 0, 1, 3])
+    np.testing.assert_allclose(np.concatenate(unknown.norms), expected, rtol=1e-6)
+    np.testing.assert_allclose(first[0], second[0], rtol=1e-6)
 
 
 def test_a_set_stop_flag_leaves_everything_as_it_was():

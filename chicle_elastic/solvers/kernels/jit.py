@@ -18,6 +18,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # Sums may be reordered (vectorised dot products), but NaN and infinities keep their meaning.
 FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 
+INLINE = {"forceinline": True}
+"""Options of the functions of a row. LLVM is told to inline them: a call would pass all fields of all tables, which
+takes longer than a row. (numba's own `inline="always"` lost stores through arrays made from addresses.)"""
+
 
 def kernel(function: Function) -> Function:
     """Compile `function` on its first call; machine code is cached under `CHICLE_CACHE_DIR`.

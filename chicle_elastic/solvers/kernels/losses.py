@@ -8,10 +8,12 @@ import math
 
 from numba.extending import register_jitable
 
+from chicle_elastic.solvers.kernels.jit import INLINE
+
 HINGE, SQUARED_HINGE = 0, 1  # as in objectives.Loss; logistic is the rest
 
 
-@register_jitable
+@register_jitable(**INLINE)
 def primal_loss(loss, margin, upper):
     """C_i * loss(m_i); equals `objectives.primal_losses`."""
     if loss == HINGE:
@@ -24,7 +26,7 @@ def primal_loss(loss, margin, upper):
     return upper * (math.log1p(math.exp(margin)) - margin)
 
 
-@register_jitable
+@register_jitable(**INLINE)
 def dual_value(loss, alpha, upper):
     """dual_i(alpha_i); equals `objectives.dual_values`."""
     if loss == HINGE:
@@ -42,23 +44,23 @@ def dual_value(loss, alpha, upper):
     return upper * value
 
 
-@register_jitable
+@register_jitable(**INLINE)
 def coordinate_step(loss, margin, alpha, curvature, upper):
     """The dual variable after an exact step along its coordinate; equals `objectives.coordinate_steps`."""
     if upper <= 0.0:
         return 0.0
     if loss == HINGE:
-        gradient = 1.0 - margin
         if curvature <= 0.0:  # a row of zeros: it cannot move w, so its dual goes to its bound at once
-            return upper if gradient > 0.0 else 0.0
-        return min(max(alpha + gradient / curvature, 0.0), upper)
+            return upper if margin < 1.0 else 0.0
+        inverse = 1.0 / curvature  # found while the margin is still being summed
+        return min(max((alpha + inverse) - inverse * margin, 0.0), upper)
     if loss == SQUARED_HINGE:
         diagonal = 0.5 / upper
         return max(0.0, alpha + (1.0 - margin - alpha * diagonal) / (curvature + diagonal))
     return _logistic_step(margin, alpha, curvature, upper)
 
 
-@register_jitable
+@register_jitable(**INLINE)
 def _logistic_step(margin, alpha, curvature, upper):
     """Newton on the logit u of alpha / C, kept inside its bracket: f(u) = u + m + curvature (C s(u) - alpha).
 
@@ -86,7 +88,7 @@ def _logistic_step(margin, alpha, curvature, upper):
     return upper * sigmoid
 
 
-@register_jitable
+@register_jitable(**INLINE)
 def is_settled(loss, margin, alpha, upper):
     """Whether the dual sits at a bound with the margin on the safe side of 1, so that it stays while w stays near."""
     if loss == HINGE:

@@ -9,6 +9,7 @@ from numba import types
 from numba.extending import intrinsic, register_jitable
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.kernels.jit import INLINE
 
 CACHE_LINE = 64
 
@@ -57,15 +58,22 @@ def prefetch(typingctx, address):
         byte_pointer, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
         declaration = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
         function = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], declaration)
-        # To be read, to be kept in all levels of the cache, data.
-        builder.call(function, [builder.inttoptr(args[0], byte_pointer), int32(0), int32(3), int32(1)])
+        # To be read, into the second level (the first one has room for few requests and makes the next wait), data.
+        builder.call(function, [builder.inttoptr(args[0], byte_pointer), int32(0), int32(2), int32(1)])
         return context.get_dummy_value()
 
     return types.void(types.uint64), codegen
 
 
-@register_jitable
+@register_jitable(**INLINE)
 def prefetch_range(begin, end):
     """Ask for all cache lines of the addresses `begin` to `end` (uint64)."""
     for line in range(begin, end + np.uint64(CACHE_LINE - 1), np.uint64(CACHE_LINE)):
         prefetch(line)
+
+
+@register_jitable(**INLINE)
+def prefetch_items(address, first, count, item_bytes):
+    """Ask for `count` items from number `first` on behind `address` (all uint64)."""
+    begin = address + np.uint64(first) * item_bytes
+    prefetch_range(begin, begin + np.uint64(count) * item_bytes)

@@ -1,8 +1,8 @@
 """Stochastic coordinate descent on the dual, over all local chunks (the local solver of CoCoA).
 
-Rows are visited in shuffled buckets of 8: as good as random rows for convergence, and twice as fast, because rows of a
-bucket lie side by side. The order runs over *all* local chunks; shuffling within a chunk only costs many more epochs.
-A block of 64 buckets is turned into a list of rows first, so that rows can be asked for before they are needed.
+Rows are visited in shuffled buckets of 8 to 64: as good as random rows for convergence, and twice as fast, because rows
+of a bucket lie side by side. The order runs over *all* local chunks; shuffling within a chunk only costs many more
+epochs. A block of buckets is turned into a list of rows first, so that rows can be asked for before they are needed.
 
 Screening. A dual that sits at a bound, with the margin on the safe side of 1 by `slack * |x|`, cannot move before w has
 moved by `slack`. Such rows are left out of the list while `slack` is more than `caution` times the distance that w has
@@ -20,10 +20,11 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
+from chicle_elastic.chunks.blocks import aligned_zeros
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.kernels.jit import kernel
+from chicle_elastic.solvers.kernels.jit import INLINE, kernel
 from chicle_elastic.solvers.kernels.losses import coordinate_step, dual_value, is_settled, primal_loss
-from chicle_elastic.solvers.kernels.memory import load, prefetch, store
+from chicle_elastic.solvers.kernels.memory import load, prefetch_items, store
 from chicle_elastic.solvers.kernels.tables import (
     DenseTable,
     RowTable,
@@ -31,16 +32,20 @@ from chicle_elastic.solvers.kernels.tables import (
     fold_work,
     gather_into,
     load_work,
+    overlaps,
     row_add,
+    row_cross,
     row_dot,
     row_norm,
     row_prefetch,
     row_step,
 )
 
-BUCKET_ROWS = 8
-BLOCK_BUCKETS = 64
-"""Buckets between two looks at the stop flag; all outputs visit a block while its rows are in the cache."""
+BUCKET_BYTES = 8192
+CACHE_BYTES = 1 << 20
+LEAST_BUCKET_ROWS, MOST_BUCKET_ROWS = 8, 64
+BLOCK_ROWS = 512
+"""Rows, at most 64 buckets, between two looks at the stop flag; all outputs visit a block while it is in the cache."""
 
 
 class SampleTable(NamedTuple):
@@ -50,7 +55,7 @@ class SampleTable(NamedTuple):
         lengths: Rows per chunk, shape (num_chunks,), int64.
         targets: Addresses of class codes (int32).
         duals: Addresses of the duals (float64, outputs side by side); the kernels write there.
-        norms: Addresses of |x|^2 with the intercept column (float32).
+        norms: Addresses of |x|^2 with the intercept column (float32); 0 until a row is first visited.
         upper: Addresses of C_i (float64); 0 where every sample has `uniform_upper`.
         uniform_upper: C.
         like_code, like_real, like_short: Empty arrays of int32, float64 and float32.
@@ -71,12 +76,12 @@ class ScreenTable(NamedTuple):
     """What screening remembers; outputs side by side, as the duals.
 
     Attributes:
-        slack: Addresses per chunk of the slack of each dual (float32); -inf for a dual that may move.
+        slack: Addresses per chunk of the slack of each dual (float32); 0 for a dual that may move.
         stamp: Addresses per chunk of the pass in which the slack was found (uint8, modulo 256).
         moved: Distance that w_k has moved since the start of each of those passes, shape (outputs, 256), float32.
         now: Number of this pass, modulo 256.
         caution: See the module.
-        is_on: Whether slack is written and rows are left out; all of it starts at -inf.
+        is_on: Whether slack is written and rows are left out; all of it starts at 0.
         like_stamp: Empty array of uint8.
     """
 
@@ -94,7 +99,7 @@ class Scratch(NamedTuple):
 
     Attributes:
         work, gathered: See `tables`; shape (num_features,), of the dtype of the working copy, and float64 zeros.
-        chunks, rows: The rows to visit in a block, shape (BLOCK_BUCKETS * BUCKET_ROWS,), uint32.
+        chunks, rows: The rows to visit in a block, shape (BLOCK_ROWS,), uint32.
         travelled: Squares of the steps of w_k in this pass, shape (outputs,), float64, zeros.
     """
 
@@ -110,20 +115,33 @@ def positives(num_outputs: int) -> Array:
     return np.arange(num_outputs, dtype=np.int32) if num_outputs > 1 else np.ones(1, dtype=np.int32)
 
 
+def choose_bucket_rows(row_bytes: float, num_rows: int) -> int:
+    """Rows of a bucket, a multiple of 8: what a jump to another place in memory costs is shared by 8 KiB.
+
+    Rows that all fit into the cache are better mixed: a jump costs nothing there.
+    """
+    if row_bytes * num_rows <= CACHE_BYTES:
+        return LEAST_BUCKET_ROWS
+    rows = int(BUCKET_BYTES / max(1.0, row_bytes)) // LEAST_BUCKET_ROWS * LEAST_BUCKET_ROWS
+    return min(max(rows, LEAST_BUCKET_ROWS), MOST_BUCKET_ROWS)
+
+
 def make_scratch(rows: RowTable, num_outputs: int) -> Scratch:
     """Scratch memory for `scd_pass`; CSR rows need no working copy."""
-    d, dtype = (rows.num_features, rows.like_work.dtype) if isinstance(rows, DenseTable) else (0, np.float64)
+    d, dtype = (rows.num_features, rows.like_work.dtype.name) if isinstance(rows, DenseTable) else (0, "float64")
     return Scratch(
-        work=np.zeros(d, dtype),
-        gathered=np.zeros(d),
-        chunks=np.zeros(BLOCK_BUCKETS * BUCKET_ROWS, np.uint32),
-        rows=np.zeros(BLOCK_BUCKETS * BUCKET_ROWS, np.uint32),
+        work=aligned_zeros((d,), dtype),
+        gathered=aligned_zeros((d,), "float64"),
+        chunks=np.zeros(BLOCK_ROWS, np.uint32),
+        rows=np.zeros(BLOCK_ROWS, np.uint32),
         travelled=np.zeros(num_outputs),
     )
 
 
-@register_jitable
-def _list_rows(samples, screen, bucket_chunk, bucket_row, order, start, end, k, num_outputs, distance, scratch):
+@register_jitable(**INLINE)
+def _list_rows(
+    samples, screen, bucket_chunk, bucket_row, bucket_rows, order, start, end, k, num_outputs, distance, scratch
+):
     """Write chunk and row of every row to visit in a block into the scratch memory; returns how many."""
     count = np.uintp(0)
     for position in range(start, end):
@@ -131,7 +149,7 @@ def _list_rows(samples, screen, bucket_chunk, bucket_row, order, start, end, k, 
         chunk = np.uintp(bucket_chunk[bucket])
         length = np.uintp(samples.lengths[chunk])
         row = np.uintp(bucket_row[bucket])
-        last = row + np.uintp(BUCKET_ROWS)
+        last = row + bucket_rows
         last = last if last < length else length
         while row < last:
             entry = row * num_outputs + k
@@ -147,20 +165,20 @@ def _list_rows(samples, screen, bucket_chunk, bucket_row, order, start, end, k, 
     return count
 
 
-@register_jitable
-def _prefetch_block(rows, samples, screen, bucket_chunk, bucket_row, order, start, end, num_outputs):
+@register_jitable(**INLINE)
+def _prefetch_block(rows, samples, screen, bucket_chunk, bucket_row, bucket_rows, order, start, end, num_outputs):
     """Ask for what `_list_rows` and the steps read of each bucket besides its rows."""
     for position in range(start, end):
         bucket = order[position]
         chunk = np.uintp(bucket_chunk[bucket])
         first = np.uint64(bucket_row[bucket])
-        entry = first * np.uint64(num_outputs)
+        entry, entries = first * np.uint64(num_outputs), np.uint64(bucket_rows * num_outputs)
         if screen.is_on:
-            prefetch(screen.slack[chunk] + entry * np.uint64(4))
-            prefetch(screen.stamp[chunk] + entry)
-        prefetch(samples.duals[chunk] + entry * np.uint64(8))
-        prefetch(samples.norms[chunk] + first * np.uint64(4))
-        prefetch(samples.targets[chunk] + first * np.uint64(4))
+            prefetch_items(screen.slack[chunk], entry, entries, np.uint64(4))
+            prefetch_items(screen.stamp[chunk], entry, entries, np.uint64(1))
+        prefetch_items(samples.duals[chunk], entry, entries, np.uint64(8))
+        prefetch_items(samples.norms[chunk], first, bucket_rows, np.uint64(4))
+        prefetch_items(samples.targets[chunk], first, bucket_rows, np.uint64(4))
         bucket_prefetch(rows, chunk, first)
 
 
@@ -172,6 +190,7 @@ def scd_pass(
     screen,
     bucket_chunk,
     bucket_row,
+    bucket_rows,
     order,
     positives,
     intercept,
@@ -188,11 +207,12 @@ def scd_pass(
     Args:
         loss: Number of an `objectives.Loss`.
         rows: `tables.DenseTable` or `tables.CsrTable`.
-        samples: `SampleTable`; its duals are written (OUT).
+        samples: `SampleTable`; its duals and norms are written (OUT).
         screen: `ScreenTable`; slack and stamps are written (OUT).
-        bucket_chunk: Chunk of each bucket, shape (num_buckets,), int64.
-        bucket_row: First row of each bucket in its chunk, shape (num_buckets,), int64.
-        order: Buckets to visit, shape (n,), int64.
+        bucket_chunk: Chunk of each bucket, shape (num_buckets,), int32.
+        bucket_row: First row of each bucket in its chunk, shape (num_buckets,), int32.
+        bucket_rows: Rows of a bucket, see `choose_bucket_rows`; the last one of a chunk may have fewer.
+        order: Buckets to visit, shape (n,), int32.
         positives: Positive class of each output, shape (outputs,), int32.
         intercept: Value of the intercept column; 0 for none.
         sigma: CoCoA's sigma' >= 1.
@@ -201,8 +221,9 @@ def scd_pass(
         scratch: `Scratch`, fresh.
         vectors: Working vectors w + sigma' * (local change), shape (outputs, num_features + 1), float64.
         processed: Rows processed per chunk are added here, shape (num_chunks,), int64.
-        stats: Per output, shape (outputs, 4), float64: gap contributions at the moving vector, change of the sum of
-            dual values, duals that moved, and duals that were looked at are added here.
+        stats: Per output, shape (outputs, 5), float64: gap contributions at the moving vector, change of the sum of
+            dual values, duals that moved, duals that were looked at, and the sum of their dual values before are added
+            here.
 
     NumPy equivalent::
 
@@ -217,61 +238,84 @@ def scd_pass(
                 stats[k, 1] += dual_values(loss, a[i, k], upper[i]) - old
                 stats[k, 2] += step != 0
                 stats[k, 3] += 1
+                stats[k, 4] += old
     """
     num_outputs = np.uintp(len(positives))
     last = np.uintp(rows.num_features)
     ahead = np.uintp(ahead)
+    bucket_rows = np.uintp(bucket_rows)
     num_buckets = len(order)
-    for start in range(0, num_buckets, BLOCK_BUCKETS):
+    block_buckets = BLOCK_ROWS // np.int64(bucket_rows)
+    for start in range(0, num_buckets, block_buckets):
         if stop[0] != 0:
             return
-        end = start + BLOCK_BUCKETS if start + BLOCK_BUCKETS < num_buckets else num_buckets
-        following = end + BLOCK_BUCKETS if end + BLOCK_BUCKETS < num_buckets else num_buckets
+        end = start + block_buckets if start + block_buckets < num_buckets else num_buckets
+        following = end + block_buckets if end + block_buckets < num_buckets else num_buckets
         for k in range(num_outputs):
             vector = vectors[k]
             distance = np.float32(screen.caution * math.sqrt(scratch.travelled[k]))
             count = _list_rows(
-                samples, screen, bucket_chunk, bucket_row, order, start, end, k, num_outputs, distance, scratch
-            )
+                samples, screen, bucket_chunk, bucket_row, bucket_rows, order, start, end, k, num_outputs, distance,
+                scratch,
+            )  # fmt: skip
             if k == num_outputs - np.uintp(1):
-                _prefetch_block(rows, samples, screen, bucket_chunk, bucket_row, order, end, following, num_outputs)
+                _prefetch_block(
+                    rows, samples, screen, bucket_chunk, bucket_row, bucket_rows, order, end, following, num_outputs
+                )
             if count == 0:
                 continue
             work = load_work(rows, vector, scratch.work)
             gathered = gather_into(rows, vector, scratch.gathered)
             offset = vector[last]
-            sum_gap, sum_dual, num_moved, squares = 0.0, 0.0, 0, 0.0
-            for j in range(count + ahead):
-                if j < count:
-                    row_prefetch(rows, np.uintp(scratch.chunks[j]), np.uintp(scratch.rows[j]))
-                if j < ahead:
-                    continue
-                chunk, row = np.uintp(scratch.chunks[j - ahead]), np.uintp(scratch.rows[j - ahead])
+            sum_gap, sum_dual, sum_old, num_moved, squares = 0.0, 0.0, 0.0, 0, 0.0
+            for j in range(ahead if ahead < count else count):
+                row_prefetch(rows, np.uintp(scratch.chunks[j]), np.uintp(scratch.rows[j]))
+            chunk, row = np.uintp(scratch.chunks[0]), np.uintp(scratch.rows[0])
+            product = row_dot(rows, chunk, row, work)
+            for j in range(count):
+                if j + ahead < count:
+                    row_prefetch(rows, np.uintp(scratch.chunks[j + ahead]), np.uintp(scratch.rows[j + ahead]))
                 entry = row * num_outputs + k
+                has_next = j + np.uintp(1) < count
+                next_j = j + np.uintp(1) if has_next else j
+                next_chunk, next_row = np.uintp(scratch.chunks[next_j]), np.uintp(scratch.rows[next_j])
+                next_product, cross = 0.0, 0.0
+                if overlaps(rows) and has_next:
+                    next_product = row_dot(rows, next_chunk, next_row, work)
+                    cross = row_cross(rows, chunk, row, next_chunk, next_row)
                 sign = 1.0 if load(samples.targets[chunk], row, samples.like_code) == positives[k] else -1.0
                 norm = np.float64(load(samples.norms[chunk], row, samples.like_short))
+                if norm == 0.0:
+                    short = np.float32(row_norm(rows, chunk, row) + intercept * intercept)
+                    store(samples.norms[chunk], row, short, samples.like_short)
+                    norm = np.float64(short)
                 upper = samples.uniform_upper
                 if samples.upper[chunk] != 0:
                     upper = load(samples.upper[chunk], row, samples.like_real)
                 alpha = load(samples.duals[chunk], entry, samples.like_real)
-                margin = sign * (row_dot(rows, chunk, row, work) + intercept * offset)
+                margin = sign * (product + intercept * offset)
                 new_alpha = coordinate_step(loss, margin, alpha, sigma * norm, upper)
                 old = dual_value(loss, alpha, upper)
+                sum_old += old
                 sum_gap += primal_loss(loss, margin, upper) - old + alpha * margin
                 if new_alpha != alpha:
                     store(samples.duals[chunk], entry, new_alpha, samples.like_real)
                     factor = sigma * (new_alpha - alpha) * sign
+                    next_product += factor * cross
                     row_step(rows, chunk, row, factor, work, gathered)
                     offset += factor * intercept
                     sum_dual += dual_value(loss, new_alpha, upper) - old
                     num_moved += 1
                     squares += factor * factor * norm
                 if screen.is_on:
-                    slack = np.float32(-np.inf)
+                    slack = np.float32(0.0)
                     if new_alpha == alpha and is_settled(loss, margin, alpha, upper):
-                        slack = np.float32(abs(1.0 - margin) / math.sqrt(norm)) - distance
+                        slack = np.float32(abs(1.0 - margin)) / np.float32(math.sqrt(np.float32(norm))) - distance
                         store(screen.stamp[chunk], entry, np.uint8(screen.now), screen.like_stamp)
                     store(screen.slack[chunk], entry, slack, samples.like_short)
+                chunk, row, product = next_chunk, next_row, next_product
+                if has_next and not overlaps(rows):
+                    product = row_dot(rows, chunk, row, work)
             fold_work(rows, vector, gathered)
             vector[last] = offset
             scratch.travelled[k] += squares
@@ -279,10 +323,11 @@ def scd_pass(
             stats[k, 1] += sum_dual
             stats[k, 2] += num_moved
             stats[k, 3] += count
+            stats[k, 4] += sum_old
         for position in range(start, end):
             bucket = order[position]
             left = samples.lengths[bucket_chunk[bucket]] - bucket_row[bucket]
-            processed[bucket_chunk[bucket]] += BUCKET_ROWS if left > BUCKET_ROWS else left
+            processed[bucket_chunk[bucket]] += np.int64(bucket_rows) if left > np.int64(bucket_rows) else left
 
 
 @kernel
@@ -318,43 +363,28 @@ def objective_sums(
     """
     num_outputs = np.uintp(len(positives))
     last = np.uintp(rows.num_features)
+    block_rows = np.uintp(BLOCK_ROWS)
     for chunk_number in range(begin, end):
         chunk = np.uintp(chunk_number)
         length = np.uintp(samples.lengths[chunk])
-        for row in range(length):
-            upper = samples.uniform_upper
-            if samples.upper[chunk] != 0:
-                upper = load(samples.upper[chunk], row, samples.like_real)
-            target = load(samples.targets[chunk], row, samples.like_code)
+        for first in range(np.uintp(0), length, block_rows):
+            behind = first + block_rows if first + block_rows < length else length
             for k in range(num_outputs):
-                sign = 1.0 if target == positives[k] else -1.0
-                alpha = load(samples.duals[chunk], row * num_outputs + k, samples.like_real)
-                margin = sign * (row_dot(rows, chunk, row, vectors[k]) + intercept * vectors[k, last])
-                stats[k, 0] += primal_loss(loss, margin, upper)
-                stats[k, 1] += dual_value(loss, alpha, upper)
-                if alpha != 0.0:
-                    row_add(rows, chunk, row, sign * alpha, rebuilt[k])
-                    rebuilt[k, last] += sign * alpha * intercept
-
-
-@kernel
-def squared_norms(
-    rows,
-    chunk,
-    intercept,
-    norms,  # OUT
-):
-    """|x|^2 of the rows of one chunk, the intercept column included.
-
-    Args:
-        rows, intercept: As in `scd_pass`.
-        chunk: Number of the chunk in the table.
-        norms: Shape (rows of that chunk,), float32.
-
-    NumPy equivalent::
-
-        for i in visited:
-            norms[i] = x(i) @ x(i)
-    """
-    for row in range(len(norms)):
-        norms[row] = row_norm(rows, np.uintp(chunk), np.uintp(row)) + intercept * intercept
+                vector, target = vectors[k], rebuilt[k]
+                offset = intercept * vector[last]
+                sum_loss, sum_dual, sum_signed = 0.0, 0.0, 0.0
+                for row in range(first, behind):
+                    upper = samples.uniform_upper
+                    if samples.upper[chunk] != 0:
+                        upper = load(samples.upper[chunk], row, samples.like_real)
+                    sign = 1.0 if load(samples.targets[chunk], row, samples.like_code) == positives[k] else -1.0
+                    alpha = load(samples.duals[chunk], row * num_outputs + k, samples.like_real)
+                    margin = sign * (row_dot(rows, chunk, row, vector) + offset)
+                    sum_loss += primal_loss(loss, margin, upper)
+                    sum_dual += dual_value(loss, alpha, upper)
+                    if alpha != 0.0:
+                        row_add(rows, chunk, row, sign * alpha, target)
+                        sum_signed += sign * alpha
+                target[last] += intercept * sum_signed
+                stats[k, 0] += sum_loss
+                stats[k, 1] += sum_dual

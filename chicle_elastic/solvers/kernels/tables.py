@@ -10,8 +10,7 @@ twice as many values per instruction. What a block of rows adds is gathered apar
 when the block ends, so float32 error never outlives a block and w = w(alpha) holds to float64. CSR rows touch few
 entries of a long vector: there the float64 vector itself is worked on, and loading and folding do nothing.
 
-These functions are left to LLVM to inline. numba's own inlining (`inline="always"`) made no faster code here, took half
-as long again to compile, and lost stores through arrays made from addresses.
+Dense rows are handled in `lanes`.
 """
 
 from typing import NamedTuple
@@ -20,8 +19,13 @@ import numpy as np
 from numba.extending import overload
 
 from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.solvers.kernels.jit import INLINE
+from chicle_elastic.solvers.kernels.lanes import add_scaled, dot
 from chicle_elastic.solvers.kernels.memory import addresses, load, prefetch, prefetch_range
 from chicle_elastic.solvers.local_chunk import RowBlock
+
+MAX_OVERLAPPED = 96
+"""Columns up to which a row's product is begun before the step of the row before it is known; see `overlaps`."""
 
 
 class DenseTable(NamedTuple):
@@ -94,7 +98,7 @@ def load_work(table, vector, work):
     raise NotImplementedError("load_work exists in compiled code only")
 
 
-@overload(load_work)
+@overload(load_work, jit_options=INLINE)
 def _load_work(table, vector, work):
     if _is_dense(table):
 
@@ -112,7 +116,7 @@ def fold_work(table, vector, gathered):
     raise NotImplementedError("fold_work exists in compiled code only")
 
 
-@overload(fold_work)
+@overload(fold_work, jit_options=INLINE)
 def _fold_work(table, vector, gathered):
     if _is_dense(table):
 
@@ -130,7 +134,7 @@ def gather_into(table, vector, gathered):
     raise NotImplementedError("gather_into exists in compiled code only")
 
 
-@overload(gather_into)
+@overload(gather_into, jit_options=INLINE)
 def _gather_into(table, vector, gathered):
     return (lambda table, vector, gathered: gathered) if _is_dense(table) else (lambda table, vector, gathered: vector)
 
@@ -140,7 +144,7 @@ def row_prefetch(table, chunk, row):
     raise NotImplementedError("row_prefetch exists in compiled code only")
 
 
-@overload(row_prefetch)
+@overload(row_prefetch, jit_options=INLINE)
 def _row_prefetch(table, chunk, row):
     if _is_dense(table):
 
@@ -166,7 +170,7 @@ def bucket_prefetch(table, chunk, row):
     raise NotImplementedError("bucket_prefetch exists in compiled code only")
 
 
-@overload(bucket_prefetch)
+@overload(bucket_prefetch, jit_options=INLINE)
 def _bucket_prefetch(table, chunk, row):
     if _is_dense(table):
         return lambda table, chunk, row: None
@@ -180,17 +184,14 @@ def row_dot(table, chunk, row, vector):
     raise NotImplementedError("row_dot exists in compiled code only")
 
 
-@overload(row_dot)
+@overload(row_dot, jit_options=INLINE)
 def _row_dot(table, chunk, row, vector):
     if _is_dense(table):
 
         def dense(table, chunk, row, vector):
             d = np.uintp(table.num_features)
             x = table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
-            total = vector.dtype.type(0)
-            for j in range(d):
-                total += load(x, j, table.like) * vector[j]
-            return np.float64(total)
+            return dot(d, x, table.like, np.uint64(vector.ctypes.data), vector, vector)
 
         return dense
 
@@ -216,20 +217,56 @@ def _row_dot(table, chunk, row, vector):
     return csr
 
 
+def overlaps(table):
+    """Whether the product of the next row is begun before this row's step is known (in kernels only).
+
+    The steps are a chain: each product has to wait for the step before it, and for short rows the processor does little
+    else. Begun early, a product misses one step, which is made good by that step times <x, x'> of the two rows. Long
+    rows have enough to do, and CSR rows have no cheap <x, x'>.
+    """
+    raise NotImplementedError("overlaps exists in compiled code only")
+
+
+@overload(overlaps, jit_options=INLINE)
+def _overlaps(table):
+    if _is_dense(table):
+        return lambda table: table.num_features <= MAX_OVERLAPPED
+    return lambda table: False
+
+
+def row_cross(table, chunk, row, other_chunk, other_row):
+    """<x, x'> of two rows in the precision of the working copy, as float64 (in kernels only)."""
+    raise NotImplementedError("row_cross exists in compiled code only")
+
+
+@overload(row_cross, jit_options=INLINE)
+def _row_cross(table, chunk, row, other_chunk, other_row):
+    if _is_dense(table):
+
+        def dense(table, chunk, row, other_chunk, other_row):
+            d = np.uintp(table.num_features)
+            row_bytes = np.uint64(d * table.like.itemsize)
+            x = table.rows[chunk] + np.uint64(row) * row_bytes
+            y = table.rows[other_chunk] + np.uint64(other_row) * row_bytes
+            return dot(d, x, table.like, y, table.like, table.like_work)
+
+        return dense
+    return lambda table, chunk, row, other_chunk, other_row: 0.0
+
+
 def row_add(table, chunk, row, factor, vector):
     """vector[:num_features] += factor * x of one row (in kernels only)."""
     raise NotImplementedError("row_add exists in compiled code only")
 
 
-@overload(row_add)
+@overload(row_add, jit_options=INLINE)
 def _row_add(table, chunk, row, factor, vector):
     if _is_dense(table):
 
         def dense(table, chunk, row, factor, vector):
             d = np.uintp(table.num_features)
             x = table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
-            for j in range(d):
-                vector[j] += factor * load(x, j, table.like)
+            add_scaled(d, factor, x, table.like, np.uint64(vector.ctypes.data), vector)
 
         return dense
 
@@ -249,40 +286,33 @@ def row_step(table, chunk, row, factor, work, gathered):
     raise NotImplementedError("row_step exists in compiled code only")
 
 
-@overload(row_step)
+@overload(row_step, jit_options=INLINE)
 def _row_step(table, chunk, row, factor, work, gathered):
     if _is_dense(table):
 
         def dense(table, chunk, row, factor, work, gathered):
             d = np.uintp(table.num_features)
             x = table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
-            short = work.dtype.type(factor)
-            for j in range(d):
-                work[j] += short * load(x, j, table.like)
-            for j in range(d):
-                gathered[j] += factor * load(x, j, table.like)
+            add_scaled(d, factor, x, table.like, np.uint64(work.ctypes.data), work)
+            add_scaled(d, factor, x, table.like, np.uint64(gathered.ctypes.data), gathered)
 
         return dense
     return lambda table, chunk, row, factor, work, gathered: row_add(table, chunk, row, factor, work)
 
 
 def row_norm(table, chunk, row):
-    """|x|^2 of one row, float64 (in kernels only)."""
+    """|x|^2 of one row, dense rows in the precision of the working copy, as float64 (in kernels only)."""
     raise NotImplementedError("row_norm exists in compiled code only")
 
 
-@overload(row_norm)
+@overload(row_norm, jit_options=INLINE)
 def _row_norm(table, chunk, row):
     if _is_dense(table):
 
         def dense(table, chunk, row):
             d = np.uintp(table.num_features)
             x = table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
-            total = 0.0
-            for j in range(d):
-                value = np.float64(load(x, j, table.like))
-                total += value * value
-            return total
+            return dot(d, x, table.like, x, table.like, table.like_work)
 
         return dense
 
