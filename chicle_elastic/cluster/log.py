@@ -92,6 +92,8 @@ class Log:
         self.members: tuple[NodeId, ...] = ()
         self.lives: dict[NodeId, str] = {}
         self._seen: dict[str, int] = {}
+        self._asked: tuple[int, tuple[NodeId, ...]] = (0, ())
+        self._reported: set[NodeId] = set()
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -120,6 +122,10 @@ class Log:
     def seen(self, origin: str) -> int:
         """Proposals of an author that are in the log; they come in their order and without a gap."""
         return self._seen.get(origin, 0)
+
+    def asked(self, round: int) -> tuple[tuple[NodeId, ...], set[NodeId]]:
+        """Members that were asked for in a round, and those of all nodes that have reported what they hold for it."""
+        return (self._asked[1], self._reported) if self._asked[0] == round else ((), set())
 
     def in_band(self, ended: Ended) -> list[Entry]:
         """The entries that every agent appends by itself for an iteration that ended without a vote."""
@@ -151,6 +157,11 @@ class Log:
             self.lives[event.node] = entry.origin
         if len(self.lives) != len(self.present):
             self.lives = {node: life for node, life in self.lives.items() if node in self.present}
+        if isinstance(event, events.InventoryReported) and event.round == self._asked[0]:
+            self._reported.add(event.node)
+        for effect in ordered:
+            if isinstance(effect, effects.FormRound):
+                self._asked, self._reported = (effect.round, effect.members), set()
         started = [effect for effect in ordered if isinstance(effect, StartIteration)]
         if started:
             self.in_flight = (started[-1].round, started[-1].iteration)

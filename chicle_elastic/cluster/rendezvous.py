@@ -119,8 +119,8 @@ class ChicleRendezvousHandler(RendezvousHandler):
         self.store = store
         self.endpoint = endpoint
         self.node = node
+        self.min_nodes, self.max_nodes = min_nodes, max_nodes
         self._run_id = run_id
-        self._min_nodes, self._max_nodes = min_nodes, max_nodes
         self._settings = settings or RendezvousSettings()
         self._clock = clock or MonotonicClock()
         cell = SignedCell(store, endpoint=endpoint, key=f"chicle/{run_id}/rendezvous", secret=secret)
@@ -245,7 +245,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
             return 0
         if not state.is_complete or state.round > self._round:
             return 1
-        return len(state.waiting) if len(state.members) - len(state.gone) < self._max_nodes else 0
+        return len(state.waiting) if len(state.members) - len(state.gone) < self.max_nodes else 0
 
     def shutdown(self) -> bool:
         """This agent ends. Under plain torchrun that closes the rendezvous, as torch's own does, unless it left.
@@ -329,8 +329,8 @@ class ChicleRendezvousHandler(RendezvousHandler):
     def _step(self, state: RendezvousState, call: _Call | None, is_quiet: bool) -> RendezvousState:
         """What this node makes of the state; the same when it only has to wait."""
         if call is None:
-            wanted = states.come(state, self._me, max_nodes=self._max_nodes)
-            ready = states.may_complete(wanted, min_nodes=self._min_nodes, is_quiet=is_quiet and wanted == state)
+            wanted = states.come(state, self._me, max_nodes=self.max_nodes)
+            ready = states.may_complete(wanted, min_nodes=self.min_nodes, is_quiet=is_quiet and wanted == state)
             return states.complete(wanted) if ready else wanted
         if state.round > call.round:
             raise RoundAbandonedError(

@@ -250,7 +250,7 @@ class Replica:
     # Terms.
 
     def _claim(self) -> None:
-        """A new term is due, and this agent is the one to ask for it."""
+        """A new term is due: ask for it."""
         self.role = Role.CLAIMING
         self._waiting.clear()
         self._claimed_peers = dict(self.peers)
@@ -390,13 +390,11 @@ class Replica:
             self._sequence(now)
 
     def _on_broke(self, message: Broke) -> None:
-        if message.round != self.log.scheduler.round:
+        if message.round != self.log.scheduler.round or self.role in (Role.FOLLOWING, Role.OUT):
             return
+        self.own.broken = self.own.broken or message
         if self.role is Role.LEADING or (self.role is Role.COLLECTING and not self.own.is_breaking):
-            self.own.broken = self.own.broken or message
             self._claim()
-        elif self.role is Role.CLAIMING:
-            self.own.broken = self.own.broken or message
 
     def _sequence(self, now: float) -> None:
         """Give places to what waits, as far as the iteration in flight allows."""

@@ -1,0 +1,67 @@
+"""The event file of a node: one JSON object a line, for tests, the demo, and whoever looks for what happened.
+
+Every line has `time` (seconds since 1970), `node` and `kind`; the other fields are named where they are written. The
+file is written line by line, so a line that is there is whole, except the last one of a process that was killed.
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from chicle_elastic.ids import NodeId
+
+SUFFIX = ".events.jsonl"
+
+
+class EventFile:
+    """Writes the events of one node. A context manager that closes it.
+
+    Args:
+        folder: Where to, made when it is missing; None writes nothing.
+        node: Whose events.
+    """
+
+    def __init__(self, folder: Path | None, node: NodeId) -> None:
+        self._node = node
+        self._file: TextIO | None = None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = (folder / f"{node}{SUFFIX}").open("a", encoding="utf-8", buffering=1)
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Write one line; numbers that JSON has not become null."""
+        if self._file is not None and not self._file.closed:
+            line = {"time": time.time(), "node": self._node, "kind": kind, **fields}
+            self._file.write(json.dumps(_finite(line), separators=(",", ":"), default=str) + "\n")
+
+    def close(self) -> None:
+        """Close the file. May be called again."""
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> "EventFile":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def read_events(folder: Path, node: str | None = None) -> Iterator[dict[str, Any]]:
+    """The whole lines of one node's file, or of all files of a folder, in the order of each file."""
+    for path in sorted(folder.glob(f"{node or '*'}{SUFFIX}")):
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,339 @@
+"""The chunks of one node: their memory, and their ways in and out.
+
+    load    LoadChunk   reserve a slot -> the task fills it from the source -> commit          -> ChunkLoaded
+    copy    CopyChunk   at the source: seal the state, tell the target where the chunk lies
+                        at the target: reserve a slot -> fetch, verified on arrival -> commit  -> ChunkCopied
+    free    FreeChunk   give the slot back                                                     -> ChunkFreed
+
+The order to copy and the word of the source where the chunk lies reach the target in any order. What takes time (seals,
+fetches, checks) is done by worker threads; chunks that come from the same node are asked for ahead, over one
+connection. Every order gets its answer, also when the source or the task is lost on the way.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from chicle_elastic.chunks.arrival import ArrivingChunk
+from chicle_elastic.cluster.event_loop import EventLoop
+from chicle_elastic.cluster.mesh import Peer
+from chicle_elastic.cluster.steps import reach
+from chicle_elastic.errors import ChicleError, ProtocolError
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.runtime import control
+from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.events import Event
+from chicle_elastic.store.arena import Arena
+from chicle_elastic.store.chunk_store import ChunkStore
+from chicle_elastic.store.slots import SlotAddress
+from chicle_elastic.transports.base import Pull, Region
+from chicle_elastic.transports.carrier import Carrier, Offer
+from chicle_elastic.values import StateVersion
+
+MAX_PULLS = 16
+"""Chunks that one worker fetches in one go; the next worker takes the next ones."""
+
+Say = Callable[[Event], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Copy:
+    """A chunk that is to come from another node."""
+
+    order: effects.CopyChunk
+    into: memoryview
+    is_fetching: bool = False
+
+
+class NodeMemory:
+    """See the top of the module. Everything is called in the loop.
+
+    Args:
+        loop: For worker threads.
+        node: This node.
+        store: Its chunks.
+        carrier: Its transports.
+        sizes: Bytes of each chunk, header and state included.
+        say: Takes answers to the scheduler's orders.
+        tell_task: Sends a message to the task, a descriptor with it.
+        tell_peer: Sends (node, kind, fields) to an agent.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        *,
+        node: NodeId,
+        store: ChunkStore,
+        carrier: Carrier,
+        sizes: tuple[int, ...],
+        say: Say,
+        tell_task: Callable[[control.AgentMessage, int | None], None],
+        tell_peer: Callable[[NodeId, str, dict[str, Any]], None],
+    ) -> None:
+        self.store = store
+        self._loop, self._node, self._carrier, self._sizes = loop, node, carrier, sizes
+        self._say, self._tell_task, self._tell_peer = say, tell_task, tell_peer
+        self._num_arenas = 0
+        self._num_arenas_of_task = 0
+        self._loads: dict[ChunkId, int] = {}
+        self._committing: set[ChunkId] = set()
+        self._copies: dict[ChunkId, _Copy] = {}
+        self._regions: dict[tuple[ChunkId, int], tuple[NodeId, Region, Offer]] = {}
+        self._attached: dict[ChunkId, SlotAddress] = {}
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way that was ordered earlier."""
+        return not (self._loads or self._committing or self._copies)
+
+    # Orders of the scheduler.
+
+    def load(self, order: effects.LoadChunk, *, merged: int) -> None:
+        """Have the task load a chunk into a slot."""
+        try:
+            self._reserve(order.chunk)
+        except ChicleError as error:
+            self._say(events.LoadFailed(chunk=order.chunk, node=self._node, reason=str(error), round=order.round))
+            return
+        self._loads[order.chunk] = order.round
+        self.offer_arenas()
+        place = self.store.address(order.chunk)
+        self._tell_task(
+            control.Load(chunk=order.chunk, arena=place.arena, slot=place.slot, round=order.round, merged=merged), None
+        )
+
+    def copy(self, order: effects.CopyChunk) -> None:
+        """Fetch a chunk from its source, once that has said where it lies."""
+        try:
+            into = self._reserve(order.chunk)
+        except ChicleError as error:
+            self._fail_copy(order, str(error))
+            return
+        self._copies[order.chunk] = _Copy(order, into)
+        self._fetch_what_is_known()
+
+    def serve(self, order: effects.CopyChunk, *, version: StateVersion) -> None:
+        """Seal the state of a chunk and tell the target where it lies."""
+        chunk = order.chunk
+
+        def seal() -> Region:
+            if version > self.store.version(chunk):
+                self.store.advance(version, [chunk])
+            self.store.seal(chunk)
+            place = self.store.address(chunk)
+            with self.store.lease(chunk) as lease:
+                return Region(place.arena, place.slot * self.store.slot_bytes, len(lease.view))
+
+        def then(future: "Future[Region]") -> None:
+            fields: dict[str, Any] = {"chunk": chunk, "round": order.round}
+            try:
+                fields["region"] = future.result().to_json()
+            except ChicleError as error:
+                fields["error"] = str(error)
+            self._tell_peer(order.target, "region", fields)
+
+        self._loop.work(seal, then)
+
+    def free(self, order: effects.FreeChunk) -> None:
+        """Give a slot back."""
+        reach("free.before", chunk=order.chunk)
+        if order.chunk in self.store.inventory():
+            self.store.free(order.chunk)
+        reach("free.done", chunk=order.chunk)
+        self._say(events.ChunkFreed(chunk=order.chunk, node=self._node, round=order.round))
+
+    def attach(self, added: Iterable[ChunkId], removed: Iterable[ChunkId]) -> None:
+        """Tell the task what is local now."""
+        self.offer_arenas()
+        for chunk in removed:
+            self._attached.pop(chunk, None)
+        placements = []
+        for chunk in added:
+            place = self._attached[chunk] = self.store.address(chunk)
+            placements.append(control.Placement(chunk=chunk, arena=place.arena, slot=place.slot))
+        self._tell_task(control.Attach(added=tuple(placements), removed=tuple(removed)), None)
+
+    def attach_for_end(self, owned: Iterable[ChunkId]) -> None:
+        """The job is over, perhaps in the middle of moves: tell the task what it has in the end."""
+        held = self.store.inventory()
+        places = {chunk: self.store.address(chunk) for chunk in owned if chunk in held}
+        removed = [chunk for chunk, place in self._attached.items() if places.get(chunk) != place]
+        added = [chunk for chunk, place in places.items() if self._attached.get(chunk) != place]
+        if added or removed:
+            self.attach(added, removed)
+
+    # What comes back.
+
+    def loaded(self, message: control.Loaded) -> None:
+        """The task has filled a slot."""
+        chunk, round = message.chunk, message.round
+        if self._loads.get(chunk) != round:
+            return
+        reach("load.before_commit", chunk=chunk)
+        del self._loads[chunk]
+        self._committing.add(chunk)
+
+        def then(future: "Future[Any]") -> None:
+            self._committing.discard(chunk)
+            try:
+                future.result()
+            except ChicleError as error:
+                self.store.free(chunk)
+                self._say(events.LoadFailed(chunk=chunk, node=self._node, reason=str(error), round=round))
+            else:
+                self._say(events.ChunkLoaded(chunk=chunk, node=self._node, round=round))
+
+        self._loop.work(lambda: self.store.commit(chunk, where=f"the task of {self._node}"), then)
+
+    def load_failed(self, message: control.LoadFailed) -> None:
+        """The task could not fill a slot."""
+        if self._loads.get(message.chunk) == message.round:
+            del self._loads[message.chunk]
+            self.store.free(message.chunk)
+            self._say(
+                events.LoadFailed(chunk=message.chunk, node=self._node, reason=message.reason, round=message.round)
+            )
+
+    def region(self, peer: Peer, message: Mapping[str, Any]) -> None:
+        """A source says where a chunk lies.
+
+        Raises:
+            ProtocolError: What it says makes no sense.
+        """
+        chunk, round = message.get("chunk"), message.get("round")
+        if type(chunk) is not int or type(round) is not int or peer.offer is None:
+            raise ProtocolError(f"{peer.life} says that chunk {chunk!r} of round {round!r} lies somewhere")
+        if "error" in message:
+            copy = self._copies.get(ChunkId(chunk))
+            if copy is not None and copy.order.round == round and not copy.is_fetching:
+                self._end_copy(copy, f"{peer.node} cannot give it: {message['error']}")
+            return
+        region = Region.from_json(message.get("region"), peer=peer.life)
+        self._regions[ChunkId(chunk), round] = (peer.node, region, peer.offer)
+        self._fetch_what_is_known()
+
+    def peer_down(self, peer: Peer) -> None:
+        """An agent is gone: what was to come from it does not come any more."""
+        if peer.offer is not None:
+            self._carrier.disconnect(peer.offer)  # a fetch that is under way ends with an error
+        self._regions = {key: known for key, known in self._regions.items() if known[0] != peer.node}
+        for copy in list(self._copies.values()):
+            if copy.order.source == peer.node and not copy.is_fetching:
+                self._end_copy(copy, f"{peer.node} is gone")
+
+    # The task, and lives.
+
+    def offer_arenas(self) -> None:
+        """Register arenas that are new, and send the task those that it does not have."""
+        for index, arena in enumerate(self.store.arenas):
+            if index >= self._num_arenas:
+                self._carrier.register(arena)
+                self._num_arenas += 1
+            if index >= self._num_arenas_of_task:
+                self._tell_task(_announce(index, arena), arena.fileno())
+                self._num_arenas_of_task += 1
+
+    def forget_task(self) -> None:
+        """The task is gone, and with it what it was loading; a new one knows nothing."""
+        for chunk in self._loads:
+            self.store.free(chunk)
+        self._loads.clear()
+        self._attached.clear()
+        self._num_arenas_of_task = 0
+
+    def end_life(self, versions: Mapping[ChunkId, StateVersion]) -> None:
+        """This life of the node is over. Copies end with an error; the task is told to give everything back.
+
+        Args:
+            versions: Of the chunks that this life owned, as its log knows them.
+        """
+        held = self.store.inventory()
+        for chunk, version in versions.items():
+            if chunk in held and held[chunk] < version:
+                self.store.advance(version, [chunk])
+        self._regions.clear()
+        for copy in list(self._copies.values()):
+            if not copy.is_fetching:
+                self._end_copy(copy, "this agent was taken for lost")
+        if self._attached:
+            self.attach([], sorted(self._attached))
+
+    # How.
+
+    def _reserve(self, chunk: ChunkId) -> memoryview:
+        if not 0 <= chunk < len(self._sizes):
+            raise ProtocolError(f"there is no chunk {chunk}; the data set of this job has {len(self._sizes)}")
+        view = self.store.reserve(chunk, self._sizes[chunk])
+        self.offer_arenas()
+        return view
+
+    def _fetch_what_is_known(self) -> None:
+        """Begin to fetch every copy whose place is known, those of one node together."""
+        together: dict[NodeId, list[tuple[_Copy, Region]]] = {}
+        offers: dict[NodeId, Offer] = {}
+        for copy in self._copies.values():
+            key = copy.order.chunk, copy.order.round
+            if copy.is_fetching or key not in self._regions:
+                continue
+            node, region, offer = self._regions.pop(key)
+            if node != copy.order.source:
+                continue
+            copy.is_fetching = True
+            offers[node] = offer
+            together.setdefault(node, []).append((copy, region))
+        for node, pairs in together.items():
+            for start in range(0, len(pairs), MAX_PULLS):
+                self._fetch(node, offers[node], pairs[start : start + MAX_PULLS])
+
+    def _fetch(self, node: NodeId, offer: Offer, pairs: list[tuple[_Copy, Region]]) -> None:
+        def do() -> None:
+            try:
+                route = self._carrier.route(offer)
+                pulls = {}
+                for copy, region in pairs:
+                    reach("copy.before_fetch", chunk=copy.order.chunk)
+                    check = ArrivingChunk(copy.into, chunk_id=copy.order.chunk, where=f"{node} by {route.reason}")
+                    pulls[Pull(region, copy.into, check)] = (copy, check)
+                for pull, error in route.transport.fetch_each(route.address, list(pulls)):
+                    copy, check = pulls.pop(pull)
+                    self._arrive(copy, check, error)
+            except Exception as error:
+                for copy, _ in list(pairs):
+                    self._arrive(copy, None, error)
+
+        self._loop.work(do, lambda future: future.result())
+
+    def _arrive(self, copy: _Copy, check: ArrivingChunk | None, error: Exception | None) -> None:
+        """A copy is here or not; in a worker thread."""
+        try:
+            version = None if error is not None or check is None else check.finish()
+        except ChicleError as caught:
+            version, error = None, caught
+        self._loop.soon(lambda: self._end_copy(copy, None if version else str(error), version))
+
+    def _end_copy(self, copy: _Copy, error: str | None, version: StateVersion | None = None) -> None:
+        order = copy.order
+        if self._copies.get(order.chunk) is not copy:
+            return
+        del self._copies[order.chunk]
+        if version is None:
+            self.store.free(order.chunk)
+            self._fail_copy(order, error or "nothing came")
+            return
+        reach("copy.before_commit", chunk=order.chunk)
+        self.store.commit_verified(order.chunk, len(copy.into), version)
+        reach("copy.committed", chunk=order.chunk)
+        self._say(events.ChunkCopied(chunk=order.chunk, source=order.source, target=order.target, round=order.round))
+
+    def _fail_copy(self, order: effects.CopyChunk, reason: str) -> None:
+        self._say(
+            events.CopyFailed(
+                chunk=order.chunk, source=order.source, target=order.target, round=order.round, reason=reason
+            )
+        )
+
+
+def _announce(index: int, arena: Arena) -> control.Arena:
+    return control.Arena(index=index, num_slots=arena.num_slots, slot_bytes=arena.slot_bytes)

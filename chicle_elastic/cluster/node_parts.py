@@ -1,0 +1,196 @@
+"""What a node is made of once it knows the job: its place in it, its memory, and who performs orders."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from chicle_elastic.cgroups import memory_headroom
+from chicle_elastic.cluster import membership, performer
+from chicle_elastic.cluster.event_file import EventFile
+from chicle_elastic.cluster.event_loop import EventLoop
+from chicle_elastic.cluster.launch_args import NodeOptions
+from chicle_elastic.cluster.membership import Identity, Membership
+from chicle_elastic.cluster.memory import NodeMemory
+from chicle_elastic.cluster.performer import Performer
+from chicle_elastic.cluster.term_key import TermKey
+from chicle_elastic.errors import CapacityError
+from chicle_elastic.runtime import control
+from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings
+from chicle_elastic.store.chunk_store import DEFAULT_ARENA_BYTES, ChunkStore
+from chicle_elastic.transports.carrier import Carrier
+from chicle_elastic.transports.secret import JobSecret
+
+HEADROOM_SHARE = 0.8
+"""Of the memory that the host or the control group has left, what chunks may take by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a node runs.
+
+    Attributes:
+        folder: Private, for sockets.
+        host: Address of this host, for others.
+        endpoint: Of the rendezvous store.
+        run_id: Of the job.
+        secret: Of the job.
+        min_nodes: Fewer pause the job.
+        max_nodes: More have to wait.
+    """
+
+    folder: Path
+    host: str
+    endpoint: str
+    run_id: str
+    secret: JobSecret
+    min_nodes: int
+    max_nodes: int
+
+
+class Users(membership.Users, performer.Host, Protocol):
+    """Whoever is told what the parts cannot do by themselves: the node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts.
+
+    Attributes:
+        declared: The job, as the task declared it.
+        membership: Its place among the others.
+        memory: Its chunks.
+        performer: Performs orders.
+        answers: Who takes which message of the task.
+    """
+
+    declared: control.Declare
+    membership: Membership
+    memory: NodeMemory
+    performer: Performer
+    answers: Mapping[type, Callable[[Any], object]]
+
+
+def build_parts(
+    declared: control.Declare,
+    *,
+    loop: EventLoop,
+    place: Place,
+    options: NodeOptions,
+    carrier: Carrier,
+    term_key: TermKey,
+    event_file: EventFile,
+    is_ready: Callable[[], bool],
+    is_over: Callable[[], bool],
+    tell_task: Callable[..., None],
+    users: Users,
+) -> Parts:
+    """Take memory for the job, and get ready to meet others.
+
+    Args:
+        declared: The job.
+        loop: The loop.
+        place: Where this is.
+        options: Of the launcher.
+        carrier: Transports of this node.
+        term_key: The terms in the store.
+        event_file: Takes what happens.
+        is_ready: Whether the node could join now.
+        is_over: Whether the job has ended; asked in a worker thread.
+        tell_task: Sends (message, descriptor or None) to the task.
+        users: The node.
+
+    Raises:
+        CapacityError: There is no room for a single chunk.
+    """
+    node = options.node
+    store = ChunkStore(
+        slot_bytes=declared.slot_bytes,
+        capacity_bytes=capacity_bytes(declared, options.memory_bytes),
+        arena_bytes=min(DEFAULT_ARENA_BYTES, len(declared.rows) * declared.slot_bytes),
+    )
+    settings = SchedulerSettings(seed=declared.seed, min_nodes=place.min_nodes, start_nodes=place.min_nodes)
+    members = Membership(
+        loop,
+        Identity(
+            node=node,
+            host=place.host,
+            capacity_bytes=store.capacity_bytes,
+            max_nodes=place.max_nodes,
+            offer=carrier.offer,
+            chunks=declared.infos(),
+            job={
+                "seed": declared.seed,
+                "chunks": len(declared.rows),
+                "rows": declared.num_rows,
+                "slot_bytes": declared.slot_bytes,
+                "min_nodes": place.min_nodes,
+                "max_nodes": place.max_nodes,
+            },
+        ),
+        secret=place.secret,
+        term_key=term_key,
+        make_scheduler=lambda: Scheduler(settings),
+        is_ready=is_ready,
+        is_over=is_over,
+        users=users,
+    )
+    memory = NodeMemory(
+        loop,
+        node=node,
+        store=store,
+        carrier=carrier,
+        sizes=declared.size_bytes,
+        say=members.propose,
+        tell_task=tell_task,
+        tell_peer=lambda to, kind, fields: members.mesh.send(to, kind, **fields),
+    )
+    performs = Performer(
+        loop,
+        node=node,
+        membership=members,
+        memory=memory,
+        host=users,
+        event_file=event_file,
+        endpoint=place.endpoint,
+        run_id=place.run_id,
+    )
+    return Parts(
+        declared=declared,
+        membership=members,
+        memory=memory,
+        performer=performs,
+        answers={
+            control.Loaded: memory.loaded,
+            control.LoadFailed: memory.load_failed,
+            control.GroupReady: performs.group_ready,
+            control.GroupBroke: performs.group_broke,
+            control.IterationEnded: performs.iteration_ended,
+            control.IterationBroke: performs.iteration_broke,
+        },
+    )
+
+
+def capacity_bytes(declared: control.Declare, memory_bytes: int | None) -> int:
+    """Memory for chunks.
+
+    Args:
+        declared: The job.
+        memory_bytes: As the user said; None for what the host has left.
+
+    Raises:
+        CapacityError: There is no room for a single chunk.
+    """
+    # All chunks, and as many on their way: more is never needed.
+    room_bytes = 2 * len(declared.rows) * declared.slot_bytes
+    source = "the data set"
+    if memory_bytes is not None:
+        room_bytes, source = memory_bytes, "--memory"
+    elif (headroom := memory_headroom()) is not None:
+        room_bytes, source = min(room_bytes, int(HEADROOM_SHARE * headroom.num_bytes)), headroom.source
+    if room_bytes < declared.slot_bytes:
+        raise CapacityError(
+            f"{source} leaves {room_bytes} bytes for chunks, and one chunk needs {declared.slot_bytes}; give the node "
+            "more memory, or convert the data with smaller chunks"
+        )
+    return room_bytes
