@@ -135,7 +135,7 @@ class ClusterTask:
         context = LocalContext(self._node, np.random.default_rng([job.seed, seed]), self._post_office)
         self._context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self._post_office)
         self._task = UniTask(self._node, job.trainer, context, self._clock)
-        self._training = Training(job, context=self._context, elapsed_s=self._elapsed_s, keeps_address=True)
+        self._training = Training(job, context=self._context, elapsed_s=self._shared_elapsed_s, keeps_address=True)
         infos = job.source.infos(self._state)
         self._link.start(ChunkLoader(job, self._state, self._link.send), self._post_office)
         largest = max(info.size_bytes for info in infos)
@@ -180,6 +180,7 @@ class ClusterTask:
             group,
             order.members,
             has_caller=any(standing.has_caller for standing in standings),
+            elapsed_s=self._elapsed_s,
         )
         self._link.send(
             control.GroupReady(round=order.round, merged=self._merged, model_address=training.model.ctypes.data)
@@ -223,7 +224,7 @@ class ClusterTask:
             team.solve(order, self._link.stop, self._clock)
             has_vote = self._link.has_vote
             pages = self._write_pages(None)
-            team.add_up(has_vote=has_vote, elapsed_s=self._elapsed_s())
+            team.add_up(has_vote=has_vote)
         except PeerLostError as error:
             self._leave_team()
             self._link.send(
@@ -314,6 +315,10 @@ class ClusterTask:
 
     def _elapsed_s(self) -> float:
         return self._clock.now() - self._origin_s
+
+    def _shared_elapsed_s(self) -> float:
+        """The same in every task, for the history."""
+        return self._elapsed_s() if self._team is None else self._team.elapsed_s
 
     def _set_elapsed(self, elapsed_s: float) -> None:
         """Every task counts from the same start, whenever it came."""

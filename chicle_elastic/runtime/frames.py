@@ -50,5 +50,8 @@ def iteration_frame(num_parameters: int, num_metrics: int, num_members: int) -> 
 
 
 def evaluation_frame(num_parameters: int, num_metrics: int) -> Frame:
-    """The sum of an evaluation: the rebuilt model, `metrics`, and the `rows` that it stands for."""
-    return Frame(contribution=num_parameters, metrics=num_metrics, rows=1)
+    """The sum of an evaluation.
+
+    Parts: `contribution` to a rebuilt model, `metrics`, the `rows` that they stand for, and `elapsed` as above.
+    """
+    return Frame(contribution=num_parameters, metrics=num_metrics, rows=1, elapsed=1)

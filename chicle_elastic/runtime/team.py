@@ -4,7 +4,7 @@ Everything that takes part of every task is here, and nothing that this task doe
 all members, in the same order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -32,6 +32,12 @@ class Team:
         group: Connected.
         members: By rank.
         has_caller: The caller of the job wants to be told of each iteration, in some task.
+        elapsed_s: Seconds since the start of the job; those of rank 0 count.
+
+    Attributes:
+        round: The round.
+        rank: Of this task.
+        elapsed_s: Seconds since the start of the job as of the last sum, the same in every task.
     """
 
     def __init__(
@@ -43,15 +49,18 @@ class Team:
         members: Sequence[NodeId],
         *,
         has_caller: bool,
+        elapsed_s: Callable[[], float],
     ) -> None:
         self.round = group.round
         self.rank = group.rank
+        self.elapsed_s = elapsed_s()
         self._job = job
         self._task = task
         self._training = training
         self._group = group
         self._members = tuple(members)
         self._has_caller = has_caller
+        self._own_elapsed_s = elapsed_s
         self._sum = iteration_frame(len(training.model), len(training.metric_names), group.size)
 
     # One iteration: solve, add_up, merge; then the figures below hold.
@@ -73,19 +82,17 @@ class Team:
         total["seconds"][self.rank] = duration_s
         total["chunks"][self.rank] = self._task.num_chunks
 
-    def add_up(self, *, has_vote: bool, elapsed_s: float) -> None:
+    def add_up(self, *, has_vote: bool) -> None:
         """Sum the parts of all tasks.
 
         Args:
             has_vote: Whether this task votes for a stop at this boundary.
-            elapsed_s: Seconds since the start of the job; those of rank 0 count.
 
         Raises:
             PeerLostError: A member was lost; nothing is merged.
         """
         self._sum["votes"][0] = has_vote
-        self._sum["elapsed"][0] = elapsed_s if self.rank == 0 else 0.0
-        self._group.all_reduce(self._sum.buffer)
+        self._all_reduce(self._sum)
 
     def merge(self, order: Iterate) -> Lap:
         """Take the sum into the model; it must not be looked at any more."""
@@ -105,11 +112,6 @@ class Team:
     def votes(self) -> int:
         """Tasks that voted for a stop at this boundary."""
         return round(self._sum["votes"][0])
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since the start of the job, when rank 0 had solved."""
-        return float(self._sum["elapsed"][0])
 
     def reports(self) -> dict[NodeId, TaskReport]:
         """What the members that have chunks say of the iteration."""
@@ -147,7 +149,7 @@ class Team:
             total["contribution"][...] = update.delta
             self._fill_metrics(total, update)
             total["rows"][0] = self._task.num_rows
-        self._group.all_reduce(total.buffer)
+        self._all_reduce(total)
         return Evaluation(
             contribution=total["contribution"], metrics=self._metrics(total), num_rows=round(total["rows"][0])
         )
@@ -182,6 +184,11 @@ class Team:
     def leave(self) -> None:
         """Close the group; members that wait in it get a PeerLostError."""
         self._group.close()
+
+    def _all_reduce(self, total: Frame) -> None:
+        total["elapsed"][0] = self._own_elapsed_s() if self.rank == 0 else 0.0
+        self._group.all_reduce(total.buffer)
+        self.elapsed_s = float(total["elapsed"][0])
 
     def _fill_metrics(self, total: Frame, update: Update) -> None:
         total["metrics"][:] = [update.metrics.get(name, 0.0) for name in self._training.metric_names]
