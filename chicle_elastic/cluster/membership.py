@@ -36,7 +36,7 @@ from chicle_elastic.cluster.rendezvous_errors import JobClosedError
 from chicle_elastic.cluster.replica import Replica, Role
 from chicle_elastic.cluster.steps import reach
 from chicle_elastic.cluster.term_key import Contact, Term, TermKey
-from chicle_elastic.errors import ChicleError, UsageError
+from chicle_elastic.errors import ChicleError, ProtocolError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.events import Event
@@ -151,6 +151,8 @@ class Membership:
         self.replica = self._new_replica()
         self._todo: deque[Action] = deque()
         self._is_performing = False
+        self._unsent: dict[NodeId, list[Any]] = {}
+        self._is_settling = False
         self._has_announced = False
         self._is_leaving = False
         self._tries_since_s = loop.now()
@@ -285,8 +287,11 @@ class Membership:
     def peer_says(self, peer: Peer, message: dict[str, Any]) -> None:
         """Of `Neighbours`."""
         if message["kind"] == "log":
-            said = decode_message(message.get("message"))
-            self._act(self.replica.received(peer.node, said, now=self._loop.now()))
+            messages = message.get("messages")
+            if not isinstance(messages, list):
+                raise ProtocolError(f"{peer.life} says {str(message)[:60]!r} about the log")
+            for said in map(decode_message, messages):
+                self._act(self.replica.received(peer.node, said, now=self._loop.now()))
             self.announce()
         else:
             self._users.peer_says(peer, message)
@@ -306,7 +311,22 @@ class Membership:
     # What the replica asks for.
 
     def _act(self, actions: list[Action]) -> None:
-        """Perform actions in their order; what is told to the replica meanwhile adds more at the end."""
+        """Something was told to the replica: perform what it asks for, and settle at the end of this turn."""
+        if not self._is_settling:
+            self._is_settling = True
+            self._loop.soon(self._settle)
+        self._perform_all(actions)
+
+    def _settle(self) -> None:
+        """At the end of a turn of the loop: what came in it is sequenced together, and sent together."""
+        self._is_settling = False
+        self._perform_all(self.replica.settle(now=self._loop.now()))
+        unsent, self._unsent = self._unsent, {}
+        for node, messages in unsent.items():
+            self.mesh.send(node, "log", messages=messages)
+
+    def _perform_all(self, actions: list[Action]) -> None:
+        """Perform actions in their order; what they lead to comes behind them."""
         self._todo.extend(actions)
         if self._is_performing:
             return
@@ -319,8 +339,7 @@ class Membership:
 
     def _perform(self, action: Action) -> None:
         if isinstance(action, Send):
-            for message in _split(action.message):
-                self.mesh.send(action.to, "log", message=encode_message(message))
+            self._unsent.setdefault(action.to, []).extend(map(encode_message, _split(action.message)))
         elif isinstance(action, Folded):
             reach("log.appended", event=type(action.entry.event).__name__)
             self._users.folded(action)
@@ -337,6 +356,7 @@ class Membership:
             logger.warning("%s is out of the job: %s", self.replica.life, action.reason)
             self.mesh.end_life()
             self._todo.clear()
+            self._unsent.clear()
             self._users.expelled(action.reason)
 
     def _after_fold(self, folded: Folded) -> None:

@@ -82,11 +82,14 @@ class NodeMemory:
         self._copies: dict[ChunkId, _Copy] = {}
         self._regions: dict[tuple[ChunkId, int], tuple[NodeId, Region, Offer]] = {}
         self._attached: dict[ChunkId, SlotAddress] = {}
+        self._to_commit: dict[ChunkId, int] = {}
+        self._to_serve: list[tuple[effects.CopyChunk, StateVersion]] = []
+        self._is_about_to_fetch = False
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is under way that was ordered earlier."""
-        return not (self._loads or self._committing or self._copies)
+        return not (self._loads or self._to_commit or self._committing or self._copies)
 
     # Orders of the scheduler.
 
@@ -112,29 +115,13 @@ class NodeMemory:
             self._fail_copy(order, str(error))
             return
         self._copies[order.chunk] = _Copy(order, into)
-        self._fetch_what_is_known()
+        self._fetch_soon()
 
     def serve(self, order: effects.CopyChunk, *, version: StateVersion) -> None:
-        """Seal the state of a chunk and tell the target where it lies."""
-        chunk = order.chunk
-
-        def seal() -> Region:
-            if version > self.store.version(chunk):
-                self.store.advance(version, [chunk])
-            self.store.seal(chunk)
-            place = self.store.address(chunk)
-            with self.store.lease(chunk) as lease:
-                return Region(place.arena, place.slot * self.store.slot_bytes, len(lease.view))
-
-        def then(future: "Future[Region]") -> None:
-            fields: dict[str, Any] = {"chunk": chunk, "round": order.round}
-            try:
-                fields["region"] = future.result().to_json()
-            except ChicleError as error:
-                fields["error"] = str(error)
-            self._tell_peer(order.target, "region", fields)
-
-        self._loop.work(seal, then)
+        """Seal the state of a chunk and tell the target where it lies; orders that come together are done together."""
+        if not self._to_serve:
+            self._loop.soon(self._seal_all)
+        self._to_serve.append((order, version))
 
     def free(self, order: effects.FreeChunk) -> None:
         """Give a slot back."""
@@ -167,25 +154,14 @@ class NodeMemory:
     # What comes back.
 
     def loaded(self, message: control.Loaded) -> None:
-        """The task has filled a slot."""
-        chunk, round = message.chunk, message.round
-        if self._loads.get(chunk) != round:
+        """The task has filled a slot; those that come together are checked together."""
+        if self._loads.get(message.chunk) != message.round:
             return
-        reach("load.before_commit", chunk=chunk)
-        del self._loads[chunk]
-        self._committing.add(chunk)
-
-        def then(future: "Future[Any]") -> None:
-            self._committing.discard(chunk)
-            try:
-                future.result()
-            except ChicleError as error:
-                self.store.free(chunk)
-                self._say(events.LoadFailed(chunk=chunk, node=self._node, reason=str(error), round=round))
-            else:
-                self._say(events.ChunkLoaded(chunk=chunk, node=self._node, round=round))
-
-        self._loop.work(lambda: self.store.commit(chunk, where=f"the task of {self._node}"), then)
+        reach("load.before_commit", chunk=message.chunk)
+        del self._loads[message.chunk]
+        if not self._to_commit:
+            self._loop.soon(self._commit_all)
+        self._to_commit[message.chunk] = message.round
 
     def load_failed(self, message: control.LoadFailed) -> None:
         """The task could not fill a slot."""
@@ -196,23 +172,26 @@ class NodeMemory:
                 events.LoadFailed(chunk=message.chunk, node=self._node, reason=message.reason, round=message.round)
             )
 
-    def region(self, peer: Peer, message: Mapping[str, Any]) -> None:
-        """A source says where a chunk lies.
+    def places(self, peer: Peer, message: Mapping[str, Any]) -> None:
+        """A source says where chunks lie.
 
         Raises:
             ProtocolError: What it says makes no sense.
         """
-        chunk, round = message.get("chunk"), message.get("round")
-        if type(chunk) is not int or type(round) is not int or peer.offer is None:
-            raise ProtocolError(f"{peer.life} says that chunk {chunk!r} of round {round!r} lies somewhere")
-        if "error" in message:
-            copy = self._copies.get(ChunkId(chunk))
-            if copy is not None and copy.order.round == round and not copy.is_fetching:
-                self._end_copy(copy, f"{peer.node} cannot give it: {message['error']}")
-            return
-        region = Region.from_json(message.get("region"), peer=peer.life)
-        self._regions[ChunkId(chunk), round] = (peer.node, region, peer.offer)
-        self._fetch_what_is_known()
+        places = message.get("places")
+        for item in places if isinstance(places, list) else [None]:
+            place: dict[str, Any] = item if isinstance(item, dict) else {}
+            chunk, round = place.get("chunk"), place.get("round")
+            if type(chunk) is not int or type(round) is not int or peer.offer is None:
+                raise ProtocolError(f"{peer.life} says {str(item)[:60]!r} of where a chunk lies")
+            if "error" not in place:
+                region = Region.from_json(place.get("region"), peer=peer.life)
+                self._regions[ChunkId(chunk), round] = (peer.node, region, peer.offer)
+            else:
+                copy = self._copies.get(ChunkId(chunk))
+                if copy is not None and copy.order.round == round and not copy.is_fetching:
+                    self._end_copy(copy, f"{peer.node} cannot give it: {place['error']}")
+        self._fetch_soon()
 
     def peer_down(self, peer: Peer) -> None:
         """An agent is gone: what was to come from it does not come any more."""
@@ -262,6 +241,59 @@ class NodeMemory:
 
     # How.
 
+    def _commit_all(self) -> None:
+        rounds, self._to_commit = self._to_commit, {}
+        self._committing |= rounds.keys()
+
+        def commit() -> dict[ChunkId, str]:
+            errors = {}
+            for chunk in rounds:
+                try:
+                    self.store.commit(chunk, where=f"the task of {self._node}")
+                except ChicleError as error:
+                    errors[chunk] = str(error)
+            return errors
+
+        def then(future: "Future[dict[ChunkId, str]]") -> None:
+            errors = future.result()
+            for chunk, round in rounds.items():
+                self._committing.discard(chunk)
+                if chunk in errors:
+                    self.store.free(chunk)
+                    self._say(events.LoadFailed(chunk=chunk, node=self._node, reason=errors[chunk], round=round))
+                else:
+                    self._say(events.ChunkLoaded(chunk=chunk, node=self._node, round=round))
+
+        self._loop.work(commit, then)
+
+    def _seal_all(self) -> None:
+        orders, self._to_serve = self._to_serve, []
+
+        def seal() -> dict[NodeId, list[dict[str, Any]]]:
+            said: dict[NodeId, list[dict[str, Any]]] = {}
+            for order, version in orders:
+                place: dict[str, Any] = {"chunk": order.chunk, "round": order.round}
+                try:
+                    place["region"] = self._seal(order.chunk, version).to_json()
+                except ChicleError as error:
+                    place["error"] = str(error)
+                said.setdefault(order.target, []).append(place)
+            return said
+
+        def then(future: "Future[dict[NodeId, list[dict[str, Any]]]]") -> None:
+            for node, places in future.result().items():
+                self._tell_peer(node, "places", {"places": places})
+
+        self._loop.work(seal, then)
+
+    def _seal(self, chunk: ChunkId, version: StateVersion) -> Region:
+        if version > self.store.version(chunk):
+            self.store.advance(version, [chunk])
+        self.store.seal(chunk)
+        place = self.store.address(chunk)
+        with self.store.lease(chunk) as lease:
+            return Region(place.arena, place.slot * self.store.slot_bytes, len(lease.view))
+
     def _reserve(self, chunk: ChunkId) -> memoryview:
         if not 0 <= chunk < len(self._sizes):
             raise ProtocolError(f"there is no chunk {chunk}; the data set of this job has {len(self._sizes)}")
@@ -269,8 +301,14 @@ class NodeMemory:
         self.offer_arenas()
         return view
 
+    def _fetch_soon(self) -> None:
+        if not self._is_about_to_fetch:
+            self._is_about_to_fetch = True
+            self._loop.soon(self._fetch_what_is_known)
+
     def _fetch_what_is_known(self) -> None:
         """Begin to fetch every copy whose place is known, those of one node together."""
+        self._is_about_to_fetch = False
         together: dict[NodeId, list[tuple[_Copy, Region]]] = {}
         offers: dict[NodeId, Offer] = {}
         for copy in self._copies.values():

@@ -276,8 +276,8 @@ class Node:
     def peer_says(self, peer: Peer, message: dict[str, Any]) -> None:
         """A message that is not about the log."""
         kind = message["kind"]
-        if kind == "region":
-            self._joined.memory.region(peer, message)
+        if kind == "places":
+            self._joined.memory.places(peer, message)
         elif kind == "hurry":
             self._interrupt()
         elif kind == "post":

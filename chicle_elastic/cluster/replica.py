@@ -70,7 +70,7 @@ class Role(Enum):
 
 
 class Replica:
-    """The log of one agent. Every method that tells it something returns what to do, in this order.
+    """The log of one agent. What is told to it is answered with what to do; `settle` comes last.
 
     Args:
         node: This node.
@@ -145,7 +145,7 @@ class Replica:
         if self.role is Role.OUT or peer not in self.peers:
             return []
         if isinstance(message, Propose):
-            self._on_propose(peer, message, now)
+            self._on_propose(peer, message)
         elif isinstance(message, Append):
             self._on_append(peer, message, now)
         elif isinstance(message, NewTerm):
@@ -169,7 +169,11 @@ class Replica:
             self._send(self.lead, proposal)
         elif self.role is Role.LEADING:
             self._waiting.add(self.node, proposal)
-            self._sequence(now)
+        return self._take()
+
+    def settle(self, *, now: float) -> list[Action]:
+        """Everything that has come for now is told: give what was proposed its place, all of it at once."""
+        self._sequence(now)
         return self._take()
 
     def iteration_ended(self, ended: Ended, *, votes: int, now: float) -> list[Action]:
@@ -185,7 +189,7 @@ class Replica:
         if votes:
             self.own.ended = ended
         else:
-            self._fold(self.log.in_band(ended))
+            self._actions += self.own.fold(self.log.in_band(ended))
             for peer in self._sent:
                 if peer in self.log.members:
                     self._sent[peer] = len(self.log)
@@ -384,10 +388,9 @@ class Replica:
 
     # Leading.
 
-    def _on_propose(self, peer: NodeId, message: Propose, now: float) -> None:
+    def _on_propose(self, peer: NodeId, message: Propose) -> None:
         if self.role is Role.LEADING:
             self._waiting.add(peer, message)
-            self._sequence(now)
 
     def _on_broke(self, message: Broke) -> None:
         if message.round != self.log.scheduler.round or self.role in (Role.FOLLOWING, Role.OUT):
@@ -426,7 +429,8 @@ class Replica:
 
     def _sequence_one(self, event: Event, now: float, origin: str = "", number: int = 0) -> None:
         stamp = max(self.log.now, now - self._offset_s)
-        self._fold([Entry(now=stamp, event=event, term=self.term, origin=origin, number=number)])
+        entry = Entry(now=stamp, event=event, term=self.term, origin=origin, number=number)
+        self._actions += self.own.fold([entry])
 
     def _send_from(self, peer: NodeId, base: int) -> None:
         self._send(peer, Append(term=self.term, base=base, entries=tuple(self.log.entries[base:])))
@@ -470,9 +474,6 @@ class Replica:
             self._try_install(now)
         else:
             self._sequence(now)
-
-    def _fold(self, entries: list[Entry]) -> None:
-        self._actions += self.own.fold(entries)
 
     def _adopt(self, base: int, entries: tuple[Entry, ...]) -> bool:
         folded = self.own.adopt(base, entries)

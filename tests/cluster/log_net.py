@@ -325,7 +325,12 @@ class Net:
 
     def do(self, agent: Agent, tell: Callable[..., Any], *args: Any, **named: Any) -> None:
         """Tell a replica something and perform what it asks for."""
-        for action in tell(*args, **named, now=self.now_s):
+        actions = tell(*args, **named, now=self.now_s)
+        if self.rng.random() < 0.8:  # the end of a turn; otherwise something else comes first
+            actions += agent.replica.settle(now=self.now_s)
+        else:
+            self.after(0.0, self._settle, agent)
+        for action in actions:
             if isinstance(action, Send):
                 self._send(agent, action.to, action.message)
             elif isinstance(action, Folded):
@@ -343,6 +348,10 @@ class Net:
             elif isinstance(action, Expelled):
                 self.happened["expelled"] += 1
                 self.after(0.0, self._rejoin, agent)
+
+    def _settle(self, agent: Agent) -> None:
+        if agent.is_alive and not agent.is_gone:
+            self.do(agent, agent.replica.settle)
 
     def _send(self, agent: Agent, to: NodeId, message: Message) -> None:
         life = agent.replica.peers.get(to)

@@ -87,6 +87,7 @@ def exchange(one: Replica, other: Replica, from_one: list, from_other: list) -> 
         All actions that are not messages.
     """
     rest = []
+    from_one, from_other = from_one + one.settle(now=1.0), from_other + other.settle(now=1.0)
     waiting = [(one, other, action) for action in from_one] + [(other, one, action) for action in from_other]
     while waiting:
         sender, receiver, action = waiting.pop(0)
@@ -94,6 +95,7 @@ def exchange(one: Replica, other: Replica, from_one: list, from_other: list) -> 
             rest.append(action)
         elif action.to == receiver.node:
             answers = receiver.received(sender.node, decode_message(encode_message(action.message)), now=1.0)
+            answers += receiver.settle(now=1.0)
             waiting += [(receiver, sender, answer) for answer in answers]
     return rest
 
@@ -132,7 +134,8 @@ def test_events_wait_for_the_boundary_and_the_task_votes_for_it() -> None:
 def test_the_lead_votes_again_when_its_vote_came_too_late() -> None:
     """An iteration that ends without the vote is followed by another vote."""
     lead, _ = run_to_first_iteration()
-    assert lead.propose(events.LeaveNoticed(node=B), now=2.0) == [Vote()]
+    lead.propose(events.LeaveNoticed(node=B), now=2.0)
+    assert lead.settle(now=2.0) == [Vote()]
     assert Vote() in lead.iteration_ended(ended(), votes=0, now=2.0)
 
 
@@ -284,6 +287,7 @@ def test_proposals_keep_their_order_and_are_sequenced_once() -> None:
     )
     for proposal in (second, first, first, second, second):
         lead.received(follower.node, proposal, now=1.0)
+    lead.settle(now=1.0)
     assert [entry.number for entry in lead.log.entries[length:]] == [2, 3]
 
 

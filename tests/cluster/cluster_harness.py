@@ -1,0 +1,154 @@
+"""Real agents and tasks on this host: started by the launcher, watched through their event files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from chicle_elastic.cluster.event_file import SUFFIX
+from chicle_elastic.cluster.store_host import StoreHost
+from chicle_elastic.transports.secret import JobSecret
+from tests.timeouts import timeout_s
+
+POLL_S = 0.005
+SCRIPT = Path(__file__).with_name("train_svm.py")
+ROOT = Path(__file__).parents[2]
+
+Event = dict[str, Any]
+
+
+class AgentProcess:
+    """One node: the process of its agent, and what it has written down."""
+
+    def __init__(self, name: str, process: "subprocess.Popen[str]", folder: Path) -> None:
+        self.name = name
+        self.process = process
+        self._path = folder / f"{name}{SUFFIX}"
+        self._output = folder / f"{name}.out"
+        self._events: list[Event] = []
+        self._position = 0
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        """Everything that it has written so far."""
+        if self._path.exists():
+            with self._path.open(encoding="utf-8") as file:
+                file.seek(self._position)
+                text = file.read()
+            whole, line_feed, _ = text.rpartition("\n")
+            if line_feed:
+                self._events += [json.loads(line) for line in whole.split("\n")]
+                self._position += len((whole + line_feed).encode())
+        return [event for event in self._events if kind in (None, event["kind"])]
+
+    def wait_for(self, kind: str, is_it: Callable[[Event], bool] = lambda _: True, *, after: int = 0) -> Event:
+        """The first such event behind the first `after` events of all kinds, as soon as it is there."""
+        end = time.monotonic() + timeout_s(40)
+        while time.monotonic() < end:
+            found = [event for event in self.events()[after:] if event["kind"] == kind and is_it(event)]
+            if found:
+                return found[0]
+            if self.process.poll() is not None and not self.events()[after:]:
+                break
+            time.sleep(POLL_S)
+        kinds = [event["kind"] for event in self.events()][-20:]
+        raise AssertionError(f"{self.name} never wrote {kind!r}; its last events: {kinds}\n{self.output()[-3000:]}")
+
+    def wait_for_members(self, count: int) -> Event:
+        """The first iteration from now on that so many nodes took part in."""
+        return self.wait_for("iteration", lambda event: len(event["seconds"]) == count, after=len(self.events()))
+
+    def wait_for_end(self) -> int:
+        """Its exit code."""
+        return self.process.wait(timeout=timeout_s(60))
+
+    @property
+    def task_pid(self) -> int:
+        """Of the task that became hot last."""
+        return int(self.events("hot")[-1]["pid"])
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the agent."""
+        self.process.send_signal(number)
+
+    def kill_all(self) -> None:
+        """SIGKILL for the agent and its task: the node is gone."""
+        for pid in (self.process.pid, self.task_pid):
+            os.kill(pid, signal.SIGKILL)
+
+    def output(self) -> str:
+        """What agent and task have printed."""
+        return self._output.read_text() if self._output.exists() else ""
+
+
+class LocalAgents:
+    """A rendezvous store in this process, and agents beside it. A context manager that ends them all.
+
+    Args:
+        folder: For everything.
+        nodes: torchrun's --nnodes.
+        script: What tasks run, with its arguments.
+        options: Further options of the launcher.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: str = "1:8",
+        script: tuple[str, ...] = (str(SCRIPT),),
+        options: tuple[str, ...] = (),
+    ) -> None:
+        self.folder = folder
+        self.agents: dict[str, AgentProcess] = {}
+        self.end_file = folder / "end"
+        self._nodes, self._script, self._options = nodes, script, options
+        self._secret_file = folder / "job.secret"
+        JobSecret.load_or_create(self._secret_file)
+        self._store = StoreHost()
+
+    def start(self, name: str) -> AgentProcess:
+        """Start a node."""
+        command = [
+            *(sys.executable, "-m", "chicle_elastic.launch", "--nnodes", self._nodes, "--name", name),
+            *("--rdzv-endpoint", self._store.endpoint, "--secret-file", str(self._secret_file)),
+            *("--log-dir", str(self.folder), *self._options),
+            *self._script,
+        ]
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        with (self.folder / f"{name}.out").open("a") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output, text=True, env=environ, cwd=ROOT)
+        self.agents[name] = AgentProcess(name, process, self.folder)
+        return self.agents[name]
+
+    def results(self) -> Iterator[dict[str, Any]]:
+        """What the tasks that stayed to the end have written down."""
+        for path in self.folder.glob("*.result.json"):
+            yield json.loads(path.read_text())
+
+    def end(self) -> None:
+        """Let the job end at its next iteration, and all agents with it."""
+        self.end_file.touch()
+
+    def __enter__(self) -> "LocalAgents":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for agent in self.agents.values():
+            if agent.process.poll() is None:
+                agent.process.send_signal(signal.SIGCONT)
+                agent.process.kill()
+            agent.process.wait()
+        self._store.close()
+
+
+def svm_script(folder: Path, *options: str) -> tuple[str, ...]:
+    """The arguments of the training script of the tests."""
+    return (str(SCRIPT), "--out", str(folder), "--end-file", str(folder / "end"), *options)

@@ -1,0 +1,85 @@
+"""A script as a user would write it, started by agents: CoCoA on a small data set, with iterations of a chosen length.
+
+python -m chicle_elastic.launch ... tests/cluster/train_svm.py --out FOLDER --min-ms 20 --tol 1e-6
+"""
+
+import argparse
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer
+from sklearn.preprocessing import StandardScaler
+
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.runtime.cluster_runtime import cluster_runtime
+from chicle_elastic.runtime.job import Job
+from chicle_elastic.settings import Settings
+from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.cocoa import CocoaTrainer
+
+POLL_S = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacedCocoa(CocoaTrainer):
+    """CoCoA whose iterations take at least `min_s`, so that faults find one in flight."""
+
+    min_s: float = 0.0
+
+    def solver(self, ctx: Context) -> Solver:
+        """The solver of CoCoA, slowed down."""
+        # Not super(): a dataclass with slots is another class than the one that a bare super() remembers.
+        solver = CocoaTrainer.solver(self, ctx)
+        solve = solver.solve
+
+        def slow_solve(model: Array, budget: Budget) -> Update:
+            end_s = time.monotonic() + self.min_s
+            update = solve(model, budget)
+            while time.monotonic() < end_s and not budget.is_spent():
+                time.sleep(POLL_S)
+            return update
+
+        solver.solve = slow_solve  # type: ignore[method-assign]
+        return solver
+
+
+def main() -> None:
+    """Train, and write down what came of it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--min-ms", type=float, default=20.0)
+    parser.add_argument("--tol", type=float, default=1e-6)
+    parser.add_argument("--max-iterations", type=int, default=100_000)
+    parser.add_argument("--end-file", default="", help="the job ends at an iteration after this file appeared")
+    options = parser.parse_args()
+    X, y = load_breast_cancer(return_X_y=True)
+    X = StandardScaler().fit_transform(X)
+    runtime = cluster_runtime()
+    trainer = PacedCocoa(C=1.0, tol=options.tol, min_s=options.min_ms / 1e3)
+
+    def is_wanted(record: IterationRecord) -> bool:
+        return bool(options.end_file) and Path(options.end_file).exists()
+
+    source = ArraySource(X, y.astype(np.int32), max_tasks=runtime.most_tasks())
+    outcome = runtime.run(
+        Job(trainer=trainer, source=source, max_iterations=options.max_iterations, on_iteration=is_wanted)
+    )
+    certificate = outcome.certificate
+    result = {
+        "reason": outcome.reason,
+        "iterations": len(outcome.history),
+        "gap": None if certificate is None else trainer.relative_gap(outcome.model, certificate),
+        "norm": float(np.linalg.norm(outcome.model)),
+    }
+    control = Settings.from_environment().control
+    assert control is not None
+    (options.out / f"{control.parent.name}.result.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
