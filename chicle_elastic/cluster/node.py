@@ -242,6 +242,7 @@ class Node:
 
     def vote(self) -> None:
         """The own task is to vote."""
+        self._joined.performer.transitions.detected("")
         self._task.tell(control.Vote())
 
     def break_group(self, reason: str) -> None:

@@ -242,7 +242,11 @@ class Performer:
             chunks={node: len(shelf.owned) for node, shelf in shelves.items()},
         )
         self._write_ledger(message.ledger)
-        self._membership.iteration_ended(ended, votes=message.votes)
+        if message.is_cut_off:
+            reason = f"the group of round {message.round} broke after the merge"
+            self._membership.iteration_broke(message.round, message.iteration, reason, merged=ended)
+        else:
+            self._membership.iteration_ended(ended, votes=message.votes)
         reach("iteration.ended", round=message.round, iteration=message.iteration)
 
     def iteration_broke(self, message: control.IterationBroke) -> None:

@@ -32,9 +32,9 @@ class Transitions:
         self._members: tuple[NodeId, ...] = ()
 
     def detected(self, reason: str) -> None:
-        """Something asks for another round."""
+        """Something asks for another boundary, perhaps for another round; the reason may come later."""
         self._at.setdefault("detected", self._now())
-        if reason not in self._reasons:
+        if reason and reason not in self._reasons:
             self._reasons.append(reason)
 
     def called(self) -> None:

@@ -43,6 +43,7 @@ from chicle_elastic.runtime.job import Job, Outcome
 from chicle_elastic.runtime.ledger_pages import LedgerPages
 from chicle_elastic.runtime.loader import ChunkLoader
 from chicle_elastic.runtime.post_office import PostOffice
+from chicle_elastic.runtime.practice import practise
 from chicle_elastic.runtime.rendezvous_link import RendezvousLink
 from chicle_elastic.runtime.task import TRAINER, LocalContext, UniTask
 from chicle_elastic.runtime.team import Team
@@ -136,6 +137,7 @@ class ClusterTask:
         self._context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self._post_office)
         self._task = UniTask(self._node, job.trainer, context, self._clock)
         self._training = Training(job, context=self._context, elapsed_s=self._shared_elapsed_s, keeps_address=True)
+        practise(job, self._state, self._clock)
         infos = job.source.infos(self._state)
         self._link.start(ChunkLoader(job, self._state, self._link.send), self._post_office)
         largest = max(info.size_bytes for info in infos)
@@ -213,8 +215,8 @@ class ClusterTask:
 
     def _iterate(self, order: control.Iterate) -> None:
         started_s = self._clock.now()
-        pages: tuple[control.LedgerPage, ...] = ()
         version = StateVersion(order.round, order.iteration)
+        has_solved = False
         try:
             team = self._team_of(order.round)
             if self._is_dirty:
@@ -222,11 +224,12 @@ class ClusterTask:
                 self._pages.stamp(StateVersion(order.round, self._merged))
             self._is_dirty = True  # until the merge, the state is ahead of the model
             team.solve(order, self._link.stop, self._clock)
+            has_solved = True
             has_vote = self._link.has_vote
-            pages = self._write_pages(None)
             team.add_up(has_vote=has_vote)
         except PeerLostError as error:
             self._leave_team()
+            pages = self._write_pages(None) if has_solved else ()
             self._link.send(
                 control.IterationBroke(round=order.round, iteration=order.iteration, reason=str(error), ledger=pages)
             )
@@ -262,6 +265,7 @@ class ClusterTask:
                 duration_s=self._clock.now() - started_s,
                 model_address=self._training.model.ctypes.data,
                 ledger=pages,
+                is_cut_off=broke is not None,
             )
         )
         if broke is not None:

@@ -149,7 +149,7 @@ class GroupBroke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationEnded:
-    """Answers `Iterate`: the iteration is merged. But for the last three, every task says the same.
+    """Answers `Iterate`: the iteration is merged. But for the last four, every task says the same.
 
     Attributes:
         reports: Of every member that has chunks.
@@ -160,6 +160,8 @@ class IterationEnded:
         duration_s: From `Iterate` to this answer.
         model_address: Address of the model in the task; it never changes.
         ledger: What this task read.
+        is_cut_off: The group broke between merge and verdict: others may have come to a verdict that ends the job,
+            and `stop_reason` does not say so. `GroupBroke` follows.
     """
 
     round: int
@@ -172,6 +174,7 @@ class IterationEnded:
     duration_s: float
     model_address: int
     ledger: tuple[LedgerPage, ...]
+    is_cut_off: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,39 @@
+"""What a task does once before it says that it is hot, so that its first iteration takes no longer than the others.
+
+Kernels are loaded or compiled at their first use, which takes a few hundred milliseconds or seconds. In the first
+iteration of a node that joins, all others would wait for that.
+"""
+
+import numpy as np
+
+from chicle_elastic.chunks.views import StateSpec
+from chicle_elastic.clock import Clock
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.runtime.job import Job
+from chicle_elastic.runtime.task import LocalContext, Mailboxes, UniTask
+from chicle_elastic.solvers.base import Budget
+
+NAME = NodeId("practice")
+
+
+def practise(job: Job, state: StateSpec, clock: Clock) -> None:
+    """One iteration and one evaluation on a copy of the first chunk, by a solver that is thrown away.
+
+    Args:
+        job: The job; nothing of it is changed.
+        state: Shape of the state of its chunks.
+        clock: Of this process.
+    """
+    rng = np.random.default_rng(job.seed)
+    mailboxes = Mailboxes()
+    mailboxes.add(NAME)
+    task = UniTask(NAME, job.trainer, LocalContext(NAME, rng, mailboxes), clock)
+    try:
+        chunk = ChunkId(0)
+        task.hold(job.source.load(chunk, state))
+        task.attach([chunk], [])
+        model = job.trainer.init(job.source.schema, rng)
+        task.solve(model, Budget(clock=clock, num_tasks=1, iteration=1))
+        task.evaluate(model)
+    finally:
+        task.close()
