@@ -2,7 +2,12 @@
 
 Kernels are loaded or compiled at their first use, which takes a few hundred milliseconds or seconds. In the first
 iteration of a node that joins, all others would wait for that.
+
+Practice proves nothing and must break nothing: it ends after a moment, with partial work, and what goes wrong in it is
+told by the first real iteration, which has the parties and the chunks that a solver may ask for.
 """
+
+import contextlib
 
 import numpy as np
 
@@ -14,6 +19,8 @@ from chicle_elastic.runtime.task import LocalContext, Mailboxes, UniTask
 from chicle_elastic.solvers.base import Budget
 
 NAME = NodeId("practice")
+PRACTICE_S = 1.0
+"""After this long the solver is asked to return; kernels are loaded by then."""
 
 
 def practise(job: Job, state: StateSpec, clock: Clock) -> None:
@@ -28,12 +35,11 @@ def practise(job: Job, state: StateSpec, clock: Clock) -> None:
     mailboxes = Mailboxes()
     mailboxes.add(NAME)
     task = UniTask(NAME, job.trainer, LocalContext(NAME, rng, mailboxes), clock)
-    try:
+    with contextlib.suppress(Exception), contextlib.closing(task):
         chunk = ChunkId(0)
         task.hold(job.source.load(chunk, state))
         task.attach([chunk], [])
         model = job.trainer.init(job.source.schema, rng)
-        task.solve(model, Budget(clock=clock, num_tasks=1, iteration=1))
+        budget = Budget(clock=clock, num_tasks=1, iteration=1, deadline_s=clock.now() + PRACTICE_S)
+        task.solve(model, budget)
         task.evaluate(model)
-    finally:
-        task.close()

@@ -4,6 +4,7 @@ Nothing of the task is replaced: it is a real process, started like by an agent,
 real chunk store. What agents decide together is here simply told by the test, in order.
 """
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -43,6 +44,7 @@ def run_app(app, out, log, environment):
     with open(log, "w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    faulthandler.dump_traceback_later(timeout_s(0.75 * MESSAGE_TIMEOUT_S))  # a task that hangs says where
     os.environ.update(environment)
     cluster_apps.main(app, out)
 
