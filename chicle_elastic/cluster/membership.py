@@ -312,10 +312,10 @@ class Membership:
 
     def _act(self, actions: list[Action]) -> None:
         """Something was told to the replica: perform what it asks for, and settle at the end of this turn."""
-        if not self._is_settling:
+        self._perform_all(actions)
+        if not self._is_settling and (self._unsent or self.replica.has_waiting):
             self._is_settling = True
             self._loop.soon(self._settle)
-        self._perform_all(actions)
 
     def _settle(self) -> None:
         """At the end of a turn of the loop: what came in it is sequenced together, and sent together."""

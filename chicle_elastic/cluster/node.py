@@ -262,7 +262,7 @@ class Node:
         round = parts.membership.replica.log.scheduler.round
         self._task.tell(control.Interrupt())
         self._task.tell(control.Break(round=round))
-        self._torch.abandon(1 << 62, reason)
+        parts.performer.abandon_rendezvous(reason)
         parts.memory.end_life(parts.performer.versions())
         self._wants_life = True
         self._begin_next_life()

@@ -134,6 +134,12 @@ class Performer:
         self._loss_round = None
         self._met_round = 0
 
+    def abandon_rendezvous(self, reason: str) -> None:
+        """This life is over: wait for nobody any more."""
+        log = self._membership.replica.log
+        if len(log):
+            self._host.abandon(self._rendezvous_round(log.scheduler.round), reason)
+
     # Effects, in the order of a round.
 
     def _form_round(self, effect: effects.FormRound) -> None:
@@ -226,8 +232,15 @@ class Performer:
             reports=message.reports,
             stop_reason=message.stop_reason,
         )
-        self.transitions.ended(message.round)
-        shelves = self._ledger.shelves
+        if not message.is_cut_off:  # it waited for somebody who was gone, and says so when that is over
+            self.transitions.ended(message.round)
+        # The chunks that took part, before the boundary moves any. What is written down comes after the next order.
+        chunks = {node: len(shelf.owned) for node, shelf in self._ledger.shelves.items()}
+        if message.is_cut_off:
+            reason = f"the group of round {message.round} broke after the merge"
+            self._membership.iteration_broke(message.round, message.iteration, reason, merged=ended)
+        else:
+            self._membership.iteration_ended(ended, votes=message.votes)
         self._events.write(
             "iteration",
             round=message.round,
@@ -239,14 +252,9 @@ class Performer:
             figures=message.figures,
             seconds={node: report.duration_s for node, report in message.reports.items()},
             samples={node: report.samples for node, report in message.reports.items()},
-            chunks={node: len(shelf.owned) for node, shelf in shelves.items()},
+            chunks=chunks,
         )
         self._write_ledger(message.ledger)
-        if message.is_cut_off:
-            reason = f"the group of round {message.round} broke after the merge"
-            self._membership.iteration_broke(message.round, message.iteration, reason, merged=ended)
-        else:
-            self._membership.iteration_ended(ended, votes=message.votes)
         reach("iteration.ended", round=message.round, iteration=message.iteration)
 
     def iteration_broke(self, message: control.IterationBroke) -> None:

@@ -51,6 +51,7 @@ from chicle_elastic.cluster.log_messages import (
 )
 from chicle_elastic.cluster.own_log import OwnLog
 from chicle_elastic.cluster.proposals import Waiting
+from chicle_elastic.cluster.roll import Roll
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.events import Event
@@ -77,9 +78,9 @@ class Replica:
         life: Name of this life of the node, unique in the job; a node that joins again has another one.
         scheduler: Has handled nothing yet; the same settings everywhere.
 
-    Attributes:
-        own: How this node and its task stand; to be read only.
-        log: To be read only.
+    Attributes (to be read only):
+        own: How this node and its task stand.
+        log: The log.
         role: What part it has now.
         lead: Who leads, as far as known.
         term: Newest term that it knows of.
@@ -94,7 +95,8 @@ class Replica:
         self.role = Role.FOLLOWING
         self.lead: NodeId | None = None
         self.term = 0
-        self.peers: dict[NodeId, str] = {}
+        self._roll = Roll(node, life, self.log)
+        self.peers = self._roll.peers
         self._actions: list[Action] = []
         # As a follower.
         self._question: NewTerm | None = None
@@ -106,7 +108,6 @@ class Replica:
         self._waiting = Waiting(self.log)
         self._census = Census()
         self._sent: dict[NodeId, int] = {}
-        self._claimed_peers: dict[NodeId, str] = {}
         self._offset_s = 0.0
 
     # What the agent tells.
@@ -171,8 +172,13 @@ class Replica:
             self._waiting.add(self.node, proposal)
         return self._take()
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether `settle` is to be called."""
+        return bool(self._waiting)
+
     def settle(self, *, now: float) -> list[Action]:
-        """Everything that has come for now is told: give what was proposed its place, all of it at once."""
+        """What has come for now is told: give all that was proposed its place."""
         self._sequence(now)
         return self._take()
 
@@ -220,7 +226,7 @@ class Replica:
         self.role = Role.COLLECTING
         self._queue.clear()
         self._census.clear()
-        if self._claimed_peers.items() - self.peers.items():
+        if not self._roll.is_complete():
             self._claim()
             return self._take()
         if self._must_break():
@@ -257,24 +263,11 @@ class Replica:
         """A new term is due: ask for it."""
         self.role = Role.CLAIMING
         self._waiting.clear()
-        self._claimed_peers = dict(self.peers)
-        self._do(Claim(term=max(self.term, self._newest) + 1, members=(self.life, *self.peers.values())))
+        self._do(Claim(term=max(self.term, self._newest) + 1, members=self._roll.call()))
 
     def _must_break(self) -> bool:
         """Whether the iteration in flight cannot end: a member is gone, or has said so."""
-        if self.log.in_flight is None:
-            return False
-        return self.own.broken is not None or any(
-            node not in self.log.present or not self._reaches(node) for node in self.log.members
-        )
-
-    def _reaches(self, node: NodeId) -> bool:
-        """Whether a node is present and this one, or can be talked to, in the life in which it joined."""
-        life = self.life if node == self.node else self.peers.get(node)
-        return life is not None and self.log.lives.get(node) == life
-
-    def _unreachable(self) -> list[NodeId]:
-        return [node for node in self.log.present if not self._reaches(node)]
+        return self.log.in_flight is not None and (self.own.broken is not None or self._roll.is_a_member_gone())
 
     def _ask(self, peer: NodeId) -> None:
         self._send(peer, census.ask(self.log, term=self.term, is_breaking=self.own.is_breaking))
@@ -341,7 +334,7 @@ class Replica:
     def _close_round(self, now: float) -> None:
         """Put the losses and the end of the broken iteration into the log."""
         ended = self._census.ended(self.own.ended, self.log.in_flight)
-        for node in self._unreachable():
+        while (node := self._roll.first_unreachable()) is not None:
             self._sequence_one(events.NodeLost(node=node), now)
         for event in ended.events() if ended is not None else ():
             self._sequence_one(event, now)
@@ -359,8 +352,7 @@ class Replica:
 
     def _look_for_lead(self) -> None:
         """The lead is gone: the first present node that can be reached claims the next term, the others wait."""
-        first = next((node for node in self.log.present if self._reaches(node)), None)
-        if first == self.node:
+        if self._roll.first_reached() == self.node:
             self._claim()
         else:
             self._do(Look())
@@ -375,7 +367,7 @@ class Replica:
             self._do(Look())
         elif term > self.term and lead in self.peers.values():
             self._leave(f"term {term} began, and its lead does not talk to this node")
-        elif self._reaches(self.node):
+        elif self._roll.reaches(self.node):
             self._claim()  # whoever ought to does not
         else:
             self._leave("the lead is gone, and no node of the job can be reached")
@@ -404,9 +396,9 @@ class Replica:
         if self.role is not Role.LEADING:
             return
         while self.log.in_flight is None or self.own.ended is not None:
-            lost = self._unreachable()
-            if lost:
-                self._sequence_one(events.NodeLost(node=lost[0]), now)
+            lost = self._roll.first_unreachable()
+            if lost is not None:
+                self._sequence_one(events.NodeLost(node=lost), now)
             elif (proposal := self._waiting.pop()) is not None:
                 self._sequence_one(proposal.event, now, proposal.origin, proposal.number)
             elif self.own.ended is not None:
@@ -417,7 +409,7 @@ class Replica:
         for peer in self.peers:
             if self._sent.get(peer, 0) < len(self.log):
                 self._send_from(peer, self._sent.get(peer, 0))
-        if self.own.is_awaiting and (self._waiting or self._unreachable()):
+        if self.own.is_awaiting and (self._waiting or self._roll.first_unreachable()):
             self._do(Vote())
         if self._lead_has_left():
             self._step_down()
@@ -425,7 +417,7 @@ class Replica:
 
     def _lead_has_left(self) -> bool:
         """A lead that is not present any more, because it left or its task died, gives way to one that is."""
-        return self.lead not in self.log.present and any(self._reaches(node) for node in self.log.present)
+        return self.lead not in self.log.present and self._roll.first_reached() is not None
 
     def _sequence_one(self, event: Event, now: float, origin: str = "", number: int = 0) -> None:
         stamp = max(self.log.now, now - self._offset_s)

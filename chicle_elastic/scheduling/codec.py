@@ -98,6 +98,8 @@ def _encode(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):
+        if all(type(item) is int for item in value):
+            return list(value)  # the long ones
         return [_encode(item) for item in value]
     if isinstance(value, Mapping):
         return [[_encode(key), _encode(item)] for key, item in value.items()]
@@ -126,6 +128,9 @@ def _decode(annotation: Any, data: Any, path: str) -> Any:
     if origin is tuple:
         items = _list(data, path)
         if args[-1] is ...:
+            kind = getattr(args[0], "__supertype__", args[0])
+            if kind in (int, str) and all(type(item) is kind for item in items):
+                return tuple(items)  # the long ones: a look at each item is enough
             return tuple(_decode(args[0], item, f"{path}[{index}]") for index, item in enumerate(items))
         if len(items) != len(args):
             raise ProtocolError(f"{path} has {len(items)} items and not {len(args)}")

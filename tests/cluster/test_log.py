@@ -374,7 +374,7 @@ def test_a_lead_that_forgets_to_ask_for_a_term_is_caught(monkeypatch: pytest.Mon
 
     def claim_without_asking(self: Replica) -> None:
         self.role = Role.CLAIMING
-        self._claimed_peers = dict(self.peers)
+        self._roll.call()
         self.claimed(self.term + 1, now=self.log.now)
 
     monkeypatch.setattr(replica_module.Replica, "_claim", claim_without_asking)

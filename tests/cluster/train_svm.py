@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--min-ms", type=float, default=20.0)
     parser.add_argument("--tol", type=float, default=1e-6)
     parser.add_argument("--max-iterations", type=int, default=100_000)
+    parser.add_argument("--raise-at", type=int, default=0, help="raise after this iteration")
     parser.add_argument("--end-file", default="", help="the job ends at an iteration after this file appeared")
     options = parser.parse_args()
     X, y = load_breast_cancer(return_X_y=True)
@@ -62,12 +63,14 @@ def main() -> None:
     runtime = cluster_runtime()
     trainer = PacedCocoa(C=1.0, tol=options.tol, min_s=options.min_ms / 1e3)
 
-    def is_wanted(record: IterationRecord) -> bool:
+    def is_over(record: IterationRecord) -> bool:
+        if record.iteration == options.raise_at:
+            raise ValueError("the user's code is at fault")
         return bool(options.end_file) and Path(options.end_file).exists()
 
     source = ArraySource(X, y.astype(np.int32), max_tasks=runtime.most_tasks())
     outcome = runtime.run(
-        Job(trainer=trainer, source=source, max_iterations=options.max_iterations, on_iteration=is_wanted)
+        Job(trainer=trainer, source=source, max_iterations=options.max_iterations, on_iteration=is_over)
     )
     certificate = outcome.certificate
     result = {
