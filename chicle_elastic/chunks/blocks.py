@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from chicle_elastic.chunks.layout import ALIGNMENT
 from chicle_elastic.chunks.views import Array
 
 LARGE_PAGE_BYTES = 1 << 21
 LEAST_LARGE_BYTES = 1 << 19
+ALIGNMENT = 64
 
 
 def zeros(shape: tuple[int, ...], dtype: str) -> Array:

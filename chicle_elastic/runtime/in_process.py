@@ -268,9 +268,11 @@ def require_memory(source: ChunkSource, infos: tuple[ChunkInfo, ...], *, proc: P
     Raises:
         CapacityError: With what the chunks need, what is left, and who says so.
     """
+    if not source.copies_rows:
+        return
     headroom = memory_headroom(proc)
     needed_bytes = sum(info.size_bytes for info in infos)
-    if source.copies_rows and headroom is not None and needed_bytes > headroom.num_bytes:
+    if headroom is not None and needed_bytes > headroom.num_bytes:
         raise CapacityError(
             f"the {len(infos)} chunks of this data set need {needed_bytes / 2**20:.1f} MiB of memory, but "
             f"{headroom.source} leaves {headroom.num_bytes / 2**20:.1f} MiB; use a machine with more memory, convert "

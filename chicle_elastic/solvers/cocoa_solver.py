@@ -20,11 +20,12 @@ from chicle_elastic.solvers.cocoa_tables import (
     objective_sums,
     require_finite_rows,
     screen_addresses,
-    signs_and_bounds,
+    upper_of_rows,
 )
 from chicle_elastic.solvers.kernels import scd
 from chicle_elastic.solvers.local_chunk import LocalChunk
-from chicle_elastic.solvers.newton import MAX_FEATURES, NewtonFinish, Pace, merged
+from chicle_elastic.solvers.newton import MAX_FEATURES, NewtonFinish, Pace
+from chicle_elastic.solvers.newton_rows import NewtonRows, newton_rows
 from chicle_elastic.solvers.objectives import Loss
 from chicle_elastic.solvers.screening import Screening
 
@@ -38,7 +39,9 @@ MAX_ROWS_AHEAD = 40
 FINEST_GAP = 1e-9
 """Relative gap at which Newton steps end: rounding in their gradient is as large. Passes go on from there."""
 NO_ADDRESSES = np.empty(0, dtype=np.uint64)
-NEAR = 0.5
+FIRST_TAU = 5.0
+"""tau of the first proximal Newton step, as a multiple of the mean C_i."""
+NEAR = 0.9
 """An output whose estimated gap is below this share of `tol` is left alone by Newton steps."""
 
 _Result = TypeVar("_Result")
@@ -71,6 +74,7 @@ class CocoaSolver(Solver):
         self._screening: Screening | None = None
         self._dual_sums: Array | None = None
         self._newton: NewtonFinish | None = None
+        self._rows: NewtonRows | None = None
         self._pace = Pace()
         self._gaps: Array = np.empty(0)
         self._pool: ThreadPoolExecutor | None = None
@@ -83,7 +87,7 @@ class CocoaSolver(Solver):
         self._tables = None
         self._are_rows_checked = False
         self._dual_sums = None
-        self._newton = None
+        self._newton, self._rows = None, None
         self._pace = Pace()
 
     def solve(self, model: Array, budget: Budget) -> Update:
@@ -184,33 +188,32 @@ class CocoaSolver(Solver):
         if self._pace.is_slow(
             self.tol, visited_values=visited_values, read_values=read_values, hessian_values=hessian_values
         ):
-            bounds = np.concatenate(signs_and_bounds(tables, self._notes, self.bounds.C)[1])
-            taus = np.full(tables.num_outputs, bounds.mean())
-            self._newton = NewtonFinish(self.loss, self.intercept, taus)
+            taus = np.full(tables.num_outputs, FIRST_TAU * upper_of_rows(tables, self._notes, self.bounds.C).mean())
+            self._newton = NewtonFinish(self.loss, taus)
             self._screening = None
             self._visit_all_again()  # Newton steps move duals that were settled
 
     def _newton_step(self, newton: NewtonFinish, tables: LocalTables, model: Array, budget: Budget) -> Update:
         w = model.reshape(tables.num_outputs, -1)
-        signs, uppers = signs_and_bounds(tables, self._notes, self.bounds.C)
-        blocks = tables.keep_alive
-        is_small = tables.num_values <= SMALL_VALUES
-        if is_small:
-            blocks, signs, uppers = [merged(blocks)], [np.concatenate(signs)], [np.concatenate(uppers)]
+        if self._rows is None:
+            self._rows = newton_rows(tables, self.intercept)
+        upper = upper_of_rows(tables, self._notes, self.bounds.C)
+        targets = np.concatenate([block.targets for block in tables.keep_alive])
         gaps = self._gaps.copy()
         following = w.copy()
         for k in np.flatnonzero(self._relative_gaps(tables, w, self._gaps) > NEAR * self.tol).tolist():
-            parts = [np.ascontiguousarray(sign[:, k]) for sign in signs]
-            following[k], gaps[k] = newton.step(blocks, parts, uppers, w[k], k, budget.is_spent)
-        if is_small:
-            ends = np.cumsum(tables.samples.lengths)[:-1]
-            for block, state in zip(tables.keep_alive, np.split(blocks[0].state, ends), strict=True):
-                block.state[...] = state
+            signs = np.where(targets == scd.positives(tables.num_outputs)[k], 1.0, -1.0)
+            alpha = np.concatenate([block.state[:, k, 0] for block in tables.keep_alive])
+            following[k], gaps[k] = newton.step(self._rows, signs, upper, alpha, w[k], k, budget.is_spent)
+            for block, duals in zip(
+                tables.keep_alive, np.split(alpha, np.cumsum(tables.samples.lengths)[:-1]), strict=True
+            ):
+                block.state[:, k, 0] = duals
         for chunk in self.chunks.values():
             chunk.count(chunk.num_rows)
         self._dual_sums, self._gaps = None, gaps
         if np.max(self._relative_gaps(tables, following, gaps)) <= FINEST_GAP:
-            self._newton, self._pace = None, Pace()
+            self._newton, self._rows, self._pace = None, None, Pace()
         return Update(
             delta=(following - w).ravel(),
             samples=tables.num_rows,
@@ -279,7 +282,7 @@ class CocoaSolver(Solver):
     def _local_tables(self) -> LocalTables:
         """Tables over the local chunks; called inside an iteration only, because it reads them."""
         if self._tables is None:
-            self._tables = build_tables(self.chunks, self._notes, self.bounds, self.intercept)
+            self._tables = build_tables(self.chunks, self._notes, self.bounds)
         return self._tables
 
     def _current_dual_sums(self, tables: LocalTables) -> Array:

@@ -75,9 +75,7 @@ class LocalTables:
         return int(self.samples.lengths.sum())
 
 
-def build_tables(
-    chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Notes], bounds: Bounds, intercept: float
-) -> LocalTables:
+def build_tables(chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Notes], bounds: Bounds) -> LocalTables:
     """Tables over `chunks` (at least one); `notes` of new chunks are added."""
     ids = list(chunks)
     blocks = [chunks[chunk_id].peek() for chunk_id in ids]
@@ -193,13 +191,10 @@ def dual_sums(built: LocalTables, notes: Mapping[ChunkId, Notes], loss: Loss, C:
     return total
 
 
-def signs_and_bounds(built: LocalTables, notes: Mapping[ChunkId, Notes], C: float) -> tuple[list[Array], list[Array]]:
-    """Per chunk, y of shape (num_rows, outputs) and C_i of shape (num_rows,), both float64."""
-    positives = scd.positives(built.num_outputs)
-    signs = [np.where(block.targets[:, None] == positives, 1.0, -1.0) for block in built.keep_alive]
+def upper_of_rows(built: LocalTables, notes: Mapping[ChunkId, Notes], C: float) -> Array:
+    """C_i of all local rows, shape (num_rows,), float64."""
     lengths = built.samples.lengths.tolist()
-    uppers = [_column_of(notes[i].upper, C, n)[:, 0] for i, n in zip(built.ids, lengths, strict=True)]
-    return signs, uppers
+    return np.concatenate([_column_of(notes[i].upper, C, n)[:, 0] for i, n in zip(built.ids, lengths, strict=True)])
 
 
 def num_between_bounds(built: LocalTables, notes: Mapping[ChunkId, Notes], loss: Loss, C: float) -> int:

@@ -11,27 +11,33 @@ maximises D(a) - |a - alpha|^2 / (2 tau) over the box, whose optimum is a(w) for
 with gradient w - sum_i a_i(w) y_i x_i and second derivative I + sum_i c_i(w) x_i x_i^T, where c_i = tau while a_i is
 strictly between its bounds, else 0. tau grows, and the steps become exact.
 
-Plain NumPy, chunk by chunk: BLAS does the work. Legend: D is num_features + 1, the intercept column included.
+A step along the Newton direction d is as long as makes phi smallest on the line, nearly. Its slope there needs no row:
+margins change by the products of the rows with d, which are found once.
 
 It needs all samples in one task. When it pays is decided by `Pace`, from counts of values and never from times, so that
 the same seed gives the same model.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
-import scipy.linalg
-import scipy.sparse
+from scipy.linalg.lapack import dposv
 
-from chicle_elastic.chunks.views import Array, CsrRows
-from chicle_elastic.solvers.local_chunk import RowBlock
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.newton_rows import NewtonRows
 from chicle_elastic.solvers.objectives import Loss, dual_values, primal_losses
 
 MAX_NEWTON_STEPS = 30
 RELATIVE_GRADIENT = 1e-6
-SUFFICIENT_DECREASE = 1e-4
+FLAT = 0.3
+"""A point on the line is good when the slope there is this share of the slope at its beginning."""
+MAX_TRIALS = 12
+FAR = 0.5
+"""A margin so far on the safe side of 1 is not expected to come back within a step."""
+LOST, SHORTER = 1e-2, 0.04
+"""A step after which w and w(alpha) differ by this share is not taken, and the next tau is so much smaller."""
+ROWS_PER_PRODUCT = 1 << 14
 MAX_FEATURES = 2047
 """Features up to which a matrix of second derivatives is made."""
 WINDOW = 5
@@ -76,52 +82,37 @@ class Pace:
         return self.passes_to(tol) * (visited_values + CALL_VALUES) > NEWTON_STEPS * step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """phi and what follows from it at one w.
-
-    Attributes:
-        value: phi(w).
-        gradient: Shape (D,).
-        hessian: Shape (D, D).
-        gap: Sum of gap contributions of the samples, with a(w) as their duals.
-    """
-
-    value: float
-    gradient: Array
-    hessian: Array
-    gap: float
-
-
 class NewtonFinish:
-    """Proximal Newton steps over the local chunks of the only task.
+    """Proximal Newton steps over the local samples of the only task.
 
     Args:
         loss: The loss.
-        intercept: Value of the intercept column; 0 for none.
         taus: First tau per output, shape (outputs,).
+        most_steps: Newton steps of a proximal step, at most.
     """
 
-    def __init__(self, loss: Loss, intercept: float, taus: Array) -> None:
+    def __init__(self, loss: Loss, taus: Array, *, most_steps: int = MAX_NEWTON_STEPS) -> None:
         self.loss = loss
-        self.intercept = intercept
         self.taus = taus
+        self.most_steps = most_steps
 
     def step(
         self,
-        blocks: Sequence[RowBlock],
-        signs: Sequence[Array],
-        uppers: Sequence[Array],
+        rows: NewtonRows,
+        signs: Array,
+        upper: Array,
+        alpha: Array,  # OUT
         w: Array,
         k: int,
         is_spent: Callable[[], bool],
     ) -> tuple[Array, float]:
-        """One proximal step of output `k`; its duals in the chunk state are written.
+        """One proximal step of output `k`.
 
         Args:
-            blocks: All local rows.
-            signs: +1 or -1 per block, each of shape (num_rows,).
-            uppers: C_i per block, each of shape (num_rows,).
+            rows: All local rows.
+            signs: +1 or -1, shape (num_rows,).
+            upper: C_i, shape (num_rows,).
+            alpha: Duals, shape (num_rows,), float64; overwritten by the new ones.
             w: Present w of this output, shape (D,).
             k: The output.
             is_spent: Whether to end with what there is.
@@ -129,96 +120,131 @@ class NewtonFinish:
         Returns:
             w(alpha) of the new duals, shape (D,), and the sum of gap contributions.
         """
+        old, tau, start = alpha.copy(), float(self.taus[k]), w
+        margins = signs * rows.times(w)
+        is_near = self._is_near(margins, old, upper)
         num_steps = 0
-        point = self._point(blocks, signs, uppers, w, k)
-        # The gradient is w - w(alpha): the new w is w(alpha), so the two must be one for practical purposes.
-        while (
-            np.linalg.norm(point.gradient) > RELATIVE_GRADIENT * np.linalg.norm(w)
-            and num_steps < MAX_NEWTON_STEPS
-            and not is_spent()
-        ):
-            direction = -scipy.linalg.solve(point.hessian, point.gradient, assume_a="pos")
-            length, slope = 1.0, float(point.gradient @ direction)
-            while True:
-                following = self._point(blocks, signs, uppers, w + length * direction, k)
-                if following.value <= point.value + SUFFICIENT_DECREASE * length * slope or length < 1e-6:
-                    break
-                length *= 0.5
-            w, point = w + length * direction, following
-            num_steps += 1
-        for block, sign, upper in zip(blocks, signs, uppers, strict=True):
-            margins = sign * _decision(block, w, self.intercept)
-            block.state[:, k, 0] = self._duals(margins, block.state[:, k, 0], upper, k)[0]
-        self.taus[k] *= 5.0 if num_steps <= FAST_STEPS else 2.0
-        return w - point.gradient, point.gap
+        while True:
+            near = np.flatnonzero(is_near)
+            base = rows.weighted_sum(np.where(is_near, 0.0, signs * old))
+            w, steps = self._minimise(
+                rows.subset(near), signs[near], upper[near], old[near], margins[near], base, w, tau, is_spent
+            )
+            num_steps += steps
+            margins = signs * rows.times(w)
+            alpha[:] = self._duals(margins, old, upper, tau)
+            is_near |= alpha != old
+            if len(near) == np.count_nonzero(is_near) or is_spent():
+                break
+        rebuilt = rows.weighted_sum(signs * alpha)
+        if steps == self.most_steps and np.linalg.norm(w - rebuilt) > LOST * np.linalg.norm(rebuilt):
+            # Too long a step to be found: nothing has happened, and the next one is shorter.
+            self.taus[k] *= SHORTER
+            alpha[:], w = old, start
+            rebuilt, margins = rows.weighted_sum(signs * old), signs * rows.times(start)
+        else:
+            self.taus[k] *= 5.0 if num_steps <= FAST_STEPS else 2.0
+        gap = primal_losses(self.loss, margins, upper) - dual_values(self.loss, alpha, upper) + alpha * margins
+        return rebuilt, float(gap.sum())
 
-    def _point(
-        self, blocks: Sequence[RowBlock], signs: Sequence[Array], uppers: Sequence[Array], w: Array, k: int
-    ) -> Point:
-        value, gap = 0.5 * float(w @ w), 0.0
-        gradient, hessian = w.copy(), np.eye(len(w))
-        for block, sign, upper in zip(blocks, signs, uppers, strict=True):
-            margins = sign * _decision(block, w, self.intercept)
-            old = block.state[:, k, 0]
-            duals, curvatures = self._duals(margins, old, upper, k)
-            losses = primal_losses(self.loss, margins, upper)
-            if self.loss is Loss.HINGE:
-                value += float(np.sum(duals * (1.0 - margins) - (duals - old) ** 2 / (2.0 * self.taus[k])))
-            else:
-                value += float(losses.sum())
-            gap += float(np.sum(losses - dual_values(self.loss, duals, upper) + duals * margins))
-            weights = sign * duals
-            gradient[:-1] -= _transposed_product(block, weights)
-            gradient[-1] -= self.intercept * weights.sum()
-            curved = np.flatnonzero(curvatures)
-            x_FD = _dense_rows(block, curved, self.intercept)
-            hessian += (x_FD * curvatures[curved, None]).T @ x_FD
-        return Point(value=value, gradient=gradient, hessian=hessian, gap=gap)
-
-    def _duals(self, margins: Array, old: Array, upper: Array, k: int) -> tuple[Array, Array]:
-        """a(w) and c(w) of samples with these margins, each of shape (n,)."""
+    def _is_near(self, margins: Array, old: Array, upper: Array) -> Array:
+        """Samples whose duals may well change; that of the others did not is checked afterwards. Shape (n,), bool."""
+        if self.loss is Loss.LOGISTIC:
+            return np.ones(len(margins), dtype=bool)
+        is_far = (old == 0) & (margins > 1.0 + FAR)
         if self.loss is Loss.HINGE:
-            free = old + self.taus[k] * (1.0 - margins)
-            return np.clip(free, 0.0, upper), np.where((free > 0) & (free < upper), self.taus[k], 0.0)
+            is_far |= (old == upper) & (margins < 1.0 - FAR)
+        return np.asarray(~is_far)
+
+    def _minimise(
+        self,
+        rows: NewtonRows,
+        signs: Array,
+        upper: Array,
+        old: Array,
+        margins: Array,
+        base: Array,
+        w: Array,
+        tau: float,
+        is_spent: Callable[[], bool],
+    ) -> tuple[Array, int]:
+        """w that minimises phi, where the samples that are not given contribute `base` to w(alpha); and steps taken."""
+        num_steps = 0
+        while True:
+            alpha = self._duals(margins, old, upper, tau)
+            gradient = w - base - rows.weighted_sum(signs * alpha)
+            # The new w is w(alpha), so the two must be one for practical purposes.
+            is_there = np.linalg.norm(gradient) <= RELATIVE_GRADIENT * np.linalg.norm(w)
+            if is_there or num_steps == self.most_steps or is_spent():
+                return w, num_steps
+            hessian = _second_derivative(rows, self._curvatures(alpha, margins, upper, tau))
+            _, direction, fault = dposv(hessian, -gradient, overwrite_a=1)
+            if fault:  # more digits than float64 has
+                direction = -gradient
+            changes = signs * rows.times(direction)
+            at_start = float(gradient @ direction)
+            length = self._length(w - base, direction, at_start, margins, changes, old, upper, tau)
+            w = w + length * direction
+            margins = margins + length * changes
+            num_steps += 1
+
+    def _length(
+        self,
+        rest: Array,
+        direction: Array,
+        at_start: float,
+        margins: Array,
+        changes: Array,
+        old: Array,
+        upper: Array,
+        tau: float,
+    ) -> float:
+        """Where phi is nearly smallest on a line; its slope there, `at_start` at 0, rises with t."""
+        at_rest, squared = float(rest @ direction), float(direction @ direction)
+
+        def slope(t: float) -> float:
+            return at_rest + t * squared - float(self._duals(margins + t * changes, old, upper, tau) @ changes)
+
+        low, at_low, high, at_high = 0.0, at_start, math.inf, math.inf
+        goal, t = FLAT * abs(at_low), 1.0
+        for _ in range(MAX_TRIALS):
+            at_t = slope(t)
+            if abs(at_t) <= goal:
+                return t
+            if at_t < 0:
+                low, at_low = t, at_t
+            else:
+                high, at_high = t, at_t
+            # Where a straight line between the two is 0, but not too near to either.
+            share = min(max(at_low / (at_low - at_high), 0.1), 0.9)
+            t = 2.0 * low if high == math.inf else low + (high - low) * share
+        return low if low > 0 else t
+
+    def _duals(self, margins: Array, old: Array, upper: Array, tau: float) -> Array:
+        """a(w) of samples with these margins, shape (n,)."""
+        if self.loss is Loss.HINGE:
+            free = old + tau * (1.0 - margins)
+            return np.minimum(np.maximum(free, 0.0, out=free), upper, out=free)
         if self.loss is Loss.SQUARED_HINGE:
-            return 2.0 * upper * np.maximum(0.0, 1.0 - margins), np.where(margins < 1, 2.0 * upper, 0.0)
-        share = np.exp(-np.logaddexp(0.0, margins))
-        return upper * share, upper * share * (1.0 - share)
+            return np.asarray(2.0 * upper * np.maximum(0.0, 1.0 - margins))
+        return np.asarray(upper * np.exp(-np.logaddexp(0.0, margins)))
+
+    def _curvatures(self, alpha: Array, margins: Array, upper: Array, tau: float) -> Array:
+        """c(w) of samples with these margins and duals, shape (n,)."""
+        if self.loss is Loss.HINGE:
+            return np.where((alpha > 0) & (alpha < upper), tau, 0.0)
+        if self.loss is Loss.SQUARED_HINGE:
+            return np.where(margins < 1, 2.0 * upper, 0.0)
+        share = alpha / np.where(upper > 0, upper, 1.0)
+        return np.asarray(alpha * (1.0 - share))
 
 
-def merged(blocks: Sequence[RowBlock]) -> RowBlock:
-    """The rows and states of `blocks` as one block in memory of its own: fewer calls, for small data.
-
-    Targets, weights and row ids are left out.
-    """
-    sparse = [block.rows.to_scipy() for block in blocks if isinstance(block.rows, CsrRows)]
-    rows: Array | CsrRows
-    if sparse:
-        stacked = scipy.sparse.vstack(sparse, format="csr")
-        rows = CsrRows(stacked.indptr, stacked.indices, stacked.data, int(stacked.shape[1]))
-    else:
-        rows = np.concatenate([np.asarray(block.rows) for block in blocks])
-    state = np.concatenate([block.state for block in blocks])
-    nothing = np.empty(0)
-    return RowBlock(rows=rows, targets=nothing, weights=None, row_ids=nothing, state=state)
-
-
-def _decision(block: RowBlock, w: Array, intercept: float) -> Array:
-    """<x_i, w> with the intercept column, shape (n,), float64."""
-    rows = block.rows.to_scipy() if isinstance(block.rows, CsrRows) else block.rows
-    return np.asarray(rows @ w[:-1]) + intercept * w[-1]
-
-
-def _transposed_product(block: RowBlock, weights: Array) -> Array:
-    """sum_i weights_i x_i without the intercept column, shape (num_features,), float64."""
-    rows = block.rows.to_scipy() if isinstance(block.rows, CsrRows) else block.rows
-    return np.asarray(rows.T @ weights)
-
-
-def _dense_rows(block: RowBlock, which: Array, intercept: float) -> Array:
-    """The rows `which` with the intercept column, shape (len(which), D), float64."""
-    rows = block.rows.to_scipy()[which].toarray() if isinstance(block.rows, CsrRows) else block.rows[which]
-    dense = np.empty((len(which), rows.shape[1] + 1))
-    dense[:, :-1] = rows
-    dense[:, -1] = intercept
-    return dense
+def _second_derivative(rows: NewtonRows, curvatures: Array) -> Array:
+    """I + sum_i c_i x_i x_i^T, shape (D, D), Fortran order."""
+    hessian = np.eye(rows.num_columns, order="F")
+    curved = np.flatnonzero(curvatures)
+    for start in range(0, len(curved), ROWS_PER_PRODUCT):
+        part = curved[start : start + ROWS_PER_PRODUCT]
+        x_FD = rows.dense(part)
+        hessian += x_FD.T @ (x_FD * curvatures[part, None])
+    return hessian

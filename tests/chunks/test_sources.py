@@ -47,7 +47,7 @@ def test_the_chunks_hold_every_row_once_with_all_that_belongs_to_it(max_tasks: i
     source = ArraySource(sparse.csr_matrix(X) if is_sparse else X, y, weights=weights, max_tasks=max_tasks)
     chunks = load_all(source, DUALS)
     assert [chunk.id for chunk in chunks] == list(range(source.num_chunks))
-    assert len(chunks) >= 16 * max_tasks
+    assert len(chunks) == 1 if max_tasks == 1 else len(chunks) >= 16 * max_tasks  # one task has nothing to move
     assert sorted(np.concatenate([chunk.row_ids for chunk in chunks])) == list(range(len(X)))
     for chunk in chunks:
         assert chunk.row_ids.dtype == np.int64
@@ -99,7 +99,8 @@ def test_a_chunk_is_the_same_bit_for_bit_whenever_it_is_loaded(max_tasks: int) -
             chunk.state[...] = 0
             assert_same_chunk(other.load(chunk.id, DUALS), chunk)
     copy = pickle.loads(pickle.dumps(source))
-    assert_same_chunk(copy.load(ChunkId(2), DUALS), source.load(ChunkId(2), DUALS))
+    last = first[-1].id
+    assert_same_chunk(copy.load(last, DUALS), source.load(last, DUALS))
 
 
 def test_another_seed_is_another_order() -> None:

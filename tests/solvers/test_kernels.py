@@ -9,7 +9,7 @@ import scipy.sparse
 
 from chicle_elastic.chunks.views import CsrRows
 from chicle_elastic.solvers import objectives
-from chicle_elastic.solvers.kernels import memory, scd, tables
+from chicle_elastic.solvers.kernels import memory, products, scd, tables
 from chicle_elastic.solvers.local_chunk import RowBlock
 from chicle_elastic.solvers.objectives import Loss
 
@@ -216,3 +216,19 @@ def test_a_set_stop_flag_leaves_everything_as_it_was():
     assert not stats.any()
     np.testing.assert_array_equal(case.duals(), before)
     np.testing.assert_array_equal(vectors, case.vectors)
+
+
+def test_products_equal_their_numpy_forms(kind):
+    """Both sides, over all chunks; a row of weight 0 counts for nothing."""
+    case = Case(kind, 1, Loss.HINGE)
+    rng = np.random.default_rng(3)
+    vector, weights = rng.normal(size=6), rng.normal(size=20)
+    weights[4] = 0.0
+    result = np.zeros(20)
+    expected = case.reference(products.row_products, range(20), vector=vector, result=result.copy())
+    products.row_products(case.rows, case.lengths, INTERCEPT, vector, result)
+    np.testing.assert_allclose(result, expected["result"], rtol=1e-12, atol=1e-14)
+    total = np.ones(6)
+    expected = case.reference(products.weighted_sum, range(20), weights=weights, result=total.copy())
+    products.weighted_sum(case.rows, case.lengths, INTERCEPT, weights, total)
+    np.testing.assert_allclose(total, expected["result"], rtol=1e-12, atol=1e-14)

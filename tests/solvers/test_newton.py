@@ -1,51 +1,50 @@
 """The Newton finish: exact steps, duals that stay feasible and consistent, and when it is worth it."""
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.sparse
 from scipy.optimize import minimize
 
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.chunks.views import CsrRows
+from chicle_elastic.chunks.views import Chunk, CsrRows
+from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.job import Job
 from chicle_elastic.solvers.cocoa import CocoaTrainer
-from chicle_elastic.solvers.local_chunk import RowBlock
-from chicle_elastic.solvers.newton import NewtonFinish, Pace, merged
+from chicle_elastic.solvers.cocoa_tables import Bounds, build_tables
+from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
+from chicle_elastic.solvers.newton import NewtonFinish, Pace
+from chicle_elastic.solvers.newton_rows import ChunkedRows, MergedRows
 from chicle_elastic.solvers.objectives import Loss, primal_and_dual, primal_losses
 
 INTERCEPT = 0.5
+OPEN = Gate("the test")
+OPEN.open(1)
 
 
 class Case:
-    """Three blocks of correlated rows with noisy labels; C_i differ, and one is 0."""
+    """Three chunks of correlated rows with noisy labels; C_i differ, and one is 0."""
 
-    def __init__(self, loss, kind="dense", num_rows=90, num_features=6):
+    def __init__(self, loss, kind="dense", num_rows=90, num_features=6, *, is_small=True):
         rng = np.random.default_rng(0)
         self.loss = loss
         self.X = rng.normal(size=(num_rows, num_features)) @ rng.normal(size=(num_features, num_features))
         self.signs = np.where(self.X[:, 0] + rng.normal(size=num_rows) > 0, 1.0, -1.0)
         self.upper = rng.uniform(1, 20, size=num_rows)
         self.upper[3] = 0.0
-        self.cuts = [0, 40, 41, num_rows]
-        self.blocks = []
-        for start, stop in zip(self.cuts[:-1], self.cuts[1:], strict=True):
-            part = self.X[start:stop]
-            csr = scipy.sparse.csr_matrix(part)
-            rows = part if kind == "dense" else CsrRows(csr.indptr, csr.indices, csr.data, num_features)
-            state = np.zeros((stop - start, 1, 1))
-            nothing = np.empty(0)
-            self.blocks.append(RowBlock(rows=rows, targets=nothing, weights=None, row_ids=nothing, state=state))
-        self.newton = NewtonFinish(loss, INTERCEPT, np.array([10.0]))
+        self.alpha = np.zeros(num_rows)
+        self.rows = rows_of(self.X, [0, 40, 41, num_rows], kind, is_small=is_small)
+        self.newton = NewtonFinish(loss, np.array([10.0]))
 
     def step(self, w, is_spent=lambda: False):
         """One proximal step."""
-        split = self.cuts[1:-1]
-        return self.newton.step(self.blocks, np.split(self.signs, split), np.split(self.upper, split), w, 0, is_spent)
+        return self.newton.step(self.rows, self.signs, self.upper, self.alpha, w, 0, is_spent)
 
     def duals(self):
         """All duals, shape (num_rows,)."""
-        return np.concatenate([block.state for block in self.blocks])[:, 0, 0]
+        return self.alpha
 
     def augmented(self):
         """X with the intercept column."""
@@ -60,11 +59,36 @@ class Case:
         return (primal - dual) / primal
 
 
+def rows_of(X, cuts, kind, *, is_small):
+    """The rows of X, cut into chunks, as Newton steps see them: merged, or where they are."""
+    blocks = []
+    for start, stop in itertools.pairwise(cuts):
+        part = np.ascontiguousarray(X[start:stop])
+        csr = scipy.sparse.csr_matrix(part)
+        rows = part if kind == "dense" else CsrRows(csr.indptr, csr.indices, csr.data, X.shape[1])
+        count = stop - start
+        blocks.append(
+            LocalChunk(
+                Chunk(
+                    id=ChunkId(start),
+                    rows=rows,
+                    targets=np.zeros(count, np.int32),
+                    row_ids=np.arange(start, stop),
+                    state=np.zeros((count, 1, 1)),
+                ),
+                OPEN,
+            )
+        )
+    tables = build_tables({chunk.id: chunk for chunk in blocks}, {}, Bounds(C=1.0, class_weights=None))
+    return MergedRows.of(tables, INTERCEPT) if is_small else ChunkedRows(tables, INTERCEPT)
+
+
+@pytest.mark.parametrize("is_small", [True, False])
 @pytest.mark.parametrize("kind", ["dense", "csr"])
 @pytest.mark.parametrize("loss", list(Loss))
-def test_a_few_steps_reach_the_optimum(loss, kind):
+def test_a_few_steps_reach_the_optimum(loss, kind, is_small):
     """Gaps of 1e-7 and less in few steps, with w = w(alpha) after each and every dual in its box."""
-    case = Case(loss, kind)
+    case = Case(loss, kind, is_small=is_small)
     w = np.zeros(7)
     for _ in range(8):
         w, gap = case.step(w)
@@ -94,21 +118,43 @@ def test_the_optimum_is_that_of_a_general_minimiser():
 def test_a_spent_budget_leaves_duals_and_w_consistent():
     """Nothing is done after the budget is spent, and what there is fits together."""
     case = Case(Loss.HINGE)
-    looks = iter([False, False, True])
+    looks = iter([False, False, True, True, True])
     w, _ = case.step(np.zeros(7), lambda: next(looks))
     assert case.relative_gap(w) > 0
 
 
-def test_merged_blocks_are_the_blocks_one_after_the_other():
-    """Rows and states in order, for both kinds."""
-    for kind in ("dense", "csr"):
-        case = Case(Loss.HINGE, kind)
-        for number, block in enumerate(case.blocks):
-            block.state[...] = number
-        block = merged(case.blocks)
-        rows = block.rows.to_scipy().toarray() if isinstance(block.rows, CsrRows) else block.rows
-        np.testing.assert_array_equal(rows, case.X)
-        assert block.state[:, 0, 0].tolist() == [0.0] * 40 + [1.0] + [2.0] * 49
+@pytest.mark.parametrize("is_small", [True, False])
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+def test_all_kinds_of_rows_multiply_as_the_matrix_does(kind, is_small, monkeypatch):
+    """From either side, some of the rows, and some of some, copied or not."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(30, 4)) * (rng.random((30, 4)) < 0.6)
+    full = np.column_stack([X, np.full(30, INTERCEPT)])
+    which = np.array([0, 3, 11, 12, 29])
+    for most_copied in (0, 1 << 20):
+        monkeypatch.setattr("chicle_elastic.solvers.newton_rows.MAX_COPIED_VALUES", most_copied)
+        rows = rows_of(X, [0, 11, 12, 30], kind, is_small=is_small)
+        cases = [(rows, full), (rows.subset(which), full[which])]
+        cases.append((cases[1][0].subset(np.array([1, 4])), full[which[[1, 4]]]))
+        cases.append((rows.subset(np.arange(30)), full))
+        for matrix, expected in cases:
+            vector, weights = rng.normal(size=5), rng.normal(size=len(expected))
+            np.testing.assert_allclose(matrix.times(vector), expected @ vector, atol=1e-12)
+            np.testing.assert_allclose(matrix.weighted_sum(weights), weights @ expected, atol=1e-12)
+            np.testing.assert_allclose(matrix.dense(np.arange(len(expected))), expected, atol=1e-12)
+
+
+def test_a_step_that_is_too_long_is_not_taken():
+    """Neither duals nor w change where the minimum was not found, and the next step is shorter."""
+    case = Case(Loss.HINGE, num_rows=300, num_features=20)
+    w, _ = case.step(np.zeros(21))
+    case.newton.taus[0] = 1e9
+    before = case.alpha.copy()
+    case.newton.most_steps = 1
+    following, _ = case.step(w)
+    np.testing.assert_array_equal(case.alpha, before)
+    np.testing.assert_allclose(following, w, rtol=1e-9, atol=1e-12)
+    assert case.newton.taus[0] < 1e9
 
 
 def test_pace_foresees_the_passes_to_come():

@@ -118,10 +118,10 @@ def positives(num_outputs: int) -> Array:
 def choose_bucket_rows(row_bytes: float, num_rows: int) -> int:
     """Rows of a bucket, a multiple of 8: what a jump to another place in memory costs is shared by 8 KiB.
 
-    Rows that all fit into the cache are better mixed: a jump costs nothing there.
+    Rows that all fit into the cache are visited one by one: a jump costs nothing there, and neighbours are often alike.
     """
     if row_bytes * num_rows <= CACHE_BYTES:
-        return LEAST_BUCKET_ROWS
+        return 1
     rows = int(BUCKET_BYTES / max(1.0, row_bytes)) // LEAST_BUCKET_ROWS * LEAST_BUCKET_ROWS
     return min(max(rows, LEAST_BUCKET_ROWS), MOST_BUCKET_ROWS)
 
