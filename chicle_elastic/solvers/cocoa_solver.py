@@ -28,11 +28,12 @@ from chicle_elastic.solvers.newton import MAX_FEATURES, NewtonFinish, Pace
 from chicle_elastic.solvers.newton_rows import NewtonRows, newton_rows
 from chicle_elastic.solvers.objectives import Loss
 from chicle_elastic.solvers.screening import Screening
+from chicle_elastic.solvers.threads import ThreadChoice, kernel_threads
 
 MIN_VALUES_PER_THREAD = 1 << 18
 """Feature values per thread below which another thread costs more than it brings."""
-SLICE_BUCKETS = 1024
-"""Buckets between two looks at the clock when the budget has a deadline (the stop flag is polled more often)."""
+BLOCKS_PER_LOOK = 16
+"""Blocks between two looks at the clock when the budget has a deadline (the stop flag is polled more often)."""
 AHEAD_BYTES = 4096
 MAX_ROWS_AHEAD = 40
 """Rows are asked for this far ahead: about as much as arrives while the rows before it are worked on."""
@@ -44,6 +45,7 @@ FIRST_TAU = 5.0
 NEAR = 0.9
 """An output whose estimated gap is below this share of `tol` is left alone by Newton steps."""
 
+_Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
 
 
@@ -78,6 +80,7 @@ class CocoaSolver(Solver):
         self._pace = Pace()
         self._gaps: Array = np.empty(0)
         self._pool: ThreadPoolExecutor | None = None
+        self._choice = ThreadChoice(num_threads)
 
     def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
         """Forget the tables; they are built again inside the next iteration, when chunks may be read."""
@@ -87,6 +90,7 @@ class CocoaSolver(Solver):
         self._tables = None
         self._are_rows_checked = False
         self._dual_sums = None
+        self._choice = ThreadChoice(self.num_threads)
         self._newton, self._rows = None, None
         self._pace = Pace()
 
@@ -108,19 +112,20 @@ class CocoaSolver(Solver):
         if budget.samples is not None:
             order = order[: -(-budget.samples // tables.bucket_rows)]
         num_threads = self._useful_threads(tables)
+        if budget.num_tasks == 1:
+            num_threads = min(num_threads, self._choice.num_threads)
         sigma = float(budget.num_tasks * num_threads)
         w = model.reshape(tables.num_outputs, -1)
         screen = self._screen_table(tables, w)
 
-        def run(part: Array) -> tuple[Array, Array, Array]:
+        cursor = np.zeros(1, dtype=np.int64)
+
+        def run(_: int) -> tuple[Array, Array, Array]:
             scratch = scd.make_scratch(tables.rows, tables.num_outputs)
             vectors = w.copy()
             processed = np.zeros(len(tables.ids), dtype=np.int64)
             stats = np.zeros((tables.num_outputs, 5))
-            num_slices = 1 if budget.deadline_s is None else max(1, len(part) // SLICE_BUCKETS)
-            for piece in np.array_split(part, num_slices):
-                if budget.is_spent():
-                    break
+            while cursor[0] < len(order) and not budget.is_spent():
                 scd.scd_pass(
                     int(self.loss),
                     tables.rows,
@@ -129,7 +134,9 @@ class CocoaSolver(Solver):
                     tables.bucket_chunk,
                     tables.bucket_row,
                     tables.bucket_rows,
-                    piece,
+                    order,
+                    cursor,
+                    len(order) if budget.deadline_s is None else BLOCKS_PER_LOOK,
                     scd.positives(tables.num_outputs),
                     self.intercept,
                     sigma,
@@ -142,7 +149,9 @@ class CocoaSolver(Solver):
                 )
             return vectors, processed, stats
 
-        results = self._run_parts(run, np.array_split(order, num_threads), budget.stop)
+        started_s = budget.clock.now()
+        results = self._run_parts(run, range(num_threads), budget.stop)
+        duration_s = budget.clock.now() - started_s
         # In place: with a million features every array costs as much as many rows.
         delta = results[0][0]
         delta -= w
@@ -161,8 +170,15 @@ class CocoaSolver(Solver):
             self._are_rows_checked = samples == tables.num_rows
         self._current_screening(tables).end_pass(stats[:, 2].sum() / max(1, samples * tables.num_outputs))
         self._dual_sums = self._dual_sums_after(tables, stats)
-        if budget.num_tasks == 1 and budget.samples is None and w.shape[1] - 1 <= MAX_FEATURES:
-            self._consider_newton(tables, w + delta, stats[:, 0], int(stats[:, 3].sum()))
+        num_visited = int(stats[:, 3].sum())
+        is_narrow = w.shape[1] - 1 <= MAX_FEATURES
+        if budget.num_tasks == 1 and budget.samples is None and (is_narrow or self._choice.is_open):
+            following = w + delta
+            self._gaps = stats[:, 0]
+            gap = float(np.max(self._relative_gaps(tables, following, stats[:, 0])))
+            self._choice.add(gap, duration_s / max(1, num_visited))
+            if is_narrow:
+                self._consider_newton(tables, gap, w.shape[1], num_visited)
         return Update(
             delta=delta.ravel(),
             samples=samples,
@@ -171,11 +187,8 @@ class CocoaSolver(Solver):
             is_partial=samples < tables.num_rows,
         )
 
-    def _consider_newton(self, tables: LocalTables, w: Array, gaps: Array, num_visited: int) -> None:
+    def _consider_newton(self, tables: LocalTables, gap: float, D: int, num_visited: int) -> None:
         """Learn how a pass got on; the next iteration is a Newton step if the passes to come would cost more."""
-        D = w.shape[1]
-        self._gaps = gaps
-        gap = float(np.max(self._relative_gaps(tables, w, gaps)))
         self._pace.add(gap)
         if gap <= FINEST_GAP or self._pace.passes_to(self.tol) == 0.0:
             return
@@ -329,7 +342,7 @@ class CocoaSolver(Solver):
         )
 
     def _run_parts(
-        self, run: Callable[[Array], _Result], parts: Sequence[Array], stop: StopFlag | None = None
+        self, run: Callable[[_Part], _Result], parts: Sequence[_Part], stop: StopFlag | None = None
     ) -> list[_Result]:
         """`run` on each part: here when there is one, else on the persistent threads; results in order.
 
@@ -338,7 +351,7 @@ class CocoaSolver(Solver):
         if len(parts) == 1:
             return [run(parts[0])]
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.num_threads, thread_name_prefix="chicle-kernel")
+            self._pool = kernel_threads(self.num_threads)
         futures = [self._pool.submit(run, part) for part in parts]
         try:
             return [future.result() for future in futures]

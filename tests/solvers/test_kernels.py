@@ -91,7 +91,8 @@ class Case:
         stats = np.zeros((len(self.positives), 5))
         scd.scd_pass(
             int(self.loss), self.rows, self.samples, screen, np.array([0, 0, 1, 2], np.int32),
-            np.array([0, 8, 0, 0], np.int32), 8, np.asarray(order, np.int32), self.positives, INTERCEPT, sigma, 4,
+            np.array([0, 8, 0, 0], np.int32), 8, np.asarray(order, np.int32), np.zeros(1, np.int64), 99, self.positives,
+            INTERCEPT, sigma, 4,
             np.full(1, stop, np.uint8), scd.make_scratch(self.rows, len(self.positives)), vectors, processed, stats,
         )  # fmt: skip
         return vectors, processed, stats

@@ -65,6 +65,17 @@ def prefetch(typingctx, address):
     return types.void(types.uint64), codegen
 
 
+@intrinsic
+def fetch_add(typingctx, address, value):
+    """Add to the int64 at `address` (uint64) as one step for all threads; returns what was there before."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", pointer, args[1], "monotonic")
+
+    return types.int64(types.uint64, types.int64), codegen
+
+
 @register_jitable(**INLINE)
 def prefetch_range(begin, end):
     """Ask for all cache lines of the addresses `begin` to `end` (uint64)."""

@@ -24,7 +24,7 @@ from chicle_elastic.chunks.blocks import aligned_zeros
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.kernels.jit import INLINE, kernel
 from chicle_elastic.solvers.kernels.losses import coordinate_step, dual_value, is_settled, primal_loss
-from chicle_elastic.solvers.kernels.memory import load, prefetch_items, store
+from chicle_elastic.solvers.kernels.memory import fetch_add, load, prefetch_items, store
 from chicle_elastic.solvers.kernels.tables import (
     DenseTable,
     RowTable,
@@ -192,6 +192,8 @@ def scd_pass(
     bucket_row,
     bucket_rows,
     order,
+    cursor,  # OUT
+    max_blocks,
     positives,
     intercept,
     sigma,
@@ -202,7 +204,7 @@ def scd_pass(
     processed,  # OUT
     stats,  # OUT
 ):
-    """One pass of exact coordinate steps over the buckets of `order`, for all outputs.
+    """Exact coordinate steps over the buckets of `order`, for all outputs; threads share the order block by block.
 
     Args:
         loss: Number of an `objectives.Loss`.
@@ -213,6 +215,8 @@ def scd_pass(
         bucket_row: First row of each bucket in its chunk, shape (num_buckets,), int32.
         bucket_rows: Rows of a bucket, see `choose_bucket_rows`; the last one of a chunk may have fewer.
         order: Buckets to visit, shape (n,), int32.
+        cursor: Position in `order` up to which buckets are taken, shape (1,), int64; all threads of a pass share it.
+        max_blocks: Blocks to do at most before looking at the clock.
         positives: Positive class of each output, shape (outputs,), int32.
         intercept: Value of the intercept column; 0 for none.
         sigma: CoCoA's sigma' >= 1.
@@ -246,11 +250,15 @@ def scd_pass(
     bucket_rows = np.uintp(bucket_rows)
     num_buckets = len(order)
     block_buckets = BLOCK_ROWS // np.int64(bucket_rows)
-    for start in range(0, num_buckets, block_buckets):
-        if stop[0] != 0:
+    place = np.uint64(cursor.ctypes.data)
+    start = fetch_add(place, block_buckets)
+    for number in range(max_blocks):
+        if start >= num_buckets or stop[0] != 0:
             return
-        end = start + block_buckets if start + block_buckets < num_buckets else num_buckets
-        following = end + block_buckets if end + block_buckets < num_buckets else num_buckets
+        end = min(start + block_buckets, num_buckets)
+        # Taken one ahead, so that it can be asked for.
+        next_start = min(fetch_add(place, block_buckets), num_buckets) if number + 1 < max_blocks else num_buckets
+        next_end = min(next_start + block_buckets, num_buckets)
         for k in range(num_outputs):
             vector = vectors[k]
             distance = np.float32(screen.caution * math.sqrt(scratch.travelled[k]))
@@ -260,7 +268,16 @@ def scd_pass(
             )  # fmt: skip
             if k == num_outputs - np.uintp(1):
                 _prefetch_block(
-                    rows, samples, screen, bucket_chunk, bucket_row, bucket_rows, order, end, following, num_outputs
+                    rows,
+                    samples,
+                    screen,
+                    bucket_chunk,
+                    bucket_row,
+                    bucket_rows,
+                    order,
+                    next_start,
+                    next_end,
+                    num_outputs,
                 )
             if count == 0:
                 continue
@@ -328,6 +345,7 @@ def scd_pass(
             bucket = order[position]
             left = samples.lengths[bucket_chunk[bucket]] - bucket_row[bucket]
             processed[bucket_chunk[bucket]] += np.int64(bucket_rows) if left > np.int64(bucket_rows) else left
+        start = next_start
 
 
 @kernel

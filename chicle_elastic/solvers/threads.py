@@ -1,0 +1,68 @@
+"""The threads of a solver, and how many of them help."""
+
+import itertools
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+PHASE = 5
+"""Passes with all threads, then with one, before the two are compared; the first of each is not counted."""
+
+
+def kernel_threads(num_threads: int) -> ThreadPoolExecutor:
+    """Threads that live as long as the solver, each on a processor of its own where there are enough of them.
+
+    A thread that was moved finds its part of w in the cache of another processor.
+    """
+    processors = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    numbers = itertools.count()
+
+    def begin() -> None:
+        if num_threads <= len(processors):
+            os.sched_setaffinity(0, {processors[next(numbers)]})
+
+    return ThreadPoolExecutor(num_threads, thread_name_prefix="chicle-kernel", initializer=begin)
+
+
+class ThreadChoice:
+    """All threads, or one where that reaches the optimum sooner (pure; times are told).
+
+    Threads add up their steps, and each takes smaller ones for it (sigma'). On strongly regularised problems that costs
+    no pass; on weakly regularised ones it costs twice the passes, and two threads need longer than one.
+
+    Args:
+        most: Threads that there are.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.num_threads = most
+        self._most = most
+        self._gaps: list[float] = []
+        self._seconds: list[float] = []
+        self._speed = 0.0
+
+    def add(self, relative_gap: float, seconds_per_visit: float) -> None:
+        """Learn what a pass with `num_threads` came to.
+
+        Args:
+            relative_gap: Its estimate of the gap.
+            seconds_per_visit: Seconds that it took, by the rows that it visited: later passes visit fewer.
+        """
+        if not self.is_open:
+            return
+        self._gaps.append(max(relative_gap, 1e-300))
+        self._seconds.append(seconds_per_visit)
+        if len(self._gaps) < PHASE:
+            return
+        speed = math.log(self._gaps[0] / self._gaps[-1]) / max(sum(self._seconds[1:]), 1e-300)
+        self._gaps, self._seconds = [], []
+        if self._speed == 0.0:
+            self._speed, self.num_threads = max(speed, 1e-300), 1
+            return
+        self.num_threads = 1 if speed > self._speed else self._most
+        self._speed = math.inf
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still has to learn."""
+        return self._most > 1 and self._speed != math.inf

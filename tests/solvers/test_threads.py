@@ -1,0 +1,52 @@
+"""How many threads help, and where they run."""
+
+import os
+
+import pytest
+
+from chicle_elastic.solvers.threads import PHASE, ThreadChoice, kernel_threads
+
+
+def run(choice, *, factor, passes=4 * PHASE):
+    """Passes that divide the gap by `factor[threads]` and take 1 / threads seconds per visit; threads of each pass."""
+    gap, used = 1.0, []
+    for _ in range(passes):
+        used.append(choice.num_threads)
+        gap /= factor[choice.num_threads]
+        choice.add(gap, 1.0 / choice.num_threads)
+    return used
+
+
+def test_all_threads_stay_where_they_cost_no_passes():
+    """Both are tried for some passes, then the faster one is kept."""
+    used = run(ThreadChoice(2), factor={1: 2.0, 2: 2.0})
+    assert used == [2] * PHASE + [1] * PHASE + [2] * (2 * PHASE)
+
+
+def test_one_thread_is_left_where_two_need_more_than_twice_the_passes():
+    """Twice as fast, but three times as many: one wins."""
+    used = run(ThreadChoice(2), factor={1: 2.0**3, 2: 2.0})
+    assert used == [2] * PHASE + [1] * (3 * PHASE)
+
+
+def test_threads_without_progress_lose():
+    """A gap that grows says no."""
+    assert run(ThreadChoice(4), factor={1: 1.1, 4: 0.9})[-1] == 1
+
+
+def test_with_one_thread_there_is_nothing_to_choose():
+    """Nothing is tried."""
+    assert set(run(ThreadChoice(1), factor={1: 1.0})) == {1}
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinity")
+def test_each_thread_has_a_processor_of_its_own():
+    """As many threads as processors: all different; the caller keeps all of them."""
+    available = os.sched_getaffinity(0)
+    pool = kernel_threads(len(available))
+    try:
+        placed = [pool.submit(os.sched_getaffinity, 0) for _ in range(1)]
+        assert all(len(future.result()) == 1 for future in placed)
+    finally:
+        pool.shutdown()
+    assert os.sched_getaffinity(0) == available
