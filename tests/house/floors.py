@@ -102,7 +102,7 @@ def place_of(module: str) -> Place | None:
         return Place(below, FLOOR_OF_FOLDER[below])
     if below in FLOOR_0_FILES:
         return Place(below, 0)
-    return Place("cli", 4) if below == "__main__" else None
+    return {"__main__": Place("cli", 4), "launch": Place("cluster", 4)}.get(below)
 
 
 def module_of(path: str) -> str:
