@@ -36,7 +36,7 @@ from chicle_elastic.cluster.rendezvous_errors import JobClosedError
 from chicle_elastic.cluster.replica import Replica, Role
 from chicle_elastic.cluster.steps import reach
 from chicle_elastic.cluster.term_key import Contact, Term, TermKey
-from chicle_elastic.errors import ChicleError, ProtocolError, UsageError
+from chicle_elastic.errors import ChicleError, ProtocolError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.events import Event
@@ -155,7 +155,7 @@ class Membership:
         self._is_settling = False
         self._has_announced = False
         self._is_leaving = False
-        self._tries_since_s = loop.now()
+        self._tries_since_s = self._contact_s = loop.now()
         self._term = Term()
         self._timers: list[Timer] = []
         self._finding: set[NodeId] = set()
@@ -168,9 +168,9 @@ class Membership:
         self._has_announced = False
         self._tries_since_s = self._loop.now()
         identity = self.identity
+        self._contact_s = self._tries_since_s
         self.mesh.open(life=self.replica.life, offer=identity.offer, job=identity.job)
-        contact = self._contact()
-        self._ask_store(lambda: self._terms.publish(identity.node, contact), lambda _: self._arrive())
+        self._arrive()
 
     def propose(self, event: Event) -> None:
         """Something happened on this node."""
@@ -195,17 +195,27 @@ class Membership:
         unreached = [other for other in log.present if other not in self.mesh.peers]
         for other in unreached:
             self._find(other)
-        if not unreached and len(log.present) < self.identity.max_nodes:
-            self._has_announced = True
-            reach("join.before_announce")
-            if not log.scheduler.ledger.num_chunks:
+        if unreached or len(log.present) >= self.identity.max_nodes:
+            return
+        self._has_announced = True
+        reach("join.before_announce")
+        life, contact = self.replica.life, self._contact()
+
+        def join(_: object) -> None:
+            if life != self.replica.life or not self._has_announced:
+                return
+            if not self.replica.log.scheduler.ledger.num_chunks:
                 self.propose(events.ChunksDeclared(chunks=self.identity.chunks))
             self.propose(events.NodeJoined(node=node, capacity_bytes=self.identity.capacity_bytes))
+            reach("join.announced")
+
+        # Only now: an agent that is not taken must not be found in the place of another one of its name.
+        self._ask_store(lambda: self._terms.publish(node, contact), join)
 
     def task_is_gone(self) -> None:
         """The task died alone: this node takes no part until it announces itself again."""
-        if self._has_announced:
-            self._has_announced = False
+        self._has_announced = False
+        if self.identity.node in self.replica.log.present:
             self.propose(events.NodeLost(node=self.identity.node))
 
     def stop(self) -> None:
@@ -240,7 +250,7 @@ class Membership:
         def then(term: Term) -> None:
             if life != self.replica.life or self.replica.term or self._is_leaving:
                 return
-            waited_s = self._loop.now() - self._tries_since_s
+            waited_s = self._loop.now() - self._contact_s
             if term.term and waited_s <= UNREACHABLE_S:
                 self.mesh.dial(term.address, expect=term.lead)
                 self._later(LOOK_S, self._arrive)
@@ -269,6 +279,7 @@ class Membership:
 
     def peer_up(self, peer: Peer) -> None:
         """Of `Neighbours`."""
+        self._contact_s = self._loop.now()
         self._act(self.replica.connected(peer.node, peer.life, now=self._loop.now()))
         if not self.replica.term:
             self._later(WELCOME_S, self._look_elsewhere)
@@ -296,11 +307,12 @@ class Membership:
         else:
             self._users.peer_says(peer, message)
 
-    def refused(self, life: str, reason: str) -> None:
+    def refused(self, who: str, reason: str) -> None:
         """Of `Neighbours`."""
-        if self._has_announced or self._loop.now() - self._tries_since_s < REFUSED_S:
-            return  # an earlier life of this node, perhaps, which they will find dead
-        self._users.failed(UsageError(f"{life} does not take {self.identity.node}: {reason}"))
+        self._contact_s = self._loop.now()  # the job is alive, whatever it thinks of this node
+        # The reason may be an earlier life of this node, which they are about to find dead.
+        if not self._has_announced and self._loop.now() - self._tries_since_s > REFUSED_S:
+            self._users.failed(ProtocolError(f"{who} does not take {self.identity.node}: {reason}"))
 
     def _look_elsewhere(self) -> None:
         """An agent that was expected to send its log has not: perhaps it does not lead any more."""

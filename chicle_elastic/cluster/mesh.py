@@ -88,8 +88,8 @@ class Neighbours(Protocol):
         """
         ...
 
-    def refused(self, life: str, reason: str) -> None:
-        """An agent does not take this one."""
+    def refused(self, who: str, reason: str) -> None:
+        """An agent is there, and does not take this one."""
         ...
 
 
@@ -166,8 +166,12 @@ class Mesh:
             self._dialling.discard(address)
             try:
                 link = future.result()
-            except ChicleError as error:
+            except PeerLostError as error:
                 logger.info("%s does not reach %s: %s", life, address, error)
+                return
+            except ChicleError as error:  # somebody is there, and does not talk to this agent
+                if life == self.life:
+                    self._users.refused(address, str(error))
                 return
             if life != self.life or self._listener is None or (expect is not None and link.peer != expect):
                 link.close()

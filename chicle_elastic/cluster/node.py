@@ -26,7 +26,7 @@ HEADROOM_SHARE = 0.8
 HURRY_SHARE = 0.2
 """Part of the grace period after which an iteration that goes on and on is interrupted."""
 TURN_S = 1.0
-FAREWELL_S = 1.5
+FAREWELL_S = 3.0
 TASK_END_S = 30.0
 READY_S = 0.05
 
@@ -125,9 +125,11 @@ class Node:
         self._parts: Parts | None = None
         self._is_hot = False
         self._is_noticed = False
+        self._is_hurried = False
         self._is_leaving = False
         self._is_over = False
         self._wants_life = False
+        self._finished: set[NodeId] = set()
         self._end: End | None = None
 
     def run(self) -> End:
@@ -238,6 +240,8 @@ class Node:
 
     def folded(self, folded: Folded) -> None:
         """An entry was folded."""
+        if isinstance(folded.entry.event, events.RoundFormed):
+            self._is_hurried = False
         self._joined.performer.folded(folded)
 
     def vote(self) -> None:
@@ -281,6 +285,8 @@ class Node:
             self._joined.memory.places(peer, message)
         elif kind == "hurry":
             self._interrupt()
+        elif kind == "finished":
+            self._finished.add(peer.node)
         elif kind == "post":
             fields = {name: message.get(name) for name in ("sender", "to", "payload")}
             if not all(isinstance(value, str) for value in fields.values()):
@@ -300,6 +306,8 @@ class Node:
     def tell_task(self, message: control.AgentMessage) -> None:
         """Send a message to the task."""
         self._task.tell(message)
+        if self._is_hurried and isinstance(message, control.Iterate):
+            self._task.tell(control.Interrupt())  # the iteration before ended just when it was to be interrupted
 
     def meet(self, round: int, members: tuple[NodeId, ...], timeout_s: float) -> None:
         """Take part in a rendezvous."""
@@ -316,6 +324,7 @@ class Node:
     def finished(self, reason: str) -> None:
         """The job is over: the task's `run` returns."""
         self._joined.membership.stop()
+        self._joined.membership.mesh.broadcast("finished")
         self._is_leaving = self._is_over = True
         is_failure = reason.startswith(FAILURE)
         if self._task.has_failed is not None:
@@ -378,6 +387,8 @@ class Node:
             self._interrupt()
 
     def _interrupt(self) -> None:
+        """End iterations early until the next round."""
+        self._is_hurried = True
         if self._joined.membership.replica.own.is_awaiting:
             self._task.tell(control.Interrupt())
 
@@ -409,5 +420,9 @@ class Node:
         membership = self._parts.membership
         membership.stop()
         until_s = self._loop.now() + FAREWELL_S
+        # Whoever hangs up before the others know that the job is over looks lost to them.
+        others = set(membership.replica.log.present) - {self._node} if self._is_over else set()
+        while (others & membership.mesh.peers.keys()) - self._finished and self._loop.now() < until_s:
+            self._loop.turn(0.05)
         while not membership.mesh.say_goodbye() and self._loop.now() < until_s:
             self._loop.turn(0.05)

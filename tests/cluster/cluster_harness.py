@@ -26,11 +26,11 @@ Event = dict[str, Any]
 class AgentProcess:
     """One node: the process of its agent, and what it has written down."""
 
-    def __init__(self, name: str, process: "subprocess.Popen[str]", folder: Path) -> None:
+    def __init__(self, name: str, process: "subprocess.Popen[str]", folder: Path, *, output: Path) -> None:
         self.name = name
         self.process = process
         self._path = folder / f"{name}{SUFFIX}"
-        self._output = folder / f"{name}.out"
+        self._output = output
         self._events: list[Event] = []
         self._position = 0
 
@@ -112,19 +112,20 @@ class LocalAgents:
         JobSecret.load_or_create(self._secret_file)
         self._store = StoreHost()
 
-    def start(self, name: str) -> AgentProcess:
-        """Start a node."""
+    def start(self, name: str, *, secret_file: Path | None = None) -> AgentProcess:
+        """Start a node, by default with the secret of the job; a second one of a name is called NAME+ here."""
         command = [
             *(sys.executable, "-m", "chicle_elastic.launch", "--nnodes", self._nodes, "--name", name),
-            *("--rdzv-endpoint", self._store.endpoint, "--secret-file", str(self._secret_file)),
+            *("--rdzv-endpoint", self._store.endpoint, "--secret-file", str(secret_file or self._secret_file)),
             *("--log-dir", str(self.folder), *self._options),
             *self._script,
         ]
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        with (self.folder / f"{name}.out").open("a") as output:
+        key = f"{name}+" if name in self.agents else name
+        with (self.folder / f"{key}.out").open("a") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output, text=True, env=environ, cwd=ROOT)
-        self.agents[name] = AgentProcess(name, process, self.folder)
-        return self.agents[name]
+        self.agents[key] = AgentProcess(name, process, self.folder, output=self.folder / f"{key}.out")
+        return self.agents[key]
 
     def results(self) -> Iterator[dict[str, Any]]:
         """What the tasks that stayed to the end have written down."""
