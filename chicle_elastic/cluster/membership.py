@@ -78,6 +78,14 @@ class Users(Protocol):
         """This life is over; `begin` begins another one."""
         ...
 
+    def enters(self, job: int) -> bool:
+        """This node is about to join; False if it still has to get ready, because it knows another job.
+
+        Args:
+            job: Number of the job: a job that nobody survived is begun afresh under another one.
+        """
+        ...
+
     def peer_down(self, peer: Peer, reason: str) -> None:
         """An agent is gone."""
         ...
@@ -195,7 +203,8 @@ class Membership:
         unreached = [other for other in log.present if other not in self.mesh.peers]
         for other in unreached:
             self._find(other)
-        if unreached or len(log.present) >= self.identity.max_nodes:
+        job = log.entries[0].term if len(log) else self.replica.term
+        if unreached or len(log.present) >= self.identity.max_nodes or not self._users.enters(job):
             return
         self._has_announced = True
         reach("join.before_announce")

@@ -239,6 +239,11 @@ class NodeMemory:
         if self._attached:
             self.attach([], sorted(self._attached))
 
+    def clear(self) -> None:
+        """Give up everything; nothing may be under way."""
+        for chunk in self.store.inventory():
+            self.store.free(chunk)
+
     # How.
 
     def _commit_all(self) -> None:

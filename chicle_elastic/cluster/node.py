@@ -123,6 +123,7 @@ class Node:
             on_gone=self._task_is_gone,
         )
         self._parts: Parts | None = None
+        self._job: int | None = None
         self._is_hot = False
         self._is_noticed = False
         self._is_hurried = False
@@ -270,6 +271,18 @@ class Node:
         parts.memory.end_life(parts.performer.versions())
         self._wants_life = True
         self._begin_next_life()
+
+    def enters(self, job: int) -> bool:
+        """This node is about to join; what it has of a job that nobody survived is of no use in another one."""
+        known, self._job = self._job, job
+        if known in (None, job):
+            return True
+        self._events.write("other_job", job=job)
+        self._joined.memory.forget_task()
+        self._joined.memory.clear()
+        self._is_hot = False
+        self._task.replace()
+        return False
 
     def peer_down(self, peer: Peer, reason: str) -> None:
         """An agent is gone."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +28,10 @@ class Processes(Protocol):
 
     def task_exit(self, timeout_s: float = 0.0) -> object | None:
         """How the task ended, or None when it runs."""
+        ...
+
+    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
+        """End the task."""
         ...
 
 
@@ -72,6 +77,12 @@ class TaskSide:
         self.pid = self._processes.start_task(is_restart=is_restart)
         reach("task.spawned", pid=self.pid)
         self._loop.later(POLL_S, self._look_for_early_end)
+
+    def replace(self) -> None:
+        """End the task, which is of no use any more, and start another one."""
+        self._hang_up()
+        self._processes.stop_task(number=signal.SIGKILL, grace_s=1.0)
+        self.start()
 
     def tell(self, message: control.AgentMessage, fd: int | None = None) -> None:
         """Say something to the task, if there is one."""

@@ -201,3 +201,22 @@ def test_an_agent_with_another_secret_takes_no_part(cluster: LocalAgents, tmp_pa
     assert "cannot be believed" in stranger.output() or "secret" in stranger.output()
     assert first.wait_for_members(1)
     end_all(cluster, [first])
+
+
+def test_a_job_that_nobody_survived_begins_afresh(cluster: LocalAgents) -> None:
+    """A newcomer begins it again; whoever knew the old one forgets its chunks and its model before it joins."""
+    first, silent = start_all(cluster, 2)
+    pids = (silent.process.pid, silent.task_pid)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    first.wait_for_members(1)
+    first.kill_all()
+    newcomer = cluster.start("n2")
+    newcomer.wait_for("iteration")
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    newcomer.wait_for_members(2)
+    assert newcomer.events("iteration")[0]["iteration"] == 1
+    assert silent.events("other_job")
+    assert len(silent.events("hot")) == 2
+    end_all(cluster, [newcomer, silent])
