@@ -82,6 +82,8 @@ def validated_samples(estimator: Any, X: Any, y: Any) -> tuple[Any, Array]:
     if values.size <= MAX_VALUES_CHECKED_FIRST:
         require_finite(estimator, X)
     if sparse.issparse(X):
+        if values.size > MAX_VALUES_CHECKED_FIRST and not _has_descents(X):
+            X.has_canonical_format = True  # what SciPy would find and remember, in half the time
         if not X.has_canonical_format:
             X = X.copy()
             X.sum_duplicates()
@@ -89,6 +91,13 @@ def validated_samples(estimator: Any, X: Any, y: Any) -> tuple[Any, Array]:
         # Kernels step through the bytes themselves; np.frombuffer with an offset gives memory that is not aligned.
         X = np.require(X, requirements=["C_CONTIGUOUS", "ALIGNED"])
     return X, y
+
+
+def _has_descents(X: Any) -> bool:
+    """Whether some row of a CSR matrix has columns that are not in ascending order, or twice."""
+    from chicle_elastic.solvers.kernels.csr import count_descents
+
+    return bool(count_descents(X.indptr, X.indices))
 
 
 def require_finite(estimator: Any, X: Any) -> None:

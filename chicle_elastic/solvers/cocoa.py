@@ -165,5 +165,4 @@ def _half_norms(model: Array, report: Report) -> Array:
     """1/2 |w_k|^2 per output, shape (outputs,)."""
     outputs = sum(name.startswith("dual/") for name in report.metrics)
     w = model.reshape(outputs, -1)
-    half_norms: Array = 0.5 * np.einsum("kd,kd->k", w, w)
-    return half_norms
+    return np.array([0.5 * (w_k @ w_k) for w_k in w])

@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from scipy.linalg.blas import dsyrk
 from scipy.linalg.lapack import dposv
 
 from chicle_elastic.chunks.views import Array
@@ -174,11 +175,11 @@ class NewtonFinish:
             alpha = self._duals(margins, old, upper, tau)
             gradient = w - base - rows.weighted_sum(signs * alpha)
             # The new w is w(alpha), so the two must be one for practical purposes.
-            is_there = np.linalg.norm(gradient) <= RELATIVE_GRADIENT * np.linalg.norm(w)
+            is_there = gradient @ gradient <= RELATIVE_GRADIENT**2 * (w @ w)
             if is_there or num_steps == self.most_steps or is_spent():
                 return w, num_steps
             hessian = _second_derivative(rows, self._curvatures(alpha, margins, upper, tau))
-            _, direction, fault = dposv(hessian, -gradient, overwrite_a=1)
+            _, direction, fault = dposv(hessian, -gradient, lower=0, overwrite_a=1)
             if fault:  # more digits than float64 has
                 direction = -gradient
             changes = signs * rows.times(direction)
@@ -240,11 +241,13 @@ class NewtonFinish:
 
 
 def _second_derivative(rows: NewtonRows, curvatures: Array) -> Array:
-    """I + sum_i c_i x_i x_i^T, shape (D, D), Fortran order."""
-    hessian = np.eye(rows.num_columns, order="F")
+    """Upper half of I + sum_i c_i x_i x_i^T, shape (D, D), Fortran order."""
+    hessian = np.zeros((rows.num_columns, rows.num_columns), order="F")
+    hessian.ravel(order="K")[:: rows.num_columns + 1] = 1.0
     curved = np.flatnonzero(curvatures)
     for start in range(0, len(curved), ROWS_PER_PRODUCT):
         part = curved[start : start + ROWS_PER_PRODUCT]
         x_FD = rows.dense(part)
-        hessian += x_FD.T @ (x_FD * curvatures[part, None])
+        x_FD *= np.sqrt(curvatures[part])[:, None]
+        hessian = dsyrk(1.0, x_FD.T, beta=1.0, c=hessian, overwrite_c=1)
     return hessian

@@ -34,7 +34,7 @@ class NewtonRows(Protocol):
         ...
 
     def dense(self, which: Array) -> Array:
-        """The rows of these numbers, ascending, shape (len(which), D), float64."""
+        """A copy of the rows of these numbers, ascending, shape (len(which), D), float64."""
         ...
 
     def subset(self, which: Array) -> "NewtonRows":
@@ -73,8 +73,9 @@ class MergedRows:
 
     def dense(self, which: Array) -> Array:
         """See `NewtonRows`."""
-        rows = self._matrix[which]
-        return np.asarray(rows.toarray() if scipy.sparse.issparse(rows) else rows)
+        if scipy.sparse.issparse(self._matrix):
+            return np.asarray(self._matrix[which].toarray())
+        return np.asarray(self._matrix.take(which, axis=0))
 
     def subset(self, which: Array) -> NewtonRows:
         """See `NewtonRows`."""

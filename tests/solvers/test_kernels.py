@@ -9,7 +9,7 @@ import scipy.sparse
 
 from chicle_elastic.chunks.views import CsrRows
 from chicle_elastic.solvers import objectives
-from chicle_elastic.solvers.kernels import memory, products, scd, tables
+from chicle_elastic.solvers.kernels import csr, memory, products, scd, tables
 from chicle_elastic.solvers.local_chunk import RowBlock
 from chicle_elastic.solvers.objectives import Loss
 
@@ -233,3 +233,22 @@ def test_products_equal_their_numpy_forms(kind):
     expected = case.reference(products.weighted_sum, range(20), weights=weights, result=total.copy())
     products.weighted_sum(case.rows, case.lengths, INTERCEPT, weights, total)
     np.testing.assert_allclose(total, expected["result"], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices"),
+    [
+        ([0, 2, 2, 5], [1, 4, 0, 1, 2]),
+        ([0, 2, 2, 5], [4, 1, 0, 1, 2]),
+        ([0, 2, 2, 5], [1, 4, 0, 0, 2]),
+        ([0, 0, 0], []),
+        ([2, 4, 6, 6], [9, 0, 3, 5, 5, 2, 1]),
+        ([0, 1, 2, 3], [7, 7, 7]),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_descents_are_counted_as_numpy_does(indptr, indices, dtype):
+    """Sorted, unsorted, duplicates, empty rows, an offset, and rows of one value."""
+    space = {"np": np, "indptr": np.array(indptr, dtype), "indices": np.array(indices, dtype)}
+    exec(textwrap.dedent(inspect.getdoc(csr.count_descents.py_func).split("NumPy equivalent::")[1]), space)
+    assert csr.count_descents(space["indptr"], space["indices"]) == space["result"]

@@ -301,7 +301,7 @@ def _row_step(table, chunk, row, factor, work, gathered):
 
 
 def row_norm(table, chunk, row):
-    """|x|^2 of one row, dense rows in the precision of the working copy, as float64 (in kernels only)."""
+    """|x|^2 of one row in float32, or float64 for float64 values, as float64 (in kernels only)."""
     raise NotImplementedError("row_norm exists in compiled code only")
 
 
@@ -319,10 +319,7 @@ def _row_norm(table, chunk, row):
     def csr(table, chunk, row):
         begin = np.uintp(load(table.indptr[chunk], row, table.like_indptr))
         end = np.uintp(load(table.indptr[chunk], row + np.uintp(1), table.like_indptr))
-        total = 0.0
-        for entry in range(begin, end):
-            value = np.float64(load(table.values[chunk], entry, table.like_values))
-            total += value * value
-        return total
+        x = table.values[chunk] + np.uint64(begin) * np.uint64(table.like_values.itemsize)
+        return dot(end - begin, x, table.like_values, x, table.like_values, table.like_values)
 
     return csr

@@ -1,0 +1,28 @@
+"""The form of CSR rows, looked at as fast as memory is read."""
+
+import numpy as np
+
+from chicle_elastic.solvers.kernels.jit import kernel
+
+
+@kernel
+def count_descents(indptr, indices):
+    """Neighbours within a row whose second column is not above the first: 0 for sorted rows without duplicates.
+
+    Args:
+        indptr: Shape (num_rows + 1,), int32 or int64; as checked by whoever made the matrix.
+        indices: Shape (num_values,), int32 or int64.
+
+    NumPy equivalent::
+
+        result = sum(int((np.diff(indices[indptr[i] : indptr[i + 1]]) <= 0).sum()) for i in range(len(indptr) - 1))
+    """
+    total = 0
+    begin, end, one = np.uintp(indptr[0]), np.uintp(indptr[len(indptr) - 1]), np.uintp(1)
+    for entry in range(begin + one, end):
+        total += np.int64(indices[entry] <= indices[entry - one])
+    for row in range(1, len(indptr) - 1):
+        start = np.uintp(indptr[row])
+        if begin < start < end and start != np.uintp(indptr[row - 1]):
+            total -= np.int64(indices[start] <= indices[start - one])
+    return total
