@@ -33,6 +33,7 @@ from chicle_elastic.cluster.term_key import TermKey
 from chicle_elastic.cluster.torch_private import SingleTaskAgent
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.monitoring.cluster_board import ClusterBoard
 from chicle_elastic.runtime.channel import SOCKET_NAME
 
 NOTICES = (signal.SIGTERM, signal.SIGUSR1)
@@ -71,7 +72,8 @@ class ElasticAgent(SingleTaskAgent):
         options, handler = self._options, self._handler
         with contextlib.ExitStack() as stack:
             self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chicle-")))
-            event_file = stack.enter_context(EventFile(options.log_dir, options.node))
+            board = stack.enter_context(ClusterBoard(options.log_dir, options.node))
+            event_file = stack.enter_context(EventFile(options.log_dir, options.node, tell=board.write))
             secret = open_secret(options.secret_file, endpoint=handler.endpoint)
             term_key = TermKey(
                 connect_store(handler.endpoint), endpoint=handler.endpoint, run_id=handler.get_run_id(), secret=secret

@@ -7,7 +7,7 @@ file is written line by line, so a line that is there is whole, except the last 
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,20 +22,31 @@ class EventFile:
     Args:
         folder: Where to, made when it is missing; None writes nothing.
         node: Whose events.
+        tell: Is given each line, too.
     """
 
-    def __init__(self, folder: Path | None, node: NodeId) -> None:
+    def __init__(
+        self, folder: Path | None, node: NodeId, *, tell: Callable[[Mapping[str, Any]], object] | None = None
+    ) -> None:
         self._node = node
+        self._tell = tell
         self._file: TextIO | None = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = (folder / f"{node}{SUFFIX}").open("a", encoding="utf-8", buffering=1)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether lines go anywhere."""
+        return self._file is not None
 
     def write(self, kind: str, **fields: Any) -> None:
         """Write one line; numbers that JSON has not become null."""
         if self._file is not None and not self._file.closed:
             line = {"time": time.time(), "node": self._node, "kind": kind, **fields}
             self._file.write(json.dumps(_finite(line), separators=(",", ":"), default=str) + "\n")
+            if self._tell is not None:
+                self._tell(line)
 
     def close(self) -> None:
         """Close the file. May be called again."""

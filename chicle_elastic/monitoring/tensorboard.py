@@ -10,13 +10,14 @@ Steps are iterations.
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from chicle_elastic.errors import MissingExtraError, UsageError
 from chicle_elastic.monitoring.records import IterationRecord
 
-__all__ = ["TensorBoardWriter"]
+__all__ = ["TensorBoardWriter", "require_tensorboard"]
 
 # Whoever watches a job sees an iteration after this long; the rest is TensorBoard's own reload interval.
 FLUSH_INTERVAL_S = 2
@@ -60,15 +61,22 @@ class TensorBoardWriter:
         }
         scalars |= {f"chunks/{task}": record.num_chunks.get(task, 0) for task in self._tasks}
         self._previous_s = record.time_s
+        self.add(record.iteration, scalars, unix_s=self._started_unix_s + record.time_s, texts=record.events)
+
+    def add(self, step: int, scalars: Mapping[str, float], *, unix_s: float, texts: Sequence[str] = ()) -> None:
+        """Add scalars of any tags.
+
+        Args:
+            step: Iteration that they belong to.
+            scalars: Values by tag.
+            unix_s: When that was, on the wall clock.
+            texts: Reasons, for the tag `events`.
+        """
         values = [self._protos.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-        if record.events:
-            values.append(self._text("events", "\n".join(f"- {event}" for event in record.events)))
+        if texts:
+            values.append(self._text("events", "\n".join(f"- {text}" for text in texts)))
         self._writer.add_event(
-            self._protos.Event(
-                wall_time=self._started_unix_s + record.time_s,
-                step=record.iteration,
-                summary=self._protos.Summary(value=values),
-            )
+            self._protos.Event(wall_time=unix_s, step=step, summary=self._protos.Summary(value=values))
         )
 
     def close(self) -> None:
@@ -95,6 +103,15 @@ class TensorBoardWriter:
                 tensor_shape=protos.TensorShapeProto(dim=[protos.TensorShapeProto.Dim(size=1)]),
             ),
         )
+
+
+def require_tensorboard() -> None:
+    """Import the package now, so that the first writer costs nothing.
+
+    Raises:
+        MissingExtraError: The package tensorboard is not installed.
+    """
+    _import_protos()
 
 
 class _Protos:
