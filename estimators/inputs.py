@@ -238,7 +238,9 @@ def _encode_whole_numbers(y: Array, low: int, high: int) -> tuple[Array, Array, 
     counts = np.zeros(high - low + 1, dtype=np.int64)
     for start in range(0, len(y), LABELS_PER_BLOCK):
         block, shifted = y[start : start + LABELS_PER_BLOCK], codes[start : start + LABELS_PER_BLOCK]
-        np.subtract(block, low, out=shifted, dtype=np.int32, casting="unsafe")
+        np.copyto(shifted, block, casting="unsafe")
+        if low != 0:
+            shifted -= np.int32(low)
         if y.dtype.kind == "f" and not np.array_equal(shifted + low, block):
             return None
         if len(counts) == 2:  # ones and zeros, at a tenth of the cost

@@ -11,7 +11,7 @@ import numpy as np
 from chicle_elastic.chunks.blocks import zeros_per_chunk
 from chicle_elastic.chunks.headers import Header
 from chicle_elastic.chunks.rows import RowRange, bytes_per_row, rows_of, slice_rows, take_rows
-from chicle_elastic.chunks.split import CHUNK_BYTES, IMAGE_CHUNK_BYTES, choose_chunk_bytes, cut_rows
+from chicle_elastic.chunks.split import choose_chunk_bytes, cut_rows
 from chicle_elastic.chunks.views import Array, Chunk, CsrRows, DataSchema, Rows, StateSpec
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.ids import ChunkId
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 ROW_ID_BYTES = 8
+UNMOVED_BYTES = 4 << 20
+"""Size of a chunk where one task has them all."""
 
 
 class ChunkSource(Protocol):
@@ -65,7 +67,7 @@ class ArraySource:
             Integers with 0 are no codes, but values.
         max_tasks: Largest number of tasks the job will have; chunks are cut so that each has some.
         chunk_bytes: Bytes of a chunk at most, header and state not counted; None chooses by `choose_chunk_bytes`, or
-            1 MiB (200 KiB for images) with one task.
+            4 MiB with one task.
         shuffle: Whether to shuffle the rows; by default with more than one task.
         seed: Of the shuffle.
 
@@ -102,9 +104,10 @@ class ArraySource:
             sizes = sizes + self._weights.itemsize
         total_bytes = int(sizes.sum()) if isinstance(sizes, np.ndarray) else sizes * num_rows
         is_image = rows.dtype == np.uint8
-        # With one task there is nothing to move, and every chunk costs some time: small data is one chunk.
-        largest = CHUNK_BYTES if not is_image else IMAGE_CHUNK_BYTES
-        default_bytes = largest if max_tasks == 1 else choose_chunk_bytes(total_bytes, max_tasks, is_image=is_image)
+        # With one task there is nothing to move, and every chunk costs some time.
+        default_bytes = UNMOVED_BYTES
+        if max_tasks != 1 or is_image:
+            default_bytes = choose_chunk_bytes(total_bytes, max_tasks, is_image=is_image)
         if isinstance(sizes, np.ndarray) and self._order is not None:
             sizes = sizes[self._order]
         self._cuts = cut_rows(sizes, num_rows, default_bytes if chunk_bytes is None else chunk_bytes)

@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import pytest
 
-from chicle_elastic.solvers.kernels.lanes import LANES, add_scaled, dot
+from chicle_elastic.solvers.kernels.lanes import LANES, add_scaled, dot, dot_and_square
 
 LENGTHS = [*range(2 * LANES + 2), 4 * LANES - 1, 4 * LANES, 5 * LANES + 7, 8 * LANES + 15, 784]
 PAIRS = [("float32", "float32"), ("float32", "float64"), ("float64", "float64"), ("uint8", "float32")]
@@ -14,6 +14,12 @@ PAIRS = [("float32", "float32"), ("float32", "float64"), ("float64", "float64"),
 def dot_of(length, x, y, like_sum):
     """<x, y>."""
     return dot(np.uintp(length), np.uint64(x.ctypes.data), x, np.uint64(y.ctypes.data), y, like_sum)
+
+
+@numba.njit
+def both_of(length, x, y, like_sum):
+    """(<x, y>, <x, x>)."""
+    return dot_and_square(np.uintp(length), np.uint64(x.ctypes.data), x, np.uint64(y.ctypes.data), y, like_sum)
 
 
 @numba.njit
@@ -36,7 +42,10 @@ def test_dot_sums_exactly_the_values_of_the_row(x_dtype, y_dtype):
         behind = np.full(LANES, np.nan) if y_dtype != "uint8" else np.full(LANES, 255)
         padded_x = np.concatenate([x, np.full(LANES, 255, "uint8") if x_dtype == "uint8" else behind.astype(x_dtype)])
         padded_y = np.concatenate([y, behind.astype(y_dtype)])
-        assert dot_of(length, padded_x, padded_y, np.empty(0, y_dtype)) == float(x.astype(float) @ y.astype(float))
+        expected = float(x.astype(float) @ y.astype(float))
+        assert dot_of(length, padded_x, padded_y, np.empty(0, y_dtype)) == expected
+        square = float(x.astype(float) @ x.astype(float))
+        assert both_of(length, padded_x, padded_y, np.empty(0, y_dtype)) == (expected, square)
 
 
 @pytest.mark.parametrize(("x_dtype", "y_dtype"), PAIRS)

@@ -88,6 +88,34 @@ def _shorter_vector(builder, length, lanes):
     return is_there, builder.and_(length, _INDEX(-2 * lanes))
 
 
+def _sums(context, builder, length, products, sum_type, num_sums=1):
+    """Sums over all positions of each of `products(position, lanes)`, as float64."""
+
+    def add(position, number):
+        for place, product in zip(places[number], products(position, LANES), strict=True):
+            builder.store(builder.fadd(builder.load(place), product, flags=_FLAGS), place)
+
+    # Four sums of each, because one would make every vector of a long row wait for the one before.
+    zero = ir.Constant(ir.VectorType(context.get_value_type(sum_type), LANES), [0.0] * LANES)
+    places = [[cgutils.alloca_once_value(builder, zero) for _ in range(num_sums)] for _ in range(4)]
+    _full_vectors(builder, length, add, unroll=4)
+    values = []
+    for four in zip(*places, strict=True):
+        a, b, c, d = (builder.load(place) for place in four)
+        values.append(builder.fadd(builder.fadd(a, b, flags=_FLAGS), builder.fadd(c, d, flags=_FLAGS), flags=_FLAGS))
+    lanes = LANES
+    while lanes > 1:
+        values = [_halved(builder, value, lanes) for value in values]
+        lanes //= 2
+        ends = [cgutils.alloca_once_value(builder, value) for value in values]
+        is_there, position = _shorter_vector(builder, length, lanes)
+        with builder.if_then(is_there):
+            for value, end, product in zip(values, ends, products(position, lanes), strict=True):
+                builder.store(builder.fadd(value, product, flags=_FLAGS), end)
+        values = [builder.load(end) for end in ends]
+    return [_converted(context, builder, value, sum_type, types.float64, 1) for value in values]
+
+
 @intrinsic
 def dot(typingctx, length, x, like_x, y, like_y, like_sum):
     """<x, y> over `length` values, summed in the precision of `like_sum`, as float64."""
@@ -96,33 +124,34 @@ def dot(typingctx, length, x, like_x, y, like_y, like_sum):
     def codegen(context, builder, signature, args):
         length, x, _, y, _, _ = args
 
-        def product(position, lanes):
+        def products(position, lanes):
             a = _load(context, builder, x, position, like_x.dtype, lanes, sum_type)
             b = _load(context, builder, y, position, like_y.dtype, lanes, sum_type)
-            return builder.fmul(a, b, flags=_FLAGS)
+            return [builder.fmul(a, b, flags=_FLAGS)]
 
-        def add(position, number):
-            total = builder.fadd(builder.load(totals[number]), product(position, LANES), flags=_FLAGS)
-            builder.store(total, totals[number])
-
-        # Four sums, because one would make every vector of a long row wait for the one before.
-        zero = ir.Constant(ir.VectorType(context.get_value_type(sum_type), LANES), [0.0] * LANES)
-        totals = [cgutils.alloca_once_value(builder, zero) for _ in range(4)]
-        _full_vectors(builder, length, add, unroll=4)
-        a, b, c, d = (builder.load(total) for total in totals)
-        value = builder.fadd(builder.fadd(a, b, flags=_FLAGS), builder.fadd(c, d, flags=_FLAGS), flags=_FLAGS)
-        lanes = LANES
-        while lanes > 1:
-            value = _halved(builder, value, lanes)
-            lanes //= 2
-            place = cgutils.alloca_once_value(builder, value)
-            is_there, position = _shorter_vector(builder, length, lanes)
-            with builder.if_then(is_there):
-                builder.store(builder.fadd(value, product(position, lanes), flags=_FLAGS), place)
-            value = builder.load(place)
-        return _converted(context, builder, value, sum_type, types.float64, 1)
+        return _sums(context, builder, length, products, sum_type)[0]
 
     return types.float64(types.uintp, types.uint64, like_x, types.uint64, like_y, like_sum), codegen
+
+
+@intrinsic
+def dot_and_square(typingctx, length, x, like_x, y, like_y, like_sum):
+    """(<x, y>, <x, x>) in one look at x, as `dot`."""
+    sum_type = like_sum.dtype
+
+    def codegen(context, builder, signature, args):
+        length, x, _, y, _, _ = args
+
+        def products(position, lanes):
+            a = _load(context, builder, x, position, like_x.dtype, lanes, sum_type)
+            b = _load(context, builder, y, position, like_y.dtype, lanes, sum_type)
+            return [builder.fmul(a, b, flags=_FLAGS), builder.fmul(a, a, flags=_FLAGS)]
+
+        both = _sums(context, builder, length, products, sum_type, num_sums=2)
+        return context.make_tuple(builder, signature.return_type, both)
+
+    pair = types.UniTuple(types.float64, 2)
+    return pair(types.uintp, types.uint64, like_x, types.uint64, like_y, like_sum), codegen
 
 
 @intrinsic

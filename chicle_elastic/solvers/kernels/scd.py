@@ -36,6 +36,7 @@ from chicle_elastic.solvers.kernels.tables import (
     row_add,
     row_cross,
     row_dot,
+    row_dot_and_norm,
     row_norm,
     row_prefetch,
     row_step,
@@ -288,7 +289,7 @@ def scd_pass(
             for j in range(ahead if ahead < count else count):
                 row_prefetch(rows, np.uintp(scratch.chunks[j]), np.uintp(scratch.rows[j]))
             chunk, row = np.uintp(scratch.chunks[0]), np.uintp(scratch.rows[0])
-            product = row_dot(rows, chunk, row, work)
+            product = 0.0
             for j in range(count):
                 if j + ahead < count:
                     row_prefetch(rows, np.uintp(scratch.chunks[j + ahead]), np.uintp(scratch.rows[j + ahead]))
@@ -296,16 +297,24 @@ def scd_pass(
                 has_next = j + np.uintp(1) < count
                 next_j = j + np.uintp(1) if has_next else j
                 next_chunk, next_row = np.uintp(scratch.chunks[next_j]), np.uintp(scratch.rows[next_j])
+                norm = np.float64(load(samples.norms[chunk], row, samples.like_short))
+                is_new, square = norm == 0.0, 0.0
+                if not (overlaps(rows) and j > 0):
+                    if is_new:
+                        product, square = row_dot_and_norm(rows, chunk, row, work)
+                    else:
+                        product = row_dot(rows, chunk, row, work)
+                elif is_new:
+                    square = row_norm(rows, chunk, row)
+                if is_new:
+                    short = np.float32(square + intercept * intercept)
+                    store(samples.norms[chunk], row, short, samples.like_short)
+                    norm = np.float64(short)
                 next_product, cross = 0.0, 0.0
                 if overlaps(rows) and has_next:
                     next_product = row_dot(rows, next_chunk, next_row, work)
                     cross = row_cross(rows, chunk, row, next_chunk, next_row)
                 sign = 1.0 if load(samples.targets[chunk], row, samples.like_code) == positives[k] else -1.0
-                norm = np.float64(load(samples.norms[chunk], row, samples.like_short))
-                if norm == 0.0:
-                    short = np.float32(row_norm(rows, chunk, row) + intercept * intercept)
-                    store(samples.norms[chunk], row, short, samples.like_short)
-                    norm = np.float64(short)
                 upper = samples.uniform_upper
                 if samples.upper[chunk] != 0:
                     upper = load(samples.upper[chunk], row, samples.like_real)
@@ -331,8 +340,6 @@ def scd_pass(
                         store(screen.stamp[chunk], entry, np.uint8(screen.now), screen.like_stamp)
                     store(screen.slack[chunk], entry, slack, samples.like_short)
                 chunk, row, product = next_chunk, next_row, next_product
-                if has_next and not overlaps(rows):
-                    product = row_dot(rows, chunk, row, work)
             fold_work(rows, vector, gathered)
             vector[last] = offset
             scratch.travelled[k] += squares

@@ -20,7 +20,7 @@ from numba.extending import overload
 
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.solvers.kernels.jit import INLINE
-from chicle_elastic.solvers.kernels.lanes import add_scaled, dot
+from chicle_elastic.solvers.kernels.lanes import add_scaled, dot, dot_and_square
 from chicle_elastic.solvers.kernels.memory import addresses, load, prefetch, prefetch_range
 from chicle_elastic.solvers.local_chunk import RowBlock
 
@@ -298,6 +298,24 @@ def _row_step(table, chunk, row, factor, work, gathered):
 
         return dense
     return lambda table, chunk, row, factor, work, gathered: row_add(table, chunk, row, factor, work)
+
+
+def row_dot_and_norm(table, chunk, row, vector):
+    """(`row_dot`, `row_norm`) in one look at the row (in kernels only)."""
+    raise NotImplementedError("row_dot_and_norm exists in compiled code only")
+
+
+@overload(row_dot_and_norm, jit_options=INLINE)
+def _row_dot_and_norm(table, chunk, row, vector):
+    if _is_dense(table):
+
+        def dense(table, chunk, row, vector):
+            d = np.uintp(table.num_features)
+            x = table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
+            return dot_and_square(d, x, table.like, np.uint64(vector.ctypes.data), vector, vector)
+
+        return dense
+    return lambda table, chunk, row, vector: (row_dot(table, chunk, row, vector), row_norm(table, chunk, row))
 
 
 def row_norm(table, chunk, row):
