@@ -10,8 +10,8 @@ number per chunk, which each merged iteration with that chunk raises by 1, and t
     BASE   what the model had counted before this state began: COUNT + BASE is the model's number
 
 The model decides whether the last attempt was merged: it counts SEEN then, and SEEN - 1 otherwise. Any other number
-means that iterations were merged which this state knows nothing of: it begins anew, with another BASE. That may be after
-a loss, when the chunk was loaded again; at any other time the state is stale.
+means that iterations were merged which this state knows nothing of: it begins anew, with another BASE. That may be
+after a loss, when the chunk was loaded again; at any other time the state is stale.
 """
 
 import argparse

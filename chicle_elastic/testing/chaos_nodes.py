@@ -1,0 +1,194 @@
+"""Nodes on this host for chaos to strike: a rendezvous store here, and an agent with its task per node."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from chicle_elastic.cluster.event_file import SUFFIX
+from chicle_elastic.cluster.launch_args import DEFAULT_RUN_ID
+from chicle_elastic.cluster.mesh import node_of
+from chicle_elastic.cluster.store_host import StoreHost, connect_store
+from chicle_elastic.cluster.term_key import TermKey
+from chicle_elastic.testing import faults
+from chicle_elastic.testing.faults import Fault
+from chicle_elastic.transports.secret import JobSecret
+
+GRACE_S = 10.0
+MAX_RESTARTS = 1000
+POLL_S = 0.02
+
+
+class ChaosNode:
+    """One node.
+
+    Attributes:
+        name: Its name; no other node of the job ever has it.
+        is_doomed: It was killed or is under notice: it is not expected at the end.
+        was_killed: Its exit code means nothing.
+        wakes_s: When it is to go on, on the monotonic clock; None while it is not stopped.
+    """
+
+    def __init__(self, name: str, folder: Path, command: Sequence[str]) -> None:
+        self.name = name
+        self.is_doomed = False
+        self.was_killed = False
+        self.wakes_s: float | None = None
+        self._path = folder / f"{name}{SUFFIX}"
+        self._position = 0
+        self._last: dict[str, dict[str, Any]] = {}
+        self._output = folder / f"{name}.out"
+        with self._output.open("a") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output)
+
+    def last(self, kind: str) -> dict[str, Any] | None:
+        """The last event of a kind that it has written."""
+        if self._path.exists():
+            with self._path.open(encoding="utf-8") as file:
+                file.seek(self._position)
+                text = file.read()
+            whole, line_feed, _ = text.rpartition("\n")
+            if line_feed:
+                self._position += len((whole + line_feed).encode())
+                for line in whole.split("\n"):
+                    event = json.loads(line)
+                    self._last[event["kind"]] = event
+        return self._last.get(kind)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the agent has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the agent."""
+        return self._process.poll()
+
+    @property
+    def task_pid(self) -> int | None:
+        """Of the task that became hot last."""
+        hot = self.last("hot")
+        return None if hot is None else int(hot["pid"])
+
+    def output(self) -> str:
+        """What agent and task have printed, the end of it."""
+        return self._output.read_text(errors="replace")[-3000:]
+
+    def send(self, number: signal.Signals, *, to_task: bool = False, to_agent: bool = True) -> None:
+        """Send a signal to the processes of the node, the task first."""
+        pid = self.task_pid
+        if to_task and pid is not None and self.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if to_agent and self.is_running:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """The node is gone."""
+        self.is_doomed = self.was_killed = True
+        self.send(signal.SIGKILL, to_task=True)
+
+    def close(self) -> None:
+        """End whatever is left of it."""
+        self.send(signal.SIGCONT, to_task=True)
+        self.send(signal.SIGKILL)  # its task ends with it
+        self._process.wait()
+
+
+class ChaosNodes:
+    """The nodes of one job. A context manager that ends them all.
+
+    Args:
+        folder: For everything; the evidence is in its `log`.
+        work: "svm" or "count".
+        min_ms: Shortest time of an iteration.
+    """
+
+    def __init__(self, folder: Path, *, work: str, min_ms: float, max_nodes: int) -> None:
+        self.log = folder / "log"
+        self.log.mkdir(parents=True)
+        self.nodes: list[ChaosNode] = []
+        self.script, self.fired = folder / "faults.json", folder / "fired.jsonl"
+        self._end_file = folder / "end"
+        self._secret_file = folder / "job.secret"
+        self._max_nodes = max_nodes
+        secret = JobSecret.load_or_create(self._secret_file)
+        self._store = StoreHost()
+        endpoint = self._store.endpoint
+        self._terms = TermKey(connect_store(endpoint), endpoint=endpoint, run_id=DEFAULT_RUN_ID, secret=secret)
+        self._application = (
+            *("--module", "chicle_elastic.testing.chaos_app", "--out", str(self.log)),
+            *("--end-file", str(self._end_file), "--work", work, "--min-ms", str(min_ms)),
+        )
+
+    def start(self) -> ChaosNode:
+        """Start another node."""
+        name = f"n{len(self.nodes)}"
+        command = [
+            *(sys.executable, "-m", "chicle_elastic.testing.faults", str(self.script), str(self.fired)),
+            *("--nnodes", f"1:{self._max_nodes}", "--name", name, "--max-restarts", str(MAX_RESTARTS)),
+            *("--rdzv-endpoint", self._store.endpoint, "--secret-file", str(self._secret_file)),
+            *("--log-dir", str(self.log), "--grace", str(GRACE_S), *self._application),
+        ]
+        node = ChaosNode(name, self.log, command)
+        self.nodes.append(node)
+        return node
+
+    def running(self) -> list[ChaosNode]:
+        """Nodes whose agent has not ended."""
+        return [node for node in self.nodes if node.is_running]
+
+    def lead(self) -> ChaosNode | None:
+        """Who leads by the last term in the store, if that agent runs."""
+        life = self._terms.look().lead
+        name = node_of(life) if life else ""
+        return next((node for node in self.running() if node.name == name), None)
+
+    def members(self) -> list[ChaosNode]:
+        """Running nodes that have taken part in one of the last iterations, and are expected to go on."""
+        newest = self.iteration()
+        return [
+            node
+            for node in self.running()
+            if not node.is_doomed
+            and node.wakes_s is None
+            and (last := node.last("iteration")) is not None
+            and last["iteration"] >= newest - 20
+        ]
+
+    def iteration(self) -> int:
+        """The last iteration that anybody has merged."""
+        lasts = (node.last("iteration") for node in self.nodes)
+        return max((last["iteration"] for last in lasts if last is not None), default=0)
+
+    def arm(self, armed: Sequence[Fault]) -> None:
+        """These faults, and no others, strike from now on."""
+        faults.write_script(self.script, armed)
+
+    def wait_until(self, is_it: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for something; False when it did not come."""
+        end_s = time.monotonic() + timeout_s
+        while not is_it():
+            if time.monotonic() > end_s:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def end_job(self) -> None:
+        """The job ends at its next iteration."""
+        self._end_file.touch()
+
+    def __enter__(self) -> "ChaosNodes":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for node in self.nodes:
+            node.close()
+        self._store.close()
