@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from chicle_elastic.testing import cluster_truth, faults
+from chicle_elastic.testing.chaos_app import NUM_ROWS
 from chicle_elastic.testing.chaos_nodes import ChaosNode, ChaosNodes
 from chicle_elastic.testing.faults import Fault
 
@@ -31,6 +32,8 @@ MIN_MS = 10.0
 HANG_S = 30.0
 CALM_S = 60.0
 ARMED_S = 6.0
+RETRY_S = 0.1
+"""After a strike that found nobody who can be spared."""
 ANY_TIME = "any time"
 
 KILL_STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -98,10 +101,10 @@ class Chaos:
             if fault := self._look():
                 return fault
             if time.monotonic() >= next_s:
-                next_s = time.monotonic() + self._rng.uniform(0.1, 1.2)
                 names = list(self._strikes)
                 weights = [self._strikes[name][0] for name in names]
-                self._strikes[self._rng.choices(names, weights)[0]][1]()
+                has_struck = self._strikes[self._rng.choices(names, weights)[0]][1]()
+                next_s = time.monotonic() + (self._rng.uniform(0.1, 1.2) if has_struck else RETRY_S)
             time.sleep(0.01)
         return None
 
@@ -122,7 +125,11 @@ class Chaos:
             wanted = {node.name for node in expected if not node.was_killed}
             lasts = [node.last("iteration") for node in expected if not node.was_killed]
             return all(
-                last is not None and last["iteration"] > start and wanted == last["samples"].keys() for last in lasts
+                last is not None
+                and last["iteration"] > start
+                and wanted == last["samples"].keys()
+                and sum(last["samples"].values()) == NUM_ROWS
+                for last in lasts
             ) and all(not node.is_running for node in self._nodes.nodes if node.is_doomed)
 
         if not self._nodes.wait_until(is_calm, CALM_S):
@@ -134,6 +141,12 @@ class Chaos:
         return (
             "\n".join(f"{node.name} ended with exit code {node.exit_code}:\n{node.output()}" for node in failed) or None
         )
+
+    def notice(self, node: ChaosNode) -> None:
+        """Tell a node that it will be taken away."""
+        self._note("notice", [node])
+        node.is_doomed = True
+        node.send(self._rng.choice((signal.SIGTERM, signal.SIGUSR1)))
 
     # Who is struck.
 
@@ -162,9 +175,7 @@ class Chaos:
     def _notice(self) -> bool:
         nodes = self._pick()
         for node in nodes:
-            self._note("notice", [node])
-            node.is_doomed = True
-            node.send(self._rng.choice((signal.SIGTERM, signal.SIGUSR1)))
+            self.notice(node)
         return bool(nodes)
 
     def _kill(self, nodes: list[ChaosNode]) -> bool:

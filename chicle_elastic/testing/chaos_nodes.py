@@ -122,7 +122,9 @@ class ChaosNodes:
         secret = JobSecret.load_or_create(self._secret_file)
         self._store = StoreHost()
         endpoint = self._store.endpoint
-        self._terms = TermKey(connect_store(endpoint), endpoint=endpoint, run_id=DEFAULT_RUN_ID, secret=secret)
+        self._terms: TermKey | None = TermKey(
+            connect_store(endpoint), endpoint=endpoint, run_id=DEFAULT_RUN_ID, secret=secret
+        )
         self._application = (
             *("--module", "chicle_elastic.testing.chaos_app", "--out", str(self.log)),
             *("--end-file", str(self._end_file), "--work", work, "--min-ms", str(min_ms)),
@@ -147,7 +149,7 @@ class ChaosNodes:
 
     def lead(self) -> ChaosNode | None:
         """Who leads by the last term in the store, if that agent runs."""
-        life = self._terms.look().lead
+        life = self._terms.look().lead if self._terms else ""
         name = node_of(life) if life else ""
         return next((node for node in self.running() if node.name == name), None)
 
@@ -191,4 +193,5 @@ class ChaosNodes:
     def __exit__(self, *exc_info: object) -> None:
         for node in self.nodes:
             node.close()
+        self._terms = None  # its connection ends with it
         self._store.close()

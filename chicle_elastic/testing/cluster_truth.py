@@ -241,10 +241,11 @@ def _judge_counts(evidence: Evidence) -> Iterator[str]:
     source = chaos_app.source()
     for number in range(source.num_chunks):
         chunk = source.load(number, NO_STATE)  # type: ignore[arg-type]
-        if not counts[number] <= model[number] <= counts[number] + lacking:
+        most = counts[number] + sum(number not in chunks for chunks in lacking)
+        if not counts[number] <= model[number] <= most:
             yield (
-                f"chunk {number} took part in {model[number]:.0f} merged iterations by the model, and in "
-                f"{counts[number]} by the ledger, which may lack {lacking}"
+                f"chunk {number} took part in {model[number]:.0f} merged iterations by the model, and by the ledger in "
+                f"{counts[number]}, or {most} with the lines of those that died"
             )
         rows = state[chunk.row_ids].copy()
         chaos_app.settle(rows, model[number])
@@ -262,13 +263,15 @@ def _judge_counts(evidence: Evidence) -> Iterator[str]:
             )
 
 
-def _iterations_with_lacking_lines(evidence: Evidence) -> int:
-    """In how many iterations a node has no lines, although it took part and died."""
-    count = 0
+def _iterations_with_lacking_lines(evidence: Evidence) -> list[set[int]]:
+    """The chunks that have lines, for each iteration in which a node that died took part and has none."""
+    chunks = []
     for iteration, told in evidence.samples.items():
-        writers = {line.node for line in evidence.lines[iteration]}
-        count += any(node not in writers for node, samples in told.items() if samples)
-    return count
+        lines = evidence.lines[iteration]
+        writers = {line.node for line in lines}
+        if any(node not in writers for node, samples in told.items() if samples):
+            chunks.append({line.chunk for line in lines})
+    return chunks
 
 
 def _lines_of_lost(evidence: Evidence) -> Iterator[Line]:
