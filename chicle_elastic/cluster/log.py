@@ -82,6 +82,8 @@ class Log:
         scheduler: To be read only.
         in_flight: (round, iteration) of the iteration that runs; None at a boundary.
         members: Nodes of the current round, in rank order.
+        is_steady: When the iteration in flight ends in band, the next one of the same round follows and nothing else is
+            ordered, and so on until an event is sequenced.
         lives: Life of each present node, i.e. who proposed that it joined.
     """
 
@@ -90,6 +92,7 @@ class Log:
         self.scheduler = scheduler
         self.in_flight: tuple[int, int] | None = None
         self.members: tuple[NodeId, ...] = ()
+        self.is_steady = False
         self.lives: dict[NodeId, str] = {}
         self._seen: dict[str, int] = {}
         self._asked: tuple[int, tuple[NodeId, ...]] = (0, ())
@@ -167,6 +170,13 @@ class Log:
             self.in_flight = (started[-1].round, started[-1].iteration)
         elif self.scheduler.state is not State.RUNNING:
             self.in_flight = None
+        # A boundary that ordered nothing else is followed by others like it: nothing is learnt in between, and
+        # without policies the scheduler decides nothing by the figures of an iteration.
+        self.is_steady = (
+            isinstance(event, events.IterationFinished)
+            and [type(effect) for effect in ordered] == [StartIteration]
+            and not self.scheduler.policies
+        )
         return ordered
 
 

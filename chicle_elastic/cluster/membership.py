@@ -184,9 +184,9 @@ class Membership:
         """Something happened on this node."""
         self._act(self.replica.propose(event, now=self._loop.now()))
 
-    def iteration_ended(self, ended: Ended, *, votes: int) -> None:
-        """The own task has merged an iteration."""
-        self._act(self.replica.iteration_ended(ended, votes=votes, now=self._loop.now()))
+    def iteration_ended(self, ended: Ended, *, votes: int, goes_on: bool = False) -> None:
+        """The own task has merged an iteration, and may have begun the next one."""
+        self._act(self.replica.iteration_ended(ended, votes=votes, now=self._loop.now(), goes_on=goes_on))
 
     def iteration_broke(self, round: int, iteration: int, reason: str, *, merged: Ended | None = None) -> None:
         """The own task cannot end an iteration."""

@@ -15,7 +15,7 @@ from chicle_elastic.cluster.steps import reach
 from chicle_elastic.cluster.store_host import parse_endpoint
 from chicle_elastic.cluster.task_side import Processes, TaskSide
 from chicle_elastic.cluster.term_key import TermKey
-from chicle_elastic.errors import ChicleError, ProtocolError
+from chicle_elastic.errors import ChicleError, ContractError, ProtocolError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime import control
 from chicle_elastic.scheduling import events
@@ -129,6 +129,7 @@ class Node:
         self._is_hurried = False
         self._is_leaving = False
         self._is_over = False
+        self._has_job_failed = False
         self._wants_life = False
         self._finished: set[NodeId] = set()
         self._end: End | None = None
@@ -224,7 +225,7 @@ class Node:
         if self._end is not None or self._task.has_failed is not None:
             return
         if self._is_leaving:
-            self._finish(End(is_success=True, is_over=self._is_over))
+            self._finish(End(is_success=not self._has_job_failed, is_over=self._is_over))
             return
         logger.error("the task of %s died", self._node)
         self._events.write("task_died", restarts_left=self._torch.restarts_left)
@@ -314,13 +315,26 @@ class Node:
         self._events.write("error", error=type(error).__name__, reason=str(error))
         self._finish(End(is_success=False, error=error))
 
+    def breached(self, error: ContractError) -> None:
+        """The task did not process what it owns: the job ends, as when code of the user raises."""
+        if self._has_job_failed:
+            return
+        self._has_job_failed = True
+        logger.error("the job cannot go on: %s", error)
+        self._events.write("error", error=type(error).__name__, reason=str(error))
+        self._joined.membership.propose(events.StopRequested(reason=f"{FAILURE}{self._node}\nContractError: {error}"))
+        self._loop.later(FAREWELL_S, lambda: self._finish(End(is_success=False, error=error)))
+
     # What the performer asks for (`performer.Host`).
 
     def tell_task(self, message: control.AgentMessage) -> None:
         """Send a message to the task."""
         self._task.tell(message)
-        if self._is_hurried and isinstance(message, control.Iterate):
-            self._task.tell(control.Interrupt())  # the iteration before ended just when it was to be interrupted
+
+    def iteration_begins(self) -> None:
+        """The task is in another iteration; the one before may have ended just when it was to be interrupted."""
+        if self._is_hurried:
+            self._task.tell(control.Interrupt())
 
     def meet(self, round: int, members: tuple[NodeId, ...], timeout_s: float) -> None:
         """Take part in a rendezvous."""
@@ -339,7 +353,7 @@ class Node:
         self._joined.membership.stop()
         self._joined.membership.mesh.broadcast("finished")
         self._is_leaving = self._is_over = True
-        is_failure = reason.startswith(FAILURE)
+        is_failure = self._has_job_failed = reason.startswith(FAILURE)
         if self._task.has_failed is not None:
             self._finish(End(is_success=False, is_over=True))
         else:

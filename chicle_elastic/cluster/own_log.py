@@ -25,7 +25,7 @@ class OwnLog:
         is_live: This life has joined; entries from before are history, and ordered others.
         is_awaiting: The own task is in the iteration in flight, and its end will be told.
         ended: How that iteration was merged, while its place in the log is for the lead to give.
-        broken: Why it cannot end.
+        broken: Why it cannot end; no later one of the same round can.
         is_breaking: Iterations of this round are of no use any more: none is started.
     """
 
@@ -53,8 +53,13 @@ class OwnLog:
             return None
         return self.fold(entries[len(self.log) - base :])
 
-    def fold(self, entries: Sequence[Entry]) -> list[Folded]:
-        """Append entries; an iteration that a later one of them ends is not ordered."""
+    def fold(self, entries: Sequence[Entry], *, goes_on: bool = False) -> list[Folded]:
+        """Append entries; an iteration that a later one of them ends is not ordered.
+
+        Args:
+            entries: What to append.
+            goes_on: The own task has begun the iteration that follows by itself, whatever is known here by now.
+        """
         before = self.log.in_flight
         folded: list[tuple[Entry, list[Effect], bool]] = []
         for entry in entries:
@@ -64,8 +69,10 @@ class OwnLog:
                 self.is_live = self.is_live or isinstance(entry.event, events.NodeJoined)
             folded.append((entry, ordered, self.is_live))
         if self.log.in_flight != before:
-            self.ended = self.broken = None
-            self.is_awaiting = (
+            self.ended = None
+            if before is None or self.log.in_flight is None or before[0] != self.log.in_flight[0]:
+                self.broken = None
+            self.is_awaiting = goes_on or (
                 self.log.in_flight is not None
                 and self.is_live
                 and not self.is_breaking

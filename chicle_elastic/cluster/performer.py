@@ -15,11 +15,13 @@ from chicle_elastic.cluster.log import Ended
 from chicle_elastic.cluster.log_messages import Folded
 from chicle_elastic.cluster.membership import Membership
 from chicle_elastic.cluster.memory import NodeMemory
+from chicle_elastic.cluster.pace import Pace
+from chicle_elastic.cluster.placement import PlacementCheck
 from chicle_elastic.cluster.rendezvous_errors import RoundAbandonedError, RoundTimeoutError
 from chicle_elastic.cluster.steps import reach
 from chicle_elastic.cluster.store_host import parse_endpoint, round_prefix
 from chicle_elastic.cluster.transitions import Transitions
-from chicle_elastic.errors import ChicleError
+from chicle_elastic.errors import ChicleError, ContractError
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime import control
 from chicle_elastic.scheduling import effects, events
@@ -62,6 +64,14 @@ class Host(Protocol):
         """This agent cannot go on."""
         ...
 
+    def iteration_begins(self) -> None:
+        """The task was told to iterate, or has gone on by itself."""
+        ...
+
+    def breached(self, error: ContractError) -> None:
+        """The task did not process what it owns: nobody can go on."""
+        ...
+
 
 class Performer:
     """See the top of the module. Everything is called in the loop.
@@ -91,6 +101,7 @@ class Performer:
     ) -> None:
         self.node = node
         self.transitions = Transitions(loop.now, event_file.write)
+        self._placement = PlacementCheck(node)
         self._loop, self._membership, self._memory, self._host = loop, membership, memory, host
         self._events, self._endpoint, self._run_id = event_file, endpoint, run_id
         self._lines: list[str] = []
@@ -98,6 +109,7 @@ class Performer:
         self._met_round = 0
         self._is_round_said = False
         self._broken: tuple[int, str] = (0, "")
+        self._pace = Pace()
         self._perform: dict[type, Callable[[Any], None]] = {
             effects.FormRound: self._form_round,
             effects.LoadChunk: self._load_chunk,
@@ -133,6 +145,7 @@ class Performer:
         self._lines.clear()
         self._loss_round = None
         self._met_round = 0
+        self._pace.forget()
 
     def abandon_rendezvous(self, reason: str) -> None:
         """This life is over: wait for nobody any more."""
@@ -153,10 +166,12 @@ class Performer:
 
     def _load_chunk(self, effect: effects.LoadChunk) -> None:
         if effect.node == self.node:
+            self._placement.loads(effect.chunk)
             self._memory.load(effect, merged=self._ledger.merged)
 
     def _copy_chunk(self, effect: effects.CopyChunk) -> None:
         if effect.target == self.node:
+            self._placement.copies(effect.chunk)
             self._memory.copy(effect)
         if effect.source == self.node:
             self._memory.serve(effect, version=self._ledger.version(effect.chunk))
@@ -185,15 +200,20 @@ class Performer:
             self._loop.soon(lambda: self._membership.iteration_broke(effect.round, effect.iteration, reason))
             return
         shelves = self._ledger.shelves
-        self._host.tell_task(
-            control.Iterate(
-                round=effect.round,
-                iteration=effect.iteration,
-                is_complete=effect.is_complete,
-                num_tasks=sum(1 for shelf in shelves.values() if shelf.owned),
-                lines=lines,
-            )
+        order = control.Iterate(
+            round=effect.round,
+            iteration=effect.iteration,
+            is_complete=effect.is_complete,
+            num_tasks=sum(1 for shelf in shelves.values() if shelf.owned),
+            lines=lines,
+            may_go_on=self._membership.replica.log.is_steady,
         )
+        self._say(self._pace.start(order))
+        self._host.iteration_begins()
+
+    def _say(self, order: control.Iterate | None) -> None:
+        if order is not None:
+            self._host.tell_task(order)
 
     def _release_node(self, effect: effects.ReleaseNode) -> None:
         self._events.write("released", who=effect.node)
@@ -234,13 +254,17 @@ class Performer:
         )
         if not message.is_cut_off:  # it waited for somebody who was gone, and says so when that is over
             self.transitions.ended(message.round)
+        self._check_placement(message)
         # The chunks that took part, before the boundary moves any. What is written down comes after the next order.
         chunks = {node: len(shelf.owned) for node, shelf in self._ledger.shelves.items()}
+        if not message.goes_on:
+            self._pace.waits(message.round, message.iteration)
         if message.is_cut_off:
             reason = f"the group of round {message.round} broke after the merge"
             self._membership.iteration_broke(message.round, message.iteration, reason, merged=ended)
         else:
-            self._membership.iteration_ended(ended, votes=message.votes)
+            self._membership.iteration_ended(ended, votes=message.votes, goes_on=message.goes_on)
+        self._say(self._pace.overdue(message.iteration, self._membership.replica.log.in_flight))
         self._events.write(
             "iteration",
             round=message.round,
@@ -259,11 +283,13 @@ class Performer:
 
     def iteration_broke(self, message: control.IterationBroke) -> None:
         """The task could not merge an iteration."""
+        self._pace.waits(message.round, message.iteration)
         self._write_ledger(message.ledger)
         self._break(message.round, message.reason)
 
     def task_died(self) -> None:
         """The task is gone; what it was in cannot end."""
+        self._pace.forget()
         self._break(self._membership.replica.log.scheduler.round, f"the task of {self.node} died")
 
     # How.
@@ -373,6 +399,21 @@ class Performer:
             self._events.write("lost", who=event.node)
         elif isinstance(event, events.IterationAborted):
             self._events.write("aborted", round=event.round, iteration=event.iteration, reason=event.reason)
+
+    def _check_placement(self, message: control.IterationEnded) -> None:
+        """Tasks write pages where there is an event file; those of another time have nothing to be compared with."""
+        is_current = self._membership.replica.log.in_flight == (message.round, message.iteration)
+        if not self._events.is_kept or not is_current:
+            return
+        try:
+            self._placement.check(
+                message.ledger,
+                iteration=message.iteration,
+                ledger=self._ledger,
+                is_interrupted=message.is_interrupted,
+            )
+        except ContractError as error:
+            self._host.breached(error)
 
     def _write_ledger(self, pages: Sequence[control.LedgerPage]) -> None:
         for page in pages:

@@ -3,7 +3,9 @@
 Theory of operation. At any time one agent leads. It gives events their places and sends them to all others; everybody
 folds the same entries in the same order, and performs the orders that concern its own node. While an iteration runs
 the lead holds events back and lets its task vote for a stop; an iteration without votes is appended by every agent by
-itself (`log`), which is the usual case and costs no message.
+itself (`log`), which is the usual case and costs no message. Where the log is steady, tasks do not even wait for that:
+they go on by themselves until somebody votes or the group breaks, and every agent folds what its task tells, in order.
+A log lags behind its task then and never leads, and a breaking term waits until all is told.
 
     FOLLOWING   somebody else leads, or will; what there is to say is proposed to it
     CLAIMING    this agent sees that a new term is due and asks the store for it
@@ -182,20 +184,22 @@ class Replica:
         self._sequence(now)
         return self._take()
 
-    def iteration_ended(self, ended: Ended, *, votes: int, now: float) -> list[Action]:
+    def iteration_ended(self, ended: Ended, *, votes: int, now: float, goes_on: bool = False) -> list[Action]:
         """The own task has merged an iteration.
 
         Args:
             ended: What all tasks know of it.
             votes: Tasks that voted for a stop here, the same number everywhere.
             now: Seconds on this agent's clock.
+            goes_on: The task has begun the next one by itself; only where the log was steady, and without votes.
         """
         if self.role is Role.OUT or not self.own.ends(ended.round, ended.iteration):
             return []
         if votes:
             self.own.ended = ended
         else:
-            self._actions += self.own.fold(self.log.in_band(ended))
+            self._actions += self.own.fold(self.log.in_band(ended), goes_on=goes_on)
+            assert not goes_on or self.log.in_flight == (ended.round, ended.iteration + 1)
             for peer in self._sent:
                 if peer in self.log.members:
                     self._sent[peer] = len(self.log)

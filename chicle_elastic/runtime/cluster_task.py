@@ -9,6 +9,9 @@ thing at a time:
               member | votes] in one all-reduce; merge in place; judge; tell the agent               (`frames`)
     Finish    certify and collect what was asked for, return the outcome
 
+Where the next iteration is certain to follow (`Iterate.may_go_on`, no votes, no stop), the task does not wait for the
+agent to say so: it tells what it has done and begins the next one.
+
 After the all-reduce every task has the same numbers, so every task comes to the same model, verdict and history without
 another message. A certificate is a second all-reduce, which all tasks enter because their verdicts are equal.
 
@@ -21,6 +24,7 @@ The model lies in one place in memory from the first to the last round.
 """
 
 import contextlib
+import dataclasses
 import math
 import signal
 import threading
@@ -113,7 +117,9 @@ class ClusterTask:
                     case control.Attach():
                         self._attach(message)
                     case control.Iterate():
-                        self._iterate(message)
+                        following: control.Iterate | None = message
+                        while following is not None:
+                            following = self._iterate(following)
                     case control.Finish():
                         return self._finish(message)
                     case control.Exit():
@@ -213,18 +219,24 @@ class ClusterTask:
         self._pages.attach(placement.chunk, state_header.version)
         return placement.chunk
 
-    def _iterate(self, order: control.Iterate) -> None:
+    def _iterate(self, order: control.Iterate) -> control.Iterate | None:
+        """One iteration; returns what to go on with without asking, if anything."""
         started_s = self._clock.now()
         version = StateVersion(order.round, order.iteration)
         has_solved = False
         try:
             team = self._team_of(order.round)
+            if order.iteration <= team.merged:
+                raise ProtocolError(
+                    f"the agent orders iteration {order.iteration}, and iteration {team.merged} of round {order.round} "
+                    "is merged; this is a fault of chicle-elastic"
+                )
             if self._is_dirty:
                 team.recover()
                 self._pages.stamp(StateVersion(order.round, self._merged))
             self._is_dirty = True  # until the merge, the state is ahead of the model
             team.solve(order, self._link.stop, self._clock)
-            has_solved = True
+            has_solved, is_interrupted = True, self._link.stop.is_set()
             has_vote = self._link.has_vote
             team.add_up(has_vote=has_vote)
         except PeerLostError as error:
@@ -233,7 +245,7 @@ class ClusterTask:
             self._link.send(
                 control.IterationBroke(round=order.round, iteration=order.iteration, reason=str(error), ledger=pages)
             )
-            return
+            return None
         self._is_dirty = False
         if has_vote:
             self._link.forget_vote()
@@ -253,6 +265,10 @@ class ClusterTask:
             self._leave_team()
             broke = str(error)
         self._has_stopped = stop_reason is not None
+        is_wanted = bool(team.votes) or self._has_stopped or broke is not None or not self._link.inbox.empty()
+        goes_on = order.may_go_on and not is_wanted
+        if goes_on:
+            self._link.begin_next()  # before the agent hears of it: an interrupt in answer means the next one
         self._link.send(
             control.IterationEnded(
                 round=order.round,
@@ -266,10 +282,13 @@ class ClusterTask:
                 model_address=self._training.model.ctypes.data,
                 ledger=pages,
                 is_cut_off=broke is not None,
+                goes_on=goes_on,
+                is_interrupted=is_interrupted,
             )
         )
         if broke is not None:
             self._link.send(control.GroupBroke(round=order.round, reason=broke))
+        return dataclasses.replace(order, iteration=order.iteration + 1, lines=()) if goes_on else None
 
     def _finish(self, order: control.Finish) -> Outcome:
         """Everything about the last model; in the group, as long as that holds."""

@@ -14,16 +14,21 @@ The task runs the user's code; the agent runs none. They are two processes on on
                                      <-   Attach         what is local now, and what is not any more
                                      <-   Iterate
                                      <-   Vote, Interrupt, Break   at any time
-    IterationEnded   or IterationBroke ->                exactly one per Iterate
+    IterationEnded   or IterationBroke ->                exactly one per iteration
                                      <-   Finish         the job is over: `run` returns, then the task says Left
                                      <-   Exit           this node leaves: the process ends with exit code 0
     Failed           user code raised ->                 the process ends with the exception
 
 Rules. The agent says `Attach` before the `Iterate` or `Finish` that it is for, and only at a boundary (before `Finish`
 it is what has changed hands since the last iteration: a job can end in the middle of moves). Messages are
-handled in order, except `Vote`, `Interrupt` and `Break`, which take effect at once; `Vote` and `Interrupt` mean the
-iteration that was ordered last. A task touches no chunk between its answer to `Iterate` and the next `Iterate`. The end
-of the channel ends the task: there are no orphans.
+handled in order, except `Vote`, `Interrupt` and `Break`, which take effect at once, whatever iteration the task is
+in. The end of the channel ends the task: there are no orphans.
+
+An iteration begins with an `Iterate`, or without one: a task that was told `Iterate(may_go_on=True)` begins the next
+iteration by itself as long as nobody votes, nothing breaks and the trainer does not stop, and says so
+(`IterationEnded.goes_on`). So the agent's record may lag behind its task, and an iteration waits for no agent; an
+`Iterate` never names an iteration that the task has begun. Between `IterationEnded` without `goes_on` and the next
+`Iterate` a task touches no chunk.
 
 The first frame of each side carries `VERSION`, and another one is refused. Numbers are finite: JSON has no others.
 """
@@ -38,7 +43,7 @@ from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.codec import decode_fields, encode_fields
 from chicle_elastic.values import ChunkInfo, StateVersion, TaskReport
 
-VERSION = 1
+VERSION = 2
 """Of this list of messages; raised with every change of it."""
 
 
@@ -149,7 +154,7 @@ class GroupBroke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationEnded:
-    """Answers `Iterate`: the iteration is merged. But for the last four, every task says the same.
+    """The iteration is merged. But for the last six, every task says the same.
 
     Attributes:
         reports: Of every member that has chunks.
@@ -157,11 +162,13 @@ class IterationEnded:
         stop_reason: Why the trainer ends the job here; None to go on.
         figures: What the trainer says of the model; figures that are not finite are left out.
         epochs: Passes over the data so far.
-        duration_s: From `Iterate` to this answer.
+        duration_s: From the beginning of the iteration to this message.
         model_address: Address of the model in the task; it never changes.
         ledger: What this task read.
         is_cut_off: The group broke between merge and verdict: others may have come to a verdict that ends the job,
             and `stop_reason` does not say so. `GroupBroke` follows.
+        goes_on: The task has begun the next iteration by itself; only without votes and `stop_reason`.
+        is_interrupted: An `Interrupt` came before its solver was done: rows may be left out.
     """
 
     round: int
@@ -175,11 +182,13 @@ class IterationEnded:
     model_address: int
     ledger: tuple[LedgerPage, ...]
     is_cut_off: bool = False
+    goes_on: bool = False
+    is_interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationBroke:
-    """Answers `Iterate`: this task has not merged it, because its group broke. Another task may have."""
+    """This task has not merged the iteration, because its group broke. Another task may have."""
 
     round: int
     iteration: int
@@ -302,6 +311,8 @@ class Iterate:
         is_complete: False while chunks are missing: nothing is certified then.
         num_tasks: Members that own chunks, the K of CoCoA; the same in every task.
         lines: What happened at the boundary before, in words, for the history; the same in every task.
+        may_go_on: Unless something stops the tasks at the boundary after it, the next iteration follows for certain,
+            with the same `is_complete` and `num_tasks`, no chunk moved and nothing to say: begin it at once, and so on.
     """
 
     round: int
@@ -309,6 +320,7 @@ class Iterate:
     is_complete: bool
     num_tasks: int
     lines: tuple[str, ...] = ()
+    may_go_on: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

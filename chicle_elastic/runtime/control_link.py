@@ -94,6 +94,12 @@ class ControlLink:
         """The vote was cast."""
         self._has_vote = False
 
+    def begin_next(self) -> None:
+        """The main thread goes on by itself: an interrupt meant the iteration before, a break means this one, too."""
+        self.stop.clear()
+        if self._group is not None and self._group.is_broken:
+            self.stop.set()
+
     def close(self, last_word: TaskMessage) -> None:
         """Say a last word, if the agent still hears; then stop listening, and give channel and arenas back."""
         self._is_closing = True  # the end of the channel is no fault from now on
@@ -156,9 +162,9 @@ class ControlLink:
 
     def _cut_short(self) -> None:
         """Let the main thread come to its inbox soon, wherever it is."""
-        self.stop.set()
         if self._group is not None:
             self._group.break_()
+        self.stop.set()  # last: `begin_next` clears it, and looks at the group then
 
     def _end_orphan(self) -> None:
         with contextlib.suppress(Exception):

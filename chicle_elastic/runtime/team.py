@@ -38,6 +38,7 @@ class Team:
         round: The round.
         rank: Of this task.
         elapsed_s: Seconds since the start of the job as of the last sum, the same in every task.
+        merged: Iteration that this team merged last; 0 for none.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Team:
         self.round = group.round
         self.rank = group.rank
         self.elapsed_s = elapsed_s()
+        self.merged = 0
         self._job = job
         self._task = task
         self._training = training
@@ -98,6 +100,7 @@ class Team:
         """Take the sum into the model; it must not be looked at any more."""
         total = self._sum
         self._training.merge(total["update"], float(total["weight"][0]))
+        self.merged = order.iteration
         return Lap(
             iteration=order.iteration,
             samples=round(total["samples"].sum()),

@@ -45,7 +45,10 @@ def judge_end(net: Net) -> None:
     )
     if any(count > 1 for count in ends.values()):
         raise BrokenPromiseError(f"an iteration ends once: {ends}")
-    for agent in finished:
+    # Where nobody is cut off, nobody has to be expelled with something that the others do not know.
+    is_whole = set(net.faults) <= {"join", "kill"}
+    expelled = [agent for agent in net.agents.values() if agent.is_expelled and is_whole]
+    for agent in (*finished, *expelled):
         forgotten = agent.merged - ends.keys()
         if forgotten:
             raise BrokenPromiseError(f"what was merged is not forgotten: {agent.life} merged {forgotten}")

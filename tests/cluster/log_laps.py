@@ -1,14 +1,20 @@
-"""Iterations on the virtual network: a death leaves an all-reduce ended for some tasks and broken for others."""
+"""Iterations on the virtual network: a death leaves an all-reduce ended for some tasks and broken for others.
+
+Tasks go on by themselves where they may, so what an agent hears of its task comes late, but in order.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chicle_elastic.cluster.log import Ended
 from chicle_elastic.cluster.replica import Role
+from chicle_elastic.runtime.control import Iterate
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.values import TaskReport
+from tests.cluster.log_judge import BrokenPromiseError
 
 if TYPE_CHECKING:
     from tests.cluster.log_net import Agent, Net
@@ -48,7 +54,33 @@ class Laps:
         if key not in self._laps:
             lives = tuple(log.lives[node] for node in log.members if node in log.lives)
             self._laps[key] = Lap(members=lives, is_broken=len(lives) < len(log.members))
-        self._net.after(self._net.delay_s(), self._enter, agent, key, agent.task_life)
+        may_go_on = log.is_steady and self._net.rng.random() < 0.9
+        order = Iterate(round=key[1], iteration=key[2], is_complete=True, num_tasks=1, may_go_on=may_go_on)
+        self._say(agent, agent.pace.start(order))
+
+    def tell(self, agent: Agent, act: Callable[..., None], *args: Any) -> None:
+        """The agent hears something of its task, after all that was said before; also when the task is dead by then."""
+        agent.unheard.append((act, args))
+        self._net.after(self._net.delay_s(), self._hear, agent)
+
+    def _hear(self, agent: Agent) -> None:
+        if not self._net.wait_for(agent, self._hear, agent) and agent.is_alive and not agent.is_gone:
+            act, args = agent.unheard.popleft()  # the oldest, whichever of them has come
+            act(agent, *args)
+
+    def _say(self, agent: Agent, order: Iterate | None) -> None:
+        """The agent tells its task to iterate."""
+        if order is not None:
+            key = (agent.replica.log.entries[0].term, order.round, order.iteration)
+            self._net.after(self._net.delay_s(), self._ordered, agent, key, agent.task_life, order.may_go_on)
+
+    def _ordered(self, agent: Agent, key: Key, task_life: int, may_go_on: bool) -> None:
+        if self._net.wait_for(agent, self._ordered, agent, key, task_life, may_go_on) or not agent.is_alive:
+            return
+        if not agent.is_task_alive or task_life != agent.task_life or key[1] <= agent.last_broken_round:
+            self._net.do(agent, agent.replica.iteration_broke, *key[1:], "the task is not here")
+        else:
+            self._enter(agent, key, task_life, may_go_on)
 
     def leave(self, agent: Agent) -> None:
         """The agent's task closes its sockets: what it is in breaks for those that have not got the sum."""
@@ -72,13 +104,16 @@ class Laps:
         for lap in self._laps.values():
             lap.told.add(agent.life)
 
-    def _enter(self, agent: Agent, key: Key, task_life: int) -> None:
-        if self._net.wait_for(agent, self._enter, agent, key, task_life) or not agent.is_alive:
+    def _enter(self, agent: Agent, key: Key, task_life: int, may_go_on: bool) -> None:
+        if self._net.wait_for(agent, self._enter, agent, key, task_life, may_go_on) or not agent.is_alive:
             return
         lap = self._laps[key]
-        if not agent.is_task_alive or task_life != agent.task_life or key[1] <= agent.last_broken_round:
-            self._net.do(agent, agent.replica.iteration_broke, *key[1:], "the task is not here")
-        elif lap.is_broken or key[:2] in self._broken_rounds:
+        if not agent.is_task_alive or task_life != agent.task_life:
+            return
+        if agent.life in lap.votes:
+            raise BrokenPromiseError(f"a task begins an iteration once, and {agent.life} begins {key} again")
+        agent.may_go_on = may_go_on
+        if lap.is_broken or key[:2] in self._broken_rounds:
             self._tell_broken(agent, key)
         else:
             lap.votes[agent.life] = int(agent.wants_vote)
@@ -104,7 +139,22 @@ class Laps:
         if votes:
             agent.wants_vote = False
         agent.merged.add(key[1:])
-        self._net.do(agent, agent.replica.iteration_ended, lap.outcome, votes=votes)
+        goes_on = not votes and agent.may_go_on and self._net.rng.random() < 0.9
+        self.tell(agent, self._hear_of_end, lap.outcome, votes, goes_on)
+        if goes_on:
+            self._net.happened["went on"] += 1
+            following = (key[0], key[1], key[2] + 1)
+            self._laps.setdefault(following, Lap(members=lap.members))
+            self._net.after(self._net.delay_s(), self._enter, agent, following, agent.task_life, True)
+
+    def _hear_of_end(self, agent: Agent, ended: Ended, votes: int, goes_on: bool) -> None:
+        log = agent.replica.log
+        if log.in_flight is not None and log.in_flight != (ended.round, ended.iteration):
+            self._net.happened["log ahead of task"] += 1
+        if not goes_on:
+            agent.pace.waits(ended.round, ended.iteration)
+        self._net.do(agent, agent.replica.iteration_ended, ended, votes=votes, goes_on=goes_on)
+        self._say(agent, agent.pace.overdue(ended.iteration, log.in_flight))
         self._stop_in_calm(agent)
 
     def _tell_broken(self, agent: Agent, key: Key) -> None:
@@ -119,7 +169,15 @@ class Laps:
             merged = lap.outcome
             agent.merged.add(key[1:])
         self._net.happened["broke after the merge" if merged else "broke"] += 1
-        self._net.do(agent, agent.replica.iteration_broke, *key[1:], "connection reset", merged=merged)
+        self.tell(agent, self._hear_of_break, key, merged)
+
+    def _hear_of_break(self, agent: Agent, key: Key, merged: Ended | None) -> None:
+        agent.pace.waits(*key[1:])
+        in_flight = agent.replica.log.in_flight
+        if merged is not None:
+            self._net.do(agent, agent.replica.iteration_broke, *key[1:], "connection reset", merged=merged)
+        elif in_flight is not None and in_flight[0] == key[1]:
+            self._net.do(agent, agent.replica.iteration_broke, *in_flight, "connection reset")
 
     def _stop_in_calm(self, agent: Agent) -> None:
         """After the weather and some more laps, the job is asked to stop."""

@@ -7,7 +7,7 @@ calmed down, the job must come to its end and every agent that is still there mu
 
 import heapq
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from chicle_elastic.cluster.log_messages import (
     decode_message,
     encode_message,
 )
+from chicle_elastic.cluster.pace import Pace
 from chicle_elastic.cluster.replica import Replica, Role
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects, events
@@ -57,10 +58,14 @@ class Agent:
         self.is_gone = False
         self.is_noticed = False
         self.is_finished = False
+        self.is_expelled = False
         self.has_announced = False
         self.num_waits = 0
         self.paused_until = 0.0
         self.wants_vote = False
+        self.may_go_on = False
+        self.pace = Pace()
+        self.unheard: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self.is_looking = False
         self.task_life = 0
         self.last_broken_round = 0
@@ -100,9 +105,10 @@ class Net:
 
     def after(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
         """Do something later."""
-        self._at(self.now_s + delay_s, act, *args)
+        self.at(self.now_s + delay_s, act, *args)
 
-    def _at(self, time_s: float, act: Callable[..., None], *args: Any) -> None:
+    def at(self, time_s: float, act: Callable[..., None], *args: Any) -> None:
+        """Do something at this time."""
         self._num_entries += 1
         heapq.heappush(self._queue, (time_s, self._num_entries, act, args))
 
@@ -206,6 +212,11 @@ class Net:
         agent.last_broken_round = agent.replica.log.scheduler.round
         self.laps.leave(agent)
         self.laps.forget(agent)
+        self.laps.tell(agent, self._hear_of_death)
+
+    def _hear_of_death(self, agent: Agent) -> None:
+        agent.pace.forget()
+        agent.last_broken_round = agent.replica.log.scheduler.round
         in_flight = agent.replica.log.in_flight
         if in_flight is not None:
             self.do(agent, agent.replica.iteration_broke, *in_flight, "the task died")
@@ -273,7 +284,7 @@ class Net:
             self.join(agent.node)
 
     def _connect(self, one: Agent, other: Agent) -> None:
-        if (one.life, other.life) in self.links or not other.is_alive or other.is_gone:
+        if (one.life, other.life) in self.links or any(not end.is_alive or end.is_gone for end in (one, other)):
             return
         if any(
             self.agents[a].node == mine.node and b == yours.life and not link.is_over
@@ -292,7 +303,7 @@ class Net:
         link = self.links[sender, receiver]
         if link.is_open:
             link.last_s = max(link.last_s, self.now_s + self.delay_s())
-            self._at(link.last_s, self._deliver, sender, receiver, tell, args)
+            self.at(link.last_s, self._deliver, sender, receiver, tell, args)
 
     def _deliver(self, sender: str, receiver: str, tell: Callable[..., Any], args: tuple[Any, ...]) -> None:
         link, agent = self.links[sender, receiver], self.agents[receiver]
@@ -317,7 +328,7 @@ class Net:
     def wait_for(self, agent: Agent, act: Callable[..., None], *args: Any) -> bool:
         """A stopped agent does nothing; what there is to do waits, in its order."""
         if agent.paused_until > self.now_s:
-            self._at(agent.paused_until, act, *args)
+            self.at(agent.paused_until, act, *args)
             return True
         return False
 
@@ -347,6 +358,7 @@ class Net:
                     self.after(0.05, self._look, agent)
             elif isinstance(action, Expelled):
                 self.happened["expelled"] += 1
+                agent.is_expelled = True
                 self.after(0.0, self._rejoin, agent)
 
     def _settle(self, agent: Agent) -> None:

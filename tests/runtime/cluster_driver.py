@@ -223,7 +223,7 @@ class Driver:
         for node in members:
             node.attach()
 
-    def order(self, *, is_complete=True, lines=()):
+    def order(self, *, is_complete=True, lines=(), may_go_on=False):
         """Start an iteration, and do not wait."""
         self.iteration += 1
         num_tasks = sum(bool(node.attached) for node in self.members)
@@ -235,6 +235,7 @@ class Driver:
                     is_complete=is_complete,
                     num_tasks=num_tasks,
                     lines=lines,
+                    may_go_on=may_go_on,
                 )
             )
 

@@ -202,6 +202,54 @@ def test_an_interrupt_ends_a_long_iteration_and_votes_are_counted(driver):
         assert max(message.duration_s for message in ended) < 30
 
 
+def test_tasks_that_may_go_on_wait_for_nobody_until_somebody_votes(driver):
+    """One order, many iterations; a boundary with a vote is the last one, for all of them."""
+    n0, n1 = driver.start("steady", "n0", "n1")
+    driver.share([n0, n1])
+    driver.form([n0, n1])
+    driver.order(may_go_on=True)
+    for _ in range(3):
+        assert all(ended.goes_on and ended.votes == 0 for ended in driver.hear())
+        driver.iteration += 1
+    n0.say(control.Vote())
+    last = driver.hear()
+    while last[0].goes_on:
+        driver.iteration += 1
+        last = driver.hear()
+    assert [ended.votes for ended in last] == [1, 1]
+    assert not any(ended.goes_on for ended in last)
+    merged = driver.iteration
+    driver.iterate()
+    assert all(outcome["state"] == [merged + 1] * 200 for outcome in driver.finish())
+
+
+def test_a_task_that_went_on_is_interrupted_where_it_is_by_then(driver):
+    """An interrupt meant for one iteration does not end all that follow."""
+    [n0] = driver.start("slow", "n0")
+    n0.load(range(len(n0.declared.rows)))
+    driver.form([n0])
+    driver.order(may_go_on=True)
+    for _ in range(2):
+        n0.say(control.Interrupt())
+        [ended] = driver.hear()
+        assert ended.is_interrupted
+        assert ended.goes_on
+        driver.iteration += 1
+    n0.say(control.Break(round=1))
+    assert n0.expect(control.IterationBroke).iteration == 3
+
+
+def test_an_order_for_an_iteration_that_is_merged_is_a_fault(driver):
+    """Nothing is counted twice: the task ends with an error instead."""
+    [n0] = driver.start("count", "n0")
+    n0.load(range(len(n0.declared.rows)))
+    driver.form([n0])
+    driver.iterate(2)
+    n0.say(control.Iterate(round=1, iteration=2, is_complete=True, num_tasks=1))
+    assert "iteration 2 of round 1 is merged" in n0.expect(control.Failed).traceback
+    assert n0.exit_code() == 1
+
+
 def test_a_break_frees_a_task_that_waits_for_a_silent_one(driver):
     """The silent one finds its connections closed when it wakes up; both can go on in the next round."""
     n0, n1 = driver.start("count", "n0", "n1")
