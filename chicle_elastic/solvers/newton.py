@@ -41,7 +41,7 @@ LOST, SHORTER = 1e-2, 0.04
 ROWS_PER_PRODUCT = 1 << 14
 MAX_FEATURES = 2047
 """Features up to which a matrix of second derivatives is made."""
-WINDOW = 5
+WINDOW = 4
 """Passes over which the pace is measured."""
 NEWTON_STEPS = 25
 """Newton steps that a finish takes, typically."""

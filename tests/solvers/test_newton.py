@@ -15,7 +15,7 @@ from chicle_elastic.runtime.job import Job
 from chicle_elastic.solvers.cocoa import CocoaTrainer
 from chicle_elastic.solvers.cocoa_tables import Bounds, build_tables
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
-from chicle_elastic.solvers.newton import NewtonFinish, Pace
+from chicle_elastic.solvers.newton import WINDOW, NewtonFinish, Pace
 from chicle_elastic.solvers.newton_rows import ChunkedRows, MergedRows
 from chicle_elastic.solvers.objectives import Loss, primal_and_dual, primal_losses
 
@@ -158,12 +158,12 @@ def test_a_step_that_is_too_long_is_not_taken():
 
 
 def test_pace_foresees_the_passes_to_come():
-    """Ten times less every five passes: ten more passes for two more digits."""
+    """Ten times less every WINDOW passes: twice as many for two more digits."""
     pace = Pace()
-    for number in range(6):
+    for number in range(WINDOW + 1):
         assert pace.passes_to(1e-9) == 0.0
-        pace.add(10.0 ** (-number / 5))
-    assert pace.passes_to(1e-3) == pytest.approx(10)
+        pace.add(10.0 ** (-number / WINDOW))
+    assert pace.passes_to(1e-3) == pytest.approx(2 * WINDOW)
     assert pace.passes_to(0.5) == 0.0
     pace.add(1.0)
     assert pace.passes_to(1e-3) == np.inf

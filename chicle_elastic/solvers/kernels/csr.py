@@ -17,7 +17,7 @@ def count_descents(indptr, indices):
 
         result = sum(int((np.diff(indices[indptr[i] : indptr[i + 1]]) <= 0).sum()) for i in range(len(indptr) - 1))
     """
-    total = 0
+    total = np.int64(0)
     begin, end, one = np.uintp(indptr[0]), np.uintp(indptr[len(indptr) - 1]), np.uintp(1)
     for entry in range(begin + one, end):
         total += np.int64(indices[entry] <= indices[entry - one])
