@@ -15,13 +15,14 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format surface bench-start bench-svm wheel clean
+.PHONY: help demo test lint types format surface bench-start bench-svm bench-transports chaos wheel clean
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.chicle-demo  ## Train on real data while tasks join and leave; prints a table, draws a picture
+demo: $(VENV)/.chicle-demo  ## Train on real data while tasks, then real nodes, join and leave; tables and a picture
 	$(RUN) -m examples.demo
+	$(RUN) -m examples.cluster_demo
 
 test: $(VENV)/.chicle-test  ## Run all tests (ARGS="-k floors" for some of them)
 	$(RUN) -m pytest $(ARGS)
@@ -46,6 +47,14 @@ bench-start: $(VENV)/.chicle-demo  ## Measure import time and the first fit agai
 bench-svm: $(VENV)/.chicle-bench  ## Measure ChicleSVM against liblinear, Snap ML and the machine (ARGS=--quick to try)
 	$(RUN) -m benchmarks.svm $(ARGS)
 
+bench-transports: $(VENV)/.chicle-test  ## Measure chunks over TCP against a plain socket
+	$(RUN) -m benchmarks.transports $(ARGS)
+
+SEED    ?= 1
+MINUTES ?= 1
+chaos: $(VENV)/.chicle-test  ## Random churn on real agents, judged by what tasks and agents wrote down (SEED=1 MINUTES=1)
+	$(RUN) -m chicle_elastic.testing.chaos --seed $(SEED) --minutes $(MINUTES) $(ARGS)
+
 wheel: $(VENV)/.chicle-test  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
 
@@ -61,7 +70,7 @@ $(BIN)/pip:
 	@echo "making $(VENV) with $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.chicle-demo: EXTRAS := plot
+$(VENV)/.chicle-demo: EXTRAS := plot,cluster,tensorboard
 $(VENV)/.chicle-test: EXTRAS := test
 $(VENV)/.chicle-dev: EXTRAS := dev
 $(VENV)/.chicle-bench: EXTRAS := bench
