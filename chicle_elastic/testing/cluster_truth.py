@@ -237,7 +237,7 @@ def _judge_counts(evidence: Evidence) -> Iterator[str]:
     model, state = np.array(outcome["model"]), np.array(outcome["state"])[:, 0, :]
     counts = Counter(line.chunk for lines in evidence.lines.values() for line in lines)
     lacking = _iterations_with_lacking_lines(evidence)
-    was_lost = {line.chunk for line in _lines_of_lost(evidence)}
+    perhaps_lost = _perhaps_lost(evidence)
     source = chaos_app.source()
     for number in range(source.num_chunks):
         chunk = source.load(number, NO_STATE)  # type: ignore[arg-type]
@@ -256,10 +256,10 @@ def _judge_counts(evidence: Evidence) -> Iterator[str]:
             yield f"the state of chunk {number} is stale: {state[chunk.row_ids][0].tolist()}, model {model[number]:.0f}"
         elif rows[0, columns].sum() != model[number]:
             yield f"the state of chunk {number} has counted {rows[0].tolist()}, and the model {model[number]:.0f}"
-        elif rows[0, chaos_app.BASE] and number not in was_lost:
+        elif rows[0, chaos_app.BASE] and number not in perhaps_lost:
             yield (
-                f"the state of chunk {number} began at {rows[0, chaos_app.BASE]:.0f} merged iterations, and no owner "
-                "of it was lost"
+                f"the state of chunk {number} began at {rows[0, chaos_app.BASE]:.0f} merged iterations, and nobody was "
+                "lost before"
             )
 
 
@@ -274,9 +274,17 @@ def _iterations_with_lacking_lines(evidence: Evidence) -> list[set[int]]:
     return chunks
 
 
-def _lines_of_lost(evidence: Evidence) -> Iterator[Line]:
-    for lines in evidence.lines.values():
-        yield from (line for line in lines if line.node in evidence.lost)
+def _perhaps_lost(evidence: Evidence) -> set[int]:
+    """Chunks between two lines of which somebody was lost; who owned them then may have written none."""
+    newest: dict[int, Line] = {}
+    chunks: set[int] = set()
+    for _, lines in sorted(evidence.lines.items()):
+        for line in lines:
+            known = newest.get(line.chunk)
+            if known is not None and line.chunk not in chunks and _was_lost(evidence, known, until=line.time):
+                chunks.add(line.chunk)
+            newest[line.chunk] = line
+    return chunks
 
 
 def _judge_gap(evidence: Evidence) -> Iterator[str]:
