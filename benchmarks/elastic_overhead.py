@@ -1,0 +1,238 @@
+"""What agents cost while nothing happens: an iteration on a cluster against the same loop without agents.
+
+Both loops are run by two tasks on this host, in the same code: solve, one all-reduce, merge, judge, record. The solver
+sleeps, so that the processors are free for whoever wants them. In one loop the tasks are those of a cluster: agents
+keep the log, watch each other and write the event file. In the other one two processes that were told once who they are
+call the same parts (`Team`, `Training`), and nobody watches.
+
+Both write the time of each iteration into the history of the job. The figures are the medians of the later iterations,
+the runs alternate so that a busy moment of the machine hits both, and the ratio is that of the medians of the runs.
+
+    python -m benchmarks.elastic_overhead [--rounds N] [--iterations N] [--iteration-ms MS] [--json FILE]
+
+Exit code 1 when the bar is missed.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
+from chicle_elastic.clock import MonotonicClock
+from chicle_elastic.cluster.store_host import StoreHost
+from chicle_elastic.ids import NodeId
+from chicle_elastic.runtime.cluster_runtime import cluster_runtime
+from chicle_elastic.runtime.control import Iterate
+from chicle_elastic.runtime.group import Group
+from chicle_elastic.runtime.job import Job
+from chicle_elastic.runtime.rendezvous_link import RendezvousLink
+from chicle_elastic.runtime.task import TRAINER, LocalContext, Mailboxes, UniTask
+from chicle_elastic.runtime.team import Team
+from chicle_elastic.runtime.training import Training
+from chicle_elastic.settings import Settings
+from chicle_elastic.solvers.base import Budget, Context, Solver, StopFlag, Trainer, Update
+from chicle_elastic.transports.secret import JobSecret
+
+MAX_RATIO = 1.02
+NUM_TASKS = 2
+NUM_ROWS = 20_000
+NUM_PARAMETERS = 4096
+NUM_THROWN_AWAY = 30
+"""Iterations at the beginning of a run: nodes join, chunks move."""
+
+
+class SleepingSolver(Solver):
+    """Reads every row and sleeps."""
+
+    def __init__(self, ctx: Context, iteration_s: float) -> None:
+        super().__init__(ctx)
+        self._iteration_s = iteration_s
+
+    def solve(self, model: Array, budget: Budget) -> Update:
+        """One iteration."""
+        for chunk in self.chunks.values():
+            chunk.read()
+        samples = sum(chunk.num_rows for chunk in self.chunks.values())
+        time.sleep(self._iteration_s)
+        return Update(delta=np.ones_like(model), samples=samples, weight=samples, metrics={"rows": samples})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepingTrainer(Trainer):
+    """Its model counts iterations."""
+
+    iteration_s: float
+
+    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
+        """Zeros."""
+        return np.zeros(NUM_PARAMETERS)
+
+    def state(self, schema: DataSchema) -> StateSpec:
+        """One number per row."""
+        return StateSpec(outputs=1, width=1, dtype="int32")
+
+    def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
+        """Rows."""
+        return ("rows",)
+
+    def solver(self, ctx: Context) -> Solver:
+        """A solver."""
+        return SleepingSolver(ctx, self.iteration_s)
+
+    def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
+        """The mean."""
+        return model + weighted_sum / total_weight
+
+
+def make_job(iteration_s: float, iterations: int) -> Job:
+    """The job of both loops."""
+    source = ArraySource(np.zeros((NUM_ROWS, 3)), np.arange(float(NUM_ROWS)), max_tasks=NUM_TASKS, seed=1)
+    return Job(trainer=SleepingTrainer(iteration_s=iteration_s), source=source, max_iterations=iterations)
+
+
+def median_ms(times_s: Sequence[float]) -> float:
+    """The median time of an iteration, by the instants at which iterations ended."""
+    return 1e3 * float(np.median(np.diff(times_s[NUM_THROWN_AWAY:])))
+
+
+# With agents.
+
+
+def run_watched(iteration_s: float, iterations: int) -> float:
+    """Milliseconds of an iteration with agents."""
+    with tempfile.TemporaryDirectory() as name, StoreHost() as store:
+        folder = Path(name)
+        secret = folder / "job.secret"
+        JobSecret.load_or_create(secret)
+        nodes = []
+        for number in range(NUM_TASKS):
+            command = [
+                *(sys.executable, "-m", "chicle_elastic.launch", "--nnodes", f"{NUM_TASKS}:{NUM_TASKS}"),
+                *("--name", f"n{number}", "--rdzv-endpoint", store.endpoint, "--secret-file", str(secret)),
+                *("--log-dir", str(folder), "-m", "benchmarks.elastic_overhead", "--task", str(folder)),
+                *("--iteration-ms", str(1e3 * iteration_s), "--iterations", str(iterations)),
+            ]
+            nodes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        outputs = [node.communicate()[0] for node in nodes]
+        if any(node.returncode for node in nodes):
+            sys.exit(f"a measured node failed:\n{outputs}")
+        return statistics.median(float(path.read_text()) for path in folder.glob("*.ms"))
+
+
+def be_task(folder: Path, iteration_s: float, iterations: int) -> None:
+    """What agents start."""
+    outcome = cluster_runtime().run(make_job(iteration_s, iterations))
+    control = Settings.from_environment().control
+    assert control is not None
+    times = [record.time_s for record in outcome.history]
+    (folder / f"{control.parent.name}.ms").write_text(str(median_ms(times)))
+
+
+# Without.
+
+
+def run_alone(iteration_s: float, iterations: int) -> float:
+    """Milliseconds of an iteration without agents."""
+    context = multiprocessing.get_context("spawn")
+    with StoreHost() as store:
+        port = int(store.endpoint.rpartition(":")[2])
+        receivers, processes = [], []
+        for rank in range(NUM_TASKS):
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=be_alone, args=(rank, port, iteration_s, iterations, sender))
+            process.start()
+            sender.close()
+            receivers.append(receiver)
+            processes.append(process)
+        figures = [float(receiver.recv()) for receiver in receivers]
+        for process in processes:
+            process.join()
+    return statistics.median(figures)
+
+
+def be_alone(rank: int, port: int, iteration_s: float, iterations: int, sender: object) -> None:
+    """The loop of a task, by itself."""
+    job, clock = make_job(iteration_s, iterations), MonotonicClock()
+    members = tuple(NodeId(f"n{number}") for number in range(NUM_TASKS))
+    mailboxes, rng = Mailboxes(), np.random.default_rng(0)
+    mailboxes.add(members[rank])
+    task = UniTask(members[rank], job.trainer, LocalContext(members[rank], rng, mailboxes), clock)
+    training = Training(job, context=LocalContext(TRAINER, rng, mailboxes), elapsed_s=clock.now, keeps_address=True)
+    state = job.trainer.state(job.source.schema)
+    infos = job.source.infos(state)[rank::NUM_TASKS]
+    for info in infos:
+        task.hold(job.source.load(info.id, state))
+    task.attach([info.id for info in infos], [])
+    link = RendezvousLink("127.0.0.1", port)
+    link.prepare()
+    group = Group(round=1, rank=rank, size=NUM_TASKS)
+    group.connect(link, prefix="overhead/")
+    team = Team(job, task, training, group, members, has_caller=False, elapsed_s=clock.now)
+    stop, times = StopFlag(), []
+    for iteration in range(1, iterations + 1):
+        order = Iterate(round=1, iteration=iteration, is_complete=True, num_tasks=NUM_TASKS)
+        team.solve(order, stop, clock)
+        team.add_up(has_vote=False)
+        training.judge(team.merge(order), team.evaluate, team.ask_callers)
+        times.append(clock.now())
+    team.leave()
+    sender.send(median_ms(times))  # type: ignore[attr-defined]
+
+
+def main() -> int:
+    """Measure, print a table and one line of JSON, compare with the bar."""
+    parser = argparse.ArgumentParser(description="An iteration with agents watching, against the same loop without.")
+    parser.add_argument("--rounds", type=int, default=5, help="pairs of runs (default 5)")
+    parser.add_argument("--iterations", type=int, default=300, help="iterations of a run (default 300)")
+    parser.add_argument("--iteration-ms", type=float, default=20.0, help="what a solver takes (default 20)")
+    parser.add_argument("--json", type=Path, help="file for the result as JSON")
+    parser.add_argument("--task", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    iteration_s = arguments.iteration_ms / 1e3
+    if arguments.task:
+        be_task(arguments.task, iteration_s, arguments.iterations)
+        return 0
+
+    alone, watched = [], []
+    for _ in range(arguments.rounds):
+        alone.append(run_alone(iteration_s, arguments.iterations))
+        watched.append(run_watched(iteration_s, arguments.iterations))
+    ratio = statistics.median(watched) / statistics.median(alone)
+    result = {
+        "alone_ms": alone,
+        "watched_ms": watched,
+        "ratio": ratio,
+        "ratio_bar": MAX_RATIO,
+        "tasks": NUM_TASKS,
+        "iteration_ms": arguments.iteration_ms,
+        "iterations": arguments.iterations,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "passed": ratio <= MAX_RATIO,
+    }
+    print(f"| an iteration of {arguments.iteration_ms:g} ms, {NUM_TASKS} tasks | median | fastest | slowest | bar |")
+    print("| --- | --- | --- | --- | --- |")
+    for name, figures in (("without agents", alone), ("with agents", watched)):
+        print(f"| {name} | {statistics.median(figures):.3f} ms | {min(figures):.3f} ms | {max(figures):.3f} ms | |")
+    print(f"| ratio of the medians | {ratio:.4f} | | | {MAX_RATIO:.2f} |")
+    print(json.dumps(result))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return 0 if result["passed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
