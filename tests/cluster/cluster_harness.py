@@ -1,9 +1,12 @@
-"""Real agents and tasks on this host: started by the launcher, watched through their event files."""
+"""Real agents and tasks on this host: started by the launcher, watched through their event files.
+
+Agents are forked from a process that has everything imported, and run the launcher there: seconds per agent otherwise.
+Tasks are started by their agents, like anywhere.
+"""
 
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +17,7 @@ from typing import Any
 from chicle_elastic.cluster.event_file import SUFFIX
 from chicle_elastic.cluster.store_host import StoreHost
 from chicle_elastic.transports.secret import JobSecret
+from tests.runtime.cluster_driver import CONTEXT
 from tests.timeouts import timeout_s
 
 POLL_S = 0.005
@@ -23,10 +27,61 @@ ROOT = Path(__file__).parents[2]
 Event = dict[str, Any]
 
 
+def run_launcher(arguments: list[str], output: str, environ: dict[str, str]) -> None:
+    """Body of the process of an agent: `python -m chicle_elastic.launch`."""
+    with open(output, "a", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.update(environ)
+    os.chdir(ROOT)
+    from chicle_elastic import launch
+
+    sys.exit(launch.main(arguments))
+
+
+class LauncherProcess:
+    """A forked process with the launcher in it; the methods are those of `subprocess.Popen`."""
+
+    def __init__(self, arguments: list[str], output: Path, environ: dict[str, str]) -> None:
+        self._process = CONTEXT.Process(target=run_launcher, args=(arguments, str(output), environ), daemon=False)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+        self._exit_code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+        if self._exit_code is None:
+            self._exit_code = self._process.exitcode
+        return self._exit_code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, as soon as there is one."""
+        if self.poll() is None:
+            self._process.join(timeout)
+        code = self.poll()
+        assert code is not None, f"the agent still runs after {timeout} s"
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Give its descriptors back, after its end."""
+        self.wait()
+        self._process.close()
+
+
 class AgentProcess:
     """One node: the process of its agent, and what it has written down."""
 
-    def __init__(self, name: str, process: "subprocess.Popen[str]", folder: Path, *, output: Path) -> None:
+    def __init__(self, name: str, process: LauncherProcess, folder: Path, *, output: Path) -> None:
         self.name = name
         self.process = process
         self._path = folder / f"{name}{SUFFIX}"
@@ -114,17 +169,17 @@ class LocalAgents:
 
     def start(self, name: str, *, secret_file: Path | None = None) -> AgentProcess:
         """Start a node, by default with the secret of the job; a second one of a name is called NAME+ here."""
-        command = [
-            *(sys.executable, "-m", "chicle_elastic.launch", "--nnodes", self._nodes, "--name", name),
+        arguments = [
+            *("--nnodes", self._nodes, "--name", name),
             *("--rdzv-endpoint", self._store.endpoint, "--secret-file", str(secret_file or self._secret_file)),
             *("--log-dir", str(self.folder), *self._options),
             *self._script,
         ]
-        environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environ = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         key = f"{name}+" if name in self.agents else name
-        with (self.folder / f"{key}.out").open("a") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output, text=True, env=environ, cwd=ROOT)
-        self.agents[key] = AgentProcess(name, process, self.folder, output=self.folder / f"{key}.out")
+        output = self.folder / f"{key}.out"
+        process = LauncherProcess(arguments, output, environ)
+        self.agents[key] = AgentProcess(name, process, self.folder, output=output)
         return self.agents[key]
 
     def results(self) -> Iterator[dict[str, Any]]:
@@ -146,7 +201,7 @@ class LocalAgents:
             if agent.process.poll() is None:
                 agent.process.send_signal(signal.SIGCONT)
                 agent.process.kill()
-            agent.process.wait()
+            agent.process.close()
         self._store.close()
 
 

@@ -22,11 +22,13 @@ from tests.timeouts import timeout_s
 
 MESSAGE_TIMEOUT_S = 60
 
-# Tasks are forked from a process that has everything imported: seconds per task otherwise.
+# Tasks (and agents: tests/cluster) are forked from a process that has everything imported: seconds per task otherwise.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "tests.runtime.cluster_apps",
+        "chicle_elastic.cluster.agent",
+        "chicle_elastic.launch",
         "torch.distributed",
         "chicle_elastic.runtime.cluster_task",
         "chicle_elastic.solvers.cocoa_solver",
