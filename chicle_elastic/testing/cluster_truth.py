@@ -126,17 +126,17 @@ class Evidence:
 
     def may_lack(self, node: str, iteration: int) -> bool:
         """Whether a node died so early that its lines of an iteration were perhaps never written."""
-        before, between = True, False
+        has_died = False
         for event in self.events:
             if event["node"] != node:
                 continue
             kind = event["kind"]
             if kind == "iteration" and event["iteration"] < iteration:
-                before, between = True, False
+                has_died = False
             elif kind in ("task_died", "expelled"):
-                between = between or before
+                has_died = True
             elif kind == "ended" or (kind == "iteration" and event["iteration"] > iteration):
-                return between
+                return has_died
         return True  # its file breaks off
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from chicle_elastic.testing import chaos_app
-from chicle_elastic.testing.chaos import Chaos, table
+from chicle_elastic.testing.chaos import Chaos, run_job, table
 from chicle_elastic.testing.chaos_nodes import ChaosNodes
 from chicle_elastic.testing.cluster_truth import Evidence, Line, judge, recompute_gap
 from tests.timeouts import timeout_s
@@ -50,9 +50,9 @@ def evidence(job: tuple[str, Evidence]) -> Evidence:
 def page_of(evidence: Evidence, line: Line) -> dict[str, Any]:
     """The page that a line is on."""
     return next(
-        dict_
-        for dict_ in map(_mutable, evidence.of_kind("ledger"))
-        if dict_["node"] == line.node and dict_["after"] == list(line.after) and line.chunk in dict_["chunks"]
+        page
+        for page in map(_mutable, evidence.of_kind("ledger"))
+        if page["node"] == line.node and page["after"] == list(line.after) and line.chunk in page["chunks"]
     )
 
 
@@ -242,8 +242,6 @@ def test_the_table_says_what_struck_where() -> None:
 
 def test_a_short_chaos_leaves_nothing_wrong(tmp_path: Path) -> None:
     """A few seconds of random strikes at real agents."""
-    from chicle_elastic.testing.chaos import run_job
-
     struck, faults = run_job(tmp_path / "job", work="count", seed=5, seconds=6, say=print)
     assert faults == []
     assert struck.total() > 0
