@@ -105,37 +105,3 @@ def test_a_node_that_dies_in_an_iteration_is_left_behind(nodes: ChaosNodes, vict
     wait_for_fired(nodes)
     evidence = end(nodes, members)
     assert dead.name in evidence.lost
-
-
-def test_two_nodes_die_at_once(nodes: ChaosNodes) -> None:
-    """The lead and a follower, at the same entry of the log; the last one and a newcomer go on."""
-    members = start(nodes, 3)
-    where = {"event": "NodeJoined"}
-    nodes.arm([Fault(name=name, node=name, step="log.appended", action="kill", where=where) for name in ("n0", "n1")])
-    newcomer = nodes.start()
-    assert {entry["node"] for entry in wait_for_fired(nodes, 2)} == {"n0", "n1"}
-    evidence = end(nodes, [members[2], newcomer])
-    assert {"n0", "n1"} <= evidence.lost.keys()
-
-
-@pytest.mark.parametrize("action", ["cut", "drop", "delay"])
-def test_a_pull_that_fails_is_made_good(nodes: ChaosNodes, action: str) -> None:
-    """The joiner's links are cut, or its first pulls are lost or late: it is a member in the end."""
-    members = start(nodes, 2)
-    nodes.arm([Fault(name="a", node="n2", step="copy.before_fetch", action=action)])
-    newcomer = nodes.start()
-    wait_for_fired(nodes)
-    end(nodes, [*members, newcomer])
-
-
-def test_a_lead_that_stands_still_in_a_boundary_is_left_behind_and_joins_again(nodes: ChaosNodes) -> None:
-    """It is stopped for longer than the others wait, between two steps of a round."""
-    members = start(nodes, 2)
-    where = {"event": "NodeJoined"}
-    lead = members[LEAD].name
-    nodes.arm([Fault(name="a", node=lead, step="log.appended", action="stop", where=where, seconds=4.0)])
-    newcomer = nodes.start()
-    wait_for_fired(nodes)
-    assert nodes.wait_until(lambda: members[FOLLOWER].last("lost") is not None, timeout_s(20))
-    evidence = end(nodes, [*members, newcomer])
-    assert lead in evidence.lost
