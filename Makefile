@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format surface bench-start bench-svm bench-transports chaos wheel clean
+.PHONY: help demo test lint types format surface bench-start bench-svm bench-transports bench-overhead chaos wheel clean
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,9 @@ bench-svm: $(VENV)/.chicle-bench  ## Measure ChicleSVM against liblinear, Snap M
 
 bench-transports: $(VENV)/.chicle-test  ## Measure chunks over TCP against a plain socket
 	$(RUN) -m benchmarks.transports $(ARGS)
+
+bench-overhead: $(VENV)/.chicle-test  ## Measure an iteration with agents watching against the same loop without
+	$(RUN) -m benchmarks.elastic_overhead $(ARGS)
 
 SEED    ?= 1
 MINUTES ?= 1
