@@ -4,7 +4,9 @@ Every line has `time` (seconds since 1970), `node` and `kind`; the other fields 
 file is written line by line, so a line that is there is whole, except the last one of a process that was killed.
 """
 
+import contextlib
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from chicle_elastic.ids import NodeId
+
+logger = logging.getLogger(__name__)
 
 SUFFIX = ".events.jsonl"
 
@@ -42,11 +46,18 @@ class EventFile:
 
     def write(self, kind: str, **fields: Any) -> None:
         """Write one line; numbers that JSON has not become null."""
-        if self._file is not None and not self._file.closed:
-            line = {"time": time.time(), "node": self._node, "kind": kind, **fields}
-            self._file.write(json.dumps(_finite(line), separators=(",", ":"), default=str) + "\n")
-            if self._tell is not None:
-                self._tell(line)
+        if self._file is None:
+            return
+        line = {"time": time.time(), "node": self._node, "kind": kind, **fields}
+        if not self._file.closed:
+            try:
+                self._file.write(json.dumps(_finite(line), separators=(",", ":"), default=str) + "\n")
+            except OSError as error:  # a full disk must not end a node that trains
+                logger.warning("no more lines in %s: %s", self._file.name, error)
+                with contextlib.suppress(OSError):
+                    self._file.close()
+        if self._tell is not None:
+            self._tell(line)
 
     def close(self) -> None:
         """Close the file. May be called again."""

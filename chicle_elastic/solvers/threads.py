@@ -10,15 +10,16 @@ PHASE = 5
 
 
 def kernel_threads(num_threads: int) -> ThreadPoolExecutor:
-    """Threads that live as long as the solver, each on a processor of its own where there are enough of them.
+    """Threads that live as long as the solver, each on a processor of its own where they take all there are.
 
-    A thread that was moved finds its part of w in the cache of another processor.
+    A thread that was moved finds its part of w in the cache of another processor. With processors to spare the system
+    places them: several fits side by side would all choose the first ones.
     """
     processors = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     numbers = itertools.count()
 
     def begin() -> None:
-        if num_threads <= len(processors):
+        if num_threads == len(processors):
             os.sched_setaffinity(0, {processors[next(numbers)]})
 
     return ThreadPoolExecutor(num_threads, thread_name_prefix="chicle-kernel", initializer=begin)

@@ -30,7 +30,7 @@ def test_the_same_data_goes_on_where_it_ended(loss, form):
     warm = model.set_params(tol=1e-4).fit(form(X.copy()), y.copy()).n_iter_
     assert warm < cold
     assert model.duality_gap_ <= 1e-4
-    assert model.fit(form(X), y).n_iter_ < cold / 3
+    assert model.fit(form(X), y).n_iter_ < cold / 4
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -88,7 +88,7 @@ def test_a_warm_start_works_with_several_tasks():
     X, y = problems.cancer()
     model = make("hinge", runtime=InProcess(num_tasks=3)).fit(X, y)
     cold = model.n_iter_
-    assert model.set_params(random_state=7).fit(X, y).n_iter_ < cold / 3
+    assert model.set_params(random_state=7).fit(X, y).n_iter_ < cold / 4
     assert problems.recomputed_gaps(model, X, y)[0] <= 1e-3
 
 
@@ -108,4 +108,4 @@ def test_pickles_and_clones_start_afresh():
     cold = model.n_iter_
     assert pickle.loads(pickle.dumps(model)).fit(X, y).n_iter_ == cold
     assert clone(model).fit(X, y).n_iter_ == cold
-    assert model.fit(X, y).n_iter_ < cold / 3
+    assert model.fit(X, y).n_iter_ < cold / 4
