@@ -16,12 +16,13 @@ Dense rows are handled in `lanes`.
 from typing import NamedTuple
 
 import numpy as np
-from numba.extending import overload
+from numba.extending import overload, register_jitable
 
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.solvers.kernels.jit import INLINE
 from chicle_elastic.solvers.kernels.lanes import add_scaled, dot, dot_and_square
 from chicle_elastic.solvers.kernels.memory import addresses, load, prefetch, prefetch_range
+from chicle_elastic.solvers.kernels.sparse_lanes import add_scattered, dot_gathered
 from chicle_elastic.solvers.local_chunk import RowBlock
 
 MAX_OVERLAPPED = 96
@@ -139,6 +140,16 @@ def _gather_into(table, vector, gathered):
     return (lambda table, vector, gathered: gathered) if _is_dense(table) else (lambda table, vector, gathered: vector)
 
 
+@register_jitable(**INLINE)
+def csr_row(table, chunk, row):
+    """Number of entries of a CSR row, and the addresses of its indices and values."""
+    begin = np.uintp(load(table.indptr[chunk], row, table.like_indptr))
+    length = np.uintp(load(table.indptr[chunk], row + np.uintp(1), table.like_indptr)) - begin
+    indices = table.indices[chunk] + np.uint64(begin) * np.uint64(table.like_indices.itemsize)
+    values = table.values[chunk] + np.uint64(begin) * np.uint64(table.like_values.itemsize)
+    return length, indices, values
+
+
 def row_prefetch(table, chunk, row):
     """Ask for a row ahead of time (in kernels only)."""
     raise NotImplementedError("row_prefetch exists in compiled code only")
@@ -156,11 +167,9 @@ def _row_prefetch(table, chunk, row):
         return dense
 
     def csr(table, chunk, row):
-        begin = np.uint64(load(table.indptr[chunk], row, table.like_indptr))
-        end = np.uint64(load(table.indptr[chunk], row + np.uintp(1), table.like_indptr))
-        index_bytes, value_bytes = np.uint64(table.like_indices.itemsize), np.uint64(table.like_values.itemsize)
-        prefetch_range(table.indices[chunk] + begin * index_bytes, table.indices[chunk] + end * index_bytes)
-        prefetch_range(table.values[chunk] + begin * value_bytes, table.values[chunk] + end * value_bytes)
+        length, indices, values = csr_row(table, chunk, row)
+        prefetch_range(indices, indices + np.uint64(length) * np.uint64(table.like_indices.itemsize))
+        prefetch_range(values, values + np.uint64(length) * np.uint64(table.like_values.itemsize))
 
     return csr
 
@@ -196,23 +205,10 @@ def _row_dot(table, chunk, row, vector):
         return dense
 
     def csr(table, chunk, row, vector):
-        entry = np.uintp(load(table.indptr[chunk], row, table.like_indptr))
-        end = np.uintp(load(table.indptr[chunk], row + np.uintp(1), table.like_indptr))
-        indices, values = table.indices[chunk], table.values[chunk]
-        like_i, like_v = table.like_indices, table.like_values
-        # Four sums, because one would make every entry wait for the one before.
-        a, b, c, d = 0.0, 0.0, 0.0, 0.0
-        one, two, three, four = np.uintp(1), np.uintp(2), np.uintp(3), np.uintp(4)
-        for _ in range((end - entry) // four):
-            a += load(values, entry, like_v) * vector[np.uintp(load(indices, entry, like_i))]
-            b += load(values, entry + one, like_v) * vector[np.uintp(load(indices, entry + one, like_i))]
-            c += load(values, entry + two, like_v) * vector[np.uintp(load(indices, entry + two, like_i))]
-            d += load(values, entry + three, like_v) * vector[np.uintp(load(indices, entry + three, like_i))]
-            entry += four
-        while entry < end:
-            a += load(values, entry, like_v) * vector[np.uintp(load(indices, entry, like_i))]
-            entry += one
-        return (a + b) + (c + d)
+        length, indices, values = csr_row(table, chunk, row)
+        return dot_gathered(
+            length, indices, table.like_indices, values, table.like_values, np.uint64(vector.ctypes.data), vector
+        )
 
     return csr
 
@@ -271,12 +267,17 @@ def _row_add(table, chunk, row, factor, vector):
         return dense
 
     def csr(table, chunk, row, factor, vector):
-        begin = np.uintp(load(table.indptr[chunk], row, table.like_indptr))
-        end = np.uintp(load(table.indptr[chunk], row + np.uintp(1), table.like_indptr))
-        indices, values = table.indices[chunk], table.values[chunk]
-        for entry in range(begin, end):
-            column = np.uintp(load(indices, entry, table.like_indices))
-            vector[column] += factor * load(values, entry, table.like_values)
+        length, indices, values = csr_row(table, chunk, row)
+        add_scattered(
+            length,
+            factor,
+            indices,
+            table.like_indices,
+            values,
+            table.like_values,
+            np.uint64(vector.ctypes.data),
+            vector,
+        )
 
     return csr
 
@@ -335,9 +336,7 @@ def _row_norm(table, chunk, row):
         return dense
 
     def csr(table, chunk, row):
-        begin = np.uintp(load(table.indptr[chunk], row, table.like_indptr))
-        end = np.uintp(load(table.indptr[chunk], row + np.uintp(1), table.like_indptr))
-        x = table.values[chunk] + np.uint64(begin) * np.uint64(table.like_values.itemsize)
-        return dot(end - begin, x, table.like_values, x, table.like_values, table.like_values)
+        length, _, x = csr_row(table, chunk, row)
+        return dot(length, x, table.like_values, x, table.like_values, table.like_values)
 
     return csr
