@@ -23,7 +23,7 @@ NEVER = StateVersion()
 
 
 @dataclass(slots=True)
-class _Entry:
+class ChunkEntry:
     """One chunk. `processed` is up to `owned_since` while it is owned, and final while it is missing."""
 
     info: ChunkInfo
@@ -49,7 +49,7 @@ class Ledger:
         self.merged = 0
         self.freeing: dict[tuple[NodeId, ChunkId], int] = {}
         self._merged_round = 0
-        self._entries: dict[ChunkId, _Entry] = {}
+        self._entries: dict[ChunkId, ChunkEntry] = {}
         self._missing: dict[ChunkId, None] = {}
         self._lost_in_flight: list[ChunkId] = []
 
@@ -124,7 +124,7 @@ class Ledger:
     def declare(self, chunks: Iterable[ChunkInfo]) -> None:
         """Open an entry for every chunk of the data set; all are missing."""
         for info in chunks:
-            self._entries[info.id] = _Entry(info)
+            self._entries[info.id] = ChunkEntry(info)
             self._missing[info.id] = None
 
     def add_node(self, node: NodeId, capacity_bytes: int | None, weight: float) -> None:

@@ -21,7 +21,7 @@ from chicle_elastic.scheduling.shelf import Phase
 
 
 @dataclass(slots=True)
-class _Failures:
+class Failures:
     """Loads of one chunk that failed since the membership changed last."""
 
     count: int = 0
@@ -42,7 +42,7 @@ class Loads:
         self.stuck: dict[ChunkId, str] = {}
         self._arrived: dict[ChunkId, NodeId] = {}
         self._rounds: dict[tuple[NodeId, ChunkId], int] = {}
-        self._failures: dict[ChunkId, _Failures] = {}
+        self._failures: dict[ChunkId, Failures] = {}
         self._ledger = ledger
         self._emit = emit
         self._max_attempts = max_attempts
@@ -108,7 +108,7 @@ class Loads:
         if not is_wanted:
             return
         del self.in_flight[chunk]
-        failures = self._failures.setdefault(chunk, _Failures())
+        failures = self._failures.setdefault(chunk, Failures())
         failures.count += 1
         failures.nodes.append(node)
         self._emit(

@@ -1,0 +1,140 @@
+"""Everything that a scheduler knows, as JSON, and a scheduler that goes on from there.
+
+    restore(snapshot(scheduler), policies)      orders what `scheduler` would, whatever comes
+
+So whoever joins a job late need not fold it from its first event. A snapshot is an object:
+
+    {"format": "chicle scheduler", "version": 1, "settings": {...}, "policies": ["Rebalance"], "heard": [0],
+     "parts": {"ledger": {"merged": 7, ...}, ...}}
+
+`heard` are the policies, by their place, that were not dismissed; they have no state, because `decide` is pure. `parts`
+are the parts of the machine with the variables in `STATE`, in the compact form of `coders`. Whoever adds a variable to
+one of these classes adds it to the table as well, and raises `VERSION`; a test compares the two. A snapshot is read by
+the release that wrote it, and refused by others: the agents of a job have the same one.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chicle_elastic.errors import ProtocolError
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling.codec import decode_fields, encode_fields
+from chicle_elastic.scheduling.coders import coder_of
+from chicle_elastic.scheduling.council import Adviser, Proposal
+from chicle_elastic.scheduling.leases import Lease
+from chicle_elastic.scheduling.ledger import ChunkEntry
+from chicle_elastic.scheduling.loads import Failures
+from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings, State
+from chicle_elastic.scheduling.members import Member
+from chicle_elastic.scheduling.shelf import Shelf
+from chicle_elastic.values import StateVersion, TaskReport
+
+FORMAT = "chicle scheduler"
+VERSION = 1
+
+STATE: Mapping[str, Mapping[str, Any]] = {
+    "": {
+        "state": State,
+        "_has_begun": bool,
+        "_started": tuple[int, int],
+        "_pause_reason": str | None,
+        "_stop_reason": str | None,
+        "_now": float,
+        "_boundary_since": float,
+        "_round_since": float,
+        "_round_ms": float,
+    },
+    "ledger": {
+        "shelves": dict[NodeId, Shelf],
+        "merged": int,
+        "freeing": dict[tuple[NodeId, ChunkId], int],
+        "_merged_round": int,
+        "_entries": dict[ChunkId, ChunkEntry],
+        "_missing": dict[ChunkId, None],
+        "_lost_in_flight": list[ChunkId],
+    },
+    "_members": {
+        "present": dict[NodeId, Member],
+        "round": int,
+        "asked": tuple[NodeId, ...],
+        "_formed": frozenset[NodeId] | None,
+    },
+    "_leases": {
+        "in_flight": dict[ChunkId, Lease],
+        "stuck": dict[ChunkId, str],
+        "_answered": dict[ChunkId, None],
+    },
+    "_loads": {
+        "in_flight": dict[ChunkId, NodeId],
+        "stuck": dict[ChunkId, str],
+        "_arrived": dict[ChunkId, NodeId],
+        "_rounds": dict[tuple[NodeId, ChunkId], int],
+        "_failures": dict[ChunkId, Failures],
+    },
+    "_inventory": {"_strays": dict[ChunkId, dict[NodeId, StateVersion]]},
+    "_council": {"proposals": list[Proposal], "reports": dict[NodeId, list[TaskReport]]},
+    "_boundary": {"_is_starved": bool, "_is_turn_of_policies": bool, "_num_ordered": int},
+}
+"""Variables of each part of a scheduler, with their types; "" is the scheduler itself."""
+
+
+def snapshot(scheduler: Scheduler) -> dict[str, Any]:
+    """Everything that a scheduler knows between two events, as JSON values; it shares nothing with the scheduler."""
+    heard = [id(policy) for policy in scheduler._council._policies]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "settings": encode_fields(scheduler.settings),
+        "policies": [policy.name for policy in scheduler.policies],
+        "heard": [number for number, policy in enumerate(scheduler.policies) if id(policy) in heard],
+        "parts": {
+            name: {
+                variable: coder_of(kind).encode(getattr(_part(scheduler, name), variable))
+                for variable, kind in variables.items()
+            }
+            for name, variables in STATE.items()
+        },
+    }
+
+
+def restore(data: Any, policies: Sequence[Adviser] = ()) -> Scheduler:
+    """A scheduler that goes on from a snapshot.
+
+    Args:
+        data: As `snapshot` made it.
+        policies: Those that the job has, with the same parameters.
+
+    Raises:
+        ProtocolError: It is no snapshot, one of another version, or one of a job with other policies.
+    """
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ProtocolError(f"{str(data)[:60]!r} is no snapshot of a scheduler")
+    if data.get("version") != VERSION:
+        raise ProtocolError(
+            f"the snapshot has version {data.get('version')!r} and this release reads version {VERSION}; all nodes of "
+            "a job need the same release of chicle-elastic"
+        )
+    names = [policy.name for policy in policies]
+    if data.get("policies") != names:
+        raise ProtocolError(f"the snapshot is of a job with the policies {data.get('policies')}, and not {names}")
+    scheduler = Scheduler(decode_fields(SchedulerSettings, data.get("settings"), "settings"), policies)
+    heard = coder_of(list[int]).decode(data.get("heard"))
+    parts = data.get("parts")
+    if not isinstance(parts, dict) or parts.keys() != STATE.keys() or not set(heard) <= set(range(len(names))):
+        raise ProtocolError(f"a snapshot has the policies that are heard, and the parts {', '.join(STATE)}")
+    scheduler._council._policies = [scheduler.policies[number] for number in heard]
+    for name, variables in STATE.items():
+        part = _part(scheduler, name)
+        if not isinstance(parts[name], dict) or parts[name].keys() != variables.keys():
+            raise ProtocolError(f"the part {name!r} of a snapshot has {', '.join(variables)}")
+        for variable, kind in variables.items():
+            setattr(part, variable, coder_of(kind).decode(parts[name][variable]))
+    length = scheduler.settings.history_length
+    council = scheduler._council
+    council.reports = {node: deque(reports, maxlen=length) for node, reports in council.reports.items()}
+    return scheduler
+
+
+def _part(scheduler: Scheduler, name: str) -> Any:
+    return getattr(scheduler, name) if name else scheduler

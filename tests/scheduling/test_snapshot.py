@@ -1,0 +1,144 @@
+"""A scheduler that was restored from a snapshot orders what the first one does, at any point of any history."""
+
+import functools
+import json
+from typing import Any
+
+import pytest
+
+from chicle_elastic.errors import ProtocolError
+from chicle_elastic.scheduling import events
+from chicle_elastic.scheduling.coders import coder_of
+from chicle_elastic.scheduling.council import Adviser
+from chicle_elastic.scheduling.effects import Effect
+from chicle_elastic.scheduling.events import Event
+from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings, State
+from chicle_elastic.scheduling.snapshot import STATE, restore, snapshot
+from chicle_elastic.testing.sim_cluster import SimCluster
+from chicle_elastic.values import Decision, Observations
+from tests.scheduling.stage import Stage
+
+NUM_HISTORIES = 400
+WIRING = {
+    "": {"settings", "policies", "ledger", "_effects", "_handlers", *(name for name in STATE if name)},
+    "ledger": set(),
+    "_members": set(),
+    "_leases": {"_ledger", "_emit", "_max_attempts"},
+    "_loads": {"_ledger", "_emit", "_max_attempts"},
+    "_inventory": {"_ledger", "_leases", "_loads", "_emit"},
+    "_council": {"_policies", "_emit", "_history_length"},
+    "_boundary": {"_ledger", "_members", "_leases", "_loads", "_inventory", "_council", "_emit", "_seed"},
+}
+"""What does not change during the life of a scheduler, but for the policies, which have a place of their own."""
+
+
+class Restless:
+    """Takes the place of a scheduler in a simulated cluster: a plain one, and one that goes through JSON now and then.
+
+    Both handle every event, and what they order is compared.
+    """
+
+    def __init__(self, settings: SchedulerSettings, policies: tuple[Adviser, ...], *, every: int) -> None:
+        self.first = Scheduler(settings, policies)
+        self.other = restore(travelled(self.first), policies)
+        self._every = every
+        self._num_events = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.first, name)
+
+    def handle(self, event: Event, *, now: float) -> list[Effect]:
+        """Both, compared."""
+        self._num_events += 1
+        if self._num_events % self._every == 0:
+            self.other = restore(travelled(self.other), self.first.policies)
+        ordered = self.first.handle(event, now=now)
+        assert self.other.handle(event, now=now) == ordered
+        return ordered
+
+
+def travelled(scheduler: Scheduler) -> Any:
+    """A snapshot after a journey as text."""
+    return json.loads(json.dumps(snapshot(scheduler), allow_nan=False))
+
+
+@pytest.mark.parametrize("every", [1, 7])
+def test_a_restored_scheduler_emits_the_same_effects_for_the_rest_of_the_history(every: int) -> None:
+    """Seeded histories with crashes, full memory, zombies and odd policies; a snapshot at any point of them."""
+    for seed in range(NUM_HISTORIES if every > 1 else NUM_HISTORIES // 10):
+        cluster = SimCluster(seed, make_scheduler=functools.partial(Restless, every=every)).run()
+        assert travelled(cluster.scheduler.other) == travelled(cluster.scheduler.first)
+
+
+def test_the_table_of_variables_is_complete() -> None:
+    """Whoever adds a variable to a part of the scheduler is told here to add it to `snapshot.STATE`."""
+    scheduler = Stage(4, ["a", "b"]).scheduler
+    for name, variables in STATE.items():
+        part = getattr(scheduler, name) if name else scheduler
+        assert vars(part).keys() == variables.keys() | WIRING[name], name or "Scheduler"
+
+
+def test_a_snapshot_shares_nothing_with_its_scheduler() -> None:
+    """What happens to the one does not happen to the other."""
+    stage = Stage(4, ["a", "b"])
+    stage.run()
+    other = restore(snapshot(stage.scheduler))
+    stage.lose("a")
+    assert other.state is State.RUNNING
+    assert other.ledger.num_missing == 0
+    other.ledger.check()
+
+
+class Talker:
+    """Raises whenever it is asked."""
+
+    name = "talker"
+
+    def decide(self, observations: Observations, /) -> Decision | None:
+        """Never anything of use."""
+        raise RuntimeError("no idea")
+
+
+def test_a_dismissed_policy_stays_dismissed() -> None:
+    """Else it would be heard again on some agents and not on others."""
+    policies = (Talker(),)
+    stage = Stage(4, ["a", "b"], policies=policies)
+    stage.run(2)
+    assert any("talker is disabled" in line for line in stage.logs)
+    other = restore(travelled(stage.scheduler), policies)
+    assert not other._council.has_policies
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": "story"}, "no snapshot"),
+        ({"version": 99}, "version 99"),
+        ({"policies": ["Rebalance"]}, "Rebalance"),
+        ({"parts": {}}, "and the parts"),
+        ({"heard": [0]}, "policies that are heard"),
+        ({"settings": {"seed": "x"}}, "settings.seed"),
+    ],
+)
+def test_what_is_no_snapshot_of_this_job_is_refused(change: dict[str, Any], words: str) -> None:
+    """With a sentence that says what is wrong."""
+    data = snapshot(Stage(4, ["a", "b"]).scheduler) | change
+    with pytest.raises(ProtocolError, match=words):
+        restore(data)
+
+
+@pytest.mark.parametrize("variable", [(name, variable) for name, part in STATE.items() for variable in part])
+def test_a_variable_of_another_type_is_refused(variable: tuple[str, str]) -> None:
+    """Nothing that came over a link is taken for what it is not."""
+    stage = Stage(4, ["a", "b"])
+    stage.run()
+    data = travelled(stage.scheduler)
+    data["parts"][variable[0]][variable[1]] = {"some": "thing"}
+    with pytest.raises(ProtocolError):
+        restore(data)
+
+
+def test_a_type_without_a_place_is_the_fault_of_whoever_added_it() -> None:
+    """Not of a peer."""
+    with pytest.raises(TypeError, match="no place"):
+        coder_of(events.Event)
