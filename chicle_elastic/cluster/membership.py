@@ -86,6 +86,10 @@ class Users(Protocol):
         """
         ...
 
+    def peer_up(self, peer: Peer) -> None:
+        """There is a link to another agent."""
+        ...
+
     def peer_down(self, peer: Peer, reason: str) -> None:
         """An agent is gone."""
         ...
@@ -178,6 +182,7 @@ class Membership:
         identity = self.identity
         self._contact_s = self._tries_since_s
         self.mesh.open(life=self.replica.life, offer=identity.offer, job=identity.job)
+        self._later(HEAL_S, lambda: self._mend(self.replica))
         self._arrive()
 
     def propose(self, event: Event) -> None:
@@ -284,12 +289,22 @@ class Membership:
 
         self._ask_store(lambda: self._terms.find(node), then)
 
+    def _mend(self, replica: Replica) -> None:
+        """As long as this life lasts, make links to present nodes again that were cut."""
+        if replica is not self.replica or replica.role is Role.OUT:
+            return
+        if replica.own.is_live and self.identity.node in replica.log.present:
+            for node in replica.log.present:
+                self._find(node)
+        self._later(HEAL_S, lambda: self._mend(replica))
+
     # What the mesh tells.
 
     def peer_up(self, peer: Peer) -> None:
         """Of `Neighbours`."""
         self._contact_s = self._loop.now()
         self._act(self.replica.connected(peer.node, peer.life, now=self._loop.now()))
+        self._users.peer_up(peer)
         if not self.replica.term:
             self._later(WELCOME_S, self._look_elsewhere)
         self.announce()

@@ -5,7 +5,8 @@
                         at the target: reserve a slot -> fetch, verified on arrival -> commit  -> ChunkCopied
     free    FreeChunk   give the slot back                                                     -> ChunkFreed
 
-The order to copy and the word of the source where the chunk lies reach the target in any order. What takes time (seals,
+The order to copy and the word of the source where the chunk lies reach the target in any order. Two nodes that joined
+at one boundary may be told to copy before they have a link: the word waits for it. What takes time (seals,
 fetches, checks) is done by worker threads; chunks that come from the same node are asked for ahead, over one
 connection. Every order gets its answer, also when the source or the task is lost on the way.
 """
@@ -57,7 +58,7 @@ class NodeMemory:
         sizes: Bytes of each chunk, header and state included.
         say: Takes answers to the scheduler's orders.
         tell_task: Sends a message to the task, a descriptor with it.
-        tell_peer: Sends (node, kind, fields) to an agent.
+        tell_peer: Sends (node, kind, fields) to an agent; returns whether there is a link to it.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class NodeMemory:
         sizes: tuple[int, ...],
         say: Say,
         tell_task: Callable[[control.AgentMessage, int | None], None],
-        tell_peer: Callable[[NodeId, str, dict[str, Any]], None],
+        tell_peer: Callable[[NodeId, str, dict[str, Any]], bool],
     ) -> None:
         self.store = store
         self._loop, self._node, self._carrier, self._sizes = loop, node, carrier, sizes
@@ -84,6 +85,7 @@ class NodeMemory:
         self._attached: dict[ChunkId, SlotAddress] = {}
         self._to_commit: dict[ChunkId, int] = {}
         self._to_serve: list[tuple[effects.CopyChunk, StateVersion]] = []
+        self._unsaid: dict[NodeId, list[dict[str, Any]]] = {}
         self._is_about_to_fetch = False
 
     @property
@@ -193,6 +195,12 @@ class NodeMemory:
                     self._end_copy(copy, f"{peer.node} cannot give it: {place['error']}")
         self._fetch_soon()
 
+    def peer_up(self, node: NodeId) -> None:
+        """There is a link to another agent: tell it where chunks lie that it waits for."""
+        places = self._unsaid.pop(node, [])
+        if places:
+            self._tell_peer(node, "places", {"places": places})
+
     def peer_down(self, peer: Peer) -> None:
         """An agent is gone: what was to come from it does not come any more."""
         if peer.offer is not None:
@@ -233,6 +241,7 @@ class NodeMemory:
             if chunk in held and held[chunk] < version:
                 self.store.advance(version, [chunk])
         self._regions.clear()
+        self._unsaid.clear()
         for copy in list(self._copies.values()):
             if not copy.is_fetching:
                 self._end_copy(copy, "this agent was taken for lost")
@@ -287,7 +296,8 @@ class NodeMemory:
 
         def then(future: "Future[dict[NodeId, list[dict[str, Any]]]]") -> None:
             for node, places in future.result().items():
-                self._tell_peer(node, "places", {"places": places})
+                if not self._tell_peer(node, "places", {"places": places}):
+                    self._unsaid.setdefault(node, []).extend(places)
 
         self._loop.work(seal, then)
 

@@ -285,6 +285,10 @@ class Node:
         self._task.replace()
         return False
 
+    def peer_up(self, peer: Peer) -> None:
+        """There is a link to another agent."""
+        self._joined.memory.peer_up(peer.node)
+
     def peer_down(self, peer: Peer, reason: str) -> None:
         """An agent is gone."""
         self._events.write("peer_down", who=peer.node, reason=reason)

@@ -23,6 +23,7 @@ class OwnLog:
         log: The log.
         outbox: What this life has proposed.
         is_live: This life has joined; entries from before are history, and ordered others.
+        is_lost: A lead took this life for lost; its link was cut, and is there again.
         is_awaiting: The own task is in the iteration in flight, and its end will be told.
         ended: How that iteration was merged, while its place in the log is for the lead to give.
         broken: Why it cannot end; no later one of the same round can.
@@ -33,6 +34,7 @@ class OwnLog:
         self.log = Log(scheduler)
         self.outbox = Outbox(life)
         self.is_live = False
+        self.is_lost = False
         self.is_awaiting = False
         self.ended: Ended | None = None
         self.broken: Broke | None = None
@@ -68,6 +70,9 @@ class OwnLog:
                 self.outbox.seen(entry.number)
                 self.is_live = self.is_live or isinstance(entry.event, events.NodeJoined)
             folded.append((entry, ordered, self.is_live))
+            # With an origin it is this node's own word that its task died: it joins again in the same life.
+            is_loss = isinstance(entry.event, events.NodeLost) and entry.event.node == self._node
+            self.is_lost = self.is_lost or (is_loss and not entry.origin and self.is_live)
         if self.log.in_flight != before:
             self.ended = None
             if before is None or self.log.in_flight is None or before[0] != self.log.in_flight[0]:

@@ -316,8 +316,8 @@ class Replica:
         best = self._census.better_than(self.log)
         if best is not None:
             is_same = best.base <= len(self.log) and self._adopt(best.base, best.tail)
-            if not is_same or self._census.better_than(self.log):
-                self._leave("another agent has a better log, and this one has other entries")
+            if not is_same or self.own.is_lost or self._census.better_than(self.log):
+                self._leave("another agent has a better log, which has other entries or has lost this node")
                 return
         self.role = Role.LEADING
         self._say_again()
@@ -449,8 +449,8 @@ class Replica:
         """Fold what has come, as far as the own task and the order of things allow."""
         while self._queue and not self.own.is_awaiting and self._queue[0].base <= len(self.log):
             message = self._queue.pop(0)
-            if not self._adopt(message.base, message.entries):
-                self._leave("the lead has other entries in its log")
+            if not self._adopt(message.base, message.entries) or self.own.is_lost:
+                self._leave("the log of the lead has other entries, or has lost this node")
                 return
             self.own.is_breaking = False
             if self._lead_has_left():

@@ -16,6 +16,11 @@ process that are new since `connect` began. A connection that another thread of 
 milliseconds would be taken for one of the group's. Listening sockets are left alone: gloo ends the process when one of
 its own breaks (measured).
 
+A collective that is not woken. When a member dies at the wrong moment gloo closes all its connections and one of its
+threads goes on waiting on nothing (torch 2.13: once in about a hundred deaths, measured). So the main thread waits in
+slices, and leaves a broken group that has not ended in the next slice; what gloo has of it stays until the process
+ends, because to destroy it would be to wait for that thread.
+
 Breaking `connect`. gloo waits for connections of a peer that has just died until its time-out, and nothing wakes it. So
 a thread of its own connects, and a broken group leaves it behind; it ends with the time-out. (It is no daemon: the end
 of the interpreter would cut it off inside gloo, and end the process with an abort.)
@@ -26,6 +31,7 @@ agents, which order the break: here nothing times out while it computes.
 Every task gets the same bits from `all_reduce`: each part of a sum is computed in one place and sent to the others.
 """
 
+import ctypes
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -41,6 +47,8 @@ from chicle_elastic.runtime.rendezvous_link import RendezvousLink
 CONNECT_TIMEOUT_S = 20.0
 PATIENCE = timedelta(days=30)
 """Of a collective: a task may compute for hours, and agents watch over silence."""
+SLICE = timedelta(milliseconds=50)
+"""How long to wait for a collective until looking whether the group is broken."""
 
 
 class Group:
@@ -193,7 +201,11 @@ class Group:
     def _do(self, what: str, start: Callable[[], Any]) -> None:
         self._require_whole()
         try:
-            start().wait()
+            work = start()
+            while not _has_ended(work):
+                if self._is_broken and not _has_ended(work):
+                    _keep_for_ever(self._gloo)
+                    break
         except RuntimeError as error:
             self._is_broken = True
             raise self._lost(f"was cut off in {what}", error) from error
@@ -209,6 +221,22 @@ class Group:
             f"the group of round {self.round} {what}{detail}, seen from rank {self.rank} of {self.size}; the agents "
             "form the next round without the members that are gone"
         )
+
+
+def _has_ended(work: Any) -> bool:
+    """Wait a moment for a collective; an error that ended it is raised."""
+    try:
+        work.wait(SLICE)
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        work.wait()  # the error, unless it has ended just now
+    return True
+
+
+def _keep_for_ever(gloo: Any) -> None:
+    """Never destroy this object, not even at the end of the interpreter: that would wait for its threads."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(gloo))
 
 
 def _first_line(error: Exception) -> str:

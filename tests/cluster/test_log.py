@@ -349,6 +349,22 @@ def test_a_log_with_other_entries_is_expelled() -> None:
     assert [type(action) for action in actions] == [Expelled]
 
 
+def test_whoever_reads_of_its_own_loss_is_out() -> None:
+    """Its link was cut and made again before it looked into the store; a task that died alone is another matter."""
+    _, follower = lead_with_follower()
+    own_word = Entry(now=9.0, event=events.NodeLost(node=B), term=1, origin="b#1", number=2)
+    assert not any(isinstance(action, Expelled) for action in hear(follower, own_word))
+    again = Entry(now=9.0, event=events.NodeJoined(node=B), term=1, origin="b#1", number=3)
+    loss = Entry(now=9.0, event=events.NodeLost(node=B), term=1)
+    *_, last = hear(follower, again, loss)
+    assert isinstance(last, Expelled)
+
+
+def hear(follower: Replica, *entries: Entry) -> list:
+    """What comes of more entries of the lead."""
+    return follower.received(A, Append(term=1, base=len(follower.log), entries=entries), now=9.0)
+
+
 def entry_of(event: events.Event) -> Entry:
     """An entry of term 3."""
     return Entry(now=9.0, event=event, term=3)

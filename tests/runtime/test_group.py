@@ -41,7 +41,7 @@ def later(function):
 
 def break_when_it_waits(group, caller):
     hear()
-    while sys._current_frames()[caller].f_code.co_name != "_do":  # the innermost frame that is Python
+    while sys._current_frames()[caller].f_code.co_name != "_has_ended":  # the innermost frame that is Python
         time.sleep(0.001)
     group.break_()
 
@@ -182,6 +182,29 @@ attempt(connect, group)
     second.tell()
     assert "was cut off in an all-reduce" in second.hear()
     assert {first.hear(), second.hear()} == {"done"}
+
+
+def test_a_sum_that_no_end_of_a_connection_wakes_is_left_behind(start):
+    """As after the loss of a wake-up in gloo: here the break finds no connection that it could shut down."""
+    waits = """
+connect(group)
+say("connected")
+group._sockets = frozenset()
+breaker = later(lambda group=group, main=threading.get_ident(): break_when_it_waits(group, main))
+attempt(group.all_reduce, np.ones(4))
+breaker.join()
+group.close()
+group = make(2)
+attempt(connect, group)
+"""
+    silent = "connect(group); say('connected'); hear(); group.close(); group = make(2); attempt(connect, group)"
+    first, second = start(waits, silent)
+    assert {first.hear(), second.hear()} == {"connected"}
+    first.tell()
+    assert "the group of round 1 is broken" in first.hear()
+    second.tell()
+    assert {first.hear(), second.hear()} == {"done"}
+    first.end()  # nothing waits for what was left behind
 
 
 def test_a_peer_that_is_killed_ends_a_sum_at_once(start):

@@ -1,0 +1,94 @@
+"""The chunks of one node: what its answers to orders wait for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chicle_elastic.chunks.layout import encoded_bytes
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.views import NO_STATE
+from chicle_elastic.cluster.event_loop import EventLoop
+from chicle_elastic.cluster.memory import NodeMemory
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling import effects
+from chicle_elastic.store.chunk_store import ChunkStore
+from chicle_elastic.testing import chaos_app
+from chicle_elastic.transports.carrier import Carrier
+from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.values import StateVersion
+from tests.timeouts import timeout_s
+
+HERE, THERE = NodeId("n0"), NodeId("n1")
+CHUNK = ChunkId(0)
+
+
+class Source:
+    """A node that holds chunk 0, and what it says to others."""
+
+    def __init__(self, loop: EventLoop, store: ChunkStore, carrier: Carrier) -> None:
+        self.has_link = False
+        self.tries: list[NodeId] = []
+        self.said: list[tuple[NodeId, str, dict[str, Any]]] = []
+        self.memory = NodeMemory(
+            loop,
+            node=HERE,
+            store=store,
+            carrier=carrier,
+            sizes=(store.slot_bytes,),
+            say=lambda event: None,
+            tell_task=lambda message, fd: None,
+            tell_peer=self.tell,
+        )
+
+    def tell(self, node: NodeId, kind: str, fields: dict[str, Any]) -> bool:
+        """Say something, if there is a link."""
+        self.tries.append(node)
+        if self.has_link:
+            self.said.append((node, kind, fields))
+        return self.has_link
+
+
+@pytest.fixture
+def loop() -> Iterator[EventLoop]:
+    """The loop of the node."""
+    with EventLoop() as loop:
+        yield loop
+
+
+@pytest.fixture
+def source(loop: EventLoop, tmp_path: Path) -> Iterator[Source]:
+    """A node that holds a chunk."""
+    X, y = chaos_app.data()
+    chunk = ArraySource(X, y, max_tasks=1).load(0, NO_STATE)  # type: ignore[arg-type]
+    secret = JobSecret.load_or_create(tmp_path / "job.secret")
+    with (
+        Carrier(secret, name=HERE) as carrier,
+        ChunkStore(slot_bytes=encoded_bytes(chunk), capacity_bytes=1 << 22, arena_bytes=1 << 20) as store,
+    ):
+        store.put(chunk)
+        source = Source(loop, store, carrier)
+        source.memory.offer_arenas()
+        yield source
+
+
+def test_where_a_chunk_lies_is_said_as_soon_as_there_is_a_link(loop: EventLoop, source: Source) -> None:
+    """Two nodes that joined at one boundary are told to copy before they have one: the target would wait for ever."""
+    order = effects.CopyChunk(chunk=CHUNK, source=HERE, target=THERE, round=3)
+    source.memory.serve(order, version=StateVersion(2, 7))
+    end_s = loop.now() + timeout_s(10)
+    while not source.tries and loop.now() < end_s:
+        loop.turn(0.1)
+    assert (source.tries, source.said) == ([THERE], [])
+    source.has_link = True
+    source.memory.peer_up(NodeId("n2"))
+    assert source.said == []
+    source.memory.peer_up(THERE)
+    [(node, kind, fields)] = source.said
+    assert (node, kind) == (THERE, "places")
+    [place] = fields["places"]
+    assert (place["chunk"], place["round"]) == (CHUNK, 3)
+    assert "region" in place
+    source.memory.peer_up(THERE)
+    assert len(source.said) == 1
