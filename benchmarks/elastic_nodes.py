@@ -1,0 +1,167 @@
+"""The two sides of the elastic benchmark: four nodes of Chicle, and four nodes of stock torchrun, on this host.
+
+Either side has its rendezvous store in the process of the benchmark, where a change of the membership cannot hit it,
+and its nodes in processes of their own: an agent and a task each, started like on a cluster.
+
+Stock torchrun is given the best that it can do. Its time-outs are as short as they can be (`STOCK_CONF`): a round
+closes at once when all four nodes are there and a second after the last call otherwise, and a node that is silent for
+three seconds is dead, to the rendezvous and to the tasks. These import torch and numpy and nothing else, and their
+checkpoint is small. `STOCK_ENVIRON` works around a fault of torch 2.13 that lets no scale-up succeed at all.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.elastic_laps import Lap, LapReader
+from chicle_elastic.cluster.store_host import StoreHost
+from chicle_elastic.transports.secret import JobSecret
+
+ROOT = Path(__file__).parents[1]
+NUM_NODES = 4
+STOCK_CONF = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3,is_host=0"
+STOCK_ENVIRON = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""Without it a joiner of stock torch 2.13 waits for a key that nobody publishes, and the job ends with it."""
+TIMEOUT_S = 120.0
+POLL_S = 0.01
+
+
+class Node:
+    """An agent and its task.
+
+    Attributes:
+        name: Of the node; never used twice.
+    """
+
+    def __init__(self, name: str, folder: Path, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        self.name = name
+        self._output = folder / f"{name}.out"
+        self._reader = LapReader(folder / f"{name}.laps")
+        with self._output.open("w") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, env={**environ}, cwd=ROOT)
+
+    def laps(self) -> Sequence[Lap]:
+        """The ends of its iterations so far."""
+        return self._reader.laps()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the agent has not ended."""
+        return self._process.poll() is None
+
+    def send(self, number: signal.Signals, *, to_task: bool = False) -> None:
+        """Send a signal to the agent, and perhaps to its task first."""
+        if to_task and self.laps():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.laps()[-1].pid, number)
+        self._process.send_signal(number)
+
+    def end(self) -> None:
+        """Whatever is left of it is gone afterwards."""
+        self.send(signal.SIGKILL, to_task=True)
+        self._process.wait()
+
+    def wait(self) -> int:
+        """Its exit code."""
+        return self._process.wait(TIMEOUT_S)
+
+    def output(self) -> str:
+        """The last that it has printed."""
+        return self._output.read_text(errors="replace")[-3000:]
+
+
+class Side:
+    """Nodes that run one job. A context manager that ends them all.
+
+    Args:
+        folder: For everything.
+        iteration_ms: Shortest time of an iteration.
+
+    Attributes:
+        nodes: Those that take part, oldest first.
+    """
+
+    name: str
+
+    def __init__(self, folder: Path, iteration_ms: float) -> None:
+        folder.mkdir(parents=True)
+        self.folder, self.iteration_ms = folder, iteration_ms
+        self.nodes: list[Node] = []
+        self._all: list[Node] = []
+        self.store = StoreHost()
+
+    def command(self, name: str) -> list[str]:
+        """How to start a node."""
+        raise NotImplementedError
+
+    def start(self) -> Node:
+        """Start a node."""
+        name = f"n{len(self._all)}"
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        environ = {**os.environ, **STOCK_ENVIRON, **threads, "PYTHONPATH": str(ROOT)}
+        node = Node(name, self.folder, self.command(name), environ)
+        self.nodes.append(node)
+        self._all.append(node)
+        return node
+
+    def wait_for(self, what: str, is_it: Callable[[], bool]) -> None:
+        """Wait until something is true.
+
+        Raises:
+            RuntimeError: Time is up, or a node has ended that should not.
+        """
+        end_s = time.perf_counter() + TIMEOUT_S
+        while not is_it():
+            ended = [node for node in self.nodes if not node.is_running]
+            if ended or time.perf_counter() > end_s:
+                node = (ended or self.nodes)[0]
+                raise RuntimeError(f"{self.name}: waited for {what}; the last that {node.name} said:\n{node.output()}")
+            time.sleep(POLL_S)
+
+    def __enter__(self) -> "Side":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for node in self._all:
+            node.end()
+        self.store.close()
+
+
+class Chicle(Side):
+    """Ours."""
+
+    name = "Chicle"
+
+    def __init__(self, folder: Path, iteration_ms: float) -> None:
+        super().__init__(folder, iteration_ms)
+        JobSecret.load_or_create(folder / "job.secret")
+
+    def command(self, name: str) -> list[str]:
+        """The launcher."""
+        return [
+            *(sys.executable, "-m", "chicle_elastic.launch", "--nnodes", f"1:{NUM_NODES}", "--name", name),
+            *("--rdzv-endpoint", self.store.endpoint, "--secret-file", str(self.folder / "job.secret")),
+            *("--log-dir", str(self.folder), "-m", "benchmarks.elastic_task"),
+            *(str(self.folder), name, str(self.iteration_ms)),
+        ]
+
+
+class Stock(Side):
+    """torchrun as it comes with torch."""
+
+    name = "stock torchrun"
+
+    def command(self, name: str) -> list[str]:
+        """torchrun."""
+        return [
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{NUM_NODES}", "--nproc-per-node", "1"),
+            *("--max-restarts", "1000", "--rdzv-backend", "c10d", "--rdzv-endpoint", self.store.endpoint),
+            *("--rdzv-id", "stock", "--rdzv-conf", STOCK_CONF, "--local-addr", "127.0.0.1"),
+            *("--monitor-interval", "0.1", str(ROOT / "benchmarks/elastic_stock_task.py")),
+            *(str(self.folder), name, str(self.iteration_ms)),
+        ]

@@ -1,0 +1,94 @@
+"""What the nodes of Chicle run in the elastic benchmark: CoCoA on small data, with iterations of a chosen length."""
+
+import argparse
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.elastic_laps import LapWriter
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.runtime.cluster_runtime import cluster_runtime
+from chicle_elastic.runtime.job import Job
+from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, Update, Verdict
+from chicle_elastic.solvers.cocoa import CocoaTrainer
+
+NUM_ROWS, NUM_FEATURES = 4096, 32
+POLL_S = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacedCocoa(CocoaTrainer):
+    """CoCoA whose iterations take a while, that takes down when they end, and that ends when the benchmark says so.
+
+    Attributes:
+        iteration_s: Shortest time of an iteration; the solver sleeps, because all nodes share the processors.
+        laps: Takes the end of each iteration; None elsewhere than in a task.
+        end_file: Holds the iteration that is the last one, once there is one.
+    """
+
+    iteration_s: float
+    laps: LapWriter
+    end_file: Path
+
+    def solver(self, ctx: Context) -> Solver:
+        """The solver of CoCoA, slowed down."""
+        solver = CocoaTrainer.solver(self, ctx)
+        solve = solver.solve
+
+        def slow_solve(model: Array, budget: Budget) -> Update:
+            end_s = time.perf_counter() + self.iteration_s
+            update = solve(model, budget)
+            while time.perf_counter() < end_s and not budget.is_spent():
+                time.sleep(POLL_S)
+            return update
+
+        solver.solve = slow_solve  # type: ignore[method-assign]
+        return solver
+
+    def verdict(self, model: Array, report: Report) -> Verdict:
+        """CoCoA's, and the end; every task comes to the same verdict, because the end is named ahead of time."""
+        if not report.is_certificate:
+            self.laps.ended(report.num_tasks)
+        if self.end_file.exists() and report.iteration >= int(self.end_file.read_text()):
+            return Verdict(action=Action.STOP if report.is_certificate else Action.CERTIFY, reason="it is over")
+        verdict = CocoaTrainer.verdict(self, model, report)
+        return Verdict(action=Action.GO_ON) if verdict.action is Action.STOP else verdict
+
+
+def main() -> None:
+    """Train, and write down what came of it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("node")
+    parser.add_argument("iteration_ms", type=float)
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((NUM_ROWS, NUM_FEATURES))
+    y = (X[:, 0] + rng.standard_normal(NUM_ROWS) > 0).astype(np.int32)
+    runtime = cluster_runtime()
+    trainer = PacedCocoa(
+        C=1.0,
+        tol=0.0,
+        iteration_s=options.iteration_ms / 1e3,
+        laps=LapWriter(options.folder / f"{options.node}.laps"),
+        end_file=options.folder / "end",
+    )
+    outcome = runtime.run(
+        Job(trainer=trainer, source=ArraySource(X, y, max_tasks=runtime.most_tasks()), max_iterations=1_000_000)
+    )
+    certificate = outcome.certificate
+    result = {
+        "iterations": len(outcome.history),
+        "gap": None if certificate is None else trainer.relative_gap(outcome.model, certificate),
+        "norm": float(np.linalg.norm(outcome.model)),
+    }
+    (options.folder / f"{os.getpid()}.result.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
