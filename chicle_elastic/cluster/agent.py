@@ -16,7 +16,7 @@ import contextlib
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ from chicle_elastic.monitoring.cluster_board import ClusterBoard
 from chicle_elastic.runtime.channel import SOCKET_NAME
 
 NOTICES = (signal.SIGTERM, signal.SIGUSR1)
+STANDING = signal.SIGUSR2
+"""Writes where the agent stands into the event file; for whoever looks for the reason of a hang."""
 
 
 class ElasticAgent(SingleTaskAgent):
@@ -92,7 +94,8 @@ class ElasticAgent(SingleTaskAgent):
             stack.callback(self.stop_task)
             node = Node(loop, self, place, options, term_key=term_key, event_file=event_file)
             stack.callback(node.close)
-            with _notices_call(lambda: loop.soon(node.notice)):
+            notice = dict.fromkeys(NOTICES, lambda: loop.soon(node.notice))
+            with _signals_call({**notice, STANDING: lambda: loop.soon(node.say_standing)}):
                 end = node.run()
             if end.is_over:
                 handler.set_closed()  # whoever comes now must not begin it again
@@ -134,12 +137,16 @@ class ElasticAgent(SingleTaskAgent):
 
 
 @contextlib.contextmanager
-def _notices_call(notice: Any) -> Iterator[None]:
-    """Within this, SIGTERM and SIGUSR1 call `notice`, if this is the main thread."""
+def _signals_call(calls: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
+    """Within this, signals call these, if this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, lambda *_: notice()) for number in NOTICES}
+
+    def handle(number: int, _: object) -> None:
+        calls[signal.Signals(number)]()
+
+    before = {number: signal.signal(number, handle) for number in calls}
     try:
         yield
     finally:

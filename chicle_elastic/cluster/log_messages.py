@@ -115,12 +115,14 @@ class Folded:
         entry: The entry.
         effects: The orders; iterations that are over already are left out.
         is_live: False for history from before this agent's life, which must not be performed again.
+        lost_life: The life that a lead took for lost with this entry; empty for others.
     """
 
     index: int
     entry: Entry
     effects: Sequence[Effect]
     is_live: bool
+    lost_life: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -290,12 +290,14 @@ class Membership:
         self._ask_store(lambda: self._terms.find(node), then)
 
     def _mend(self, replica: Replica) -> None:
-        """As long as this life lasts, make links to present nodes again that were cut."""
+        """As long as this life lasts, make the links to present nodes that are missing.
+
+        They were cut; or others joined while this node asked to, and one of them leads now.
+        """
         if replica is not self.replica or replica.role is Role.OUT:
             return
-        if replica.own.is_live and self.identity.node in replica.log.present:
-            for node in replica.log.present:
-                self._find(node)
+        for node in replica.log.present:
+            self._find(node)
         self._later(HEAL_S, lambda: self._mend(replica))
 
     # What the mesh tells.
@@ -399,8 +401,11 @@ class Membership:
         event = folded.entry.event
         if isinstance(event, events.NodeJoined) and event.node != self.identity.node and self.replica.own.is_live:
             self._find(event.node)  # both joined at one boundary, and neither knew of the other
-        if isinstance(event, events.NodeLost) and not folded.entry.origin:
-            self.mesh.drop(event.node, "it is not in the job any more")
+        if isinstance(event, events.NodeLost) and folded.lost_life:
+            # Only that life: in an old entry, or a late one, the node may have joined again since.
+            peer = self.mesh.peers.get(event.node)
+            if peer is not None and peer.life == folded.lost_life:
+                self.mesh.drop(event.node, "it is not in the job any more")
 
     def _claim(self, claim: Claim) -> None:
         reach("lead.before_claim", term=claim.term)

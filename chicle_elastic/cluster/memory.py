@@ -87,16 +87,30 @@ class NodeMemory:
         self._to_serve: list[tuple[effects.CopyChunk, StateVersion]] = []
         self._unsaid: dict[NodeId, list[dict[str, Any]]] = {}
         self._is_about_to_fetch = False
+        self._has_task = True
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is under way that was ordered earlier."""
         return not (self._loads or self._to_commit or self._committing or self._copies)
 
+    @property
+    def under_way(self) -> dict[str, int]:
+        """How many orders of each kind have not been answered."""
+        return {
+            "loads": len(self._loads) + len(self._to_commit) + len(self._committing),
+            "copies": len(self._copies),
+            "fetches": sum(copy.is_fetching for copy in self._copies.values()),
+            "known places": len(self._regions),
+            "unsaid places": sum(map(len, self._unsaid.values())),
+        }
+
     # Orders of the scheduler.
 
     def load(self, order: effects.LoadChunk, *, merged: int) -> None:
         """Have the task load a chunk into a slot."""
+        if not self._has_task:
+            return  # this node has said that it is lost: nobody waits for an answer, and nobody could load
         try:
             self._reserve(order.chunk)
         except ChicleError as error:
@@ -223,12 +237,17 @@ class NodeMemory:
                 self._num_arenas_of_task += 1
 
     def forget_task(self) -> None:
-        """The task is gone, and with it what it was loading; a new one knows nothing."""
+        """The task is gone, and with it what it was loading; a new one knows nothing, and nothing is loaded before."""
+        self._has_task = False
         for chunk in self._loads:
             self.store.free(chunk)
         self._loads.clear()
         self._attached.clear()
         self._num_arenas_of_task = 0
+
+    def task_is_there(self) -> None:
+        """A task can load chunks again."""
+        self._has_task = True
 
     def end_life(self, versions: Mapping[ChunkId, StateVersion]) -> None:
         """This life of the node is over. Copies end with an error; the task is told to give everything back.

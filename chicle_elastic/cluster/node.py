@@ -11,6 +11,7 @@ from chicle_elastic.cluster.log_messages import Folded
 from chicle_elastic.cluster.mesh import Peer
 from chicle_elastic.cluster.node_parts import Parts, Place, build_parts
 from chicle_elastic.cluster.performer import FAILURE
+from chicle_elastic.cluster.standing import describe
 from chicle_elastic.cluster.steps import reach
 from chicle_elastic.cluster.store_host import parse_endpoint
 from chicle_elastic.cluster.task_side import Processes, TaskSide
@@ -168,6 +169,11 @@ class Node:
         self._loop.later(HURRY_SHARE * grace_s, self._hurry)
         self._loop.later(grace_s, lambda: self._leave("the grace period is over"))
 
+    def say_standing(self) -> None:
+        """Write down where this node stands. From the loop."""
+        if self._parts is not None:
+            self._events.write("standing", is_hot=self._is_hot, is_ready=self._is_ready(), **describe(self._parts))
+
     # What the task says.
 
     def _task_says(self, message: control.Message) -> None:
@@ -194,6 +200,7 @@ class Node:
         elif declare != self._parts.declared:
             self.failed(ProtocolError("the task was started again and declares another job; it has to be the same"))
         else:
+            self._parts.memory.task_is_there()
             self._announce()
 
     def _on_failed(self, message: control.Failed) -> None:

@@ -63,16 +63,15 @@ class OwnLog:
             goes_on: The own task has begun the iteration that follows by itself, whatever is known here by now.
         """
         before = self.log.in_flight
-        folded: list[tuple[Entry, list[Effect], bool]] = []
+        folded: list[tuple[Entry, list[Effect], bool, str]] = []
         for entry in entries:
+            lost_life = self._lost_life(entry)
+            self.is_lost = self.is_lost or lost_life == self._life
             ordered = self.log.append(entry)
             if entry.origin == self._life:
                 self.outbox.seen(entry.number)
                 self.is_live = self.is_live or isinstance(entry.event, events.NodeJoined)
-            folded.append((entry, ordered, self.is_live))
-            # With an origin it is this node's own word that its task died: it joins again in the same life.
-            is_loss = isinstance(entry.event, events.NodeLost) and entry.event.node == self._node
-            self.is_lost = self.is_lost or (is_loss and not entry.origin and self.is_live)
+            folded.append((entry, ordered, self.is_live, lost_life))
         if self.log.in_flight != before:
             self.ended = None
             if before is None or self.log.in_flight is None or before[0] != self.log.in_flight[0]:
@@ -91,9 +90,15 @@ class OwnLog:
                 entry=entry,
                 effects=[effect for effect in ordered if not self._is_over(effect)],
                 is_live=is_live,
+                lost_life=lost_life,
             )
-            for offset, (entry, ordered, is_live) in enumerate(folded)
+            for offset, (entry, ordered, is_live, lost_life) in enumerate(folded)
         ]
+
+    def _lost_life(self, entry: Entry) -> str:
+        """The life that is about to end; not when a node says that its task died: it joins again in the same life."""
+        is_loss = isinstance(entry.event, events.NodeLost) and not entry.origin
+        return self.log.lives.get(entry.event.node, "") if is_loss else ""  # type: ignore[union-attr]
 
     def _is_over(self, effect: Effect) -> bool:
         return isinstance(effect, StartIteration) and (

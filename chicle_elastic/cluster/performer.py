@@ -28,8 +28,13 @@ from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.machine import State
 from chicle_elastic.values import StateVersion
 
-ROUNDS_PER_JOB = 1_000_000
-"""A job that begins afresh in the same store counts its rounds from the next multiple on: rounds there only rise."""
+ROUNDS_PER_TERM = 1_000_000
+"""At the rendezvous, rounds are numbered from a multiple of this for each term.
+
+A lead that is cut off may still call a round in the term before, and the others, who have lost it, call one of the same
+number for other members. Numbers there only rise, so the later term wins, and whoever comes with an earlier one is sent
+away. A job that begins afresh in the same store has a later term, too.
+"""
 ROUND_TIMEOUT_S = 60.0
 FAILURE = "a task failed: "
 """How the reason of `StopRequested` begins when code of the user raised; its traceback follows."""
@@ -106,6 +111,8 @@ class Performer:
         self._events, self._endpoint, self._run_id = event_file, endpoint, run_id
         self._lines: list[str] = []
         self._loss_round: int | None = None
+        self._term = 0
+        self._number = 0
         self._met_round = 0
         self._is_round_said = False
         self._broken: tuple[int, str] = (0, "")
@@ -128,7 +135,7 @@ class Performer:
 
     def folded(self, folded: Folded) -> None:
         """An entry was folded: perform its orders."""
-        event = folded.entry.event
+        event, self._term = folded.entry.event, folded.entry.term
         self._note(event, folded.is_live)
         if isinstance(event, events.RoundFormed) and folded.is_live:
             self._enter_round(event)
@@ -149,15 +156,14 @@ class Performer:
 
     def abandon_rendezvous(self, reason: str) -> None:
         """This life is over: wait for nobody any more."""
-        log = self._membership.replica.log
-        if len(log):
-            self._host.abandon(self._rendezvous_round(log.scheduler.round), reason)
+        self._host.abandon(self._number, reason)
 
     # Effects, in the order of a round.
 
     def _form_round(self, effect: effects.FormRound) -> None:
         self.transitions.called()
-        self._host.abandon(self._rendezvous_round(effect.round) - 1, f"round {effect.round} is formed")
+        self._number = self._term * ROUNDS_PER_TERM + effect.round
+        self._host.abandon(self._number - 1, f"round {effect.round} is formed")
         reach("round.before_inventory", round=effect.round)
         self._membership.propose(events.InventoryReported(node=self.node, chunks=self._inventory(), round=effect.round))
         if self.node in effect.members:
@@ -238,6 +244,12 @@ class Performer:
     def group_ready(self, message: control.GroupReady) -> None:
         """The process group of a round is there."""
         self.transitions.connected(message.round)
+        if message.merged < self._ledger.merged:
+            logger.warning(
+                "nobody survived who had the model of iteration %d: the job goes on with that of iteration %d",
+                self._ledger.merged,
+                message.merged,
+            )
         self._events.write("group", round=message.round, merged=message.merged, model_address=message.model_address)
 
     def group_broke(self, message: control.GroupBroke) -> None:
@@ -316,14 +328,9 @@ class Performer:
         held = self._memory.store.inventory()
         return held | {chunk: version for chunk, version in self.versions().items() if chunk in held}
 
-    def _rendezvous_round(self, round: int) -> int:
-        lineage = self._membership.replica.log.entries[0].term
-        return lineage * ROUNDS_PER_JOB + round
-
     def _meet(self, effect: effects.FormRound) -> None:
         """Take part in the rendezvous of a round; the first of its members says when it is formed."""
-        number = self._rendezvous_round(effect.round)
-        life = self._membership.replica.life
+        number, life = self._number, self._membership.replica.life
 
         def then(future: "Future[None]") -> None:
             scheduler = self._membership.replica.log.scheduler
@@ -375,7 +382,7 @@ class Performer:
                 members=event.members,
                 host=host,
                 port=port,
-                prefix=f"{round_prefix(self._run_id, self._rendezvous_round(event.round))}group/",
+                prefix=f"{round_prefix(self._run_id, self._number)}group/",
                 has_losses=has_losses,
             )
         )

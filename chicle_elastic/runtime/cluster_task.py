@@ -233,7 +233,8 @@ class ClusterTask:
                 )
             if self._is_dirty:
                 team.recover()
-                self._pages.stamp(StateVersion(order.round, self._merged))
+                # Not `self._merged`: the job counts on even when nobody survived who had the newest model.
+                self._pages.stamp(StateVersion(order.round, order.iteration - 1))
             self._is_dirty = True  # until the merge, the state is ahead of the model
             team.solve(order, self._link.stop, self._clock)
             has_solved, is_interrupted = True, self._link.stop.is_set()

@@ -138,7 +138,8 @@ class Training:
             lap: The last iteration; None when it was cut off.
             evaluation: Of the model on all tasks.
         """
-        iteration = len(self.history) if lap is None else lap.iteration
+        newest = self.history[-1].iteration if self.history else 0
+        iteration = newest if lap is None else lap.iteration
         report = self._report(lap or self._no_lap(iteration))
         has_all_rows = evaluation.num_rows == self.job.source.schema.num_rows
         rebuilt = self._rebuilt(evaluation.contribution)

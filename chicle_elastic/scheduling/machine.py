@@ -43,7 +43,7 @@ from chicle_elastic.scheduling.council import Adviser, Council, Proposal
 from chicle_elastic.scheduling.effects import Effect, Log
 from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.inventory import Inventory
-from chicle_elastic.scheduling.leases import Leases
+from chicle_elastic.scheduling.leases import Lease, Leases
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Member, Members
@@ -127,6 +127,11 @@ class Scheduler:
     def round(self) -> int:
         """Number of the round that is current, or that was asked for."""
         return self._members.round
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """Copies on their way; to be read only."""
+        return tuple(self._leases.in_flight.values())
 
     @property
     def pause_reason(self) -> str | None:

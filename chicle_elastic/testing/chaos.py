@@ -301,6 +301,7 @@ def run_job(
         fault = chaos.rage(seconds) or chaos.calm()
         struck = chaos.struck + Counter((entry["action"], _title(entry)) for entry in faults.read_fired(nodes.fired))
         if fault is not None:
+            nodes.ask_standing()
             return struck, [fault]
     return struck, cluster_truth.judge(cluster_truth.Evidence.read(nodes.log), work)
 

@@ -15,7 +15,9 @@ after a loss, when the chunk was loaded again; at any other time the state is st
 """
 
 import argparse
+import faulthandler
 import json
+import signal
 import time
 import zlib
 from collections.abc import Sequence
@@ -207,6 +209,7 @@ class WatchedCocoa(CocoaTrainer):
 
 def main() -> None:
     """Run the job, and write down what came of it: NODE.outcome.json."""
+    faulthandler.register(signal.SIGUSR2)  # where it hangs, if it does
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--end-file", type=Path, required=True, help="the job ends after this file appeared")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from chicle_elastic.cluster.agent import STANDING
 from chicle_elastic.cluster.event_file import SUFFIX
 from chicle_elastic.cluster.launch_args import DEFAULT_RUN_ID
 from chicle_elastic.cluster.mesh import node_of
@@ -21,6 +22,7 @@ from chicle_elastic.testing.faults import Fault
 from chicle_elastic.transports.secret import JobSecret
 
 GRACE_S = 10.0
+STANDING_S = 2.0
 MAX_RESTARTS = 1000
 POLL_S = 0.02
 
@@ -182,6 +184,12 @@ class ChaosNodes:
                 return False
             time.sleep(POLL_S)
         return True
+
+    def ask_standing(self) -> None:
+        """Let agents write down where they stand, and tasks what they are at, as evidence of a hang."""
+        for node in self.running():
+            node.send(STANDING, to_task=True)
+        self.wait_until(lambda: all(node.last("standing") for node in self.running()), STANDING_S)
 
     def end_job(self) -> None:
         """The job ends at its next iteration."""

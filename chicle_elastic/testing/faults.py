@@ -21,6 +21,7 @@ says so is appended to FIRED, and a test that relies on the fault looks for it t
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -253,6 +254,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return launch.EXIT_USAGE
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     steps.enable(Striker(script, fired, node=command.options.node, store_port=port))
     return launch.main(rest)
 

@@ -36,7 +36,7 @@ class Source:
             node=HERE,
             store=store,
             carrier=carrier,
-            sizes=(store.slot_bytes,),
+            sizes=(store.slot_bytes, store.slot_bytes),
             say=lambda event: None,
             tell_task=lambda message, fd: None,
             tell_peer=self.tell,
@@ -71,6 +71,17 @@ def source(loop: EventLoop, tmp_path: Path) -> Iterator[Source]:
         source = Source(loop, store, carrier)
         source.memory.offer_arenas()
         yield source
+
+
+def test_what_nobody_can_load_is_not_waited_for(source: Source) -> None:
+    """Between the death of a task and the loss of its node in the log: it would never be ready to join again."""
+    order = effects.LoadChunk(chunk=ChunkId(1), node=HERE, round=3)
+    source.memory.forget_task()
+    source.memory.load(order, merged=0)
+    assert source.memory.is_quiet
+    source.memory.task_is_there()
+    source.memory.load(order, merged=0)
+    assert not source.memory.is_quiet
 
 
 def test_where_a_chunk_lies_is_said_as_soon_as_there_is_a_link(loop: EventLoop, source: Source) -> None:
