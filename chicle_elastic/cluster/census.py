@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from chicle_elastic.cluster.log import Ended, Log
+from chicle_elastic.cluster.entries import Ended
+from chicle_elastic.cluster.log import Log
 from chicle_elastic.cluster.log_messages import NewTerm, Standing
 from chicle_elastic.ids import NodeId
 
@@ -13,15 +14,18 @@ def ask(log: Log, *, term: int, is_breaking: bool) -> NewTerm:
 
 
 def answer(log: Log, question: NewTerm, *, ended: Ended | None) -> Standing:
-    """Where a log stands, with what the asker lacks: nothing, when the asker's log is no beginning of this one."""
-    is_prefix = log.term_before(question.length) == question.last_term
+    """Where a log stands, with what the asker lacks: nothing, when the asker's log is no beginning of this one.
+
+    Nothing either when it lacks more than is kept: it has orders there, and has to begin afresh anyway.
+    """
+    is_prefix = log.term_before(question.length) == question.last_term and question.length >= log.start
     base = question.length if is_prefix else len(log)
     return Standing(
         term=question.term,
         last_term=log.last_term,
         length=len(log),
         base=base,
-        tail=tuple(log.entries[base:]),
+        tail=log.entries_from(base),
         ended=ended,
     )
 
@@ -62,6 +66,12 @@ class Census:
         return None
 
     def split(self, log: Log) -> Iterator[tuple[NodeId, int | None]]:
-        """Each node with the length of its log; None where that is no beginning of `log`."""
+        """Each node with the length of its log; None where that is no beginning of `log`.
+
+        Of a log that ends before what is kept, nobody knows: it counts as empty, and its agent is given the state.
+        """
         for node, at in self._standings.items():
-            yield node, at.length if log.term_before(at.length) == at.last_term else None
+            if at.length < log.start:
+                yield node, 0
+            else:
+                yield node, at.length if log.term_before(at.length) == at.last_term else None

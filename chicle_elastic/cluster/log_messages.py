@@ -1,10 +1,10 @@
 """What agents say to each other about the log, and what a replica asks its agent to do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from chicle_elastic.cluster.log import (
+from chicle_elastic.cluster.entries import (
     Ended,
     Entry,
     decode_ended,
@@ -37,6 +37,19 @@ class Append:
     term: int
     base: int
     entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Install:
+    """From the lead, to somebody who lacks entries that are not kept: what the log has come to.
+
+    Attributes:
+        term: Of the lead.
+        state: As `Log.state` returns it.
+    """
+
+    term: int
+    state: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +106,7 @@ class Expel:
     reason: str
 
 
-Message: TypeAlias = Propose | Append | NewTerm | Standing | Broke | Expel
+Message: TypeAlias = Propose | Append | Install | NewTerm | Standing | Broke | Expel
 
 # What the agent is asked to do.
 
@@ -123,6 +136,17 @@ class Folded:
     effects: Sequence[Effect]
     is_live: bool
     lost_life: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """The log goes on from a state, without the entries before.
+
+    Attributes:
+        length: Of the log.
+    """
+
+    length: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +186,7 @@ class Expelled:
     reason: str
 
 
-Action: TypeAlias = Send | Folded | Vote | BreakGroup | Claim | Look | Expelled
+Action: TypeAlias = Send | Folded | Installed | Vote | BreakGroup | Claim | Look | Expelled
 
 
 def encode_message(message: Message) -> dict[str, Any]:
@@ -182,6 +206,7 @@ def encode_message(message: Message) -> dict[str, Any]:
 _SCALARS: dict[type[Message], dict[str, type]] = {
     Propose: {"origin": str, "number": int},
     Append: {"term": int, "base": int},
+    Install: {"term": int},
     NewTerm: {"term": int, "last_term": int, "length": int, "is_breaking": bool},
     Standing: {"term": int, "last_term": int, "length": int, "base": int},
     Broke: {"round": int, "iteration": int, "reason": str},
@@ -210,6 +235,8 @@ def decode_message(data: Any) -> Message:
         values["event"] = decode_event(data.get("event"))
     elif cls is Append:
         values["entries"] = decode_entries(data.get("entries"))
+    elif cls is Install:
+        values["state"] = data.get("state")  # looked at where it is installed
     elif cls is Standing:
         values["tail"], values["ended"] = decode_entries(data.get("tail")), decode_ended(data.get("ended"))
     return cls(**values)

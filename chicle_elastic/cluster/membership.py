@@ -15,8 +15,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from chicle_elastic.cluster.entries import Ended
 from chicle_elastic.cluster.event_loop import EventLoop, Timer
-from chicle_elastic.cluster.log import Ended
 from chicle_elastic.cluster.log_messages import (
     Action,
     Append,
@@ -24,6 +24,7 @@ from chicle_elastic.cluster.log_messages import (
     Claim,
     Expelled,
     Folded,
+    Installed,
     Look,
     Message,
     Send,
@@ -64,6 +65,10 @@ class Users(Protocol):
 
     def folded(self, folded: Folded) -> None:
         """An entry was folded."""
+        ...
+
+    def installed(self, length: int) -> None:
+        """This node joins with the state of a log of so many entries, and without these."""
         ...
 
     def vote(self) -> None:
@@ -208,7 +213,7 @@ class Membership:
         unreached = [other for other in log.present if other not in self.mesh.peers]
         for other in unreached:
             self._find(other)
-        job = log.entries[0].term if len(log) else self.replica.term
+        job = log.first_term or self.replica.term
         if unreached or len(log.present) >= self.identity.max_nodes or not self._users.enters(job):
             return
         self._has_announced = True
@@ -382,6 +387,8 @@ class Membership:
             reach("log.appended", event=type(action.entry.event).__name__)
             self._users.folded(action)
             self._after_fold(action)
+        elif isinstance(action, Installed):
+            self._users.installed(action.length)
         elif isinstance(action, Vote):
             self._users.vote()
         elif isinstance(action, BreakGroup):

@@ -253,6 +253,10 @@ class Node:
             self._is_hurried = False
         self._joined.performer.folded(folded)
 
+    def installed(self, length: int) -> None:
+        """The log goes on from a state."""
+        self._events.write("installed", length=length)
+
     def vote(self) -> None:
         """The own task is to vote."""
         self._joined.performer.transitions.detected("")

@@ -1,8 +1,10 @@
 """The log as one node has it: which entries are its history and which its orders, and how its own task stands."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from chicle_elastic.cluster.log import Ended, Entry, Log
+from chicle_elastic.cluster.entries import Ended, Entry
+from chicle_elastic.cluster.log import KEPT_ENTRIES, Log
 from chicle_elastic.cluster.log_messages import Broke, Folded
 from chicle_elastic.cluster.proposals import Outbox
 from chicle_elastic.ids import NodeId
@@ -18,6 +20,7 @@ class OwnLog:
         node: The node.
         life: Name of its life.
         scheduler: Has handled nothing yet.
+        kept: See `Log`.
 
     Attributes:
         log: The log.
@@ -30,8 +33,8 @@ class OwnLog:
         is_breaking: Iterations of this round are of no use any more: none is started.
     """
 
-    def __init__(self, node: NodeId, life: str, scheduler: Scheduler) -> None:
-        self.log = Log(scheduler)
+    def __init__(self, node: NodeId, life: str, scheduler: Scheduler, *, kept: int = KEPT_ENTRIES) -> None:
+        self.log = Log(scheduler, kept=kept)
         self.outbox = Outbox(life)
         self.is_live = False
         self.is_lost = False
@@ -51,9 +54,26 @@ class OwnLog:
 
     def adopt(self, base: int, entries: Sequence[Entry]) -> list[Folded] | None:
         """Fold what is new of the entries from index `base` (<= length) on; None if what is known differs."""
-        if any(mine != theirs for mine, theirs in zip(self.log.entries[base:], entries, strict=False)):
+        first = max(base, self.log.start)  # what is not kept cannot be compared, but for the term of the last of it
+        if base < first <= base + len(entries) and entries[first - base - 1].term != self.log.term_before(first):
+            return None
+        known = self.log.entries_from(first)
+        if any(mine != theirs for mine, theirs in zip(known, entries[first - base :], strict=False)):
             return None
         return self.fold(entries[len(self.log) - base :])
+
+    def install(self, state: Any) -> bool:
+        """Go on from what another log has come to, if this life has had no orders yet; returns whether that is so.
+
+        Raises:
+            ProtocolError: It is no such state.
+        """
+        if self.is_live:
+            return False
+        self.log.install(state)
+        for number in range(1, self.log.seen(self._life) + 1):
+            self.outbox.seen(number)
+        return self._life not in self.log.lives.values()
 
     def fold(self, entries: Sequence[Entry], *, goes_on: bool = False) -> list[Folded]:
         """Append entries; an iteration that a later one of them ends is not ordered.

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from chicle_elastic.cluster.entries import Ended
 from chicle_elastic.cluster.event_file import EventFile
 from chicle_elastic.cluster.event_loop import EventLoop
-from chicle_elastic.cluster.log import Ended
 from chicle_elastic.cluster.log_messages import Folded
 from chicle_elastic.cluster.membership import Membership
 from chicle_elastic.cluster.memory import NodeMemory
@@ -109,8 +109,6 @@ class Performer:
         self._placement = PlacementCheck(node)
         self._loop, self._membership, self._memory, self._host = loop, membership, memory, host
         self._events, self._endpoint, self._run_id = event_file, endpoint, run_id
-        self._lines: list[str] = []
-        self._loss_round: int | None = None
         self._term = 0
         self._number = 0
         self._met_round = 0
@@ -136,21 +134,18 @@ class Performer:
     def folded(self, folded: Folded) -> None:
         """An entry was folded: perform its orders."""
         event, self._term = folded.entry.event, folded.entry.term
-        self._note(event, folded.is_live)
-        if isinstance(event, events.RoundFormed) and folded.is_live:
+        if not folded.is_live:
+            return
+        self._note(event)
+        if isinstance(event, events.RoundFormed):
             self._enter_round(event)
         for effect in folded.effects:
-            if isinstance(effect, effects.Log):
-                self._lines.append(effect.text)
-            if folded.is_live:
-                self._perform[type(effect)](effect)
-        if isinstance(event, events.InventoryReported) and folded.is_live:
+            self._perform[type(effect)](effect)
+        if isinstance(event, events.InventoryReported):
             self._say_round_formed()
 
     def begin_life(self) -> None:
         """A new life folds the log from its beginning."""
-        self._lines.clear()
-        self._loss_round = None
         self._met_round = 0
         self._pace.forget()
 
@@ -196,7 +191,6 @@ class Performer:
             self._memory.attach(effect.added, effect.removed)
 
     def _start_iteration(self, effect: effects.StartIteration) -> None:
-        lines, self._lines = tuple(self._lines), []
         if self.node not in self._membership.replica.log.members:
             return
         reach("iteration.before_start", round=effect.round, iteration=effect.iteration)
@@ -211,7 +205,7 @@ class Performer:
             iteration=effect.iteration,
             is_complete=effect.is_complete,
             num_tasks=sum(1 for shelf in shelves.values() if shelf.owned),
-            lines=lines,
+            lines=self._membership.replica.log.lines,
             may_go_on=self._membership.replica.log.is_steady,
         )
         self._say(self._pace.start(order))
@@ -372,7 +366,7 @@ class Performer:
             return
         reach("round.formed", round=event.round)
         self.transitions.formed(event.round, event.members)
-        has_losses = self._loss_round is not None or self._ledger.num_missing > 0
+        has_losses = log.loss_round is not None or self._ledger.num_missing > 0
         self._events.write("round", round=event.round, members=event.members, has_losses=has_losses)
         host, port = parse_endpoint(self._endpoint)
         self._host.tell_task(
@@ -387,14 +381,8 @@ class Performer:
             )
         )
 
-    def _note(self, event: events.Event, is_live: bool) -> None:
-        """Keep what the next round has to know, and write down who comes and goes."""
-        if isinstance(event, events.NodeLost | events.IterationAborted):
-            self._loss_round = self._membership.replica.log.scheduler.round
-        elif isinstance(event, events.IterationFinished) and event.round > (self._loss_round or 0):
-            self._loss_round = None  # the model of this round was rebuilt first, if anything was lost
-        if not is_live:
-            return
+    def _note(self, event: events.Event) -> None:
+        """Write down who comes and goes."""
         if isinstance(event, events.NodeJoined):
             self.transitions.detected(f"{event.node} joins")
             self._events.write("joined", who=event.node)

@@ -34,7 +34,9 @@ from enum import Enum
 
 from chicle_elastic.cluster import census
 from chicle_elastic.cluster.census import Census
-from chicle_elastic.cluster.log import Ended, Entry
+from chicle_elastic.cluster.entries import Ended, Entry
+from chicle_elastic.cluster.followers import Followers
+from chicle_elastic.cluster.log import KEPT_ENTRIES
 from chicle_elastic.cluster.log_messages import (
     Action,
     Append,
@@ -43,6 +45,8 @@ from chicle_elastic.cluster.log_messages import (
     Claim,
     Expel,
     Expelled,
+    Install,
+    Installed,
     Look,
     Message,
     NewTerm,
@@ -79,6 +83,7 @@ class Replica:
         node: This node.
         life: Name of this life of the node, unique in the job; a node that joins again has another one.
         scheduler: Has handled nothing yet; the same settings everywhere.
+        kept: Entries of the log that are kept at least.
 
     Attributes (to be read only):
         own: How this node and its task stand.
@@ -89,10 +94,10 @@ class Replica:
         peers: Life of every agent that it is connected to.
     """
 
-    def __init__(self, node: NodeId, life: str, scheduler: Scheduler) -> None:
+    def __init__(self, node: NodeId, life: str, scheduler: Scheduler, *, kept: int = KEPT_ENTRIES) -> None:
         self.node = node
         self.life = life
-        self.own = OwnLog(node, life, scheduler)
+        self.own = OwnLog(node, life, scheduler, kept=kept)
         self.log = self.own.log
         self.role = Role.FOLLOWING
         self.lead: NodeId | None = None
@@ -102,14 +107,14 @@ class Replica:
         self._actions: list[Action] = []
         # As a follower.
         self._question: NewTerm | None = None
-        self._queue: list[Append] = []
+        self._queue: list[Append | Install] = []
         self._heard_term = 0
         self._num_looks = 0
         self._newest = 0
         # As the lead, or while becoming it.
         self._waiting = Waiting(self.log)
         self._census = Census()
-        self._sent: dict[NodeId, int] = {}
+        self._followers = Followers(self.log)
         self._offset_s = 0.0
 
     # What the agent tells.
@@ -120,7 +125,7 @@ class Replica:
             return []
         self.peers[peer] = life
         if self.role is Role.LEADING:
-            self._send_from(peer, 0)
+            self._send(peer, self._followers.tell(peer, term=self.term))
         elif self.role is Role.COLLECTING:
             self._ask(peer)
         elif self.role is Role.FOLLOWING and peer == self.lead:
@@ -132,7 +137,7 @@ class Replica:
         if self.role is Role.OUT or peer not in self.peers:
             return []
         del self.peers[peer]
-        self._sent.pop(peer, None)
+        self._followers.forget(peer)
         self._census.drop(peer)
         self._waiting.drop(peer)
         if self.role in (Role.LEADING, Role.COLLECTING):
@@ -149,7 +154,7 @@ class Replica:
             return []
         if isinstance(message, Propose):
             self._on_propose(peer, message)
-        elif isinstance(message, Append):
+        elif isinstance(message, Append | Install):
             self._on_append(peer, message, now)
         elif isinstance(message, NewTerm):
             self._on_new_term(peer, message)
@@ -200,9 +205,7 @@ class Replica:
         else:
             self._actions += self.own.fold(self.log.in_band(ended), goes_on=goes_on)
             assert not goes_on or self.log.in_flight == (ended.round, ended.iteration + 1)
-            for peer in self._sent:
-                if peer in self.log.members:
-                    self._sent[peer] = len(self.log)
+            self._followers.have_all(self.log.members)
         self._go_on(now)
         return self._take()
 
@@ -324,7 +327,7 @@ class Replica:
         self._offset_s = now - self.log.now
         for peer, length in self._census.split(self.log):
             if length is not None:
-                self._sent[peer] = length
+                self._followers.know(peer, length)
             else:
                 self._send(peer, Expel(reason=f"{self.node} leads now with a log that yours is no beginning of"))
                 del self.peers[peer]
@@ -332,7 +335,7 @@ class Replica:
             self._close_round(now)
             self.own.is_breaking = False
         for peer in self.peers:
-            self._send_from(peer, self._sent[peer])
+            self._send(peer, self._followers.tell(peer, term=self.term))
         self._sequence(now)
 
     def _close_round(self, now: float) -> None:
@@ -411,30 +414,22 @@ class Replica:
             else:
                 break
         for peer in self.peers:
-            if self._sent.get(peer, 0) < len(self.log):
-                self._send_from(peer, self._sent.get(peer, 0))
+            if self._followers.lacks(peer):
+                self._send(peer, self._followers.tell(peer, term=self.term))
         if self.own.is_awaiting and (self._waiting or self._roll.first_unreachable()):
             self._do(Vote())
-        if self._lead_has_left():
+        if self._roll.has_left(self.lead):
             self._step_down()
             self._look_for_lead()
-
-    def _lead_has_left(self) -> bool:
-        """A lead that is not present any more, because it left or its task died, gives way to one that is."""
-        return self.lead not in self.log.present and self._roll.first_reached() is not None
 
     def _sequence_one(self, event: Event, now: float, origin: str = "", number: int = 0) -> None:
         stamp = max(self.log.now, now - self._offset_s)
         entry = Entry(now=stamp, event=event, term=self.term, origin=origin, number=number)
         self._actions += self.own.fold([entry])
 
-    def _send_from(self, peer: NodeId, base: int) -> None:
-        self._send(peer, Append(term=self.term, base=base, entries=tuple(self.log.entries[base:])))
-        self._sent[peer] = len(self.log)
-
     # Following.
 
-    def _on_append(self, peer: NodeId, message: Append, now: float) -> None:
+    def _on_append(self, peer: NodeId, message: Append | Install, now: float) -> None:
         if message.term < self.term or (message.term == self.term and self.role is not Role.FOLLOWING):
             return
         if message.term > self.term or self.lead != peer:
@@ -447,13 +442,21 @@ class Replica:
 
     def _drain(self) -> None:
         """Fold what has come, as far as the own task and the order of things allow."""
-        while self._queue and not self.own.is_awaiting and self._queue[0].base <= len(self.log):
-            message = self._queue.pop(0)
-            if not self._adopt(message.base, message.entries) or self.own.is_lost:
+        while self._queue and not self.own.is_awaiting:
+            message = self._queue[0]
+            if isinstance(message, Append) and message.base > len(self.log):
+                return
+            del self._queue[0]
+            if isinstance(message, Install):
+                if not self.own.install(message.state):
+                    self._leave("the lead does not keep entries that this node lacks, and has orders in")
+                    return
+                self._do(Installed(length=len(self.log)))
+            elif not self._adopt(message.base, message.entries) or self.own.is_lost:
                 self._leave("the log of the lead has other entries, or has lost this node")
                 return
             self.own.is_breaking = False
-            if self._lead_has_left():
+            if self._roll.has_left(self.lead):
                 self._step_down()
                 self._look_for_lead()
                 return

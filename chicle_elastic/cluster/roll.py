@@ -40,6 +40,10 @@ class Roll:
         """Whether a member of the current round is not present any more, or cannot be talked to."""
         return any(node not in self._log.present or not self.reaches(node) for node in self._log.members)
 
+    def has_left(self, lead: NodeId | None) -> bool:
+        """Whether a lead is not present any more, because it left or its task died: it gives way to one that is."""
+        return lead not in self._log.present and self.first_reached() is not None
+
     def call(self) -> tuple[str, ...]:
         """Lives of all that can be talked to, this one first; remembered for `is_complete`."""
         self._claimed = dict(self.peers)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from chicle_elastic.cluster.log import Log
 from chicle_elastic.scheduling import events
-from chicle_elastic.scheduling.machine import State
+from chicle_elastic.scheduling.machine import Scheduler, State
 
 if TYPE_CHECKING:
     from tests.cluster.log_net import Agent, Net
@@ -32,15 +33,16 @@ def judge_end(net: Net) -> None:
     waiting = [_describe(agent) for agent in living if agent.has_announced and not agent.is_finished]
     if not finished or waiting:
         raise BrokenPromiseError(f"everybody comes to the end: {waiting}, {dict(net.happened)}")
-    longest = max((agent.replica.log for agent in finished), key=len)
+    longest = max((agent.story for agent in finished), key=len)
     for agent in finished:
-        if agent.replica.log.entries != longest.entries[: len(agent.replica.log)]:
+        if agent.story != longest[: len(agent.story)]:
             raise BrokenPromiseError(f"all logs are the same: that of {agent.life} is not")
+        _judge_state(net, agent)
     if set(net.faults) <= {"join", "notice"}:
-        _judge_leavers(net, longest.entries)
+        _judge_leavers(net, longest)
     ends = Counter(
         (entry.event.round, entry.event.iteration)
-        for entry in longest.entries
+        for entry in longest
         if isinstance(entry.event, events.IterationFinished)
     )
     if any(count > 1 for count in ends.values()):
@@ -52,16 +54,29 @@ def judge_end(net: Net) -> None:
         forgotten = agent.merged - ends.keys()
         if forgotten:
             raise BrokenPromiseError(f"what was merged is not forgotten: {agent.life} merged {forgotten}")
-    proposals = Counter((entry.origin, entry.number) for entry in longest.entries if entry.origin)
+    proposals = Counter((entry.origin, entry.number) for entry in longest if entry.origin)
     if any(count > 1 for count in proposals.values()):
         raise BrokenPromiseError("a proposal has one place")
-    longest.scheduler.ledger.check()
+    finished[0].replica.log.scheduler.ledger.check()
+
+
+def _judge_state(net: Net, agent: Agent) -> None:
+    """Whoever went on from a state has come to what the whole log comes to, and nobody keeps more than it should."""
+    log = agent.replica.log
+    if len(log) != len(agent.story) or len(log.entries) > 2 * net.kept:
+        raise BrokenPromiseError(f"a log keeps its end: {agent.life} has {len(log.entries)} of {len(agent.story)}")
+    if log.start:
+        whole = Log(Scheduler(net.settings))
+        for entry in agent.story:
+            whole.append(entry)
+        if whole.state() != log.state():
+            raise BrokenPromiseError(f"a state stands for the entries before it: that of {agent.life} does not")
 
 
 def _judge_leavers(net: Net, entries: list[object]) -> None:
     """Where nobody is ever lost, whoever left had a beginning of the log."""
     for agent in net.agents.values():
-        mine = agent.replica.log.entries
+        mine = agent.story
         if agent.is_gone and mine[:1] == entries[:1] and mine != entries[: len(mine)]:
             raise BrokenPromiseError(f"who left had the same log: {agent.life} had not")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chicle_elastic.cluster.log import Ended
+from chicle_elastic.cluster.entries import Ended
 from chicle_elastic.cluster.replica import Role
 from chicle_elastic.runtime.control import Iterate
 from chicle_elastic.scheduling import effects, events
@@ -48,7 +48,7 @@ class Laps:
     def start(self, agent: Agent, effect: effects.StartIteration) -> None:
         """The agent's task is told to iterate."""
         log = agent.replica.log
-        key = (log.entries[0].term, effect.round, effect.iteration)
+        key = (log.first_term, effect.round, effect.iteration)
         if agent.node not in log.members or log.in_flight != key[1:]:
             return
         if key not in self._laps:
@@ -71,7 +71,7 @@ class Laps:
     def _say(self, agent: Agent, order: Iterate | None) -> None:
         """The agent tells its task to iterate."""
         if order is not None:
-            key = (agent.replica.log.entries[0].term, order.round, order.iteration)
+            key = (agent.replica.log.first_term, order.round, order.iteration)
             self._net.after(self._net.delay_s(), self._ordered, agent, key, agent.task_life, order.may_go_on)
 
     def _ordered(self, agent: Agent, key: Key, task_life: int, may_go_on: bool) -> None:

@@ -12,11 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from chicle_elastic.cluster.entries import Entry
+from chicle_elastic.cluster.log import LogState
 from chicle_elastic.cluster.log_messages import (
     BreakGroup,
     Claim,
     Expelled,
     Folded,
+    Install,
+    Installed,
     Look,
     Message,
     Send,
@@ -28,12 +32,15 @@ from chicle_elastic.cluster.pace import Pace
 from chicle_elastic.cluster.replica import Replica, Role
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.coders import coder_of
 from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings, State
 from chicle_elastic.values import ChunkInfo, StateVersion
 from tests.cluster.log_judge import BrokenPromiseError, judge_end
 from tests.cluster.log_laps import Laps
 
 MAX_ACTS = 60_000
+KEPT = (8, 32, 10_000)
+"""Entries that logs keep, so that most newcomers are sent a state in some histories and the entries in others."""
 
 
 @dataclass(slots=True)
@@ -47,13 +54,18 @@ class Link:
 
 
 class Agent:
-    """One life of a node: its replica, what its memory holds, and whether its task votes."""
+    """One life of a node: its replica, what its memory holds, and whether its task votes.
+
+    `story` is the whole log as this agent knows it; what it did not fold, because it began with a state, it has from
+    the agent that sent the state.
+    """
 
     def __init__(self, net: "Net", name: str, number: int) -> None:
         self.net = net
         self.node = NodeId(name)
         self.life = f"{name}#{number}"
-        self.replica = Replica(self.node, self.life, Scheduler(net.settings))
+        self.replica = Replica(self.node, self.life, Scheduler(net.settings), kept=net.kept)
+        self.story: list[Entry] = []
         self.is_alive = True
         self.is_gone = False
         self.is_noticed = False
@@ -86,6 +98,8 @@ class Net:
         self.rng = random.Random(seed)
         self.seed = seed
         self.faults = faults
+        self.kept = random.Random(f"kept {seed}").choice(KEPT)
+        self.stories: dict[tuple[int, int, int], list[Entry]] = {}
         self.num_first = self.rng.randint(1, 4)
         self.settings = SchedulerSettings(seed=seed, start_nodes=self.rng.randint(1, self.num_first))
         self.chunks = tuple(ChunkInfo(id=ChunkId(n), num_rows=10, size_bytes=1) for n in range(self.rng.randint(1, 6)))
@@ -346,6 +360,12 @@ class Net:
                 self._send(agent, action.to, action.message)
             elif isinstance(action, Folded):
                 self._perform(agent, action)
+            elif isinstance(action, Installed):
+                self.happened["installed"] += 1
+                log = agent.replica.log
+                term = log.term_before(action.length)
+                assert term is not None
+                agent.story = list(self.stories[log.first_term, action.length, term])
             elif isinstance(action, Vote):
                 agent.wants_vote = True
             elif isinstance(action, BreakGroup):
@@ -360,6 +380,10 @@ class Net:
                 self.happened["expelled"] += 1
                 agent.is_expelled = True
                 self.after(0.0, self._rejoin, agent)
+        for action in actions:
+            if isinstance(action, Send) and isinstance(action.message, Install):
+                state: LogState = coder_of(LogState).decode(action.message.state["log"])
+                self.stories[state.first_term, state.length, state.last_term] = agent.story[: state.length]
 
     def _settle(self, agent: Agent) -> None:
         if agent.is_alive and not agent.is_gone:
@@ -397,6 +421,8 @@ class Net:
     # What the scheduler orders.
 
     def _perform(self, agent: Agent, folded: Folded) -> None:
+        assert folded.index == len(agent.story)
+        agent.story.append(folded.entry)
         if not folded.is_live:
             return
         for effect in folded.effects:
@@ -459,12 +485,7 @@ class Net:
         """Torch's rendezvous: done when all members are alive and have come; the first of them says so."""
         if not agent.is_alive or agent.replica.log.scheduler.round != effect.round:
             return
-        reported = {
-            entry.event.node
-            for entry in agent.replica.log.entries
-            if isinstance(entry.event, events.InventoryReported) and entry.event.round == effect.round
-        }
-        if reported >= set(effect.members):
+        if agent.replica.log.asked(effect.round)[1] >= set(effect.members):
             self._say(agent, events.RoundFormed(round=effect.round, members=effect.members))
         elif agent.replica.log.scheduler.state is State.FORMING and agent.replica.role is not Role.OUT:
             self.after(0.01, self._formed, agent, effect)

@@ -1,0 +1,124 @@
+"""What the common log of a job is made of: events in their place.
+
+An entry is either *sequenced* (the lead gave it its place) or *in band*: when all tasks have finished an iteration
+without a vote, every agent knows so from the numbers of the all-reduce and appends the same entry by itself.
+
+Two entries are equal when all their fields are; logs that differ at any index belong to different histories. The term
+of an entry is that of the lead which sequenced it; an in-band entry has the term of the entry before it, so that all
+agents write the same one whatever they have heard of a new lead meanwhile. Therefore, as in Raft, two logs with an
+entry of the same index and term are equal up to there.
+
+Time is part of an entry, because the scheduler is told it: sequenced entries carry the lead's clock, continued from
+the entry before; an in-band entry adds the longest duration in its reports.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chicle_elastic.errors import ProtocolError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.scheduling import events
+from chicle_elastic.scheduling.codec import decode_event, decode_fields, encode, encode_fields
+from chicle_elastic.scheduling.events import Event
+from chicle_elastic.values import TaskReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One event in its place.
+
+    Attributes:
+        now: Seconds since the job began; never decreases.
+        event: What happened.
+        term: Of the lead that sequenced it.
+        origin: Life of the agent that proposed it; empty for what the protocol itself adds.
+        number: Counts the proposals of `origin`, from 1; 0 without one.
+    """
+
+    now: float
+    event: Event
+    term: int
+    origin: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """An iteration that was merged, as every task that got the sum knows it.
+
+    Attributes:
+        round: Its round.
+        iteration: Its number.
+        reports: Of every member, the same everywhere: they rode in the all-reduce.
+        stop_reason: The trainer's verdict ends the job here; None to go on.
+    """
+
+    round: int
+    iteration: int
+    reports: Mapping[NodeId, TaskReport]
+    stop_reason: str | None = None
+
+    def events(self) -> tuple[Event, ...]:
+        """What goes into the log for it."""
+        finished = events.IterationFinished(round=self.round, iteration=self.iteration, reports=self.reports)
+        if self.stop_reason is None:
+            return (finished,)
+        # First the request, then the boundary that it takes effect at.
+        return (events.StopRequested(reason=self.stop_reason), finished)
+
+
+def encode_entries(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Entries as JSON values."""
+    return [
+        {
+            "now": entry.now,
+            "event": encode(entry.event),
+            "term": entry.term,
+            "origin": entry.origin,
+            "number": entry.number,
+        }
+        for entry in entries
+    ]
+
+
+def decode_entries(data: Any) -> tuple[Entry, ...]:
+    """Entries from JSON values.
+
+    Raises:
+        ProtocolError: They are none.
+    """
+    if not isinstance(data, list):
+        raise ProtocolError("entries of a log are a list")
+    return tuple(_decode_entry(item) for item in data)
+
+
+def encode_ended(ended: Ended | None) -> dict[str, Any] | None:
+    """The end of an iteration as JSON values."""
+    return None if ended is None else encode_fields(ended)
+
+
+def decode_ended(data: Any) -> Ended | None:
+    """The end of an iteration from JSON values.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    return None if data is None else decode_fields(Ended, data, "ended")
+
+
+def _decode_entry(data: Any) -> Entry:
+    if not isinstance(data, dict) or data.keys() != {"now", "event", "term", "origin", "number"}:
+        raise ProtocolError("an entry of a log has now, event, term, origin and number")
+    now, term, origin, number = data["now"], data["term"], data["origin"], data["number"]
+    is_sound = (
+        type(now) in (int, float)
+        and math.isfinite(now)
+        and type(term) is int
+        and type(number) is int
+        and isinstance(origin, str)
+    )
+    if not is_sound:
+        raise ProtocolError(f"an entry with now={now!r}, term={term!r}, origin={origin!r}, number={number!r} cannot be")
+    return Entry(now=float(now), event=decode_event(data["event"]), term=term, origin=origin, number=number)
