@@ -175,11 +175,8 @@ def plan_join(
     """
     seats = [dataclasses.replace(seat) for seat in seats]
     surplus = {seat.node: seat.num_rows - target for seat, target in zip(seats, _share_of(seats, 0), strict=True)}
-    stock = {
-        seat.node: _shuffled(owned.get(seat.node, ()), rng)
-        for seat in seats
-        if seat.node not in joiners and owned.get(seat.node)
-    }
+    # A joiner may have more than its share: the first node has loaded everything when the second comes.
+    stock = {seat.node: _shuffled(owned[seat.node], rng) for seat in seats if owned.get(seat.node)}
     moves: list[Transfer] = []
     while move := _best_move(stock, [seat for seat in seats if seat.node in joiners], surplus):
         source, seat, info = move
