@@ -8,12 +8,14 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 
 from chicle_elastic.cluster.store_host import parse_endpoint
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.settings import Settings
 
 PROGRAM = "python -m chicle_elastic.launch"
@@ -40,6 +42,8 @@ class NodeOptions:
         grace_s: Seconds between a notice and the moment when the node has to be gone.
         memory_bytes: Memory for chunks; None for what the control group or the machine allows.
         log_dir: Folder for event files and the logs of the task; None for none.
+        checkpoint: Where and when the job is saved; None for what the job says.
+        wants_resume: Go on from the newest checkpoint.
     """
 
     node: NodeId
@@ -47,6 +51,8 @@ class NodeOptions:
     grace_s: float = DEFAULT_GRACE_S
     memory_bytes: int | None = None
     log_dir: Path | None = None
+    checkpoint: CheckpointSettings | None = None
+    wants_resume: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +106,24 @@ def parser() -> argparse.ArgumentParser:
         type=size_bytes,
         metavar="BYTES",
         help="memory for chunks, e.g. 8G; default: what the control group or the machine allows",
+    )
+    group.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="FOLDER",
+        help="save the job there now and then, on storage that all nodes share; default: what the script says",
+    )
+    group.add_argument(
+        "--checkpoint-every",
+        type=pace,
+        default=Pace(),
+        metavar="N|SECONDSs",
+        help="how often: 100 for every 100 iterations, 30s for every 30 seconds; default: every minute",
+    )
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on from the newest checkpoint that is whole, with any number of nodes; begin if there is none yet",
     )
     group.add_argument(
         "--store-only",
@@ -161,8 +185,31 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         grace_s=arguments.grace,
         memory_bytes=arguments.memory,
         log_dir=None if arguments.log_dir is None else Path(arguments.log_dir).absolute(),
+        checkpoint=_checkpoint(arguments),
+        wants_resume=arguments.resume,
     )
     return AgentCommand(options=options, torchrun=arguments)
+
+
+class Pace(NamedTuple):
+    """How often a job is saved.
+
+    Attributes:
+        iterations: After so many; 0 for no such rule.
+        seconds: When so many have passed; 0 for no such rule.
+    """
+
+    iterations: int = 0
+    seconds: float = 0.0
+
+
+def pace(text: str) -> Pace:
+    """A number of iterations, or of seconds with an s behind it; for argparse."""
+    if text.endswith("s"):
+        return Pace(seconds=seconds(text.removesuffix("s")))
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no pace; write 100 for every 100 iterations, 30s for 30 seconds")
+    return Pace(iterations=int(text))
 
 
 def seconds(text: str) -> float:
@@ -183,6 +230,18 @@ def size_bytes(text: str) -> int:
     if value <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no size; write bytes, or 512M, or 8G")
     return value
+
+
+def _checkpoint(arguments: argparse.Namespace) -> CheckpointSettings | None:
+    if arguments.checkpoint is None:
+        if arguments.checkpoint_every != Pace():
+            raise UsageError("--checkpoint-every says how often, and not where: say --checkpoint FOLDER as well")
+        return None
+    return CheckpointSettings(
+        folder=str(arguments.checkpoint.absolute()),
+        every_iterations=arguments.checkpoint_every.iterations,
+        every_s=arguments.checkpoint_every.seconds,
+    )
 
 
 def _check_torchrun(arguments: argparse.Namespace) -> None:

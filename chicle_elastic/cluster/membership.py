@@ -8,6 +8,7 @@
 Everything runs in the loop; the rendezvous store is asked by worker threads. What is decided is decided in `replica`.
 """
 
+import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -120,6 +121,7 @@ class Identity:
         offer: How to fetch chunks from here.
         chunks: The data set.
         job: What has to be the same at all agents.
+        merged: Iteration of the checkpoint that this node would go on from; 0 for none.
     """
 
     node: NodeId
@@ -129,6 +131,7 @@ class Identity:
     offer: Offer
     chunks: tuple[ChunkInfo, ...]
     job: Mapping[str, Any]
+    merged: int = 0
 
 
 class Membership:
@@ -224,12 +227,16 @@ class Membership:
             if life != self.replica.life or not self._has_announced:
                 return
             if not self.replica.log.scheduler.ledger.num_chunks:
-                self.propose(events.ChunksDeclared(chunks=self.identity.chunks))
+                self.propose(events.ChunksDeclared(chunks=self.identity.chunks, merged=self.identity.merged))
             self.propose(events.NodeJoined(node=node, capacity_bytes=self.identity.capacity_bytes))
             reach("join.announced")
 
         # Only now: an agent that is not taken must not be found in the place of another one of its name.
         self._ask_store(lambda: self._terms.publish(node, contact), join)
+
+    def would_go_on_from(self, merged: int) -> None:
+        """A new task has found this checkpoint; of account only if this node begins the job."""
+        self.identity = dataclasses.replace(self.identity, merged=merged)
 
     def task_is_gone(self) -> None:
         """The task died alone: this node takes no part until it announces itself again."""

@@ -107,8 +107,8 @@ class NodeMemory:
 
     # Orders of the scheduler.
 
-    def load(self, order: effects.LoadChunk, *, merged: int) -> None:
-        """Have the task load a chunk into a slot."""
+    def load(self, order: effects.LoadChunk, *, merged: int, began: int = 0) -> None:
+        """Have the task load a chunk into a slot; `merged` and `began` as in `control.Load`."""
         if not self._has_task:
             return  # this node has said that it is lost: nobody waits for an answer, and nobody could load
         try:
@@ -119,9 +119,10 @@ class NodeMemory:
         self._loads[order.chunk] = order.round
         self.offer_arenas()
         place = self.store.address(order.chunk)
-        self._tell_task(
-            control.Load(chunk=order.chunk, arena=place.arena, slot=place.slot, round=order.round, merged=merged), None
+        load = control.Load(
+            chunk=order.chunk, arena=place.arena, slot=place.slot, round=order.round, merged=merged, began=began
         )
+        self._tell_task(load, None)
 
     def copy(self, order: effects.CopyChunk) -> None:
         """Fetch a chunk from its source, once that has said where it lies."""

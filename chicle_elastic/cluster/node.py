@@ -1,5 +1,6 @@
 """One node's part in the job, from the start of its task to its end. See `agent` for the whole picture."""
 
+import dataclasses
 import logging
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -117,6 +118,8 @@ class Node:
             welcome=control.Welcome(
                 node=self._node,
                 wants_ledger=options.log_dir is not None,
+                checkpoint=options.checkpoint,
+                wants_resume=options.wants_resume,
                 store_host=host,
                 store_port=port,
             ),
@@ -197,9 +200,10 @@ class Node:
                 self.failed(error)
                 return
             self._parts.membership.begin()
-        elif declare != self._parts.declared:
+        elif dataclasses.replace(declare, merged=self._parts.declared.merged) != self._parts.declared:
             self.failed(ProtocolError("the task was started again and declares another job; it has to be the same"))
         else:
+            self._parts.membership.would_go_on_from(declare.merged)
             self._parts.memory.task_is_there()
             self._announce()
 

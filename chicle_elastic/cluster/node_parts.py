@@ -119,6 +119,7 @@ def build_parts(
             max_nodes=place.max_nodes,
             offer=carrier.offer,
             chunks=declared.infos(),
+            merged=declared.merged,
             job={
                 "seed": declared.seed,
                 "chunks": len(declared.rows),
@@ -126,6 +127,7 @@ def build_parts(
                 "slot_bytes": declared.slot_bytes,
                 "min_nodes": place.min_nodes,
                 "max_nodes": place.max_nodes,
+                "checkpoints": declared.checkpoints,
             },
         ),
         secret=place.secret,
@@ -167,6 +169,7 @@ def build_parts(
             control.GroupBroke: performs.group_broke,
             control.IterationEnded: performs.iteration_ended,
             control.IterationBroke: performs.iteration_broke,
+            control.Saved: performs.saved,
         },
     )
 

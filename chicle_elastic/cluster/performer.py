@@ -168,7 +168,7 @@ class Performer:
     def _load_chunk(self, effect: effects.LoadChunk) -> None:
         if effect.node == self.node:
             self._placement.loads(effect.chunk)
-            self._memory.load(effect, merged=self._ledger.merged)
+            self._memory.load(effect, merged=self._ledger.merged, began=self._ledger.began)
 
     def _copy_chunk(self, effect: effects.CopyChunk) -> None:
         if effect.target == self.node:
@@ -287,6 +287,15 @@ class Performer:
         self._write_ledger(message.ledger)
         reach("iteration.ended", round=message.round, iteration=message.iteration)
 
+    def saved(self, message: control.Saved) -> None:
+        """A checkpoint is complete."""
+        self._events.write(
+            "checkpoint",
+            iteration=message.iteration,
+            size_bytes=message.size_bytes,
+            duration_ms=round(1e3 * message.duration_s, 3),
+        )
+
     def iteration_broke(self, message: control.IterationBroke) -> None:
         """The task could not merge an iteration."""
         self._pace.waits(message.round, message.iteration)
@@ -378,6 +387,8 @@ class Performer:
                 port=port,
                 prefix=f"{round_prefix(self._run_id, self._number)}group/",
                 has_losses=has_losses,
+                merged=self._ledger.merged,
+                began=self._ledger.began,
             )
         )
 

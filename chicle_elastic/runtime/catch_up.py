@@ -5,19 +5,15 @@ first, then broadcasts its model, the certificate's rebuilt model and the record
 are as far as it is only take part. When all are equally far nothing is sent.
 """
 
-import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from chicle_elastic.chunks.views import Array
-from chicle_elastic.errors import ProtocolError
-from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.runtime.group import Group
 from chicle_elastic.runtime.training import Training
-from chicle_elastic.solvers.base import Report
+from chicle_elastic.runtime.transcript import adopt, describe
 
 
 class Standing(NamedTuple):
@@ -75,7 +71,7 @@ def catch_up(group: Group, training: Training, standings: Sequence[Standing], el
         vectors[:size] = training.model
         if training.certificate is not None and training.certificate.rebuilt is not None:
             vectors[size:] = training.certificate.rebuilt
-        text = np.frombuffer(json.dumps(_describe(training, first, elapsed_s)).encode(), dtype=np.uint8).copy()
+        text = np.frombuffer(json.dumps(describe(training, first, elapsed_s)).encode(), dtype=np.uint8).copy()
     length = np.array([float(len(text))])
     group.broadcast(length, root=root)
     if group.rank != root:
@@ -84,42 +80,5 @@ def catch_up(group: Group, training: Training, standings: Sequence[Standing], el
     group.broadcast(text, root=root)
     data = json.loads(text.tobytes())
     if places[group.rank] != newest:
-        _adopt(training, first, vectors, data)
+        adopt(training, first, vectors[:size], vectors[size:], data)
     return float(data["elapsed_s"])
-
-
-def _describe(training: Training, first: int, elapsed_s: float) -> dict[str, Any]:
-    certificate = training.certificate
-    return {
-        "samples": training.samples,
-        "elapsed_s": elapsed_s,
-        "last_certificate": training.last_certificate,
-        "certificate": None if certificate is None else _fields(certificate, without="rebuilt"),
-        "records": [_fields(record) for record in training.history if record.iteration >= first],
-    }
-
-
-def _fields(value: Any, *, without: str = "") -> dict[str, Any]:
-    names = (field.name for field in dataclasses.fields(value))
-    return {name: getattr(value, name) for name in names if name != without}
-
-
-def _adopt(training: Training, first: int, vectors: Array, data: dict[str, Any]) -> None:
-    size = len(training.model)
-    try:
-        certificate = data["certificate"]
-        rebuilt = vectors[size:].astype(training.model.dtype)
-        report = None if certificate is None else Report(**certificate, rebuilt=rebuilt)
-        records = [IterationRecord(**record) for record in data["records"]]
-        training.go_on_from(
-            model=vectors[:size],
-            certificate=report,
-            last_certificate=int(data["last_certificate"]),
-            samples=int(data["samples"]),
-            records=records,
-            first=first,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(
-            f"what the task ahead sent cannot be used ({error}); all tasks need the same release of chicle-elastic"
-        ) from error

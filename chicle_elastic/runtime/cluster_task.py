@@ -37,10 +37,19 @@ import numpy as np
 
 from chicle_elastic.chunks import layout
 from chicle_elastic.clock import Clock
-from chicle_elastic.errors import JobFailedError, MissingExtraError, PeerLostError, ProtocolError
+from chicle_elastic.errors import (
+    DataError,
+    JobFailedError,
+    MissingExtraError,
+    PeerLostError,
+    ProtocolError,
+    UsageError,
+)
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime import control
 from chicle_elastic.runtime.catch_up import Standing, catch_up, gather
+from chicle_elastic.runtime.checkpoint import JobIdentity
+from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.control_link import ControlLink
 from chicle_elastic.runtime.group import Group
 from chicle_elastic.runtime.job import Job, Outcome
@@ -49,6 +58,8 @@ from chicle_elastic.runtime.loader import ChunkLoader
 from chicle_elastic.runtime.post_office import PostOffice
 from chicle_elastic.runtime.practice import practise
 from chicle_elastic.runtime.rendezvous_link import RendezvousLink
+from chicle_elastic.runtime.resumption import Resumption
+from chicle_elastic.runtime.saver import Saver
 from chicle_elastic.runtime.task import TRAINER, LocalContext, UniTask
 from chicle_elastic.runtime.team import Team
 from chicle_elastic.runtime.training import Training
@@ -85,6 +96,8 @@ class ClusterTask:
         self._post_office = PostOffice(self._node, self._link.send)
         self._pages = LedgerPages()
         self._team: Team | None = None
+        self._saver: Saver | None = None
+        self._began: int | None = None
         self._merged = 0
         self._is_dirty = False
         self._has_stopped = False
@@ -130,6 +143,8 @@ class ClusterTask:
                         raise ProtocolError(f"the agent said {message}, which has no place in the life of a task")
         finally:
             self._leave_team()
+            if self._saver is not None:
+                self._saver.close()
             self._task.close()
 
     def _get_hot(self) -> None:
@@ -145,7 +160,13 @@ class ClusterTask:
         self._training = Training(job, context=self._context, elapsed_s=self._shared_elapsed_s, keeps_address=True)
         practise(job, self._state, self._clock)
         infos = job.source.infos(self._state)
-        self._link.start(ChunkLoader(job, self._state, self._link.send), self._post_office)
+        settings = self._checkpoint_settings()
+        identity = JobIdentity.of(job.trainer, job.source.schema, num_parameters=len(self._training.model))
+        self._resumption = Resumption(job, settings, identity)
+        if settings is not None:
+            self._saver = Saver(settings, identity, self._training, lambda: self._task.chunks, self._tell_saved)
+        loader = ChunkLoader(job, self._state, self._resumption, self._link.send)
+        self._link.start(loader, self._post_office)
         largest = max(info.size_bytes for info in infos)
         self._link.send(
             control.Declare(
@@ -154,14 +175,31 @@ class ClusterTask:
                 rows=tuple(info.num_rows for info in infos),
                 size_bytes=tuple(info.size_bytes for info in infos),
                 slot_bytes=-(-largest // SLOT_ALIGNMENT) * SLOT_ALIGNMENT,
+                merged=self._resumption.found,
+                checkpoints="" if settings is None else settings.pace,
             )
         )
+
+    def _checkpoint_settings(self) -> CheckpointSettings | None:
+        """What the job says, or else the launcher."""
+        welcome = self._link.welcome
+        settings = self._job.checkpoint or welcome.checkpoint
+        if not welcome.wants_resume:
+            return settings
+        if settings is None:
+            raise UsageError("--resume needs to know where checkpoints are: say --checkpoint FOLDER, or in the Job")
+        return dataclasses.replace(settings, resume=True)
+
+    def _tell_saved(self, iteration: int, size_bytes: int, duration_s: float) -> None:
+        with contextlib.suppress(ConnectionError):
+            self._link.send(control.Saved(iteration=iteration, size_bytes=size_bytes, duration_s=duration_s))
 
     # Orders.
 
     def _form_round(self, order: control.Round, group: Group) -> None:
         self._leave_team()
         training = self._training
+        self._go_on_from(order.began)
         own = Standing(
             merged=self._merged,
             last_certificate=training.last_certificate,
@@ -178,7 +216,11 @@ class ClusterTask:
             return
         self._set_elapsed(elapsed_s)
         self._merged = max(standing.merged for standing in standings)
-        is_first = self._merged == 0 and self._job.initial_state is not None
+        if self._merged < order.began == order.merged:
+            self._resumption.at(order.began)  # nobody can read it: raises, and says why
+        if self._merged == order.merged == 0 and self._saver is not None:
+            self._saver.require_unused()
+        is_first = self._merged == order.began and (order.began > 0 or self._job.initial_state is not None)
         self._is_dirty = is_first or any(standing.must_recover for standing in standings)
         self._post_office.has_trainer = group.rank == 0
         self._team = Team(
@@ -193,6 +235,20 @@ class ClusterTask:
         self._link.send(
             control.GroupReady(round=order.round, merged=self._merged, model_address=training.model.ctypes.data)
         )
+
+    def _go_on_from(self, began: int) -> None:
+        """Before the first round: be where the checkpoint is that the job goes on from, if it can be read here."""
+        if self._began is not None:
+            return
+        self._began = began
+        if not began:
+            return
+        try:
+            found = self._resumption.at(began)
+        except DataError:
+            return  # the others have what is needed, or it is an error when they do not
+        self._merged = began
+        self._set_elapsed(found.restore(self._training))
 
     def _attach(self, order: control.Attach) -> None:
         attached = set(self._task.attached)
@@ -266,6 +322,10 @@ class ClusterTask:
             self._leave_team()
             broke = str(error)
         self._has_stopped = stop_reason is not None
+        self._resumption.forget_state()
+        if self._saver is not None and broke is None:
+            ranks = [rank for rank, num_chunks in enumerate(lap.num_chunks.values()) if num_chunks]
+            self._saver.iteration_ended(lap, rank=team.rank, ranks=ranks, has_stopped=self._has_stopped)
         is_wanted = bool(team.votes) or self._has_stopped or broke is not None or not self._link.inbox.empty()
         goes_on = order.may_go_on and not is_wanted
         if goes_on:
@@ -302,6 +362,10 @@ class ClusterTask:
                     training.certify(None, self._team.evaluate())
                 if self._job.keep_state:
                     state = self._team.collect_state()
+                if self._saver is not None:
+                    self._saver.flush()
+                    self._team.wait_for_all()  # then all parts are on the disk
+                    self._saver.flush()
         except PeerLostError as error:
             reason += f"; a node was lost right after it, and what belongs to the end is incomplete ({error})"
         return Outcome(

@@ -17,6 +17,7 @@ The task runs the user's code; the agent runs none. They are two processes on on
     IterationEnded   or IterationBroke ->                exactly one per iteration
                                      <-   Finish         the job is over: `run` returns, then the task says Left
                                      <-   Exit           this node leaves: the process ends with exit code 0
+    Saved            now and then    ->                  a checkpoint is complete
     Failed           user code raised ->                 the process ends with the exception
 
 Rules. The agent says `Attach` before the `Iterate` or `Finish` that it is for, and only at a boundary (before `Finish`
@@ -40,10 +41,11 @@ from typing import Any, TypeAlias
 
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.scheduling.codec import decode_fields, encode_fields
 from chicle_elastic.values import ChunkInfo, StateVersion, TaskReport
 
-VERSION = 2
+VERSION = 3
 """Of this list of messages; raised with every change of it."""
 
 
@@ -97,6 +99,8 @@ class Declare:
         rows: Samples in each chunk, by chunk id from 0.
         size_bytes: Bytes of each chunk with header and state.
         slot_bytes: Size of a slot that holds any of them.
+        merged: Iteration of the checkpoint that this task would go on from; 0 for none.
+        checkpoints: When checkpoints are written, in words; empty for never. The same in every task.
     """
 
     seed: int
@@ -104,6 +108,8 @@ class Declare:
     rows: tuple[int, ...]
     size_bytes: tuple[int, ...]
     slot_bytes: int
+    merged: int = 0
+    checkpoints: str = ""
 
     def infos(self) -> tuple[ChunkInfo, ...]:
         """The chunks as the scheduler of a job with stores counts them: every one takes a whole slot."""
@@ -212,6 +218,21 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint is complete; the task that completed it says so.
+
+    Attributes:
+        iteration: Last merged iteration in it.
+        size_bytes: Of all its files.
+        duration_s: From the boundary to its end; training went on meanwhile.
+    """
+
+    iteration: int
+    size_bytes: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """The job is over in this task; the end of the channel that follows is no fault."""
 
@@ -239,12 +260,16 @@ class Welcome:
         store_host: Where the rendezvous store is, if that is known already: the task connects before the node joins.
         store_port: Its port.
         wants_ledger: Whether the pages of the ledger are to be sent.
+        checkpoint: Where and when checkpoints are written, unless the job says so itself; None for nowhere.
+        wants_resume: Go on from the newest checkpoint, also where the job says where they are.
     """
 
     node: NodeId
     store_host: str | None = None
     store_port: int = 0
     wants_ledger: bool = True
+    checkpoint: CheckpointSettings | None = None
+    wants_resume: bool = False
     version: int = VERSION
 
 
@@ -262,8 +287,9 @@ class Load:
     """Get a chunk from its source into a slot that is reserved for it.
 
     Attributes:
-        merged: Iterations merged so far. Before the first one a chunk gets the state that the caller of the job gave;
-            later its state is fresh.
+        merged: Last merged iteration.
+        began: Iteration that the job goes on from; 0 where it begins. As long as `merged` is no later, a chunk gets the
+            state of that checkpoint, or that which the caller of the job gave; later its state is fresh.
     """
 
     chunk: ChunkId
@@ -271,6 +297,7 @@ class Load:
     slot: int
     round: int
     merged: int
+    began: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +319,8 @@ class Round:
         port: Its port.
         prefix: Of all keys of this round in the store; no other round has it.
         has_losses: Something was lost or cut off since the last merge: the model is rebuilt from the state first.
+        merged: As in `Load`.
+        began: As in `Load`.
     """
 
     round: int
@@ -301,6 +330,8 @@ class Round:
     port: int
     prefix: str
     has_losses: bool
+    merged: int = 0
+    began: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,6 +408,7 @@ TaskMessage: TypeAlias = (
     | IterationEnded
     | IterationBroke
     | Post
+    | Saved
     | Left
     | Failed
 )

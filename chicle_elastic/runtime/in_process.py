@@ -19,11 +19,14 @@ import numpy as np
 
 from chicle_elastic.cgroups import PROC, memory_headroom
 from chicle_elastic.chunks.sources import ChunkSource
-from chicle_elastic.chunks.views import Array, StateSpec
+from chicle_elastic.chunks.views import Array, Chunk, StateSpec
 from chicle_elastic.clock import Clock, MonotonicClock
 from chicle_elastic.errors import CapacityError, UsageError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.runtime.checkpoint import JobIdentity
 from chicle_elastic.runtime.job import Job, Outcome
+from chicle_elastic.runtime.resumption import Resumption
+from chicle_elastic.runtime.saver import Saver
 from chicle_elastic.runtime.task import TRAINER, LocalContext, Mailboxes, UniTask
 from chicle_elastic.runtime.training import Evaluation, Lap, Training
 from chicle_elastic.scheduling import effects, events
@@ -90,6 +93,12 @@ class _Shell:
         self.changes: dict[int, int] = {}
         self.started_s = clock.now()
         self.training = Training(job, context=self.context, elapsed_s=lambda: clock.now() - self.started_s)
+        self.is_rebuilding = False
+        identity = JobIdentity.of(job.trainer, job.source.schema, num_parameters=len(self.training.model))
+        self.resumption = Resumption(job, job.checkpoint, identity)
+        self.saver: Saver | None = None
+        if job.checkpoint is not None:
+            self.saver = Saver(job.checkpoint, identity, self.training, self.chunks, lambda *_: None)
         self.lines: list[str] = []
         self.reason: str | None = None
         self.perform: dict[type, Callable[[Any], None]] = {
@@ -111,7 +120,8 @@ class _Shell:
         self.changes = dict(runtime.changes)
         infos = self.source.infos(self.state_spec)
         require_memory(self.source, infos)
-        self.inbox.append(events.ChunksDeclared(chunks=infos))
+        self.go_on()
+        self.inbox.append(events.ChunksDeclared(chunks=infos, merged=self.resumption.found))
         self.resize(runtime.num_tasks)
         is_interrupted = False
         try:
@@ -134,8 +144,19 @@ class _Shell:
             state=self.collect_state() if self.job.keep_state else None,
         )
 
+    def go_on(self) -> None:
+        """Be where the checkpoint is that the job goes on from, or at the beginning of one of its own."""
+        began = self.resumption.found
+        if began:
+            self.started_s = self.clock.now() - self.resumption.at(began).restore(self.training)
+        elif self.saver is not None:
+            self.saver.require_unused()
+        self.is_rebuilding = began > 0 or self.job.initial_state is not None
+
     def close(self) -> None:
         """End all tasks."""
+        if self.saver is not None:
+            self.saver.close()
         for task in self.tasks.values():
             task.close()
 
@@ -146,8 +167,9 @@ class _Shell:
 
     def load_chunk(self, effect: effects.LoadChunk) -> None:
         chunk = self.source.load(effect.chunk, self.state_spec)
-        if self.job.initial_state is not None:
-            chunk.state[...] = self.job.initial_state[chunk.row_ids]
+        state = self.resumption.state(merged=self.scheduler.ledger.merged, began=self.scheduler.ledger.began)
+        if state is not None:
+            chunk.state[...] = state[chunk.row_ids]
         self.tasks[effect.node].hold(chunk)
         self.inbox.append(events.ChunkLoaded(chunk=effect.chunk, node=effect.node, round=effect.round))
 
@@ -185,8 +207,9 @@ class _Shell:
     def start_iteration(self, effect: effects.StartIteration) -> None:
         """Solve, merge, judge; then report the end of the iteration."""
         job, training = self.job, self.training
-        if effect.iteration == 1 and job.initial_state is not None:
+        if self.is_rebuilding:
             self.rebuild_model()
+            self.is_rebuilding = False
         members = [task for task in self.tasks.values() if task.num_chunks]
         weighted_sum: Array | None = None
         total_weight = 0.0
@@ -213,6 +236,9 @@ class _Shell:
         )
         self.lines.clear()
         verdict = training.judge(lap, self.evaluate, lambda record: job.is_ended_by_caller(record, training.model))
+        self.resumption.forget_state()
+        if self.saver is not None:
+            self.saver.iteration_ended(lap, rank=0, ranks=[0], has_stopped=verdict.action is Action.STOP)
         if verdict.action is Action.STOP:
             self.inbox.append(events.StopRequested(reason=verdict.reason))
         elif effect.iteration in self.changes:
@@ -252,6 +278,10 @@ class _Shell:
             self.inbox.append(events.NodeJoined(node=node))
         for node in list(self.tasks)[num_tasks:]:
             self.inbox.append(events.LeaveNoticed(node=node))
+
+    def chunks(self) -> list[Chunk]:
+        """What all tasks together have been given."""
+        return [chunk for task in self.tasks.values() for chunk in task.chunks]
 
     def collect_state(self) -> Array:
         """State of all samples by global row id."""

@@ -7,6 +7,7 @@ from typing import Protocol
 from chicle_elastic.chunks.sources import ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.monitoring.records import History, IterationRecord
+from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.solvers.base import Report, Trainer
 
 
@@ -23,6 +24,8 @@ class Job:
         initial_state: Per-sample state to go on from, by global row id, shape (num_rows, outputs, width); the model is
             rebuilt from it. None starts afresh.
         keep_state: Whether the outcome holds the per-sample state.
+        checkpoint: Where and when the job is saved, and whether it goes on from there; by default what the launcher
+            says.
         on_iteration: Called with the record of each iteration, at its boundary; returning True ends the job there.
         on_model: Called after it with the record and the model (not to be written); returning True ends the job too.
             On a cluster this sends the model to the caller every time, so set it only where it is looked at.
@@ -34,6 +37,7 @@ class Job:
     seed: int = 0
     initial_state: Array | None = None
     keep_state: bool = False
+    checkpoint: CheckpointSettings | None = None
     on_iteration: Callable[[IterationRecord], bool | None] | None = None
     on_model: Callable[[IterationRecord, Array], bool | None] | None = None
 

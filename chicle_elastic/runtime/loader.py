@@ -8,6 +8,7 @@ from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.runtime.control import Load, Loaded, LoadFailed
 from chicle_elastic.runtime.job import Job
+from chicle_elastic.runtime.resumption import Resumption
 from chicle_elastic.store.arena import Arena
 
 
@@ -17,12 +18,16 @@ class ChunkLoader:
     Args:
         job: Its source is asked.
         state: Shape of the state that chunks get.
+        resumption: Has the state that they get, where that is not fresh.
         answer: Takes each answer; called in the thread of the loader.
     """
 
-    def __init__(self, job: Job, state: StateSpec, answer: Callable[[Loaded | LoadFailed], None]) -> None:
+    def __init__(
+        self, job: Job, state: StateSpec, resumption: Resumption, answer: Callable[[Loaded | LoadFailed], None]
+    ) -> None:
         self._job = job
         self._state = state
+        self._resumption = resumption
         self._answer = answer
         self._orders: SimpleQueue[tuple[Load, Arena | None] | None] = SimpleQueue()
         # A daemon: a source that hangs must not keep the process from ending.
@@ -59,6 +64,7 @@ class ChunkLoader:
         if arena is None:
             raise LookupError(f"there is no arena {load.arena}")
         chunk = self._job.source.load(load.chunk, self._state)
-        if self._job.initial_state is not None and load.merged == 0:
-            chunk.state[...] = self._job.initial_state[chunk.row_ids]
+        state = self._resumption.state(merged=load.merged, began=load.began)
+        if state is not None:
+            chunk.state[...] = state[chunk.row_ids]
         layout.encode(chunk, arena.view(load.slot))

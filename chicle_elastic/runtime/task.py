@@ -139,6 +139,11 @@ class UniTask:
         """Chunks that the solver has been given."""
         return tuple(self._attached)
 
+    @property
+    def chunks(self) -> list[Chunk]:
+        """The same, with their rows and state."""
+        return [self.held[chunk] for chunk in self._attached]
+
     def hold(self, chunk: Chunk) -> None:
         """Put a chunk into the memory of this node."""
         self.held[chunk.id] = chunk

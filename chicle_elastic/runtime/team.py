@@ -184,6 +184,14 @@ class Team:
         self._group.all_reduce(total)
         return total.reshape(state.shape).astype(state.dtype)
 
+    def wait_for_all(self) -> None:
+        """Return when all members are here.
+
+        Raises:
+            PeerLostError: A member was lost.
+        """
+        self._group.all_reduce(np.zeros(1))
+
     def leave(self) -> None:
         """Close the group; members that wait in it get a PeerLostError."""
         self._group.close()

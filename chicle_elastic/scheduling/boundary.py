@@ -189,7 +189,7 @@ class Boundary:
         return bool(self._leases.in_flight) or bool(self._ledger.freeing)
 
     def _must_load(self) -> bool:
-        return self._ledger.merged == 0 or self._is_starved
+        return self._ledger.merged == self._ledger.began or self._is_starved
 
     def _move_from_leavers(self) -> None:
         leavers = [node for node in self._members.leaving if self._ledger.shelves[node].owned]

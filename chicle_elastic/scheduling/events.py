@@ -24,9 +24,15 @@ from chicle_elastic.values import TaskReport as TaskReport  # a part of Iteratio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunksDeclared:
-    """The data set of the job is known. Comes once, first."""
+    """The data set of the job is known. Comes once, first.
+
+    Attributes:
+        chunks: All of it.
+        merged: Iteration of the checkpoint that the job goes on from; 0 where it begins.
+    """
 
     chunks: tuple[ChunkInfo, ...]
+    merged: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,12 +41,13 @@ class Ledger:
     Attributes:
         shelves: Memory of every present node.
         merged: Number of the last merged iteration.
+        began: Number of the iteration that the job goes on from; 0 for a job of its own.
         freeing: Round of the order to free, by (node, chunk), for every FREEING copy.
     """
 
     def __init__(self) -> None:
         self.shelves: dict[NodeId, Shelf] = {}
-        self.merged = 0
+        self.merged = self.began = 0
         self.freeing: dict[tuple[NodeId, ChunkId], int] = {}
         self._merged_round = 0
         self._entries: dict[ChunkId, ChunkEntry] = {}
@@ -121,8 +122,9 @@ class Ledger:
 
     # Nodes and chunks.
 
-    def declare(self, chunks: Iterable[ChunkInfo]) -> None:
-        """Open an entry for every chunk of the data set; all are missing."""
+    def declare(self, chunks: Iterable[ChunkInfo], *, merged: int = 0) -> None:
+        """Open an entry for every chunk of the data set; all are missing, and their state is of iteration `merged`."""
+        self.merged = self.began = merged
         for info in chunks:
             self._entries[info.id] = ChunkEntry(info)
             self._missing[info.id] = None

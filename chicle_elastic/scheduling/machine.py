@@ -171,6 +171,8 @@ class Scheduler:
             if not known or len(event.chunks) != self.ledger.num_chunks:
                 raise ProtocolError("the chunks of the job were declared before, and others; they are declared once")
             self._log("chunks are declared again, as before")
+            if event.merged != self.ledger.began:
+                self._log(f"checkpoint {event.merged} is not used: the job goes on from iteration {self.ledger.began}")
             return
         ids = {info.id for info in event.chunks}
         if not ids or len(ids) != len(event.chunks):
@@ -178,7 +180,11 @@ class Scheduler:
         for info in event.chunks:
             if info.num_rows < 1 or info.size_bytes < 0:
                 raise ProtocolError(f"{info} cannot be: a chunk has num_rows >= 1 and size_bytes >= 0")
-        self.ledger.declare(event.chunks)
+        if event.merged < 0:
+            raise ProtocolError(f"a job cannot go on from iteration {event.merged}")
+        self.ledger.declare(event.chunks, merged=event.merged)
+        if event.merged:
+            self._log(f"the job goes on from the checkpoint of iteration {event.merged}")
 
     def _on_node_joined(self, event: events.NodeJoined) -> None:
         node = event.node

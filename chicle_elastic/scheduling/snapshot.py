@@ -48,6 +48,7 @@ STATE: Mapping[str, Mapping[str, Any]] = {
     "ledger": {
         "shelves": dict[NodeId, Shelf],
         "merged": int,
+        "began": int,
         "freeing": dict[tuple[NodeId, ChunkId], int],
         "_merged_round": int,
         "_entries": dict[ChunkId, ChunkEntry],

@@ -247,6 +247,14 @@ class Trainer(ABC):
         """Per-sample state that chunks carry for this trainer; by default none."""
         return NO_STATE
 
+    def identity(self) -> Mapping[str, Any]:
+        """What makes model and state those of this algorithm, as JSON values; by default its class.
+
+        A checkpoint is used only by a trainer that says the same. What may change on the way, like a tolerance, is
+        left out.
+        """
+        return {"trainer": type(self).__qualname__}
+
     def rebuild(self, model: Array, contribution: Array) -> Array:
         """The model made of the summed `Solver.recover` parts; by default the model is kept."""
         return model

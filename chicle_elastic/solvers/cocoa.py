@@ -13,6 +13,7 @@ whatever w is, so rounding drift between w and w(alpha) cannot fake it. Only a c
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -59,6 +60,16 @@ class CocoaTrainer(Trainer):
     def state(self, schema: DataSchema) -> StateSpec:
         """One dual per sample and output, float64."""
         return StateSpec(outputs=num_outputs(schema), width=1, dtype="float64")
+
+    def identity(self) -> Mapping[str, Any]:
+        """What decides which duals are feasible: with another loss or C a gap of theirs would certify nothing."""
+        return {
+            "trainer": "CoCoA",
+            "loss": self.loss,
+            "C": self.C,
+            "intercept_scaling": self.intercept_scaling,
+            "class_weights": self.class_weights,
+        }
 
     def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
         """Per output k: "loss/k" (from `evaluate`), "gap/k" (estimate, from `solve`) and "dual/k" (from both)."""

@@ -9,6 +9,7 @@ import pytest
 from chicle_elastic.cluster import launch_args
 from chicle_elastic.cluster.launch_args import AgentCommand, StoreCommand, parse
 from chicle_elastic.errors import UsageError
+from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 
 ENOUGH = ["--rdzv-endpoint", "driver:29400", "--secret-file", "job.secret"]
 
@@ -54,6 +55,27 @@ def test_our_options_become_the_options_of_the_node(tmp_path: Path) -> None:
     assert options.secret_file == Path("job.secret").absolute()
 
 
+def test_a_job_is_saved_where_and_when_it_is_said(tmp_path: Path) -> None:
+    """By iterations, by seconds, or once a minute."""
+    folder = ("--checkpoint", str(tmp_path))
+    saved = {
+        every: agent(*folder, *(("--checkpoint-every", every) if every else ()), "train.py").options.checkpoint
+        for every in ("100", "2.5s", "")
+    }
+    assert saved["100"] == CheckpointSettings(folder=str(tmp_path), every_iterations=100)
+    assert saved["2.5s"] == CheckpointSettings(folder=str(tmp_path), every_s=2.5)
+    assert saved[""] == CheckpointSettings(folder=str(tmp_path))
+    assert agent("train.py").options.checkpoint is None
+    assert agent(*folder, "--resume", "train.py").options.wants_resume
+
+
+@pytest.mark.parametrize("every", ["0", "-1", "often", "0s", "ms", ""])
+def test_a_pace_that_is_none_is_refused(every: str) -> None:
+    """With examples of what can be written."""
+    with pytest.raises(argparse.ArgumentTypeError):
+        launch_args.pace(every)
+
+
 def test_the_secret_file_may_be_named_by_the_environment() -> None:
     """An argument wins over it."""
     argv = ["--rdzv-endpoint", "driver:29400", "train.py"]
@@ -75,6 +97,7 @@ def test_names_of_nodes_differ_by_default() -> None:
     [
         ([*ENOUGH, "--nproc-per-node", "2", "train.py"], "a node runs exactly one task"),
         ([*ENOUGH, "--nproc-per-node", "gpu", "train.py"], "a node runs exactly one task"),
+        ([*ENOUGH, "--checkpoint-every", "10", "train.py"], "say --checkpoint FOLDER as well"),
         (["--secret-file", "job.secret", "train.py"], "no rendezvous store: say --rdzv-endpoint"),
         (
             ["--rdzv-endpoint", "driver:1", "train.py"],

@@ -14,6 +14,7 @@ from chicle_elastic.errors import ProtocolError, UsageError
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime import control
 from chicle_elastic.runtime.channel import MAX_FRAME_BYTES, Channel, Listener
+from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.values import StateVersion, TaskReport
 from tests.timeouts import timeout_s
@@ -23,6 +24,10 @@ PLACEMENT = control.Placement(chunk=ChunkId(4), arena=0, slot=2)
 MESSAGES = [
     control.Hello(pid=7),
     control.Declare(seed=1, num_rows=20, rows=(10, 10), size_bytes=(640, 704), slot_bytes=704),
+    control.Declare(
+        seed=1, num_rows=9, rows=(9,), size_bytes=(640,), slot_bytes=640, merged=7, checkpoints="5 iterations, 0 s"
+    ),
+    control.Saved(iteration=7, size_bytes=640, duration_s=0.25),
     control.Loaded(chunk=ChunkId(1), round=2),
     control.LoadFailed(chunk=ChunkId(1), round=2, reason="no such file"),
     control.GroupReady(round=2, merged=6, model_address=1 << 46),
@@ -44,8 +49,12 @@ MESSAGES = [
     control.Left(),
     control.Failed(traceback="Traceback ...\nValueError: ä"),
     control.Welcome(node=NodeId("n0"), wants_ledger=False),
+    control.Welcome(
+        node=NodeId("n0"), checkpoint=CheckpointSettings(folder="/shared/job", every_s=2.5), wants_resume=True
+    ),
     control.Arena(index=1, num_slots=4, slot_bytes=704),
     control.Load(chunk=ChunkId(1), arena=0, slot=3, round=2, merged=6),
+    control.Load(chunk=ChunkId(1), arena=0, slot=3, round=2, merged=6, began=6),
     control.Attach(added=(PLACEMENT,), removed=(ChunkId(4), ChunkId(5))),
     control.Round(
         round=2,
@@ -156,7 +165,7 @@ def frame(data):
         (frame([1, 2]), "is no message out of Hello"),
         (frame({"type": "Vote"}), "'Vote' is no message out of Hello"),
         (frame({"type": "Hello", "pid": "7"}), r"Hello\.pid is '7' and not a int"),
-        (frame({"type": "Hello", "pid": 7, "version": 99}), "speaks version 99 and this one version 2"),
+        (frame({"type": "Hello", "pid": 7, "version": 99}), "speaks version 99 and this one version 3"),
         (struct.pack("<I", MAX_FRAME_BYTES + 1), "at most"),
         (frame({"type": "Left"})[:-3], "ended inside a message"),
     ],

@@ -10,6 +10,7 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.clock import VirtualClock
 from chicle_elastic.errors import CapacityError, ContractError, UsageError
+from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.in_process import InProcess, require_memory
 from chicle_elastic.runtime.job import Job
 from chicle_elastic.solvers.base import Action, Solver, Trainer, Update, Verdict
@@ -297,3 +298,45 @@ def test_data_that_the_memory_cannot_hold_is_refused_before_it_is_loaded(tmp_pat
         require_memory(shuffled, shuffled.infos(StateSpec()), proc=tmp_path)
     views = ArraySource(X, y, shuffle=False)
     require_memory(views, views.infos(StateSpec()), proc=tmp_path)
+
+
+def test_a_job_goes_on_from_its_checkpoint_with_another_number_of_tasks(tmp_path):
+    """State, model, history and iteration are those of the checkpoint, whoever holds which sample now."""
+    X, y = regression()
+    settings = CheckpointSettings(folder=str(tmp_path / "job"), every_iterations=4)
+
+    def train(num_tasks, max_iterations, *, resume):
+        job = Job(
+            trainer=CountingTrainer(),
+            source=ArraySource(X, y, max_tasks=num_tasks),
+            max_iterations=max_iterations,
+            keep_state=True,
+            checkpoint=dataclasses.replace(settings, resume=resume),
+        )
+        return InProcess(num_tasks=num_tasks).run(job)
+
+    first = train(3, 9, resume=False)
+    second = train(2, 10, resume=True)
+    third = train(5, 13, resume=True)
+    assert [record.iteration for record in third.history] == list(range(1, 14))
+    assert third.history[:9] == first.history[:]
+    assert third.history[:10] == second.history[:]
+    times = third.history.column("time_s")
+    assert sorted(times) == list(times)
+    assert third.model == pytest.approx(13.0)
+    assert (third.state[:, 0, 0] == 13).all()
+    assert (third.state[:, 0, 1] == np.arange(len(y))).all()
+
+
+def test_a_job_that_begins_leaves_the_checkpoints_of_an_earlier_run_alone(tmp_path):
+    """They might be all that is left of it."""
+    X, y = regression()
+    job = Job(
+        trainer=CountingTrainer(),
+        source=ArraySource(X, y, max_tasks=1),
+        max_iterations=2,
+        checkpoint=CheckpointSettings(folder=str(tmp_path / "job"), every_iterations=1),
+    )
+    InProcess().run(job)
+    with pytest.raises(UsageError, match="up to iteration 2; say --resume"):
+        InProcess().run(job)

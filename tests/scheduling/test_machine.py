@@ -419,3 +419,35 @@ def test_chunks_are_declared_once():
     assert stage.tell(events.ChunksDeclared(chunks=infos(3))) == []
     with pytest.raises(ProtocolError, match="declared before"):
         stage.tell(events.ChunksDeclared(chunks=infos(4)))
+
+
+def test_a_job_goes_on_from_the_iteration_that_was_declared_first():
+    """Versions and numbers count on from there, all chunks are loaded before, and another checkpoint is not used."""
+    stage = Stage(0, ["a", "b"])
+    stage.tell(events.ChunksDeclared(chunks=infos(6), merged=40))
+    stage.tell(events.ChunksDeclared(chunks=infos(6), merged=50))
+    assert any("checkpoint 50 is not used" in line for line in stage.logs)
+    stage.answer(effects.FormRound)
+    assert not stage.take(effects.StartIteration), "loads are waited for"
+    ordered = stage.run()
+    [start] = only(ordered, effects.StartIteration)
+    assert (start.iteration, start.is_complete) == (41, True)
+    assert {stage.ledger.version(info.id).iteration for info in infos(6)} == {40}
+    stage.finish()
+    assert {stage.ledger.version(info.id).iteration for info in infos(6)} == {41}
+    assert {stage.ledger.processed(info.id) for info in infos(6)} == {1}
+
+
+def test_a_job_cannot_go_on_from_before_its_beginning():
+    """A shell that says so is wrong."""
+    with pytest.raises(ProtocolError, match="-1"):
+        Stage(0).tell(events.ChunksDeclared(chunks=infos(2), merged=-1))
+
+
+def test_a_node_that_joins_while_the_first_one_loads_gets_its_share():
+    """Both are new then, and one of them has everything."""
+    stage = Stage(12, ["a"], start_nodes=1)
+    stage.answer(effects.FormRound)
+    stage.join("b")
+    stage.run()
+    assert stage.counts() == {"a": 6, "b": 6}

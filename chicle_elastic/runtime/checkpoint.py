@@ -1,0 +1,285 @@
+"""A checkpoint of a job: model, history and the state of every sample, in a folder, whoever held what.
+
+    FOLDER/000000120-5f3a9c21/      iteration 120; the second half tells two attempts at one iteration apart
+        part-002.rows.npy           row ids of the samples that the task of rank 2 held, int64
+        part-002.state.npy          their state, shape (rows, outputs, width)
+        part-002.json               size and CRC-32 of the two; written last of a part, so the part is whole
+        model.npy  rebuilt.npy      the model, and the one that belongs to the last certificate, if there is one
+        training.json               history, certificate, samples and seconds so far
+        manifest.json               written last of all: what the job is, and size and CRC-32 of every other file
+
+Rules. Every task writes its own part; the one of rank 0 the rest, and the manifest once all parts are there. A folder
+without manifest is no checkpoint. With one, it is a checkpoint if every file is what the manifest says and every row of
+the data set is in one part. State is kept by row and not by chunk: so any number of nodes can go on from it, also when
+the data set is cut into other chunks. Every file comes into being under its name at once (written beside, synced to the
+disk, renamed). Nothing is pickled.
+
+A checkpoint that is damaged is refused with the reason, and the one before it is used. One of another job is an error:
+its state would be believed.
+"""
+
+import dataclasses
+import json
+import logging
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.json_fields import Fields
+from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
+from chicle_elastic.errors import DataError, ProtocolError, UsageError
+from chicle_elastic.runtime.checkpoint_files import parse_json, read_array, read_bytes, sync_folder, write_json
+from chicle_elastic.runtime.training import Training
+from chicle_elastic.runtime.transcript import adopt
+from chicle_elastic.solvers.base import Trainer
+
+FORMAT = "chicle checkpoint"
+VERSION = 1
+MANIFEST = "manifest.json"
+TRAINING = "training.json"
+MODEL = "model.npy"
+REBUILT = "rebuilt.npy"
+NAME = re.compile(r"(\d{9})-[0-9a-f]{8}")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobIdentity:
+    """What has to be the same for a checkpoint to be of use.
+
+    Attributes:
+        num_rows: Samples in the data set.
+        num_parameters: Length of the model.
+        state: Shape of the state of a sample.
+        trainer: What the trainer says of itself (`Trainer.identity`).
+    """
+
+    num_rows: int
+    num_parameters: int
+    state: StateSpec
+    trainer: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, trainer: Trainer, schema: DataSchema, *, num_parameters: int) -> "JobIdentity":
+        """Of a job with this trainer on such data."""
+        return cls(
+            num_rows=schema.num_rows,
+            num_parameters=num_parameters,
+            state=trainer.state(schema),
+            trainer=trainer.identity(),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))  # tuples become lists, as in what was read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint that was read, and is whole.
+
+    Attributes:
+        path: Its folder.
+        iteration: Last merged iteration.
+        model: ndarray of shape (num_parameters,).
+        rebuilt: The model rebuilt from state at the last certificate; None without one.
+        training: History and so on, as `catch_up.describe` made it.
+        state: By global row id, shape (num_rows, outputs, width).
+    """
+
+    path: Path
+    iteration: int
+    model: Array
+    rebuilt: Array | None
+    training: dict[str, Any]
+    state: Array
+
+    def restore(self, training: Training) -> float:
+        """Let a training go on from here.
+
+        Returns:
+            Seconds since the start of the job.
+
+        Raises:
+            DataError: The file of the history is that of another release.
+        """
+        rebuilt = self.model if self.rebuilt is None else self.rebuilt
+        try:
+            adopt(training, 1, self.model, rebuilt, self.training)
+            return float(self.training["elapsed_s"])
+        except (ProtocolError, KeyError) as error:
+            raise DataError(f"{self.path / TRAINING}: {error}") from error
+
+
+def attempt_name(iteration: int, time_s: float) -> str:
+    """Name of the folder of a checkpoint; two runs that come to one iteration come to it at different times."""
+    return f"{iteration:09d}-{zlib.crc32(float(time_s).hex().encode()):08x}"
+
+
+def attempts(folder: Path) -> list[Path]:
+    """All folders of checkpoints, whole or not, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name) and path.is_dir())
+
+
+def is_complete(path: Path) -> bool:
+    """Whether the manifest is there; what it says may still prove wrong."""
+    return (path / MANIFEST).exists()
+
+
+def iteration_of(path: Path) -> int:
+    """Iteration of a checkpoint, by its name."""
+    return int(path.name.partition("-")[0])
+
+
+def newest(folder: Path, identity: JobIdentity, *, iteration: int | None = None) -> Checkpoint | None:
+    """The newest checkpoint that is whole.
+
+    Args:
+        folder: Where to look.
+        identity: Of the job.
+        iteration: Only one of this iteration; by default of any.
+
+    Returns:
+        None when there is no folder of a checkpoint at all.
+
+    Raises:
+        DataError: There are some, and none is whole; the message has what is wrong with each.
+        UsageError: The newest one is of another job.
+    """
+    problems = []
+    for path in reversed(attempts(folder)):
+        if iteration is not None and iteration_of(path) != iteration:
+            continue
+        try:
+            found = read(path, identity)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        for problem in problems:
+            logger.warning("%s; the checkpoint before it is used, of iteration %d", problem, found.iteration)
+        return found
+    if problems:
+        raise DataError(
+            f"no checkpoint in {folder} can be used: {'; '.join(problems)}; restore the files, or begin afresh in an "
+            "empty folder"
+        )
+    return None
+
+
+def read(path: Path, identity: JobIdentity) -> Checkpoint:
+    """Read a checkpoint, and check all of it.
+
+    Raises:
+        DataError: It is damaged, or was never completed.
+        UsageError: It is of another job.
+    """
+    manifest = _read_manifest(path)
+    if manifest.content["job"] != identity.to_json():
+        differences = [
+            f"{name}: {manifest.content['job'].get(name)!r}, and the job has {value!r}"
+            for name, value in identity.to_json().items()
+            if manifest.content["job"].get(name) != value
+        ]
+        raise UsageError(
+            f"the checkpoint {path} is of another job ({'; '.join(differences)}); name its own folder, or begin afresh "
+            "in an empty one"
+        )
+    files = manifest.content["files"]
+    contents = {name: read_array(path / name, entry) for name, entry in files.items() if name.endswith(".npy")}
+    training = parse_json(path / TRAINING, read_bytes(path / TRAINING, files.get(TRAINING)))
+    if MODEL not in contents or contents[MODEL].shape != (identity.num_parameters,):
+        raise DataError(f"{path}: its model has not {identity.num_parameters} parameters")
+    return Checkpoint(
+        path=path,
+        iteration=manifest.number("iteration", at_least=1),
+        model=contents[MODEL],
+        rebuilt=contents.get(REBUILT),
+        training=training,
+        state=_join(path, contents, identity),
+    )
+
+
+def write_manifest(path: Path, *, iteration: int, identity: JobIdentity, files: Mapping[str, Any]) -> None:
+    """Complete a checkpoint."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "iteration": iteration,
+        "job": identity.to_json(),
+        "files": dict(sorted(files.items())),
+    }
+    write_json(path / MANIFEST, content | {"crc32": _crc_of(content)})
+    sync_folder(path)
+
+
+def part_name(rank: int, suffix: str) -> str:
+    """Name of a file of a part: "part-002.state.npy"."""
+    return f"part-{rank:03d}.{suffix}"
+
+
+def read_part(path: Path, rank: int) -> dict[str, Any] | None:
+    """Files of a part with size and checksum; None while it is not whole.
+
+    Raises:
+        DataError: There is something else.
+    """
+    name = path / part_name(rank, "json")
+    if not name.exists():
+        return None
+    files = parse_json(name, name.read_bytes())
+    return dict(files)
+
+
+def _read_manifest(path: Path) -> Fields:
+    name = path / MANIFEST
+    if not name.exists():
+        raise DataError(f"{path}: it has no {MANIFEST}, so it was never completed")
+    fields = Fields(parse_json(name, name.read_bytes()), str(name))
+    content = {key: value for key, value in fields.content.items() if key != "crc32"}
+    if fields.text("format") != FORMAT or fields.number("version", at_least=1) > VERSION:
+        raise DataError(
+            f"{name}: it is {content.get('format')!r} of version {content.get('version')!r}, and this release reads "
+            f"{FORMAT!r} up to version {VERSION}"
+        )
+    if fields.text("crc32") != _crc_of(content):
+        raise DataError(f"{name}: its checksum is wrong; it is damaged")
+    return fields
+
+
+def _join(path: Path, contents: Mapping[str, Array], identity: JobIdentity) -> Array:
+    """The state of all rows, from the parts."""
+    state = identity.state.zeros(identity.num_rows)
+    if not state.size:
+        return state
+    seen = np.zeros(identity.num_rows, dtype=bool)
+    for rows, values in _parts(contents):
+        is_sound = (
+            values.shape == identity.state.shape(len(rows))
+            and values.dtype == state.dtype
+            and len(rows) == len(np.unique(rows))
+            and (not len(rows) or (rows.min() >= 0 and rows.max() < identity.num_rows))
+        )
+        if not is_sound or seen[rows].any():
+            raise DataError(f"{path}: its parts have rows twice, or rows that the data set has not")
+        state[rows], seen[rows] = values, True
+    if not seen.all():
+        raise DataError(f"{path}: the state of {int((~seen).sum())} of {identity.num_rows} rows is in no part")
+    return state
+
+
+def _parts(contents: Mapping[str, Array]) -> Iterator[tuple[Array, Array]]:
+    for name in contents:
+        if name.endswith(".rows.npy"):
+            yield contents[name], contents.get(name.removesuffix("rows.npy") + "state.npy", np.zeros(0))
+
+
+def _crc_of(content: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"

@@ -1,0 +1,111 @@
+"""Saves a job now and then: gathers what this process has of a checkpoint, at the boundary at which one is due.
+
+When one is due follows from the records of the job, which are the same in every task: nobody has to be asked. Nothing
+is saved while chunks are missing, as their state is nowhere.
+"""
+
+import copy
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Chunk
+from chicle_elastic.errors import UsageError
+from chicle_elastic.monitoring.records import History
+from chicle_elastic.runtime import checkpoint
+from chicle_elastic.runtime.checkpoint import JobIdentity
+from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
+from chicle_elastic.runtime.checkpoint_writer import CheckpointWriter, Draft
+from chicle_elastic.runtime.training import Lap, Training
+from chicle_elastic.runtime.transcript import describe
+
+
+class Saver:
+    """Of one process.
+
+    Args:
+        settings: Where and when.
+        identity: Of the job.
+        training: Of this process.
+        chunks: The chunks that its solvers have been given.
+        tell: Is told of each checkpoint that it has completed: iteration, size in bytes, seconds.
+    """
+
+    def __init__(
+        self,
+        settings: CheckpointSettings,
+        identity: JobIdentity,
+        training: Training,
+        chunks: Callable[[], Iterable[Chunk]],
+        tell: Callable[[int, int, float], object],
+    ) -> None:
+        self._settings, self._identity = settings, identity
+        self._training, self._chunks = training, chunks
+        self._writer = CheckpointWriter(settings, identity, tell)
+
+    def require_unused(self) -> None:
+        """The job begins: there must be no checkpoint of another run, which would be mistaken for one of this run.
+
+        Raises:
+            UsageError: There is one.
+        """
+        whole = [path for path in checkpoint.attempts(Path(self._settings.folder)) if checkpoint.is_complete(path)]
+        if whole:
+            raise UsageError(
+                f"{self._settings.folder} holds checkpoints of an earlier run, up to iteration "
+                f"{checkpoint.iteration_of(whole[-1])}; say --resume (CheckpointSettings(resume=True)) to go on from "
+                "there, or name an empty folder"
+            )
+
+    def iteration_ended(self, lap: Lap, *, rank: int, ranks: Sequence[int], has_stopped: bool) -> None:
+        """An iteration is merged and judged, and no chunk has moved since.
+
+        Args:
+            lap: The iteration.
+            rank: Of this process.
+            ranks: Processes that have chunks.
+            has_stopped: It was the last one.
+        """
+        self._writer.look()
+        history = self._training.history
+        before = history[-2] if len(history) > 1 else None
+        is_due = has_stopped or self._settings.is_due(history[-1], before)
+        if is_due and lap.is_complete:
+            self._writer.begin(self._draft(lap.iteration, rank, ranks))
+
+    def flush(self) -> None:
+        """Wait until the part of this process is on the disk, and what has all its parts is complete."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Finish the part of this process, within reason."""
+        self._writer.close()
+
+    def _draft(self, iteration: int, rank: int, ranks: Sequence[int]) -> Draft:
+        spec, chunks = self._identity.state, list(self._chunks())
+        time_s = self._training.history[-1].time_s
+        return Draft(
+            iteration=iteration,
+            time_s=time_s,
+            rank=rank,
+            ranks=ranks if spec.size_bytes(1) else (),
+            rows=np.concatenate([np.zeros(0, dtype=np.int64), *(chunk.row_ids for chunk in chunks)]),
+            state=np.concatenate([spec.zeros(0), *(chunk.state for chunk in chunks)]),
+            shared=self._shared(time_s) if rank == 0 else None,
+        )
+
+    def _shared(self, time_s: float) -> Callable[[], Mapping[str, Any]]:
+        """What all tasks have alike, frozen; to be written out in the thread of the writer."""
+        frozen = copy.copy(self._training)
+        frozen.history = History(list(self._training.history))
+        vectors = {checkpoint.MODEL: self._training.model.copy()}
+        if frozen.certificate is not None and frozen.certificate.rebuilt is not None:
+            vectors[checkpoint.REBUILT] = frozen.certificate.rebuilt.copy()
+        return functools.partial(_shared_files, frozen, vectors, time_s)
+
+
+def _shared_files(training: Training, vectors: Mapping[str, Any], time_s: float) -> dict[str, Any]:
+    return {**vectors, checkpoint.TRAINING: describe(training, 1, time_s)}
