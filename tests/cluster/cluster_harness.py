@@ -4,6 +4,7 @@ Agents are forked from a process that has everything imported, and run the launc
 Tasks are started by their agents, like anywhere.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -66,7 +67,8 @@ class LauncherProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal, if it still runs."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL."""

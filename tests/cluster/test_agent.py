@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from chicle_elastic.cluster.log import KEPT_ENTRIES
 from chicle_elastic.transports.secret import JobSecret
 from tests.cluster.cluster_harness import AgentProcess, LocalAgents, svm_script
 from tests.timeouts import timeout_s
@@ -220,3 +221,15 @@ def test_a_job_that_nobody_survived_begins_afresh(cluster: LocalAgents) -> None:
     assert silent.events("other_job")
     assert len(silent.events("hot")) == 2
     end_all(cluster, [newcomer, silent])
+
+
+def test_a_newcomer_to_a_long_job_begins_with_what_its_log_has_come_to(tmp_path: Path) -> None:
+    """The entries from the beginning are not kept any more."""
+    script = svm_script(tmp_path, "--min-ms", "0", "--tol", "0")
+    with LocalAgents(tmp_path, script=script) as cluster:
+        [first] = start_all(cluster, 1)
+        first.wait_for("iteration", lambda event: event["iteration"] > 2 * KEPT_ENTRIES)
+        second = cluster.start("n1")
+        first.wait_for_members(2)
+        assert second.events("installed")[0]["length"] > 2 * KEPT_ENTRIES
+        end_all(cluster, [first, second])

@@ -59,6 +59,8 @@ def kill(nodes: list[AgentProcess]) -> None:
     """SIGKILL for every process of the job."""
     for node in nodes:
         node.kill_all()
+    for node in nodes:
+        node.process.wait(timeout_s(20))
 
 
 def newest(checkpoints: Path) -> Checkpoint:
