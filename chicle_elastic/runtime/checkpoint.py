@@ -260,18 +260,23 @@ def _join(path: Path, contents: Mapping[str, Array], identity: JobIdentity) -> A
     if not state.size:
         return state
     seen = np.zeros(identity.num_rows, dtype=bool)
+    num_seen = 0
     for rows, values in _parts(contents):
         is_sound = (
             values.shape == identity.state.shape(len(rows))
             and values.dtype == state.dtype
-            and len(rows) == len(np.unique(rows))
             and (not len(rows) or (rows.min() >= 0 and rows.max() < identity.num_rows))
         )
-        if not is_sound or seen[rows].any():
-            raise DataError(f"{path}: its parts have rows twice, or rows that the data set has not")
+        if not is_sound:
+            raise DataError(f"{path}: its parts have rows that the data set has not, or state of another shape")
         state[rows], seen[rows] = values, True
-    if not seen.all():
-        raise DataError(f"{path}: the state of {int((~seen).sum())} of {identity.num_rows} rows is in no part")
+        num_seen += len(rows)
+    num_missing = identity.num_rows - int(np.count_nonzero(seen))
+    if num_missing or num_seen > identity.num_rows:
+        raise DataError(
+            f"{path}: of {identity.num_rows} rows the state of {num_missing} is in no part, and that of "
+            f"{num_seen + num_missing - identity.num_rows} in two"
+        )
     return state
 
 

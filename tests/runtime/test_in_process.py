@@ -340,3 +340,25 @@ def test_a_job_that_begins_leaves_the_checkpoints_of_an_earlier_run_alone(tmp_pa
     InProcess().run(job)
     with pytest.raises(UsageError, match="up to iteration 2; say --resume"):
         InProcess().run(job)
+
+
+def test_a_checkpoint_serves_another_tolerance_and_not_another_c(tmp_path):
+    """Duals that are feasible for one C certify nothing for another."""
+    X, _ = regression(num_rows=60)
+    codes = (X[:, 0] > 0).astype(np.int32)
+
+    def train(trainer):
+        job = Job(
+            trainer=trainer,
+            source=ArraySource(X, codes, max_tasks=1),
+            max_iterations=50,
+            checkpoint=CheckpointSettings(folder=str(tmp_path / "job"), every_iterations=1, resume=True),
+        )
+        return InProcess().run(job)
+
+    first = train(CocoaTrainer(C=1.0, tol=0.3))
+    second = train(CocoaTrainer(C=1.0, tol=1e-5))
+    assert second.history[: len(first.history)] == first.history[:]
+    assert "1.00e-05" in second.reason
+    with pytest.raises(UsageError, match=r"'C': 1\.0.*'C': 2\.0"):
+        train(CocoaTrainer(C=2.0))
