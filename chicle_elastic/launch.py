@@ -10,7 +10,9 @@ Exit codes: 0 the job is done, or the node left in order; 1 the task failed, or 
 """
 
 import contextlib
+import dataclasses
 import functools
+import os
 import signal
 import sys
 import threading
@@ -18,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch.distributed.launcher.api as launcher
-from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.run import config_from_args
@@ -82,13 +84,25 @@ def run_node(command: AgentCommand) -> None:
     open_secret(options.secret_file, endpoint=arguments.rdzv_endpoint)  # says what is wrong before anything starts
     from chicle_elastic.cluster.agent import ElasticAgent
 
+    if arguments.log_dir is None and arguments.redirects == arguments.tee == "0":
+        arguments.log_dir = os.devnull  # or torch would make a folder that stays
     config, entrypoint, entrypoint_arguments = config_from_args(arguments)
+    if arguments.log_dir == os.devnull:
+        config.logs_specs = NoLogFiles(log_dir=os.devnull)
     # torch logs these: a path and a name, nothing secret.
     config.rdzv_configs |= {"secret_file": str(options.secret_file), "node": options.node}
     # An installation from before the entry point existed finds the handler, too.
     rendezvous_handler_registry.register(BACKEND, torchrun_plugin.create)
     with agent_class(functools.partial(ElasticAgent, options=options)):
         launcher.elastic_launch(config, entrypoint)(*entrypoint_arguments)
+
+
+class NoLogFiles(DefaultLogsSpecs):
+    """The task prints where the agent prints; a node that is killed leaves no file behind."""
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Torch's destinations without the two threads that would follow /dev/null."""
+        return dataclasses.replace(super().reify(envs), tee_stdouts={}, tee_stderrs={})
 
 
 @contextlib.contextmanager

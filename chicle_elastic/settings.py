@@ -1,7 +1,7 @@
 """What the environment says, read here and nowhere else (STYLE rule 11: argument, then environment, then default).
 
 CHICLE_CACHE_DIR      folder for compiled kernels; default: the user's cache folder / "chicle"
-CHICLE_CONTROL        socket of the agent that started this task; set by the agent
+CHICLE_CONTROL        address of the socket of the agent that started this task; set by the agent
 CHICLE_MAX_NODES      largest number of nodes that the job of this task may have; set by the agent
 CHICLE_SECRET_FILE    file with the job secret of a cluster, for the launcher and for plain torchrun
 LOKY_MAX_CPU_COUNT    joblib's limit on the cores of this process
@@ -31,13 +31,13 @@ class Settings:
     Attributes:
         cache_dir: Folder for what can be computed again, such as compiled kernels; None when the user has no home.
         secret_file: Where the job secret of a cluster lies; None when nobody said.
-        control: Socket of the agent that started this process as a task; None where it is no task.
+        control: Address of the agent that started this process as a task; None where it is no task.
         max_nodes: Largest number of nodes of the job, >= 1.
     """
 
     cache_dir: Path | None = None
     secret_file: Path | None = None
-    control: Path | None = None
+    control: str | None = None
     max_nodes: int = 1
 
     @classmethod
@@ -51,7 +51,7 @@ class Settings:
         return cls(
             cache_dir=cache_dir,
             secret_file=_path_in(environ, "CHICLE_SECRET_FILE"),
-            control=_path_in(environ, "CHICLE_CONTROL"),
+            control=environ.get("CHICLE_CONTROL") or None,
             max_nodes=max(1, int(max_nodes)) if max_nodes.isdecimal() else 1,
         )
 

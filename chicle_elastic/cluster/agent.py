@@ -14,10 +14,8 @@ membership. What happens here:
 
 import contextlib
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
@@ -34,7 +32,7 @@ from chicle_elastic.cluster.torch_private import SingleTaskAgent
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.cluster_board import ClusterBoard
-from chicle_elastic.runtime.channel import SOCKET_NAME
+from chicle_elastic.runtime.channel import new_address
 
 NOTICES = (signal.SIGTERM, signal.SIGUSR1)
 STANDING = signal.SIGUSR2
@@ -62,7 +60,7 @@ class ElasticAgent(SingleTaskAgent):
             )
         self._options = options
         self._handler = handler
-        self._folder: Path | None = None
+        self._control = new_address()
         self._meeting = threading.Lock()
 
     def supervise(self) -> RunResult:
@@ -73,7 +71,6 @@ class ElasticAgent(SingleTaskAgent):
         """
         options, handler = self._options, self._handler
         with contextlib.ExitStack() as stack:
-            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chicle-")))
             board = stack.enter_context(ClusterBoard(options.log_dir, options.node))
             event_file = stack.enter_context(EventFile(options.log_dir, options.node, tell=board.write))
             secret = open_secret(options.secret_file, endpoint=handler.endpoint)
@@ -81,7 +78,7 @@ class ElasticAgent(SingleTaskAgent):
                 connect_store(handler.endpoint), endpoint=handler.endpoint, run_id=handler.get_run_id(), secret=secret
             )
             place = Place(
-                folder=self._folder,
+                control=self._control,
                 host=address_towards(handler.endpoint),
                 endpoint=handler.endpoint,
                 run_id=handler.get_run_id(),
@@ -108,8 +105,7 @@ class ElasticAgent(SingleTaskAgent):
 
     def task_environment(self) -> Mapping[str, str]:
         """Where the task finds its agent, and how many nodes there may be."""
-        assert self._folder is not None
-        return {"CHICLE_CONTROL": str(self._folder / SOCKET_NAME), "CHICLE_MAX_NODES": str(self._handler.max_nodes)}
+        return {"CHICLE_CONTROL": self._control, "CHICLE_MAX_NODES": str(self._handler.max_nodes)}
 
     def meet(self, round: int, members: tuple[NodeId, ...], timeout_s: float) -> None:
         """Take part in a round of torch's rendezvous and wait for the others; in a worker thread.

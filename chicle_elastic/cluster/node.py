@@ -108,12 +108,11 @@ class Node:
             place.secret,
             name=self._node,
             tcp_address=f"tcp://{f'[{place.host}]' if ':' in place.host else place.host}:0",
-            folder=place.folder,
         )
         host, port = parse_endpoint(place.endpoint)
         self._task = TaskSide(
             loop,
-            place.folder,
+            place.control,
             torch,
             welcome=control.Welcome(
                 node=self._node,

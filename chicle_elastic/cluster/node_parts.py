@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from chicle_elastic.cgroups import memory_headroom
@@ -30,7 +29,7 @@ class Place:
     """Where a node runs.
 
     Attributes:
-        folder: Private, for sockets.
+        control: Where the task finds its agent.
         host: Address of this host, for others.
         endpoint: Of the rendezvous store.
         run_id: Of the job.
@@ -39,7 +38,7 @@ class Place:
         max_nodes: More have to wait.
     """
 
-    folder: Path
+    control: str
     host: str
     endpoint: str
     run_id: str

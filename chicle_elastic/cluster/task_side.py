@@ -4,7 +4,6 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from chicle_elastic.cluster.event_loop import EventLoop
@@ -40,7 +39,7 @@ class TaskSide:
 
     Args:
         loop: Watches the channel.
-        folder: Private, for the socket.
+        address: Where the task finds this agent.
         processes: Starts tasks.
         welcome: What a task is told first.
         on_message: Takes what the task says; the first message is `Declare`.
@@ -54,7 +53,7 @@ class TaskSide:
     def __init__(
         self,
         loop: EventLoop,
-        folder: Path,
+        address: str,
         processes: Processes,
         *,
         welcome: control.Welcome,
@@ -65,7 +64,7 @@ class TaskSide:
         self.has_failed: str | None = None
         self._loop, self._processes, self._welcome = loop, processes, welcome
         self._on_message, self._on_gone = on_message, on_gone
-        self._listener = Listener(folder)
+        self._listener = Listener(address)
         self._loop.watch(self._listener, self._accept)
         self._channel: Channel | None = None
         self._has_said_goodbye = False
@@ -98,7 +97,11 @@ class TaskSide:
         self._hang_up()
 
     def _accept(self) -> None:
-        channel = self._listener.accept()
+        try:
+            channel = self._listener.accept()
+        except ProtocolError as error:  # of a stranger; the task is still to come
+            logger.warning("somebody who is not the task has come to its control socket: %s", error)
+            return
         if self._channel is not None:
             logger.warning("a second process has come to the control socket of the task; it is hung up on")
             channel.close()

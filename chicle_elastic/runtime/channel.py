@@ -8,7 +8,8 @@ A descriptor travels with the first byte of its message (SCM_RIGHTS), so it is h
 descriptors are handed out in the order in which they came. A stream and not packets, because a packet has to fit the
 socket's buffer, and the list of a million chunks does not.
 
-The socket lies in a private folder (mode 0700), and each side checks that the other belongs to the same user.
+The socket has a random name and lies in no folder, so an agent that is killed leaves nothing behind. All users of the
+host may see the name: each side checks that the other belongs to its own user.
 """
 
 import array
@@ -16,19 +17,17 @@ import contextlib
 import json
 import os
 import socket
-import stat
 import struct
 import sys
 import threading
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from types import TracebackType
 
-from chicle_elastic.errors import ProtocolError, UsageError
+from chicle_elastic.errors import PeerLostError, ProtocolError, UsageError
 from chicle_elastic.runtime.control import AGENT_TYPES, TASK_TYPES, Message, decode, encode
+from chicle_elastic.transports import addresses
 
-SOCKET_NAME = "control"
 MAX_FRAME_BYTES = 256 << 20
 MAX_FDS = 16
 READ_BYTES = 1 << 16
@@ -56,25 +55,26 @@ class Channel:
         self._fds: deque[int] = deque()
 
     @classmethod
-    def connect(cls, path: Path, *, timeout_s: float = 10.0) -> "Channel":
+    def connect(cls, address: str, *, timeout_s: float = 10.0) -> "Channel":
         """The task's end.
+
+        Args:
+            address: Of the agent's `Listener`.
+            timeout_s: How long the agent may take to answer.
 
         Raises:
             ProtocolError: Nobody listens there, or somebody of another user does.
         """
         require_unix_sockets()
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            sock.settimeout(timeout_s)
-            sock.connect(str(path))
+            sock = addresses.connect_unix(address, timeout_s=timeout_s)
+        except (PeerLostError, UsageError) as error:
+            raise ProtocolError(
+                f"no agent listens: {error}; a task is started by its agent, with python -m chicle_elastic.launch"
+            ) from error
+        try:
             sock.settimeout(None)
             check_peer(sock)
-        except OSError as error:
-            sock.close()
-            raise ProtocolError(
-                f"no agent listens at {path} ({error.strerror or error}); a task is started by its agent, with "
-                "python -m chicle_elastic.launch"
-            ) from error
         except BaseException:
             sock.close()
             raise
@@ -203,34 +203,19 @@ class Channel:
 
 
 class Listener:
-    """The agent's side: waits for its task. A context manager that closes it and removes the socket.
+    """The agent's side: waits for its task. A context manager that closes it.
 
     Args:
-        folder: Private to this user; it has to exist.
-
-    Attributes:
-        path: Of the socket; the task has to know it.
+        address: Of the socket, from `new_address`; the task has to know it.
 
     Raises:
-        UsageError: The folder can be entered by others, or the path is too long for a socket.
+        UsageError: There are no Unix sockets here, or somebody has this address.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, address: str) -> None:
         require_unix_sockets()
-        status = folder.stat()
-        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-            raise UsageError(f"{folder} has mode {stat.S_IMODE(status.st_mode):o}; only this user may enter: chmod 700")
-        self.path = folder / SOCKET_NAME
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            self._socket.bind(str(self.path))
-            self._socket.listen(1)
-        except OSError as error:
-            self._socket.close()
-            raise UsageError(
-                f"cannot listen at {self.path} ({error.strerror or error}); a path of a socket has at most 107 "
-                "characters, and no other agent may have this folder"
-            ) from error
+        self.address = address
+        self._socket = addresses.listen_unix(address)
 
     def fileno(self) -> int:
         """The descriptor, for `selectors`: readable when a task has come."""
@@ -253,7 +238,6 @@ class Listener:
     def close(self) -> None:
         """Stop listening. May be called again."""
         self._socket.close()
-        self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> "Listener":
         return self
@@ -262,6 +246,11 @@ class Listener:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def new_address() -> str:
+    """An address for a listener that no other has."""
+    return addresses.new_unix("control")
 
 
 def require_unix_sockets() -> None:

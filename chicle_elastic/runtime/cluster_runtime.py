@@ -11,7 +11,6 @@ same outcome; in the task of a node that leaves, the process ends inside `run`, 
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.errors import UsageError
@@ -24,11 +23,11 @@ class ClusterRuntime:
     """Run a job as one of the tasks of a cluster. A process runs one job.
 
     Args:
-        control: Socket of the agent of this node.
+        control: Address of the agent's socket.
         max_nodes: Largest number of nodes that there will be.
     """
 
-    control: Path
+    control: str
     max_nodes: int
 
     def most_tasks(self) -> int:

@@ -31,7 +31,6 @@ import threading
 import traceback
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -76,19 +75,19 @@ class ClusterTask:
 
     Args:
         job: The same in every task.
-        path: Socket of the agent.
+        address: Of the agent's socket.
         clock: Of this process.
 
     Raises:
-        ProtocolError: There is no agent at `path`, or one of another release.
+        ProtocolError: There is no agent at `address`, or one of another release.
     """
 
-    def __init__(self, job: Job, path: Path, clock: Clock) -> None:
+    def __init__(self, job: Job, address: str, clock: Clock) -> None:
         self._job = job
         self._clock = clock
         self._origin_s = clock.now()
         self._state = job.trainer.state(job.source.schema)
-        self._link = ControlLink(path)
+        self._link = ControlLink(address)
         self._node = self._link.welcome.node
         self._rendezvous: RendezvousLink | None = None
         if self._link.welcome.store_host is not None:

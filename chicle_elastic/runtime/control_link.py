@@ -9,7 +9,6 @@ import contextlib
 import os
 import sys
 import threading
-from pathlib import Path
 from queue import SimpleQueue
 
 from chicle_elastic.errors import ProtocolError
@@ -29,7 +28,7 @@ class ControlLink:
     """Connects to the agent and says hello.
 
     Args:
-        path: Of the agent's socket.
+        address: Of the agent's socket.
 
     Attributes:
         welcome: What the agent answered.
@@ -40,8 +39,8 @@ class ControlLink:
         ProtocolError: There is no agent, or one of another release.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._channel = Channel.connect(path)
+    def __init__(self, address: str) -> None:
+        self._channel = Channel.connect(address)
         try:
             self._channel.send(control.Hello(pid=os.getpid()))
             welcome = self._channel.receive()

@@ -14,7 +14,7 @@ class Impostor:
     """Listens in a thread and gives every connection to a script, one after the other. A context manager.
 
     Args:
-        address: "tcp://host:port" or "unix:///path".
+        address: "tcp://host:port" or "unix:@name".
         script: Called with each connection; the end of the connection ends it (`OSError` and `ChicleError` are what
             it sees when the other side hangs up first).
 
@@ -38,8 +38,6 @@ class Impostor:
                 sock.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
         self._thread.join()
         self._listener.close()
-        if self.address.startswith("unix:"):
-            addresses.remove_unix(self.address)
 
     def __enter__(self) -> Self:
         return self

@@ -9,6 +9,7 @@ Peers are real: other transports, raw sockets that break the rules, and a proces
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -60,7 +61,7 @@ class TransportContract:
     """Every rule of `transports.base.Transport`; subclasses say which transport, and where it listens."""
 
     uri = ""
-    """Where to listen; "{folder}" is replaced by a folder of the test, "{number}" by a number of its own."""
+    """Where to listen; "{test}" is replaced by something of each test's own, "{number}" by a number."""
     transport: Callable[..., Transport]
     """Makes a transport from (address, secret, name=...)."""
     timeout_s = 10.0
@@ -72,10 +73,10 @@ class TransportContract:
         return JobSecret.generate()
 
     @pytest.fixture
-    def address(self, tmp_path: Path) -> Callable[[], str]:
+    def address(self) -> Callable[[], str]:
         """Gives addresses to listen on."""
-        numbers = iter(range(100))
-        return lambda: self.uri.format(folder=tmp_path, number=next(numbers))
+        test, numbers = secrets.token_hex(8), iter(range(100))
+        return lambda: self.uri.format(test=test, number=next(numbers))
 
     @pytest.fixture
     def arena(self) -> Iterator[Arena]:
@@ -433,8 +434,6 @@ class TransportContract:
             process.wait(self.timeout_s)
             with pytest.raises(PeerLostError, match="cannot be reached"):
                 self.fetch(reader, listening_at, Region(0, 4096, 4096))
-            if listening_at.startswith("unix:"):
-                addresses.remove_unix(listening_at)
         with self.owner_process(listening_at, tmp_path / "two", secret) as (_, again_at):
             assert again_at == listening_at
             assert self.fetch(reader, listening_at, Region(0, 0, 4096)) == bytes([7]) * 4096

@@ -1,12 +1,19 @@
-"""Addresses of services of an agent: "tcp://host:port", with IPv6 hosts in brackets, and "unix:///path"."""
+"""Addresses of services of an agent: "tcp://host:port", with IPv6 hosts in brackets, and "unix:@name".
 
-import contextlib
-import os
+Unix sockets have abstract names, not paths: an agent that is killed leaves no file behind.
+"""
+
+import re
+import secrets
 import socket
 import sys
 from urllib.parse import urlsplit
 
 from chicle_elastic.errors import PeerLostError, UsageError
+
+MAX_NAME = 100
+"""The kernel takes 107 bytes."""
+NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME}}}")
 
 
 def parse_tcp(address: str) -> tuple[str, int]:
@@ -80,34 +87,43 @@ def tune_tcp(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def unix_path(address: str) -> str:
-    """The path of "unix:///path".
+def new_unix(purpose: str) -> str:
+    """An address for a Unix socket that nobody else has, "unix:@chicle-PURPOSE-RANDOM"."""
+    return f"unix:@chicle-{purpose}-{secrets.token_hex(16)}"
+
+
+def unix_name(address: str) -> str:
+    """What "unix:@name" is for the kernel: a name that lies in no folder, with a zero byte in front.
 
     Raises:
         UsageError: It is no such address.
     """
-    parts = urlsplit(address)
-    if parts.scheme != "unix" or parts.netloc or not parts.path.startswith("/"):
-        raise UsageError(f"{address!r} is no address of a Unix socket; write unix:///absolute/path")
-    return parts.path
+    name = address.removeprefix("unix:@")
+    if name == address or not NAME.fullmatch(name):
+        raise UsageError(
+            f"{address!r:.200} is no address of a Unix socket; write unix:@name, with at most {MAX_NAME} letters, "
+            "digits, dots, dashes and underscores"
+        )
+    return f"\0{name}"
 
 
 def listen_unix(address: str, *, backlog: int = 128) -> socket.socket:
-    """A listening Unix socket; its folder should be private (0700).
+    """A listening Unix socket, which vanishes with the process.
+
+    Its name is one for all users of this host (of this network namespace): who connects has to prove who it is.
 
     Raises:
         UsageError: It cannot be listened on.
     """
-    path = unix_path(address)
+    name = unix_name(address)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        sock.bind(path)
+        sock.bind(name)
         sock.listen(backlog)
     except OSError as error:
         sock.close()
         raise UsageError(
-            f"cannot listen on {address} ({error.strerror or error}); choose a short path in a folder of yours that is "
-            "not taken"
+            f"cannot listen on {address} ({error.strerror or error}); choose a name that is not taken, on Linux"
         ) from error
     return sock
 
@@ -119,18 +135,12 @@ def connect_unix(address: str, *, timeout_s: float | None) -> socket.socket:
         UsageError: The address is none.
         PeerLostError: Nobody answers there.
     """
-    path = unix_path(address)
+    name = unix_name(address)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout_s)
-        sock.connect(path)
+        sock.connect(name)
     except OSError as error:
         sock.close()
         raise PeerLostError(f"{address} cannot be reached ({error.strerror or error}); its agent has ended") from error
     return sock
-
-
-def remove_unix(address: str) -> None:
-    """Remove the file of a Unix socket, if it is still there."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(unix_path(address))

@@ -1,19 +1,18 @@
 """The transports of one node together, and which of them to use for which peer.
 
 An agent tells its peers an `Offer`: where each of its transports listens, and which host it is on. A peer picks shm
-when both are on one host and the socket can be reached, else tcp; the `Route` says why, for the log.
+when both are on one host, else tcp; the `Route` says why, for the log.
 """
 
 import contextlib
 import os
 import secrets
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chicle_elastic.errors import ProtocolError, UsageError
+from chicle_elastic.errors import ProtocolError
 from chicle_elastic.transports import addresses
 from chicle_elastic.transports.base import Memory, Transport
 from chicle_elastic.transports.secret import JobSecret
@@ -21,6 +20,7 @@ from chicle_elastic.transports.shm import ShmTransport
 from chicle_elastic.transports.tcp import TcpTransport
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+NETWORK = Path("/proc/self/ns/net")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Offer:
     """Where the transports of a node listen.
 
     Attributes:
-        host: Says which running kernel the node is on.
+        host: Says which running kernel the node is on, and in which network of it (see `host_id`).
         tcp: Address that peers on other hosts can reach.
         shm: Address for peers on the same host; None where there is none.
     """
@@ -78,13 +78,13 @@ class Carrier:
         name: Of this node.
         tcp_address: Where to listen, "tcp://host:port".
         public_host: Name or number under which other hosts know this one; by default the host in `tcp_address`.
-        folder: Private folder (0700, of this user) for the socket of shm; None does without shm.
+        has_shm: Whether to offer shm.
 
     Attributes:
         offer: To be told to peers.
 
     Raises:
-        UsageError: The address cannot be listened on, or the folder is not private.
+        UsageError: The address cannot be listened on.
     """
 
     def __init__(
@@ -94,15 +94,13 @@ class Carrier:
         name: str,
         tcp_address: str = "tcp://127.0.0.1:0",
         public_host: str | None = None,
-        folder: Path | None = None,
+        has_shm: bool = True,
     ) -> None:
         with contextlib.ExitStack() as on_error:
             self._tcp = on_error.enter_context(TcpTransport(tcp_address, secret, name=name))
             self._shm: ShmTransport | None = None
-            if folder is not None:
-                _require_private(folder)
-                path = folder.absolute() / f"shm-{secrets.token_hex(4)}"
-                self._shm = on_error.enter_context(ShmTransport(f"unix://{path}", secret, name=name))
+            if has_shm:
+                self._shm = on_error.enter_context(ShmTransport(addresses.new_unix("shm"), secret, name=name))
             host, port = addresses.parse_tcp(self._tcp.address)
             self.offer = Offer(
                 host=host_id(),
@@ -150,34 +148,21 @@ class Carrier:
 
     def _reason_against_shm(self, theirs: Offer) -> str | None:
         if self._shm is None:
-            return "this agent has no folder for shm"
+            return "this agent does without shm"
         if theirs.shm is None:
             return "the peer offers no shm"
         if theirs.host != self.offer.host:
-            return "the peer is on another host"
-        # Containers of one host run on one kernel, but need not share folders.
-        if not os.access(addresses.unix_path(theirs.shm), os.W_OK):
-            return f"the peer is on this host, but its socket {theirs.shm} cannot be reached from here"
+            return "the peer is on another host, or in a container with a network of its own"
         return None
 
 
 def host_id() -> str:
-    """Tells running kernels apart: the same for all processes between two starts of a machine."""
+    """Tells apart where names of Unix sockets mean different things.
+
+    It is the same for all processes of one network namespace of a kernel, from one start of the machine to the next:
+    containers share a kernel, and most often not their network.
+    """
     try:
-        return BOOT_ID.read_text(encoding="ascii").strip()
+        return f"{BOOT_ID.read_text(encoding='ascii').strip()}/{os.stat(NETWORK).st_ino}"
     except OSError:
         return secrets.token_hex(16)  # no proc file system: equal to nobody
-
-
-def _require_private(folder: Path) -> None:
-    try:
-        status = folder.stat()
-    except OSError as error:
-        raise UsageError(
-            f"the folder {folder} for shm cannot be used ({error.strerror}); make it with mode 0700"
-        ) from error
-    if not stat.S_ISDIR(status.st_mode) or stat.S_IMODE(status.st_mode) != 0o700 or status.st_uid != os.geteuid():
-        raise UsageError(
-            f"the folder {folder} for shm has mode {stat.S_IMODE(status.st_mode):04o} and belongs to user "
-            f"{status.st_uid}; it has to be a folder of this user ({os.geteuid()}) with mode 0700"
-        )

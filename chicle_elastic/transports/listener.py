@@ -31,7 +31,7 @@ class Listener:
     """Accepts connections for one purpose. A context manager that closes it.
 
     Args:
-        address: "tcp://host:port" or "unix:///path".
+        address: "tcp://host:port" or "unix:@name".
         secret: Of the job.
         purpose: What the connections are for.
         name: Of this node.
@@ -89,8 +89,6 @@ class Listener:
         for thread in connections:
             if thread is not threading.current_thread():
                 thread.join(JOIN_TIMEOUT_S)
-        if self._is_unix:
-            addresses.remove_unix(self.address)
         for sock in (self._listener, self._wake_receiver, self._wake_sender):
             sock.close()
 

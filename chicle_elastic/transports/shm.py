@@ -25,7 +25,7 @@ _LIMITS = {Kind.DESCRIPTOR: 64, Kind.REFUSED: wire.REASON_BYTES}
 
 
 class ShmTransport(SocketTransport):
-    """See `base.Transport`; addresses are "unix:///path", in a folder that only this user can enter."""
+    """See `base.Transport`; addresses are "unix:@name", and the secret keeps others out."""
 
     scheme = "shm"
     request = Kind.DESCRIPTOR

@@ -6,6 +6,7 @@ python -m chicle_elastic.launch ... tests/cluster/train_svm.py --out FOLDER --mi
 import argparse
 import importlib.util
 import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,6 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.runtime.cluster_runtime import cluster_runtime
 from chicle_elastic.runtime.job import Job
-from chicle_elastic.settings import Settings
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.cocoa import CocoaTrainer
 
@@ -87,9 +87,7 @@ def main() -> None:
         "gap": None if certificate is None else trainer.relative_gap(outcome.model, certificate),
         "norm": float(np.linalg.norm(outcome.model)),
     }
-    control = Settings.from_environment().control
-    assert control is not None
-    (options.out / f"{control.parent.name}.result.json").write_text(json.dumps(result))
+    (options.out / f"{os.getpid()}.result.json").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

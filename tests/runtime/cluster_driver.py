@@ -14,7 +14,7 @@ from select import select
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime import control
-from chicle_elastic.runtime.channel import Listener
+from chicle_elastic.runtime.channel import Listener, new_address
 from chicle_elastic.store.chunk_store import ChunkStore
 from chicle_elastic.values import StateVersion
 from tests.runtime import cluster_apps
@@ -67,8 +67,8 @@ class Node:
         self.attached = set()
         self._waiting = []
         self._num_arenas_sent = 0
-        self.listener = Listener(self.folder)
-        environment = {"CHICLE_CONTROL": str(self.listener.path), "CHICLE_MAX_NODES": str(max_nodes)}
+        self.listener = Listener(new_address())
+        environment = {"CHICLE_CONTROL": self.listener.address, "CHICLE_MAX_NODES": str(max_nodes)}
         arguments = (app, str(self.out), str(self.log), environment)
         self.process = CONTEXT.Process(target=run_app, args=arguments, name=name)
         self.process.start()

@@ -5,6 +5,8 @@ import json
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import typing
 
@@ -13,12 +15,21 @@ import pytest
 from chicle_elastic.errors import ProtocolError, UsageError
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime import control
-from chicle_elastic.runtime.channel import MAX_FRAME_BYTES, Channel, Listener
+from chicle_elastic.runtime.channel import MAX_FRAME_BYTES, Channel, Listener, new_address
 from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.values import StateVersion, TaskReport
 from tests.timeouts import timeout_s
 
+NOBODY = 65534
+# Becomes another user, connects to the abstract name that it is given, and prints what it is told.
+STRANGER = f"""
+import os, socket, sys
+os.setuid({NOBODY})
+with socket.socket(socket.AF_UNIX) as sock:
+    sock.connect("\\0" + sys.argv[1])
+    print(sock.recv(100), end="")
+"""
 PAGE = control.LedgerPage(before=StateVersion(1, 6), after=None, chunks=(ChunkId(3),), rows=(8,))
 PLACEMENT = control.Placement(chunk=ChunkId(4), arena=0, slot=2)
 MESSAGES = [
@@ -76,11 +87,10 @@ MESSAGES = [
 
 
 @pytest.fixture
-def ends(tmp_path):
+def ends():
     """The agent's and the task's end of one channel."""
-    tmp_path.chmod(0o700)
-    with Listener(tmp_path) as listener:
-        task = Channel.connect(listener.path, timeout_s=timeout_s(10))
+    with Listener(new_address()) as listener:
+        task = Channel.connect(listener.address, timeout_s=timeout_s(10))
         agent = listener.accept()
     with agent, task:
         yield agent, task
@@ -192,17 +202,33 @@ def test_descriptors_that_nobody_took_are_closed(ends):
         assert pipe.read() == b""
 
 
-def test_a_folder_that_others_can_enter_is_refused(tmp_path):
-    """What runs the user's code is told where the data lies: nobody else may listen or call."""
-    tmp_path.chmod(0o755)
-    with pytest.raises(UsageError, match=r"mode 755.*chmod 700"):
-        Listener(tmp_path)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_process_of_another_user_is_hung_up_on():
+    """It may see the name of the socket; it gets no word, and the task that comes after it is served."""
+    with Listener(new_address()) as listener:
+        stranger = subprocess.Popen(
+            [sys.executable, "-c", STRANGER, listener.address.removeprefix("unix:@")], stdout=subprocess.PIPE
+        )
+        with pytest.raises(ProtocolError, match=f"process {stranger.pid} .* belongs to user {NOBODY}, not to 0"):
+            listener.accept()
+        assert stranger.communicate(timeout=timeout_s(20)) == (b"b''", None)
+        with Channel.connect(listener.address) as task, listener.accept() as agent:
+            task.send(control.Hello(pid=7))
+            assert agent.receive() == control.Hello(pid=7)
 
 
-def test_a_task_without_an_agent_is_told_how_it_is_started(tmp_path):
+def test_two_agents_never_share_an_address():
+    """Not even when somebody asks for it."""
+    assert new_address() != new_address()
+    with Listener(new_address()) as listener, pytest.raises(UsageError, match="choose a name that is not taken"):
+        Listener(listener.address)
+
+
+@pytest.mark.parametrize("address", [new_address(), "/tmp/control", ""])
+def test_a_task_without_an_agent_is_told_how_it_is_started(address):
     """The script was run by itself."""
     with pytest.raises(ProtocolError, match=r"no agent listens.*chicle_elastic\.launch"):
-        Channel.connect(tmp_path / "control")
+        Channel.connect(address)
 
 
 def test_chunks_are_declared_to_the_scheduler_with_the_size_of_a_slot():

@@ -20,7 +20,7 @@ from tests.timeouts import timeout_s
 class TestShm(TransportContract):
     """The contract, between transports of one host."""
 
-    uri = "unix://{folder}/shm-{number}"
+    uri = "unix:@chicle-test-{test}-{number}"
     transport = ShmTransport
     timeout_s = timeout_s(10)
 
