@@ -42,6 +42,10 @@ class PeerLostError(ChicleError, RuntimeError):
     """A peer closed the connection, died, or was silent for too long; the message names it and what was going on."""
 
 
+class TooFewNodesError(ChicleError, RuntimeError):
+    """The job had fewer nodes than it needs for longer than its nodes wait."""
+
+
 class JobFailedError(ChicleError, RuntimeError):
     """The job ended because one of its tasks failed; the message has the traceback of that task."""
 

@@ -58,6 +58,7 @@ class ElasticAgent(SingleTaskAgent):
                 f"the agent needs the rendezvous 'chicle' and was given {handler.get_backend()!r}; start it with "
                 "python -m chicle_elastic.launch"
             )
+        handler.await_calls()  # an agent that fails before its first round must not close the job for all others
         self._options = options
         self._handler = handler
         self._control = new_address()

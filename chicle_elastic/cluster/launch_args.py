@@ -26,6 +26,8 @@ DEFAULT_GRACE_S = 25.0
 """Kubernetes and Slurm kill 30 s after the notice; five of them are left to end in order."""
 # SIGTERM and SIGUSR1 are the notice and belong to the agent; torch must not turn them into an exception.
 SIGNALS_OF_TORCH = "SIGINT,SIGHUP,SIGQUIT"
+DEFAULT_PATIENCE_S = 600.0
+"""That of torchrun's rendezvous (join_timeout)."""
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 NO_SCRIPT = "-"
@@ -40,6 +42,7 @@ class NodeOptions:
         node: Name of this node, unique in the job.
         secret_file: Where the job secret lies. A path and not the secret: options are printed and logged.
         grace_s: Seconds between a notice and the moment when the node has to be gone.
+        patience_s: Seconds for which the job may have fewer nodes than it needs before this one gives up.
         memory_bytes: Memory for chunks; None for what the control group or the machine allows.
         log_dir: Folder for event files and the logs of the task; None for none.
         checkpoint: Where and when the job is saved; None for what the job says.
@@ -49,6 +52,7 @@ class NodeOptions:
     node: NodeId
     secret_file: Path
     grace_s: float = DEFAULT_GRACE_S
+    patience_s: float = DEFAULT_PATIENCE_S
     memory_bytes: int | None = None
     log_dir: Path | None = None
     checkpoint: CheckpointSettings | None = None
@@ -100,6 +104,14 @@ def parser() -> argparse.ArgumentParser:
         default=DEFAULT_GRACE_S,
         metavar="SECONDS",
         help="time from a notice (SIGTERM, SIGUSR1) until the node has to be gone; default: %(default)s",
+    )
+    group.add_argument(
+        "--patience",
+        type=seconds,
+        default=DEFAULT_PATIENCE_S,
+        metavar="SECONDS",
+        help="time for which there may be fewer nodes than MIN of --nnodes before this one gives up; default: "
+        "%(default)s",
     )
     group.add_argument(
         "--memory",
@@ -183,6 +195,7 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         node=NodeId(node),
         secret_file=secret_file.absolute(),
         grace_s=arguments.grace,
+        patience_s=arguments.patience,
         memory_bytes=arguments.memory,
         log_dir=None if arguments.log_dir is None else Path(arguments.log_dir).absolute(),
         checkpoint=_checkpoint(arguments),

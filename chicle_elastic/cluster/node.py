@@ -11,13 +11,14 @@ from chicle_elastic.cluster.launch_args import NodeOptions
 from chicle_elastic.cluster.log_messages import Folded
 from chicle_elastic.cluster.mesh import Peer
 from chicle_elastic.cluster.node_parts import Parts, Place, build_parts
+from chicle_elastic.cluster.patience import Patience
 from chicle_elastic.cluster.performer import FAILURE
 from chicle_elastic.cluster.standing import describe
 from chicle_elastic.cluster.steps import reach
 from chicle_elastic.cluster.store_host import parse_endpoint
 from chicle_elastic.cluster.task_side import Processes, TaskSide
 from chicle_elastic.cluster.term_key import TermKey
-from chicle_elastic.errors import ChicleError, ContractError, ProtocolError
+from chicle_elastic.errors import ChicleError, ContractError, ProtocolError, TooFewNodesError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime import control
 from chicle_elastic.scheduling import events
@@ -125,6 +126,7 @@ class Node:
             on_message=self._task_says,
             on_gone=self._task_is_gone,
         )
+        self._patience = Patience(loop, options.patience_s, self._give_up)
         self._parts: Parts | None = None
         self._job: int | None = None
         self._is_hot = False
@@ -254,6 +256,7 @@ class Node:
         """An entry was folded."""
         if isinstance(folded.entry.event, events.RoundFormed):
             self._is_hurried = False
+        self._patience.look(is_short=self._joined.membership.replica.log.scheduler.is_short_of_nodes)
         self._joined.performer.folded(folded)
 
     def installed(self, length: int) -> None:
@@ -423,6 +426,18 @@ class Node:
         self._wants_life = False
         self._joined.performer.begin_life()
         self._joined.membership.begin()
+
+    def _give_up(self) -> None:
+        """There were too few nodes for too long."""
+        log = self._joined.membership.replica.log
+        if log.scheduler.is_short_of_nodes and not self._is_leaving:
+            self.failed(
+                TooFewNodesError(
+                    f"the job has had fewer nodes than the {log.scheduler.needed_nodes} that it needs for "
+                    f"{self._options.patience_s:g} s (here: {', '.join(log.present)}); start more nodes in time, raise "
+                    "--patience, or lower the MIN of --nnodes"
+                )
+            )
 
     def _hurry(self) -> None:
         """The iteration goes on and on, and the grace period is short: all tasks end it early."""

@@ -100,7 +100,7 @@ def build_parts(
         users: The node.
 
     Raises:
-        CapacityError: There is no room for a single chunk.
+        CapacityError: There is no room for a single chunk, or the system does not give the memory.
     """
     node = options.node
     store = ChunkStore(
@@ -108,6 +108,7 @@ def build_parts(
         capacity_bytes=capacity_bytes(declared, options.memory_bytes),
         arena_bytes=min(DEFAULT_ARENA_BYTES, len(declared.rows) * declared.slot_bytes),
     )
+    store.prepare()  # before the node joins: the others would wait for it, and for nothing where there is no memory
     settings = SchedulerSettings(seed=declared.seed, min_nodes=place.min_nodes, start_nodes=place.min_nodes)
     members = Membership(
         loop,

@@ -152,6 +152,10 @@ class ChicleRendezvousHandler(RendezvousHandler):
         """Its members in rank order."""
         return self._members
 
+    def await_calls(self) -> None:
+        """All rounds of this handler will be called (`expect`): its end is not that of the job, however early it is."""
+        self._is_called = True
+
     def expect(self, *, round: int, members: tuple[NodeId, ...], timeout_s: float) -> None:
         """Say what the next `next_rendezvous` is for; to be said again before each.
 

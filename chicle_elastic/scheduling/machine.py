@@ -138,6 +138,17 @@ class Scheduler:
         """Why the job is paused, with the figures; None when it is not."""
         return self._pause_reason if self.state is State.PAUSED else None
 
+    @property
+    def needed_nodes(self) -> int:
+        """Nodes that have to be here to stay for the job to begin, or to go on."""
+        start_nodes = None if self._has_begun else self.settings.start_nodes
+        return start_nodes or self.settings.min_nodes
+
+    @property
+    def is_short_of_nodes(self) -> bool:
+        """Whether nothing goes on because too few nodes are here."""
+        return self.state in (State.WAITING, State.PAUSED) and len(self._members.staying) < self.needed_nodes
+
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Learn an event.
 
@@ -327,7 +338,7 @@ class Scheduler:
         self._loads.settle(round=members.round)
         num_staying = len(members.staying)
         if not self._has_begun:
-            if not self.ledger.num_chunks or num_staying < (self.settings.start_nodes or self.settings.min_nodes):
+            if not self.ledger.num_chunks or num_staying < self.needed_nodes:
                 return
             self._has_begun = True
             self._boundary_since = self._now

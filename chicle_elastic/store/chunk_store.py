@@ -201,6 +201,16 @@ class ChunkStore:
             self._grow_if_full()
             return self._bytes(self._book.reserve(chunk_id, size_bytes))
 
+    def prepare(self) -> None:
+        """Take memory for the first chunks, so that a shortage is known before anything depends on it.
+
+        Raises:
+            CapacityError: There is not so much.
+        """
+        with self._lock:
+            self._require_open()
+            self._grow_if_full()
+
     def commit(self, chunk_id: ChunkId, *, where: str = "") -> SlotAddress:
         """Check the bytes that have arrived in a reserved slot; from now on the chunk is here.
 

@@ -28,7 +28,9 @@ ROOT = Path(__file__).parents[2]
 Event = dict[str, Any]
 
 
-def run_launcher(arguments: list[str], output: str, environ: dict[str, str]) -> None:
+def run_launcher(
+    arguments: list[str], output: str, environ: dict[str, str], before: Callable[[], object] | None
+) -> None:
     """Body of the process of an agent: `python -m chicle_elastic.launch`."""
     with open(output, "a", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
@@ -37,14 +39,19 @@ def run_launcher(arguments: list[str], output: str, environ: dict[str, str]) -> 
     os.chdir(ROOT)
     from chicle_elastic import launch
 
+    if before is not None:
+        before()
     sys.exit(launch.main(arguments))
 
 
 class LauncherProcess:
     """A forked process with the launcher in it; the methods are those of `subprocess.Popen`."""
 
-    def __init__(self, arguments: list[str], output: Path, environ: dict[str, str]) -> None:
-        self._process = CONTEXT.Process(target=run_launcher, args=(arguments, str(output), environ), daemon=False)
+    def __init__(
+        self, arguments: list[str], output: Path, environ: dict[str, str], before: Callable[[], object] | None
+    ) -> None:
+        everything = (arguments, str(output), environ, before)
+        self._process = CONTEXT.Process(target=run_launcher, args=everything, daemon=False)
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -169,18 +176,32 @@ class LocalAgents:
         JobSecret.load_or_create(self._secret_file)
         self._store = StoreHost()
 
-    def start(self, name: str, *, secret_file: Path | None = None) -> AgentProcess:
-        """Start a node, by default with the secret of the job; a second one of a name is called NAME+ here."""
+    def start(
+        self,
+        name: str,
+        *,
+        secret_file: Path | None = None,
+        options: tuple[str, ...] = (),
+        before: Callable[[], object] | None = None,
+    ) -> AgentProcess:
+        """Start a node; a second one of a name is called NAME+ here.
+
+        Args:
+            name: Of the node.
+            secret_file: By default that of the job.
+            options: For this node only.
+            before: Called in the process of the agent, before everything else.
+        """
         arguments = [
             *("--nnodes", self._nodes, "--name", name),
             *("--rdzv-endpoint", self._store.endpoint, "--secret-file", str(secret_file or self._secret_file)),
-            *("--log-dir", str(self.folder), *self._options),
+            *("--log-dir", str(self.folder), *self._options, *options),
             *self._script,
         ]
         environ = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         key = f"{name}+" if name in self.agents else name
         output = self.folder / f"{key}.out"
-        process = LauncherProcess(arguments, output, environ)
+        process = LauncherProcess(arguments, output, environ, before)
         self.agents[key] = AgentProcess(name, process, self.folder, output=output)
         return self.agents[key]
 

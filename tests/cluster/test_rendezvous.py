@@ -156,6 +156,17 @@ def test_the_end_of_one_agent_does_not_close_the_rendezvous_for_the_others() -> 
         join([first, second], 2)
 
 
+def test_an_agent_that_fails_before_its_first_round_does_not_close_the_rendezvous() -> None:
+    """It has no memory for chunks, say; those who train, and those who come later, do not care."""
+    with party() as cluster:
+        first, failed, late = cluster.handlers(3)
+        join([first], 1)
+        failed.await_calls()
+        assert failed.shutdown()
+        assert not first.is_closed()
+        join([first, late], 2)
+
+
 def test_nobody_joins_a_closed_job() -> None:
     """The end of the job is said by those who finished it."""
     with party() as cluster:

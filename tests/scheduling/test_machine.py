@@ -84,6 +84,15 @@ def test_a_joiner_gets_its_share_and_nothing_else_moves():
     assert stage.counts() == {"a": 4, "b": 4, "c": 4}
 
 
+def test_who_comes_while_the_first_node_loads_everything_gets_its_share_of_it():
+    """Both are new at the same boundary; the one that loads has been told to load for two."""
+    stage = Stage(num_chunks=12, nodes=["a"])
+    stage.answer(effects.FormRound)
+    assert stage.join("b") == [effects.FormRound(round=2, members=("a", "b"))]
+    stage.answer()
+    assert stage.counts() == {"a": 6, "b": 6}
+
+
 def test_a_joiner_is_filled_once():
     """What a policy moves away from it later is not brought back at the next boundary."""
     stage = Stage(num_chunks=12, nodes=["a", "b"])
