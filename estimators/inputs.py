@@ -220,13 +220,22 @@ def encode_labels(y: Array) -> tuple[Array, Array, Array]:
         Samples of each class.
     """
     if y.dtype.kind in "iuf" and len(y) > 0:
-        low, high = y.min(), y.max()
+        low, high = _range_of(y)
         if low >= -MAX_LABEL_RANGE and high <= MAX_LABEL_RANGE and int(low) == low:
             encoded = _encode_whole_numbers(y, int(low), int(high))
             if encoded is not None:
                 return encoded
     classes, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
     return classes, codes.reshape(-1).astype(np.int32), counts
+
+
+def _range_of(y: Array) -> tuple[Any, Any]:
+    """Smallest and largest label; block by block, so that y comes from memory once and not twice."""
+    ends = [
+        (block.min(), block.max())
+        for block in (y[start : start + LABELS_PER_BLOCK] for start in range(0, len(y), LABELS_PER_BLOCK))
+    ]
+    return min(low for low, _ in ends), max(high for _, high in ends)
 
 
 def _encode_whole_numbers(y: Array, low: int, high: int) -> tuple[Array, Array, Array] | None:

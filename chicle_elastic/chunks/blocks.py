@@ -10,7 +10,8 @@ from chicle_elastic.chunks.views import Array
 
 LARGE_PAGE_BYTES = 1 << 21
 LEAST_LARGE_BYTES = 1 << 19
-ALIGNMENT = 64
+ALIGNMENT = 128
+"""Two cache lines: processors fetch them in pairs."""
 
 
 def zeros(shape: tuple[int, ...], dtype: str) -> Array:
@@ -35,9 +36,12 @@ def zeros(shape: tuple[int, ...], dtype: str) -> Array:
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: str) -> Array:
-    """An array of zeros, C-contiguous, that begins at a cache line, so that vectors of values seldom cross one."""
+    """An array of zeros, C-contiguous, that shares no cache line with anything else.
+
+    So vectors of values seldom cross one, and threads that write next to each other do not take it from one another.
+    """
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    data = np.zeros(size + ALIGNMENT, dtype=np.uint8)
+    data = np.zeros(-(-size // ALIGNMENT) * ALIGNMENT + ALIGNMENT, dtype=np.uint8)
     start = -data.ctypes.data % ALIGNMENT
     return data[start : start + size].view(dtype).reshape(shape)
 

@@ -74,6 +74,7 @@ class CocoaSolver(Solver):
         self._tables: LocalTables | None = None
         self._are_rows_checked = False
         self._screening: Screening | None = None
+        self._must_visit_all = False
         self._dual_sums: Array | None = None
         self._newton: NewtonFinish | None = None
         self._rows: NewtonRows | None = None
@@ -204,19 +205,30 @@ class CocoaSolver(Solver):
             taus = np.full(tables.num_outputs, FIRST_TAU * upper_of_rows(tables, self._notes, self.bounds.C).mean())
             self._newton = NewtonFinish(self.loss, taus)
             self._screening = None
-            self._visit_all_again()  # Newton steps move duals that were settled
+            self._must_visit_all = True  # Newton steps move duals that were settled
 
     def _newton_step(self, newton: NewtonFinish, tables: LocalTables, model: Array, budget: Budget) -> Update:
         w = model.reshape(tables.num_outputs, -1)
-        if self._rows is None:
-            self._rows = newton_rows(tables, self.intercept)
         upper = upper_of_rows(tables, self._notes, self.bounds.C)
         targets = np.concatenate([block.targets for block in tables.keep_alive])
-        gaps = self._gaps.copy()
-        following = w.copy()
-        for k in np.flatnonzero(self._relative_gaps(tables, w, self._gaps) > NEAR * self.tol).tolist():
+
+        def signs_and_duals(k: int) -> tuple[Array, Array]:
             signs = np.where(targets == scd.positives(tables.num_outputs)[k], 1.0, -1.0)
-            alpha = np.concatenate([block.state[:, k, 0] for block in tables.keep_alive])
+            return signs, np.concatenate([block.state[:, k, 0] for block in tables.keep_alive])
+
+        gaps = self._gaps.copy()
+        if self._rows is None:
+            # Passes estimate gaps, sometimes too small ones: such an output would be left alone for ever.
+            self._rows = newton_rows(tables, self.intercept)
+            for k in range(tables.num_outputs):
+                signs, alpha = signs_and_duals(k)
+                gaps[k] = newton.gap(self._rows, signs, upper, alpha, w[k])
+        following = w.copy()
+        relative_gaps = self._relative_gaps(tables, w, gaps)
+        # At least one, because a step that changes nothing would be repeated for ever.
+        chosen = np.flatnonzero(relative_gaps > min(NEAR * self.tol, 0.999 * float(relative_gaps.max())))
+        for k in chosen.tolist():
+            signs, alpha = signs_and_duals(k)
             following[k], gaps[k] = newton.step(self._rows, signs, upper, alpha, w[k], k, budget.is_spent)
             for block, duals in zip(
                 tables.keep_alive, np.split(alpha, np.cumsum(tables.samples.lengths)[:-1]), strict=True
@@ -274,7 +286,7 @@ class CocoaSolver(Solver):
         stats: Array = np.sum([part for _, part in results], axis=0)
         rebuilt: Array = np.sum([part for part, _ in results], axis=0)
         self._dual_sums = stats[:, 1].copy()
-        self._visit_all_again()  # rows that screening left out wrongly must not keep a gap open for ever
+        self._must_visit_all = True  # rows that screening left out wrongly must not keep a gap open for ever
         return Update(
             delta=rebuilt.ravel(), samples=0, weight=1.0, metrics=_metrics(loss=stats[:, 0], dual=stats[:, 1])
         )
@@ -317,17 +329,16 @@ class CocoaSolver(Solver):
             self._screening = Screening(tables.num_outputs, tables.rows.num_features)
         return self._screening
 
-    def _visit_all_again(self) -> None:
-        """Forget what was found settled: the next pass looks at every row."""
-        for notes in self._notes.values():
-            if notes.slack is not None:
-                notes.slack.fill(0)
-
     def _screen_table(self, tables: LocalTables, w: Array) -> scd.ScreenTable:
         screening = self._current_screening(tables)
         screening.begin_pass(w)
         if screening.is_on and screening.now == 0:
-            self._visit_all_again()  # the numbers of passes begin anew, and old stamps would be taken for new ones
+            self._must_visit_all = True  # the numbers of passes begin anew, and old stamps would be taken for new ones
+        if self._must_visit_all:
+            for notes in self._notes.values():
+                if notes.slack is not None:
+                    notes.slack.fill(0)
+            self._must_visit_all = False
         slack = stamp = NO_ADDRESSES
         if screening.is_on:
             slack, stamp = screen_addresses(tables, self._notes)

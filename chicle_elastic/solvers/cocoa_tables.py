@@ -122,7 +122,10 @@ def require_finite_rows(built: LocalTables, notes: Mapping[ChunkId, Notes]) -> N
         DataError: It names chunk and row.
     """
     for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
-        for row in np.flatnonzero(~np.isfinite(notes[chunk_id].norms)).tolist():
+        norms = notes[chunk_id].norms
+        if np.isfinite(norms).all():
+            continue
+        for row in np.flatnonzero(~np.isfinite(norms)).tolist():
             if not np.isfinite(row_values(block, row)).all():  # else |x|^2 is beyond float32, which is no crime
                 raise DataError(
                     f"chunk {chunk_id}, row {row} (row {int(block.row_ids[row])} of the data set): a feature is NaN or "

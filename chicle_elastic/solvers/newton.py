@@ -41,7 +41,7 @@ LOST, SHORTER = 1e-2, 0.04
 ROWS_PER_PRODUCT = 1 << 14
 MAX_FEATURES = 2047
 """Features up to which a matrix of second derivatives is made."""
-WINDOW = 4
+WINDOW = 2
 """Passes over which the pace is measured."""
 NEWTON_STEPS = 25
 """Newton steps that a finish takes, typically."""
@@ -81,6 +81,57 @@ class Pace:
         """
         step = 3.0 * read_values + hessian_values / BLAS_ADVANTAGE + CALL_VALUES
         return self.passes_to(tol) * (visited_values + CALL_VALUES) > NEWTON_STEPS * step
+
+
+class _Line:
+    """phi along w + t * direction. Its slope rises with t, and finding it needs no row.
+
+    Args:
+        changes: By how much the margins change with t, shape (n,).
+        at_rest: <w - base, direction>.
+        squared: |direction|^2.
+        margins: At t = 0, shape (n,).
+        duals_at: a(w) as a function of the margins.
+
+    Attributes:
+        t: Where the slope was looked at last.
+        margins_there, duals_there: Margins and duals there, shape (n,).
+    """
+
+    def __init__(
+        self, *, changes: Array, at_rest: float, squared: float, margins: Array, duals_at: Callable[[Array], Array]
+    ) -> None:
+        self._changes = changes
+        self._at_rest = at_rest
+        self._squared = squared
+        self._margins = margins
+        self._duals_at = duals_at
+        self.t = 0.0
+        self.margins_there = self.duals_there = margins
+
+    def slope(self, t: float) -> float:
+        """d phi / dt at t."""
+        self.t = t
+        self.margins_there = self._margins + t * self._changes
+        self.duals_there = self._duals_at(self.margins_there)
+        return self._at_rest + t * self._squared - float(self.duals_there @ self._changes)
+
+    def search(self, at_start: float) -> None:
+        """Go where phi is nearly smallest; `at_start` is its slope at 0."""
+        low, at_low, high, at_high = 0.0, at_start, math.inf, math.inf
+        goal, t = FLAT * abs(at_low), 1.0
+        for _ in range(MAX_TRIALS):
+            at_t = self.slope(t)
+            if abs(at_t) <= goal:
+                return
+            if at_t < 0:
+                low, at_low = t, at_t
+            else:
+                high, at_high = t, at_t
+            # Where a straight line between the two is 0, but not too near to either.
+            share = min(max(at_low / (at_low - at_high), 0.1), 0.9)
+            t = 2.0 * low if high == math.inf else low + (high - low) * share
+        self.slope(low if low > 0 else t)
 
 
 class NewtonFinish:
@@ -145,8 +196,15 @@ class NewtonFinish:
             rebuilt, margins = rows.weighted_sum(signs * old), signs * rows.times(start)
         else:
             self.taus[k] *= 5.0 if num_steps <= FAST_STEPS else 2.0
+        return rebuilt, self._gap(margins, alpha, upper)
+
+    def gap(self, rows: NewtonRows, signs: Array, upper: Array, alpha: Array, w: Array) -> float:
+        """Sum of gap contributions where w = w(alpha); arguments as in `step`."""
+        return self._gap(signs * rows.times(w), alpha, upper)
+
+    def _gap(self, margins: Array, alpha: Array, upper: Array) -> float:
         gap = primal_losses(self.loss, margins, upper) - dual_values(self.loss, alpha, upper) + alpha * margins
-        return rebuilt, float(gap.sum())
+        return float(gap.sum())
 
     def _is_near(self, margins: Array, old: Array, upper: Array) -> Array:
         """Samples whose duals may well change; that of the others did not is checked afterwards. Shape (n,), bool."""
@@ -171,55 +229,29 @@ class NewtonFinish:
     ) -> tuple[Array, int]:
         """w that minimises phi, where the samples that are not given contribute `base` to w(alpha); and steps taken."""
         num_steps = 0
+        alpha = self._duals(margins, old, upper, tau)
         while True:
-            alpha = self._duals(margins, old, upper, tau)
-            gradient = w - base - rows.weighted_sum(signs * alpha)
+            rest = w - base
+            gradient = rest - rows.weighted_sum(signs * alpha)
             # The new w is w(alpha), so the two must be one for practical purposes.
             is_there = gradient @ gradient <= RELATIVE_GRADIENT**2 * (w @ w)
             if is_there or num_steps == self.most_steps or is_spent():
                 return w, num_steps
-            hessian = _second_derivative(rows, self._curvatures(alpha, margins, upper, tau))
+            hessian = self._second_derivative(rows, alpha, margins, upper, tau)
             _, direction, fault = dposv(hessian, -gradient, lower=0, overwrite_a=1)
             if fault:  # more digits than float64 has
                 direction = -gradient
-            changes = signs * rows.times(direction)
-            at_start = float(gradient @ direction)
-            length = self._length(w - base, direction, at_start, margins, changes, old, upper, tau)
-            w = w + length * direction
-            margins = margins + length * changes
+            line = _Line(
+                changes=signs * rows.times(direction),
+                at_rest=float(rest @ direction),
+                squared=float(direction @ direction),
+                margins=margins,
+                duals_at=lambda margins: self._duals(margins, old, upper, tau),
+            )
+            line.search(float(gradient @ direction))
+            w = w + line.t * direction
+            margins, alpha = line.margins_there, line.duals_there
             num_steps += 1
-
-    def _length(
-        self,
-        rest: Array,
-        direction: Array,
-        at_start: float,
-        margins: Array,
-        changes: Array,
-        old: Array,
-        upper: Array,
-        tau: float,
-    ) -> float:
-        """Where phi is nearly smallest on a line; its slope there, `at_start` at 0, rises with t."""
-        at_rest, squared = float(rest @ direction), float(direction @ direction)
-
-        def slope(t: float) -> float:
-            return at_rest + t * squared - float(self._duals(margins + t * changes, old, upper, tau) @ changes)
-
-        low, at_low, high, at_high = 0.0, at_start, math.inf, math.inf
-        goal, t = FLAT * abs(at_low), 1.0
-        for _ in range(MAX_TRIALS):
-            at_t = slope(t)
-            if abs(at_t) <= goal:
-                return t
-            if at_t < 0:
-                low, at_low = t, at_t
-            else:
-                high, at_high = t, at_t
-            # Where a straight line between the two is 0, but not too near to either.
-            share = min(max(at_low / (at_low - at_high), 0.1), 0.9)
-            t = 2.0 * low if high == math.inf else low + (high - low) * share
-        return low if low > 0 else t
 
     def _duals(self, margins: Array, old: Array, upper: Array, tau: float) -> Array:
         """a(w) of samples with these margins, shape (n,)."""
@@ -230,24 +262,28 @@ class NewtonFinish:
             return np.asarray(2.0 * upper * np.maximum(0.0, 1.0 - margins))
         return np.asarray(upper * np.exp(-np.logaddexp(0.0, margins)))
 
-    def _curvatures(self, alpha: Array, margins: Array, upper: Array, tau: float) -> Array:
-        """c(w) of samples with these margins and duals, shape (n,)."""
+    def _second_derivative(self, rows: NewtonRows, alpha: Array, margins: Array, upper: Array, tau: float) -> Array:
+        """Upper half of I + sum_i c_i x_i x_i^T at these margins and duals, shape (D, D), Fortran order."""
         if self.loss is Loss.HINGE:
-            return np.where((alpha > 0) & (alpha < upper), tau, 0.0)
+            curved = np.flatnonzero((alpha > 0) & (alpha < upper))
+            curvatures, factor = None, tau  # the same for all
+        else:
+            all_curvatures = self._curvatures(alpha, margins, upper)
+            curved = np.flatnonzero(all_curvatures)
+            curvatures, factor = all_curvatures[curved], 1.0
+        hessian = np.zeros((rows.num_columns, rows.num_columns), order="F")
+        hessian.ravel(order="K")[:: rows.num_columns + 1] = 1.0
+        for start in range(0, len(curved), ROWS_PER_PRODUCT):
+            part = slice(start, start + ROWS_PER_PRODUCT)
+            x_FD = rows.dense(curved[part])
+            if curvatures is not None:
+                x_FD *= np.sqrt(curvatures[part])[:, None]
+            hessian = dsyrk(factor, x_FD.T, beta=1.0, c=hessian, overwrite_c=1)
+        return hessian
+
+    def _curvatures(self, alpha: Array, margins: Array, upper: Array) -> Array:
+        """c(w) of samples with these margins and duals, for the losses that are smooth, shape (n,)."""
         if self.loss is Loss.SQUARED_HINGE:
             return np.where(margins < 1, 2.0 * upper, 0.0)
         share = alpha / np.where(upper > 0, upper, 1.0)
         return np.asarray(alpha * (1.0 - share))
-
-
-def _second_derivative(rows: NewtonRows, curvatures: Array) -> Array:
-    """Upper half of I + sum_i c_i x_i x_i^T, shape (D, D), Fortran order."""
-    hessian = np.zeros((rows.num_columns, rows.num_columns), order="F")
-    hessian.ravel(order="K")[:: rows.num_columns + 1] = 1.0
-    curved = np.flatnonzero(curvatures)
-    for start in range(0, len(curved), ROWS_PER_PRODUCT):
-        part = curved[start : start + ROWS_PER_PRODUCT]
-        x_FD = rows.dense(part)
-        x_FD *= np.sqrt(curvatures[part])[:, None]
-        hessian = dsyrk(1.0, x_FD.T, beta=1.0, c=hessian, overwrite_c=1)
-    return hessian

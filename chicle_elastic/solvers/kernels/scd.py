@@ -1,7 +1,7 @@
 """Stochastic coordinate descent on the dual, over all local chunks (the local solver of CoCoA).
 
-Rows are visited in shuffled buckets of 8 to 64: as good as random rows for convergence, and twice as fast, because rows
-of a bucket lie side by side. The order runs over *all* local chunks; shuffling within a chunk only costs many more
+Rows are visited in shuffled buckets of 16 to 64: as good as random rows for convergence, and twice as fast, because
+rows of a bucket lie side by side. The order runs over *all* local chunks; shuffling within a chunk only costs many more
 epochs. A block of buckets is turned into a list of rows first, so that rows can be asked for before they are needed.
 
 Screening. A dual that sits at a bound, with the margin on the safe side of 1 by `slack * |x|`, cannot move before w has
@@ -44,7 +44,7 @@ from chicle_elastic.solvers.kernels.tables import (
 
 BUCKET_BYTES = 8192
 CACHE_BYTES = 1 << 20
-LEAST_BUCKET_ROWS, MOST_BUCKET_ROWS = 8, 64
+LEAST_BUCKET_ROWS, MOST_BUCKET_ROWS = 16, 64
 BLOCK_ROWS = 512
 """Rows, at most 64 buckets, between two looks at the stop flag; all outputs visit a block while it is in the cache."""
 
@@ -117,7 +117,7 @@ def positives(num_outputs: int) -> Array:
 
 
 def choose_bucket_rows(row_bytes: float, num_rows: int) -> int:
-    """Rows of a bucket, a multiple of 8: what a jump to another place in memory costs is shared by 8 KiB.
+    """Rows of a bucket, a multiple of 16: what a jump to another place in memory costs is shared by 8 KiB.
 
     Rows that all fit into the cache are visited one by one: a jump costs nothing there, and neighbours are often alike.
     """
@@ -133,9 +133,9 @@ def make_scratch(rows: RowTable, num_outputs: int) -> Scratch:
     return Scratch(
         work=aligned_zeros((d,), dtype),
         gathered=aligned_zeros((d,), "float64"),
-        chunks=np.zeros(BLOCK_ROWS, np.uint32),
-        rows=np.zeros(BLOCK_ROWS, np.uint32),
-        travelled=np.zeros(num_outputs),
+        chunks=aligned_zeros((BLOCK_ROWS,), "uint32"),
+        rows=aligned_zeros((BLOCK_ROWS,), "uint32"),
+        travelled=aligned_zeros((num_outputs,), "float64"),
     )
 
 
