@@ -25,12 +25,14 @@ TOL = 1e-3
 
 
 @contextmanager
-def agents(folder: Path, checkpoints: Path, *options: str, tol: float = 0.0, min_ms: int = 20) -> Iterator[LocalAgents]:
-    """Agents that save a job every ten iterations."""
+def agents(
+    folder: Path, checkpoints: Path, *options: str, count: int, tol: float = 0.0, min_ms: int = 20
+) -> Iterator[LocalAgents]:
+    """Agents that save a job every ten iterations; it begins when `count` of them are there."""
     folder.mkdir()
     script = svm_script(folder, "--min-ms", str(min_ms), "--tol", str(tol))
     where = ("--checkpoint", str(checkpoints), "--checkpoint-every", str(EVERY))
-    with LocalAgents(folder, script=script, options=(*where, *options)) as cluster:
+    with LocalAgents(folder, nodes=f"{count}:8", script=script, options=(*where, *options)) as cluster:
         yield cluster
 
 
@@ -92,7 +94,7 @@ def gap_of(found: Checkpoint) -> float:
 def resume(folder: Path, checkpoints: Path, count: int) -> dict:
     """Go on with so many nodes until the gap is small; what the job came to."""
     began = newest(checkpoints).iteration
-    with agents(folder, checkpoints, "--resume", tol=TOL, min_ms=1) as cluster:
+    with agents(folder, checkpoints, "--resume", count=count, tol=TOL, min_ms=1) as cluster:
         nodes = [cluster.start(f"m{number}") for number in range(count)]
         assert [node.wait_for_end() for node in nodes] == [0] * count, nodes[0].output()
         for node in nodes:
@@ -112,7 +114,7 @@ def resume(folder: Path, checkpoints: Path, count: int) -> dict:
 def test_after_the_death_of_all_nodes_others_go_on_from_the_last_checkpoint(tmp_path: Path) -> None:
     """3 nodes are killed, 2 go on and 1 after them; the history is one, and so is the optimum."""
     checkpoints = tmp_path / "checkpoints"
-    with agents(tmp_path / "first", checkpoints) as cluster:
+    with agents(tmp_path / "first", checkpoints, count=3) as cluster:
         nodes = start(cluster, 3)
         after = nodes[0].events("iteration")[-1]["iteration"]
         wait_until(lambda: last_complete(checkpoints) > after)
@@ -145,7 +147,7 @@ def test_after_the_death_of_all_nodes_others_go_on_from_the_last_checkpoint(tmp_
 def test_a_checkpoint_that_was_being_written_when_all_died_is_not_used(tmp_path: Path) -> None:
     """Its manifest is what was to be written last: without it the one before counts."""
     checkpoints = tmp_path / "checkpoints"
-    with agents(tmp_path / "first", checkpoints) as cluster:
+    with agents(tmp_path / "first", checkpoints, count=2) as cluster:
         nodes = start(cluster, 2)
         wait_until(lambda: last_complete(checkpoints) > 0)
         before = checkpoint.attempts(checkpoints)[-1]
@@ -163,12 +165,12 @@ def test_a_checkpoint_that_was_being_written_when_all_died_is_not_used(tmp_path:
 def test_a_node_that_joins_a_resumed_job_and_one_whose_task_dies_catch_up(tmp_path: Path) -> None:
     """They find newer checkpoints than the one that the job has begun with, and are told of the job instead."""
     checkpoints = tmp_path / "checkpoints"
-    with agents(tmp_path / "first", checkpoints) as cluster:
+    with agents(tmp_path / "first", checkpoints, count=1) as cluster:
         nodes = start(cluster, 1)
         wait_until(lambda: last_complete(checkpoints) > 0)
         kill(nodes)
     began = newest(checkpoints).iteration
-    with agents(tmp_path / "second", checkpoints, "--resume") as cluster:
+    with agents(tmp_path / "second", checkpoints, "--resume", count=2) as cluster:
         first, second = start(cluster, 2)
         wait_until(lambda: last_complete(checkpoints) >= began + 2 * EVERY)
         third = cluster.start("n2")
@@ -188,12 +190,12 @@ def test_a_node_that_joins_a_resumed_job_and_one_whose_task_dies_catch_up(tmp_pa
 def test_a_job_that_begins_does_not_touch_checkpoints_of_another_run(tmp_path: Path) -> None:
     """Without --resume it says what to do, everywhere, and nothing is overwritten."""
     checkpoints = tmp_path / "checkpoints"
-    with agents(tmp_path / "first", checkpoints) as cluster:
+    with agents(tmp_path / "first", checkpoints, count=1) as cluster:
         nodes = start(cluster, 1)
         wait_until(lambda: last_complete(checkpoints) > 0)
         kill(nodes)
     before = newest(checkpoints)
-    with agents(tmp_path / "second", checkpoints) as cluster:
+    with agents(tmp_path / "second", checkpoints, count=1) as cluster:
         node = cluster.start("n0")
         assert node.wait_for_end() == 1
         assert "--resume" in node.output()
@@ -206,7 +208,7 @@ def test_a_job_whose_checkpoints_are_all_damaged_does_not_begin_afresh_by_itself
     damaged = checkpoints / "000000010-00000000"
     damaged.mkdir(parents=True)
     (damaged / checkpoint.MANIFEST).write_text("{}")
-    with agents(tmp_path / "first", checkpoints, "--resume") as cluster:
+    with agents(tmp_path / "first", checkpoints, "--resume", count=1) as cluster:
         node = cluster.start("n0")
         assert node.wait_for_end() == 1
         assert str(damaged) in node.output()
