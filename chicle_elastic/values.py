@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from chicle_elastic.ids import ChunkId, NodeId
 
+HISTORY_LENGTH = 32
+"""Iterations whose reports policies see."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkInfo:

@@ -170,6 +170,8 @@ def build_parts(
             control.IterationEnded: performs.iteration_ended,
             control.IterationBroke: performs.iteration_broke,
             control.Saved: performs.saved,
+            control.Advice: performs.advised,
+            control.PolicyFailed: performs.policy_failed,
         },
     )
 

@@ -302,6 +302,27 @@ class Performer:
         self._write_ledger(message.ledger)
         self._break(message.round, message.reason)
 
+    def advised(self, message: control.Advice) -> None:
+        """A policy has decided. What the log would ignore, or has not taken yet, costs nobody a boundary."""
+        event = events.PolicyDecided(
+            policy=message.policy,
+            generation=message.round,
+            moves=message.moves,
+            reason=message.reason,
+            iteration=message.iteration,
+        )
+        replica = self._membership.replica
+        is_on_its_way = any(
+            isinstance(said.event, events.PolicyDecided) and said.event.policy == event.policy
+            for said in replica.own.outbox
+        )
+        if not is_on_its_way and replica.log.scheduler.flaw_of(event) is None:
+            self._membership.propose(event)
+
+    def policy_failed(self, message: control.PolicyFailed) -> None:
+        """A policy is heard no more."""
+        self._membership.propose(events.PolicyDisabled(policy=message.policy, reason=message.reason))
+
     def task_died(self) -> None:
         """The task is gone; what it was in cannot end."""
         self._pace.forget()
@@ -378,6 +399,9 @@ class Performer:
         has_losses = log.loss_round is not None or self._ledger.num_missing > 0
         self._events.write("round", round=event.round, members=event.members, has_losses=has_losses)
         host, port = parse_endpoint(self._endpoint)
+        shelves = self._ledger.shelves  # of later than this event: a member may be gone again
+        weights = {node: shelf.weight for node, shelf in shelves.items()}
+        capacities = {node: shelf.capacity_bytes for node, shelf in shelves.items()}
         self._host.tell_task(
             control.Round(
                 round=event.round,
@@ -389,6 +413,10 @@ class Performer:
                 has_losses=has_losses,
                 merged=self._ledger.merged,
                 began=self._ledger.began,
+                weights=tuple(weights.get(node, 1.0) for node in event.members),
+                capacity_bytes=tuple(capacities.get(node) for node in event.members),
+                chunk_bytes=self._memory.store.slot_bytes,
+                disabled=log.scheduler.disabled_policies,
             )
         )
 

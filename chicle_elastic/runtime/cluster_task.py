@@ -46,12 +46,13 @@ from chicle_elastic.errors import (
 )
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime import control
+from chicle_elastic.runtime.advice import Advisers, Seen
 from chicle_elastic.runtime.catch_up import Standing, catch_up, gather
 from chicle_elastic.runtime.checkpoint import JobIdentity
 from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.control_link import ControlLink
 from chicle_elastic.runtime.group import Group
-from chicle_elastic.runtime.job import Job, Outcome
+from chicle_elastic.runtime.job import DEFAULT_POLICIES, Job, Outcome
 from chicle_elastic.runtime.ledger_pages import LedgerPages
 from chicle_elastic.runtime.loader import ChunkLoader
 from chicle_elastic.runtime.post_office import PostOffice
@@ -61,7 +62,7 @@ from chicle_elastic.runtime.resumption import Resumption
 from chicle_elastic.runtime.saver import Saver
 from chicle_elastic.runtime.task import TRAINER, LocalContext, UniTask
 from chicle_elastic.runtime.team import Team
-from chicle_elastic.runtime.training import Training
+from chicle_elastic.runtime.training import Lap, Training
 from chicle_elastic.solvers.base import Action
 from chicle_elastic.store.arena import SLOT_ALIGNMENT
 from chicle_elastic.values import StateVersion
@@ -94,9 +95,13 @@ class ClusterTask:
             self._connect_rendezvous(self._link.welcome.store_host, self._link.welcome.store_port)
         self._post_office = PostOffice(self._node, self._link.send)
         self._pages = LedgerPages()
+        self._seen = Seen()
+        policies = DEFAULT_POLICIES if job.policies is None else job.policies
+        self._advisers = Advisers(policies, clock, self._link.send)
         self._team: Team | None = None
         self._saver: Saver | None = None
         self._began: int | None = None
+        self._round: control.Round | None = None
         self._merged = 0
         self._is_dirty = False
         self._has_stopped = False
@@ -141,6 +146,7 @@ class ClusterTask:
                     case _:
                         raise ProtocolError(f"the agent said {message}, which has no place in the life of a task")
         finally:
+            self._advisers.close()
             self._leave_team()
             if self._saver is not None:
                 self._saver.close()
@@ -222,6 +228,8 @@ class ClusterTask:
         is_first = self._merged == order.began and (order.began > 0 or self._job.initial_state is not None)
         self._is_dirty = is_first or any(standing.must_recover for standing in standings)
         self._post_office.has_trainer = group.rank == 0
+        self._advisers.dismiss(order.disabled)
+        self._round = order
         self._team = Team(
             self._job,
             self._task,
@@ -325,6 +333,10 @@ class ClusterTask:
         if self._saver is not None and broke is None:
             ranks = [rank for rank, num_chunks in enumerate(lap.num_chunks.values()) if num_chunks]
             self._saver.iteration_ended(lap, rank=team.rank, ranks=ranks, has_stopped=self._has_stopped)
+        reports = team.reports()
+        self._seen.note(team.members, reports)
+        if team.rank == 0 and self._advisers:
+            self._show_policies(team, lap)
         is_wanted = bool(team.votes) or self._has_stopped or broke is not None or not self._link.inbox.empty()
         goes_on = order.may_go_on and not is_wanted
         if goes_on:
@@ -333,7 +345,7 @@ class ClusterTask:
             control.IterationEnded(
                 round=order.round,
                 iteration=order.iteration,
-                reports=team.reports(),
+                reports=reports,
                 votes=team.votes,
                 stop_reason=stop_reason,
                 figures={k: v for k, v in self._training.history[-1].figures.items() if math.isfinite(v)},
@@ -376,6 +388,13 @@ class ClusterTask:
         )
 
     # Small things.
+
+    def _show_policies(self, team: Team, lap: Lap) -> None:
+        assert self._round is not None
+        num_chunks, samples = team.holdings()
+        self._advisers.observe(
+            self._seen.observations(self._round, iteration=lap.iteration, num_chunks=num_chunks, samples=samples)
+        )
 
     def _write_pages(self, after: StateVersion | None) -> tuple[control.LedgerPage, ...]:
         return self._pages.write(self._task.reads, after) if self._link.welcome.wants_ledger else ()

@@ -18,6 +18,7 @@ The task runs the user's code; the agent runs none. They are two processes on on
                                      <-   Finish         the job is over: `run` returns, then the task says Left
                                      <-   Exit           this node leaves: the process ends with exit code 0
     Saved            now and then    ->                  a checkpoint is complete
+    Advice, PolicyFailed             ->                  at any time, from the task of rank 0 (`advice`)
     Failed           user code raised ->                 the process ends with the exception
 
 Rules. The agent says `Attach` before the `Iterate` or `Finish` that it is for, and only at a boundary (before `Finish`
@@ -233,6 +234,38 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """A policy wants chunks moved.
+
+    Attributes:
+        policy: Its name.
+        round: Round whose observations it saw.
+        iteration: Last iteration of these.
+        moves: Number of chunks to move, by (source, target).
+        reason: In words, for the log.
+    """
+
+    policy: str
+    round: int
+    iteration: int
+    moves: Mapping[tuple[NodeId, NodeId], int]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyFailed:
+    """A policy raised, decided nonsense or does not answer: nobody asks it any more.
+
+    Attributes:
+        policy: Its name.
+        reason: What it did, as the end of a sentence: "raised ValueError: ...".
+    """
+
+    policy: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """The job is over in this task; the end of the channel that follows is no fault."""
 
@@ -321,6 +354,11 @@ class Round:
         has_losses: Something was lost or cut off since the last merge: the model is rebuilt from the state first.
         merged: As in `Load`.
         began: As in `Load`.
+        weights: Share of the samples that each member should hold relative to the others, by rank; for policies, as
+            what follows.
+        capacity_bytes: Memory for chunks of each member.
+        chunk_bytes: What a chunk takes of it.
+        disabled: Policies that are heard no more.
     """
 
     round: int
@@ -332,6 +370,10 @@ class Round:
     has_losses: bool
     merged: int = 0
     began: int = 0
+    weights: tuple[float, ...]
+    capacity_bytes: tuple[int | None, ...]
+    chunk_bytes: int
+    disabled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,6 +451,8 @@ TaskMessage: TypeAlias = (
     | IterationBroke
     | Post
     | Saved
+    | Advice
+    | PolicyFailed
     | Left
     | Failed
 )

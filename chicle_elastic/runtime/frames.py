@@ -34,8 +34,8 @@ class Frame:
 def iteration_frame(num_parameters: int, num_metrics: int, num_members: int) -> Frame:
     """The sum of an iteration.
 
-    Parts: `update` (weight * delta), `weight`, `metrics`; `samples`, `seconds` and `chunks` of each member, by rank;
-    `votes` for a stop at this boundary; `elapsed` seconds since the start of the job, by rank 0 alone.
+    Parts: `update` (weight * delta), `weight`, `metrics`; `samples` processed, `seconds`, `chunks` and their `rows` of
+    each member, by rank; `votes` for a stop at this boundary; `elapsed` seconds since the start of the job, by rank 0.
     """
     return Frame(
         update=num_parameters,
@@ -44,6 +44,7 @@ def iteration_frame(num_parameters: int, num_metrics: int, num_members: int) -> 
         samples=num_members,
         seconds=num_members,
         chunks=num_members,
+        rows=num_members,
         votes=1,
         elapsed=1,
     )

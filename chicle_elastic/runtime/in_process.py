@@ -23,6 +23,7 @@ from chicle_elastic.chunks.views import Array, Chunk, StateSpec
 from chicle_elastic.clock import Clock, MonotonicClock
 from chicle_elastic.errors import CapacityError, UsageError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.runtime.advice import Patient
 from chicle_elastic.runtime.checkpoint import JobIdentity
 from chicle_elastic.runtime.job import Job, Outcome
 from chicle_elastic.runtime.resumption import Resumption
@@ -84,7 +85,8 @@ class _Shell:
         self.clock = clock
         self.source: ChunkSource = job.source
         self.state_spec: StateSpec = job.trainer.state(job.source.schema)
-        self.scheduler = Scheduler(SchedulerSettings(seed=job.seed, start_nodes=num_tasks))
+        settings = SchedulerSettings(seed=job.seed, start_nodes=num_tasks)
+        self.scheduler = Scheduler(settings, [Patient(policy) for policy in job.policies or ()])
         self.mailboxes = Mailboxes()
         self.context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self.mailboxes)
         self.tasks: dict[NodeId, UniTask] = {}

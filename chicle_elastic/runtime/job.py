@@ -1,14 +1,19 @@
 """What a runtime is asked to do, and what it gives back. The same values serve every runtime."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from chicle_elastic.chunks.sources import ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.monitoring.records import History, IterationRecord
+from chicle_elastic.policies.base import Policy, require_policies
+from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.solvers.base import Report, Trainer
+
+DEFAULT_POLICIES: tuple[Policy, ...] = (Rebalance(),)
+"""Of a job on a cluster that says nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +34,9 @@ class Job:
         on_iteration: Called with the record of each iteration, at its boundary; returning True ends the job there.
         on_model: Called after it with the record and the model (not to be written); returning True ends the job too.
             On a cluster this sends the model to the caller every time, so set it only where it is looked at.
+        policies: Ask for chunks to be moved, all of them and in this order. None means `DEFAULT_POLICIES` on a
+            cluster. In one process it means none: tasks take turns there, so their times say nothing of nodes, and a
+            fit would not be the same twice.
     """
 
     trainer: Trainer
@@ -40,6 +48,11 @@ class Job:
     checkpoint: CheckpointSettings | None = None
     on_iteration: Callable[[IterationRecord], bool | None] | None = None
     on_model: Callable[[IterationRecord, Array], bool | None] | None = None
+    policies: Sequence[Policy] | None = None
+
+    def __post_init__(self) -> None:
+        if self.policies is not None:
+            require_policies(self.policies)
 
     def is_ended_by_caller(self, record: IterationRecord, model: Array) -> bool:
         """Tell the caller of an iteration, and ask whether the job ends there; both are told, whoever wants what."""

@@ -39,6 +39,7 @@ class Team:
         rank: Of this task.
         elapsed_s: Seconds since the start of the job as of the last sum, the same in every task.
         merged: Iteration that this team merged last; 0 for none.
+        members: By rank.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Team:
         self._task = task
         self._training = training
         self._group = group
-        self._members = tuple(members)
+        self.members = tuple(members)
         self._has_caller = has_caller
         self._own_elapsed_s = elapsed_s
         self._sum = iteration_frame(len(training.model), len(training.metric_names), group.size)
@@ -83,6 +84,7 @@ class Team:
         total["samples"][self.rank] = update.samples
         total["seconds"][self.rank] = duration_s
         total["chunks"][self.rank] = self._task.num_chunks
+        total["rows"][self.rank] = self._task.num_rows
 
     def add_up(self, *, has_vote: bool) -> None:
         """Sum the parts of all tasks.
@@ -107,7 +109,7 @@ class Team:
             num_tasks=int(np.count_nonzero(total["chunks"])),
             metrics=self._metrics(total),
             is_complete=order.is_complete,
-            num_chunks=dict(zip(self._members, total["chunks"].astype(int).tolist(), strict=True)),
+            num_chunks=dict(zip(self.members, total["chunks"].astype(int).tolist(), strict=True)),
             lines=order.lines,
         )
 
@@ -121,9 +123,14 @@ class Team:
         columns = (self._sum[name].tolist() for name in ("samples", "seconds", "chunks"))
         return {
             member: TaskReport(samples=round(samples), duration_s=seconds)
-            for member, samples, seconds, chunks in zip(self._members, *columns, strict=True)
+            for member, samples, seconds, chunks in zip(self.members, *columns, strict=True)
             if chunks
         }
+
+    def holdings(self) -> tuple[dict[NodeId, int], dict[NodeId, int]]:
+        """Chunks, and samples in them, that each member had in the iteration."""
+        chunks, rows = (self._sum[name].astype(int).tolist() for name in ("chunks", "rows"))
+        return dict(zip(self.members, chunks, strict=True)), dict(zip(self.members, rows, strict=True))
 
     # Between iterations.
 

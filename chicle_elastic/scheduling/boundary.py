@@ -77,6 +77,7 @@ class Boundary:
         self._is_starved = False
         self._is_turn_of_policies = False
         self._num_ordered = 0
+        self._moved_after = -1
 
     def begin(self, *, ask_policies: bool) -> None:
         """An iteration has ended, or a new round is needed first.
@@ -171,8 +172,12 @@ class Boundary:
 
     def flaw(self, proposal: Proposal) -> str | None:
         """What is wrong with a decision as things stand, in words; None if it can be tried."""
+        if proposal.policy in self._council.disabled:
+            return "it is disabled"
         if proposal.generation != self._members.round:
             return f"it is of round {proposal.generation}, and this is round {self._members.round}"
+        if proposal.iteration is not None and proposal.iteration <= self._moved_after:
+            return f"it saw iteration {proposal.iteration}, and chunks have moved after iteration {self._moved_after}"
         return flaw_of(proposal.moves, {node: len(self._ledger.shelves[node].owned) for node in self._members.seats})
 
     def end(self) -> int:
@@ -220,8 +225,8 @@ class Boundary:
 
     def _move_for_policies(self) -> None:
         proposals, self._council.proposals = self._council.proposals, []
-        for number, proposal in enumerate(proposals):
-            flaw = self.flaw(proposal)
+        flaws = [self.flaw(proposal) for proposal in proposals]  # now: what the first one moves is no flaw of the next
+        for number, (proposal, flaw) in enumerate(zip(proposals, flaws, strict=True)):
             if flaw is not None:
                 self._emit(Log(text=f"decision of policy {proposal.policy} is ignored: {flaw}"))
                 continue
@@ -241,6 +246,7 @@ class Boundary:
             assert source is not None
             self._leases.order(chunk, source, target, round=self._members.round)
             self._num_ordered += 1
+            self._moved_after = self._ledger.merged
 
     def _seats(self) -> list[plan.Seat]:
         """Seats as plans see them, chunks on their way counted at their targets."""

@@ -1,7 +1,7 @@
 """The policies of a job: they are asked at a boundary, and whatever they say, training goes on.
 
-A policy that raises or talks nonsense is heard no more, and a log line names it. A decision that comes from outside as
-an event (a slow policy in its own thread) is judged in the same way, but its policy is not here to be dismissed.
+A policy that raises or talks nonsense is heard no more, and a log line names it. Policies of a cluster are not here:
+their decisions come as events, and so does the word that one of them failed (`runtime.advice`).
 """
 
 from collections import deque
@@ -35,6 +35,7 @@ class Proposal:
     generation: int
     moves: Mapping[tuple[NodeId, NodeId], int]
     reason: str
+    iteration: int | None = None
 
 
 class Council:
@@ -44,10 +45,16 @@ class Council:
         policies: Asked in this order.
         emit: Takes log lines.
         history_length: Iterations whose reports are kept.
+
+    Attributes:
+        proposals: Decisions that wait for the boundary.
+        disabled: Names of policies that are heard no more, as keys.
+        reports: Of the last iterations, by node.
     """
 
     def __init__(self, policies: Sequence[Adviser], emit: Callable[[Effect], None], *, history_length: int) -> None:
         self.proposals: list[Proposal] = []
+        self.disabled: dict[str, None] = {}
         self.reports: dict[NodeId, deque[TaskReport]] = {}
         self._policies = list(policies)
         self._emit = emit
@@ -91,10 +98,16 @@ class Council:
             else:
                 self.proposals.append(proposal)
 
+    def disable(self, name: str, why: str) -> None:
+        """A policy that is not here is heard no more; what it wanted is forgotten."""
+        if name not in self.disabled:
+            self.disabled[name] = None
+            self.proposals = [proposal for proposal in self.proposals if proposal.policy != name]
+            self._emit(Log(text=f"policy {name} is disabled: it {why}"))
+
     def _dismiss(self, policy: Adviser, why: str) -> None:
         self._policies.remove(policy)
-        name = getattr(policy, "name", type(policy).__name__)
-        self._emit(Log(text=f"policy {name} is disabled: it {why}"))
+        self.disable(getattr(policy, "name", type(policy).__name__), why)
 
 
 def flaw_of(moves: object, num_chunks: Mapping[NodeId, int]) -> str | None:

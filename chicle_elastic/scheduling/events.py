@@ -163,18 +163,33 @@ class IterationAborted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDecided:
-    """A policy wants chunks moved at the next boundary; ignored when `generation` is not the current round.
+    """A policy wants chunks moved at the next boundary; ignored when what it saw is not so any more.
 
     Attributes:
         policy: Its name.
         generation: Round whose observations it saw.
         moves: Number of chunks to move, by (source, target).
         reason: In words, for the log.
+        iteration: Last iteration that it saw; no chunk may have moved since. None is not judged.
     """
 
     policy: str
     generation: int
     moves: Mapping[tuple[NodeId, NodeId], int]
+    reason: str
+    iteration: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDisabled:
+    """A policy raised, decided nonsense or does not answer: it is heard no more, and training goes on.
+
+    Attributes:
+        policy: Its name.
+        reason: What it did, as the end of a sentence: "raised ValueError: ...".
+    """
+
+    policy: str
     reason: str
 
 
@@ -200,5 +215,6 @@ Event: TypeAlias = (
     | IterationFinished
     | IterationAborted
     | PolicyDecided
+    | PolicyDisabled
     | StopRequested
 )

@@ -120,6 +120,7 @@ class Scheduler:
             events.IterationFinished: self._on_iteration_finished,
             events.IterationAborted: self._on_iteration_aborted,
             events.PolicyDecided: self._on_policy_decided,
+            events.PolicyDisabled: lambda event: self._council.disable(event.policy, event.reason),
             events.StopRequested: self._on_stop_requested,
         }
 
@@ -148,6 +149,17 @@ class Scheduler:
     def is_short_of_nodes(self) -> bool:
         """Whether nothing goes on because too few nodes are here."""
         return self.state in (State.WAITING, State.PAUSED) and len(self._members.staying) < self.needed_nodes
+
+    @property
+    def disabled_policies(self) -> tuple[str, ...]:
+        """Names of policies that failed and are heard no more."""
+        return tuple(self._council.disabled)
+
+    def flaw_of(self, event: events.PolicyDecided) -> str | None:
+        """Why the decision would be ignored now, in words; None if it would wait for the boundary."""
+        if any(proposal.policy == event.policy for proposal in self._council.proposals):
+            return "an earlier one waits for the boundary"
+        return self._boundary.flaw(_proposal(event))
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Learn an event.
@@ -309,10 +321,9 @@ class Scheduler:
         return False
 
     def _on_policy_decided(self, event: events.PolicyDecided) -> None:
-        proposal = Proposal(policy=event.policy, generation=event.generation, moves=event.moves, reason=event.reason)
-        flaw = self._boundary.flaw(proposal)
+        flaw = self.flaw_of(event)
         if flaw is None:
-            self._council.proposals.append(proposal)
+            self._council.proposals.append(_proposal(event))
         else:
             self._log(f"decision of policy {event.policy} is ignored: {flaw}")
 
@@ -417,3 +428,13 @@ class Scheduler:
 
     def _emit(self, effect: Effect) -> None:
         self._effects.append(effect)
+
+
+def _proposal(event: events.PolicyDecided) -> Proposal:
+    return Proposal(
+        policy=event.policy,
+        generation=event.generation,
+        moves=event.moves,
+        reason=event.reason,
+        iteration=event.iteration,
+    )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from numbers import Integral
 
 from chicle_elastic.errors import UsageError
+from chicle_elastic.values import HISTORY_LENGTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class SchedulerSettings:
     start_nodes: int | None = None
     max_copy_attempts: int = 3
     max_load_attempts: int = 3
-    history_length: int = 32
+    history_length: int = HISTORY_LENGTH
 
     def __post_init__(self) -> None:
         limits = {"seed": 0, "min_nodes": 1, "max_copy_attempts": 1, "max_load_attempts": 1, "history_length": 1}

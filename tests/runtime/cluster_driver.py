@@ -213,6 +213,9 @@ class Driver:
                     port=self.port,
                     prefix=f"{self.run}/{self.round}",
                     has_losses=has_losses,
+                    weights=(1.0,) * len(members),
+                    capacity_bytes=(None,) * len(members),
+                    chunk_bytes=1,
                 )
             )
 

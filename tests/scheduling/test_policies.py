@@ -180,3 +180,43 @@ def test_a_decision_that_waits_is_dropped_when_the_round_changes():
     stage.finish()
     stage.answer()
     assert "decision of policy slow is ignored: it is of round 1, and this is round 2" in stage.logs
+
+
+def decided(policy: str = "slow", *, iteration: int | None, moves=None) -> events.PolicyDecided:
+    """A decision by event."""
+    return events.PolicyDecided(
+        policy=policy, generation=1, moves=moves or {A_TO_B: 1}, reason="?", iteration=iteration
+    )
+
+
+def test_a_decision_about_chunks_that_have_moved_since_is_ignored():
+    """Two that saw the same iteration are carried out together; a third one that saw it comes too late."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"])
+    stage.run(2)
+    stage.tell(decided("one", iteration=1))
+    stage.tell(decided("two", iteration=1))
+    stage.finish()
+    stage.answer()
+    assert stage.counts() == {"a": 2, "b": 6}
+    stage.tell(decided("three", iteration=1))
+    assert "three is ignored: it saw iteration 1, and chunks have moved after iteration 2" in stage.logs[-1]
+    stage.tell(decided("three", iteration=2))
+    assert "chunks have moved after iteration 2" in stage.logs[-1]
+    stage.finish()
+    stage.answer()
+    assert stage.tell(decided("three", iteration=3)) == []
+    assert stage.scheduler.flaw_of(decided("three", iteration=3)) == "an earlier one waits for the boundary"
+
+
+def test_a_policy_that_fails_elsewhere_is_disabled_by_an_event():
+    """Named once; what it wanted is forgotten, and what it still wants is not heard."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"])
+    stage.run()
+    stage.tell(decided(iteration=None))
+    for _ in range(2):
+        stage.tell(events.PolicyDisabled(policy="slow", reason="raised KeyError: 'n7'"))
+    assert stage.logs.count("policy slow is disabled: it raised KeyError: 'n7'") == 1
+    assert stage.scheduler.disabled_policies == ("slow",)
+    assert kinds(stage.finish()) == ["StartIteration"]
+    stage.tell(decided(iteration=1))
+    assert stage.logs[-1] == "decision of policy slow is ignored: it is disabled"

@@ -1,0 +1,173 @@
+"""Rebalancing (the paper's section on load balancing): chunks go from slower to faster tasks until all end together.
+
+    t_k   seconds per sample of task k: the median over its last `window` iterations
+    T_k   = t_k n_k, seconds that an iteration of its n_k samples takes
+    T*    = n / sum(1 / t_k), what an iteration would take if all tasks ended together
+
+Tasks are ranked by T_k. Where the slowest and the fastest differ by more than the time of one chunk, and by more than
+noise explains, every task above T* gives away the part `gain` of its surplus (n_k - T* / t_k), to those furthest below.
+
+Noise. The median of m reports with relative deviation s has a standard error of about 1.25 s / sqrt(m). s is the median
+absolute deviation, taken over the windows of all tasks, so that a task whose speed has just changed does not hide it
+behind its own scatter; a few imaginary reports with the deviation `noise` keep a lucky start from counting as silence.
+A difference counts when it is `confidence` standard errors large, and half a one more with every doubling of the tasks,
+because the largest of many differences is large by chance. So many precise reports allow the last chunk to move, and
+few or noisy ones only what is obvious.
+
+T_k is predicted from the present n_k, so chunks that have just moved are in it, and old reports stay useful.
+"""
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from chicle_elastic.errors import UsageError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.policies.base import Decision, Observations, Policy
+from chicle_elastic.values import HISTORY_LENGTH, TaskReport
+
+MEDIAN_ERROR = 1.2533
+"""Standard error of the median of a normal sample, relative to that of its mean: sqrt(pi / 2)."""
+MAD_TO_DEVIATION = 1.4826
+"""A normal deviation over its median absolute deviation."""
+NUM_IMAGINARY = 2
+"""Reports that the assumed noise weighs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebalance(Policy):
+    """See the top of the module. On by default in a cluster.
+
+    Attributes:
+        window: Iterations whose median counts, >= `min_reports` and <= 32: a change of speed is seen after half of
+            them.
+        min_reports: Iterations that a task must have done before it is judged, >= 2.
+        gain: Part of a surplus that one decision moves, > 0 and <= 1.
+        noise: Relative scatter of iteration times that is assumed as long as little is known, >= 0.
+        confidence: Standard errors that the difference of two tasks must have, >= 0.
+    """
+
+    window: int = 10
+    min_reports: int = 3
+    gain: float = 0.75
+    noise: float = 0.05
+    confidence: float = 4.5
+
+    def __post_init__(self) -> None:
+        for name, least in (("min_reports", 2), ("window", self.min_reports)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UsageError(f"Rebalance({name}={value!r}): it must be an integer >= {least}")
+        if self.window > HISTORY_LENGTH:
+            raise UsageError(f"Rebalance(window={self.window}): policies see the last {HISTORY_LENGTH} iterations only")
+        if not 0 < self.gain <= 1:
+            raise UsageError(f"Rebalance(gain={self.gain!r}): it must be > 0 and <= 1")
+        for name in ("noise", "confidence"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise UsageError(f"Rebalance({name}={value!r}): it must be finite and >= 0")
+
+    def decide(self, observations: Observations, /) -> Decision | None:
+        """Moves from the slowest tasks to the fastest, or None while they differ by less than counts."""
+        tasks = [task for node in observations.num_chunks if (task := self._judge(node, observations)) is not None]
+        if len(tasks) < 2:
+            return None
+        tasks.sort(key=lambda task: task.time_s)
+        fastest, slowest = tasks[0], tasks[-1]
+        scatter = self._scatter(tasks)
+        num_errors = self.confidence + 0.5 * math.log2(len(tasks) / 2)
+        noise_s = num_errors * math.hypot(slowest.error(scatter), fastest.error(scatter))
+        if slowest.time_s - fastest.time_s <= max(fastest.chunk_s, noise_s):
+            return None
+        together_s = sum(task.rows for task in tasks) / sum(1 / task.sample_s for task in tasks)
+        moves = self._moves(tasks, together_s)
+        if not moves:
+            return None
+        return Decision(moves=moves, reason=_reason(tasks, moves, observations))
+
+    def _judge(self, node: NodeId, observations: Observations) -> "_Task | None":
+        """A task as it is ranked; None while too little is known of it, or it has nothing to be judged by."""
+        reports = [report for report in observations.reports.get(node, ()) if report.samples > 0]
+        sample_s = [seconds for report in reports[-self.window :] if (seconds := _seconds_per_sample(report)) > 0]
+        num_chunks, rows = observations.num_chunks[node], observations.samples[node]
+        if len(sample_s) < self.min_reports or not num_chunks or not rows:
+            return None
+        capacity, used = observations.capacity_bytes[node], observations.used_bytes[node]
+        room = None if capacity is None else max(0, (capacity - used) * num_chunks // max(used, 1))
+        middle_s = median(sample_s)
+        # One of them is (nearly) the median itself, and would make few reports look quieter than they are.
+        deviations = tuple(sorted(abs(s / middle_s - 1) for s in sample_s)[1:])
+        return _Task(node, middle_s, rows, num_chunks, room, deviations)
+
+    def _scatter(self, tasks: "list[_Task]") -> float:
+        """Relative deviation of one report."""
+        deviations = [deviation for task in tasks for deviation in task.deviations]
+        seen = MAD_TO_DEVIATION * median(deviations)
+        weight = len(deviations)
+        return math.sqrt((NUM_IMAGINARY * self.noise**2 + weight * seen**2) / (NUM_IMAGINARY + weight))
+
+    def _moves(self, tasks: "list[_Task]", together_s: float) -> dict[tuple[NodeId, NodeId], int]:
+        """Surplus chunks of slow tasks, dealt to fast ones; at least one chunk from the slowest to the fastest."""
+        need = {task.node: task.most((together_s - task.time_s) / task.chunk_s) for task in tasks}
+        takers = [task for task in tasks if need[task.node] > 0]
+        if not takers:
+            return {}
+        moves: dict[tuple[NodeId, NodeId], int] = {}
+        for source in reversed(tasks):
+            surplus = round(-self.gain * need[source.node])
+            count = min(max(surplus, 1 if source is tasks[-1] else 0), source.num_chunks - 1)
+            for _ in range(count):
+                target = max(takers, key=lambda task: need[task.node] * task.chunk_s)
+                is_forced = not moves  # the two differ by more than a chunk: one may go, however it is rounded
+                if target is source or (need[target.node] < 0.5 and not is_forced):
+                    break
+                need[target.node] -= 1
+                pair = (source.node, target.node)
+                moves[pair] = moves.get(pair, 0) + 1
+        return moves
+
+
+class _Task(NamedTuple):
+    """What is known of one task."""
+
+    node: NodeId
+    sample_s: float
+    rows: int
+    num_chunks: int
+    room_chunks: int | None
+    deviations: tuple[float, ...]
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of an iteration."""
+        return self.sample_s * self.rows
+
+    @property
+    def chunk_s(self) -> float:
+        """Seconds of one of its chunks."""
+        return self.time_s / self.num_chunks
+
+    def error(self, scatter: float) -> float:
+        """Standard error of `time_s`, in seconds."""
+        return MEDIAN_ERROR * scatter / math.sqrt(len(self.deviations) + 1) * self.time_s
+
+    def most(self, count: float) -> float:
+        """So many chunks more, but no more than have room."""
+        return count if self.room_chunks is None else min(count, self.room_chunks)
+
+
+def _seconds_per_sample(report: TaskReport) -> float:
+    return report.duration_s / report.samples
+
+
+def _reason(tasks: "list[_Task]", moves: dict[tuple[NodeId, NodeId], int], observations: Observations) -> str:
+    slowest = max(tasks, key=lambda task: task.time_s)
+    ratio = slowest.sample_s / median(task.sample_s for task in tasks)
+    shed = sum(count for (source, _), count in moves.items() if source == slowest.node)
+    others = sum(moves.values()) - shed
+    return (
+        f"{slowest.node} takes {ratio:.2g}x the median time per sample and {1e3 * slowest.time_s:.3g} ms for an "
+        f"iteration, the fastest task {1e3 * min(task.time_s for task in tasks):.3g} ms; shed {shed} of its "
+        f"{observations.num_chunks[slowest.node]} chunks" + (f", and {others} of others" if others else "")
+    )

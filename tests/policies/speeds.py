@@ -1,0 +1,87 @@
+"""Virtual nodes with speeds: a scheduler, its policies and a clock that only they move.
+
+An iteration takes each node the seconds that its samples cost there, with noise of a seed. So what a policy comes to is
+exact, and 100 iterations take milliseconds.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from chicle_elastic.ids import NodeId
+from chicle_elastic.policies.base import Policy
+from chicle_elastic.scheduling import effects, events
+from chicle_elastic.values import TaskReport
+from tests.scheduling.stage import Stage
+
+ROWS = 10
+"""Samples of a chunk of the stage."""
+
+
+class Speeds:
+    """Nodes that compute at different speeds.
+
+    Args:
+        costs_s: Seconds per sample, by node; may be changed between iterations.
+        chunks_per_node: Chunks at the start.
+        policies: Of the job.
+        noise: Relative standard deviation of an iteration's time.
+        seed: Of the noise.
+    """
+
+    def __init__(
+        self,
+        costs_s: Mapping[str, float],
+        *,
+        policies: tuple[Policy, ...],
+        chunks_per_node: int = 32,
+        noise: float = 0.0,
+        seed: int = 0,
+        capacity_bytes: int | None = None,
+    ) -> None:
+        self.costs_s = dict(costs_s)
+        self.iteration_s: list[float] = []
+        self._noise, self._rng = noise, np.random.default_rng(seed)
+        self.stage = Stage(
+            chunks_per_node * len(costs_s), list(costs_s), policies=policies, capacity_bytes=capacity_bytes
+        )
+        self.stage.answer()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Chunks of each node."""
+        return self.stage.counts()
+
+    @property
+    def logs(self) -> list[str]:
+        """Lines for a person."""
+        return self.stage.logs
+
+    @property
+    def num_decisions(self) -> int:
+        """How often chunks were moved."""
+        return sum(" moves " in line for line in self.logs)
+
+    def perfect_s(self) -> float:
+        """Seconds of an iteration with a split that need not be of whole chunks."""
+        rows = sum(self.counts.values()) * ROWS
+        return rows / sum(1 / cost for cost in self.costs_s.values())
+
+    def throughput(self) -> float:
+        """Of the present split, without noise, relative to the perfect one."""
+        slowest_s = max(count * ROWS * self.costs_s[node] for node, count in self.counts.items())
+        return self.perfect_s() / slowest_s
+
+    def run(self, num_iterations: int) -> "Speeds":
+        """Run iterations, and the boundary after each of them."""
+        for _ in range(num_iterations):
+            [order] = self.stage.take(effects.StartIteration)
+            reports = {}
+            for node, count in self.counts.items():
+                if count:
+                    seconds = count * ROWS * self.costs_s[node] * max(0.1, 1 + self._noise * self._rng.normal())
+                    reports[NodeId(node)] = TaskReport(samples=count * ROWS, duration_s=seconds)
+            self.iteration_s.append(max(report.duration_s for report in reports.values()))
+            self.stage.tell(events.IterationFinished(round=order.round, iteration=order.iteration, reports=reports))
+            self.stage.answer()
+        return self

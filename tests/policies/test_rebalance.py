@@ -1,0 +1,147 @@
+"""Rebalancing on virtual nodes with speeds: how fast, how well, how quiet."""
+
+import pytest
+
+from chicle_elastic.errors import UsageError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.policies.rebalance import Rebalance
+from chicle_elastic.values import Observations, TaskReport
+from tests.policies.speeds import Speeds
+
+
+def speeds(*costs_s: float, **options) -> Speeds:
+    """Nodes n0, n1, ... that rebalance."""
+    costs = {f"n{number}": cost for number, cost in enumerate(costs_s)}
+    return Speeds(costs, policies=(options.pop("policy", Rebalance()),), **options)
+
+
+def observe(counts: dict[str, int], sample_s: dict[str, float], **changes) -> Observations:
+    """What a policy would see after ten equal iterations."""
+    nodes = {NodeId(node): count for node, count in counts.items()}
+    report = {node: TaskReport(samples=100, duration_s=100 * sample_s[node]) for node in nodes}
+    fields = {
+        "round": 1,
+        "iteration": 10,
+        "num_chunks": nodes,
+        "samples": {node: 10 * count for node, count in nodes.items()},
+        "weights": dict.fromkeys(nodes, 1.0),
+        "capacity_bytes": dict.fromkeys(nodes, None),
+        "used_bytes": nodes,
+        "reports": {node: (report[node],) * 10 for node in nodes},
+    }
+    return Observations(**{**fields, **changes})
+
+
+@pytest.mark.parametrize("costs", [(2.0, 1.0), (1.0, 2.0), (2.0, 1.0, 1.0, 1.0), (1.0, 1.5, 2.0, 3.0)])
+def test_ten_iterations_reach_95_percent_of_a_perfect_split(costs):
+    """At 32 chunks a node, whoever is slow."""
+    assert speeds(*costs).run(10).throughput() >= 0.95
+
+
+def test_it_ends_when_the_difference_is_below_the_time_of_a_chunk():
+    """64 chunks at 2:1 are 21 and 43: 42 chunk times and 43. Then it rests."""
+    nodes = speeds(2.0, 1.0).run(40)
+    assert nodes.counts == {"n0": 21, "n1": 43}
+    num_decisions = nodes.num_decisions
+    assert nodes.run(60).num_decisions == num_decisions
+
+
+def test_it_moves_gradually():
+    """A part of the surplus at a time, and never so much that the slow one becomes the fast one."""
+    nodes = speeds(2.0, 1.0)
+    seen = []
+    for _ in range(12):
+        nodes.run(1)
+        seen.append(nodes.counts["n0"])
+    assert seen == sorted(seen, reverse=True)
+    assert len(set(seen)) > 2
+    assert min(seen) >= 21
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("costs", [(1.0, 1.0), (1.0, 1.0, 1.0, 1.0)])
+def test_five_percent_noise_moves_nothing_in_100_iterations(costs, seed):
+    """Equal nodes stay as they are."""
+    assert speeds(*costs, noise=0.05, seed=seed).run(100).num_decisions == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_noise_does_not_hide_a_slow_node(seed):
+    """2:1 under 5 % noise comes within 91 % of a perfect split, and stays about there."""
+    nodes = speeds(2.0, 1.0, noise=0.05, seed=seed).run(15)
+    assert nodes.throughput() >= 0.91
+    assert nodes.run(85).throughput() >= 0.91
+    assert nodes.num_decisions <= 8
+
+
+def test_it_follows_a_node_that_becomes_slower():
+    """1.5x from one iteration to the next: half a window later chunks begin to go, and ten later they have."""
+    nodes = speeds(1.0, 1.0).run(30)
+    assert nodes.num_decisions == 0
+    nodes.costs_s["n1"] = 1.5
+    assert nodes.throughput() < 0.85
+    assert nodes.run(15).throughput() >= 0.95
+    nodes.costs_s["n1"] = 1.0
+    assert nodes.run(15).throughput() >= 0.95
+
+
+def test_it_follows_slow_drift():
+    """1 % slower with every iteration, up to 2x: it is never far behind."""
+    nodes = speeds(1.0, 1.0, 1.0).run(10)
+    while nodes.costs_s["n0"] < 2.0:
+        nodes.costs_s["n0"] *= 1.01
+        nodes.run(1)
+        assert nodes.throughput() >= 0.88
+    assert nodes.run(15).throughput() >= 0.95
+
+
+def test_a_full_node_is_asked_to_take_no_more():
+    """The fast one has room for two chunks; nobody votes for a boundary to try a third."""
+    nodes = speeds(2.0, 1.0, chunks_per_node=8, capacity_bytes=10).run(40)
+    assert nodes.counts == {"n0": 6, "n1": 10}
+    assert nodes.num_decisions <= 2
+
+
+def test_nobody_is_left_without_chunks():
+    """A node that has none has no time per sample, and could never show that it is fast again."""
+    assert speeds(100.0, 1.0, chunks_per_node=4).run(30).counts["n0"] == 1
+
+
+def test_few_reports_are_no_reason():
+    """A node that has just come is not judged, and the others are not judged by it."""
+    seen = observe({"n0": 8, "n1": 8}, {"n0": 2.0, "n1": 1.0})
+    assert Rebalance().decide(seen) is not None
+    short = {**seen.reports, NodeId("n0"): seen.reports[NodeId("n0")][:2]}
+    assert Rebalance().decide(observe({"n0": 8, "n1": 8}, {"n0": 2.0, "n1": 1.0}, reports=short)) is None
+
+
+def test_an_interrupted_iteration_says_nothing():
+    """No samples, no time per sample."""
+    reports = {NodeId(node): (TaskReport(samples=0, duration_s=1.0),) * 10 for node in ("n0", "n1")}
+    assert Rebalance().decide(observe({"n0": 8, "n1": 8}, {"n0": 2.0, "n1": 1.0}, reports=reports)) is None
+
+
+def test_the_reason_names_the_slow_node_with_figures():
+    """It is logged, and shown in TensorBoard, in those words."""
+    decision = Rebalance().decide(observe({"n0": 8, "n1": 8, "n2": 8}, {"n0": 2.0, "n1": 1.0, "n2": 1.0}))
+    assert decision is not None
+    assert decision.reason.startswith("n0 takes 2x the median time per sample and 1.6e+05 ms for an iteration")
+    assert "of its 8 chunks" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("params", "complaint"),
+    [
+        ({"window": 2}, r"window=2\): it must be an integer >= 3"),
+        ({"window": 33}, "the last 32 iterations only"),
+        ({"min_reports": 1}, "min_reports=1"),
+        ({"window": 5.0}, "window=5.0"),
+        ({"gain": 0.0}, r"gain=0.0\): it must be > 0"),
+        ({"noise": -1.0}, "noise=-1.0"),
+        ({"confidence": float("nan")}, "confidence=nan"),
+    ],
+)
+def test_bad_parameters_are_refused_with_the_value(params, complaint):
+    """Before anything runs."""
+    with pytest.raises(UsageError, match=complaint):
+        Rebalance(**params)
