@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format surface bench-start bench-svm bench-transports bench-overhead bench-elastic chaos test-chaos wheel clean
+.PHONY: help demo test lint types format surface bench-start bench-svm bench-transports bench-overhead bench-rebalance bench-elastic chaos test-chaos wheel clean
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,9 @@ bench-overhead: $(VENV)/.chicle-test  ## Measure an iteration with agents watchi
 
 bench-elastic: $(VENV)/.chicle-test  ## Measure the stall of each change of the membership against stock torchrun
 	$(RUN) -m benchmarks.elastic $(ARGS)
+
+bench-rebalance: $(VENV)/.chicle-test  ## Measure rebalancing on two real agents against a perfect split
+	$(RUN) -m benchmarks.rebalance $(ARGS)
 
 SEED    ?= 1
 MINUTES ?= 1

@@ -4,7 +4,7 @@
 
 So whoever joins a job late need not fold it from its first event. A snapshot is an object:
 
-    {"format": "chicle scheduler", "version": 1, "settings": {...}, "policies": ["Rebalance"], "heard": [0],
+    {"format": "chicle scheduler", "version": 2, "settings": {...}, "policies": ["Rebalance"], "heard": [0],
      "parts": {"ledger": {"merged": 7, ...}, ...}}
 
 `heard` are the policies, by their place, that were not dismissed; they have no state, because `decide` is pure. `parts`
@@ -31,7 +31,7 @@ from chicle_elastic.scheduling.shelf import Shelf
 from chicle_elastic.values import StateVersion, TaskReport
 
 FORMAT = "chicle scheduler"
-VERSION = 1
+VERSION = 2
 
 STATE: Mapping[str, Mapping[str, Any]] = {
     "": {
@@ -74,8 +74,8 @@ STATE: Mapping[str, Mapping[str, Any]] = {
         "_failures": dict[ChunkId, Failures],
     },
     "_inventory": {"_strays": dict[ChunkId, dict[NodeId, StateVersion]]},
-    "_council": {"proposals": list[Proposal], "reports": dict[NodeId, list[TaskReport]]},
-    "_boundary": {"_is_starved": bool, "_is_turn_of_policies": bool, "_num_ordered": int},
+    "_council": {"proposals": list[Proposal], "disabled": dict[str, None], "reports": dict[NodeId, list[TaskReport]]},
+    "_boundary": {"_is_starved": bool, "_is_turn_of_policies": bool, "_num_ordered": int, "_moved_after": int},
 }
 """Variables of each part of a scheduler, with their types; "" is the scheduler itself."""
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings, State
 from chicle_elastic.scheduling.story import Recorder, replay
@@ -56,7 +57,7 @@ class SimCluster:
         self.capacity_bytes = rng.choice((None, None, total_bytes, max(4, (2 * total_bytes + 2) // 3)))
         self.truth = Truth(chunks)
         self.settings = _draw_settings(seed, rng)
-        self.policies = (RandomPolicy(seed),) if self.climate.has_policies else ()
+        self.policies = (RandomPolicy(seed), Rebalance()) if self.climate.has_policies else ()
         self.scheduler = make_scheduler(self.settings, self.policies)
         self.story: list[str] = []
         self.happened: Counter[str] = Counter()

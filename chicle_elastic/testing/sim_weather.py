@@ -199,6 +199,7 @@ class Weather:
                 generation=truth.round - (self._rng.random() < 0.2),
                 moves={(source, target): self._rng.randint(-1, 4)},
                 reason="thought about it",
+                iteration=self._rng.choice((None, truth.merged, truth.merged - 1)),
             )
         )
 
@@ -219,6 +220,7 @@ class Weather:
             events.LoadFailed(chunk=chunk, node=target, reason="late", round=late),
             events.ChunkFreed(chunk=chunk, node=target, round=late),
             events.InventoryReported(node=NodeId("nobody"), chunks={}),
+            events.PolicyDisabled(policy=self._rng.choice(("slow", "nobody")), reason="raised KeyError: 7"),
         ]
         for round, iteration in truth.laps[:-1]:
             babble.append(events.IterationFinished(round=round, iteration=iteration, reports={}))

@@ -93,13 +93,15 @@ def counting_job(runtime, **options):
     source = ArraySource(np.zeros((200, 3)), np.arange(200.0), max_tasks=runtime.most_tasks(), seed=1)
     own = {name: options.pop(name) for name in ("on_iteration", "max_iterations") if name in options}
     own = {"max_iterations": 1000, **own}
-    return Job(trainer=CountingTrainer(**options), source=source, keep_state=True, **own)
+    return Job(trainer=CountingTrainer(**options), source=source, keep_state=True, policies=(), **own)
 
 
 def cocoa_job(runtime):
     """CoCoA on breast cancer, to a certificate."""
     source = ArraySource(*cancer(), max_tasks=runtime.most_tasks(), seed=3)
-    return Job(trainer=CocoaTrainer(tol=1e-3, C=0.1), source=source, max_iterations=500, seed=5, keep_state=True)
+    return Job(
+        trainer=CocoaTrainer(tol=1e-3, C=0.1), source=source, max_iterations=500, seed=5, keep_state=True, policies=()
+    )
 
 
 JOBS = {

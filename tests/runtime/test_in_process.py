@@ -10,6 +10,7 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.clock import VirtualClock
 from chicle_elastic.errors import CapacityError, ContractError, UsageError
+from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.in_process import InProcess, require_memory
 from chicle_elastic.runtime.job import Job
@@ -362,3 +363,47 @@ def test_a_checkpoint_serves_another_tolerance_and_not_another_c(tmp_path):
     assert "1.00e-05" in second.reason
     with pytest.raises(UsageError, match=r"'C': 1\.0.*'C': 2\.0"):
         train(CocoaTrainer(C=2.0))
+
+
+class PacedSolver(CountingSolver):
+    """Counts; task-0 takes twice as long for a sample, on a clock that only solvers move."""
+
+    clock: VirtualClock
+
+    def solve(self, model, budget):
+        update = super().solve(model, budget)
+        self.clock.advance(update.samples * (2.0 if self.ctx.name == "task-0" else 1.0))
+        return update
+
+
+def paced_job(clock, **options):
+    """A job on two tasks, the first of which is slow."""
+    X, y = regression(640)
+    solver_class = type("Paced", (PacedSolver,), {"clock": clock})
+    source = ArraySource(X, y, max_tasks=2)
+    return Job(trainer=CountingTrainer(solver_class=solver_class), source=source, max_iterations=30, **options)
+
+
+def test_policies_that_the_job_names_are_asked_in_one_process_too():
+    """Chunks go to the fast task; every sample is still counted once in each iteration."""
+    clock = VirtualClock()
+    job = paced_job(clock, policies=(Rebalance(),), keep_state=True)
+    outcome = InProcess(num_tasks=2).run(job, clock=clock)
+    first, last = outcome.history[0].num_chunks, outcome.history[-1].num_chunks
+    assert first["task-0"] == first["task-1"]
+    assert 1.7 < last["task-1"] / last["task-0"] < 2.4
+    assert (outcome.state[:, 0, 0] == 30).all()
+    assert any("Rebalance moves" in line for record in outcome.history for line in record.events)
+
+
+def test_without_policies_tasks_of_one_process_keep_their_chunks():
+    """Their times say nothing of nodes, and the same seed gives the same fit."""
+    clock = VirtualClock()
+    outcome = InProcess(num_tasks=2).run(paced_job(clock), clock=clock)
+    assert outcome.history[0].num_chunks == outcome.history[-1].num_chunks
+
+
+def test_a_job_refuses_what_are_no_policies():
+    """Before anything is loaded."""
+    with pytest.raises(UsageError, match=r"for one of them \(policy,\)"):
+        paced_job(VirtualClock(), policies=Rebalance())

@@ -32,6 +32,7 @@ EVERY_EVENT = [
     events.IterationFinished(round=1, iteration=2, reports={A: TaskReport(samples=3, duration_s=1 / 3)}),
     events.IterationAborted(round=1, iteration=2, reason="x"),
     events.PolicyDecided(policy="p", generation=1, moves={(A, B): 2}, reason="x"),
+    events.PolicyDisabled(policy="p", reason="raised KeyError: 7"),
     events.StopRequested(reason="x"),
 ]
 EVERY_EFFECT = [
@@ -154,7 +155,11 @@ def test_a_missing_event_is_found(cluster):
         (0, "", "story:1: not a line of a story"),
         (0, '{"format":"x","version":1,"settings":{},"policies":[]}', "the format is 'x'"),
         (0, '{"format":"chicle story","version":2,"settings":{},"policies":[]}', "version 2; this release reads"),
-        (0, '{"format":"chicle story","version":1,"settings":{"seed":-1},"policies":["random"]}', "seed=-1"),
+        (
+            0,
+            '{"format":"chicle story","version":1,"settings":{"seed":-1},"policies":["random","Rebalance"]}',
+            "seed=-1",
+        ),
         (0, '{"format":"chicle story","version":1,"settings":{},"policies":["other"]}', r"policies \['other'\]"),
         (1, '{"now":0.0,"event":{"type":"Nod', "story:2: not a line of a story .*was the file cut off"),
         (1, '{"now":NaN,"event":{},"effects":[]}', "story:2: .*NaN is not JSON"),

@@ -1,0 +1,156 @@
+"""Rebalancing on real agents: two nodes of this host, whose solvers cost so much per sample, against a perfect split.
+
+    2:1       n0 takes twice as long for a sample; by the tenth iteration the split has to be nearly perfect
+    noise     equal nodes, 5 % noise in the time of each iteration: nothing may move
+    change    equal nodes; then n1 becomes 1.5x slower
+
+64 chunks, 32 a node at the start. Solvers sleep, so that two nodes of one host do not hinder each other. A perfect
+split takes n / sum(1 / t_k) seconds, t_k being the seconds per sample of node k: no all-reduce, no agents, chunks that
+can be divided. The figures are times of whole iterations by the history of the job, so everything else is in them.
+
+    python -m benchmarks.rebalance [--runs N] [--json FILE]
+
+Exit code 1 when a bar is missed.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.cluster.store_host import StoreHost
+from chicle_elastic.testing.paced_app import ROWS_PER_CHUNK, SUFFIX
+from chicle_elastic.transports.secret import JobSecret
+
+NUM_CHUNKS = 64
+NUM_ROWS = NUM_CHUNKS * ROWS_PER_CHUNK
+COST_US = 60.0
+"""Of a sample on the fast node: iterations of about 40 ms at 2:1."""
+MIN_SHARE = 0.95
+WITHIN = 10
+"""Iterations until the split has to be that good."""
+QUIET = 100
+CHANGE_AT = 40
+
+Told = list[dict[str, Any]]
+
+
+def run(*options: str) -> Told:
+    """Run a job on two agents; what a task wrote down."""
+    with tempfile.TemporaryDirectory() as name, StoreHost() as store:
+        folder = Path(name)
+        secret = folder / "job.secret"
+        JobSecret.load_or_create(secret)
+        nodes = []
+        for number in range(2):
+            command = [
+                *(sys.executable, "-m", "chicle_elastic.launch", "--nnodes", "2:2", "--name", f"n{number}"),
+                *("--rdzv-endpoint", store.endpoint, "--secret-file", str(secret), "--log-dir", str(folder)),
+                *("-m", "chicle_elastic.testing.paced_app", "--out", str(folder), "--chunks", str(NUM_CHUNKS)),
+                *options,
+            ]
+            nodes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        outputs = [node.communicate()[0] for node in nodes]
+        if any(node.returncode for node in nodes):
+            sys.exit(f"a measured node failed:\n{outputs}")
+        told: Told = json.loads(next(folder.glob(f"*{SUFFIX}")).read_text(encoding="utf-8"))
+        return told
+
+
+def costs(slow_us: float, fast_us: float) -> tuple[str, ...]:
+    """Options for the costs of a sample on n0 and n1."""
+    return ("--cost", f"n0={slow_us}", "--cost", f"n1={fast_us}")
+
+
+def shares(told: Told, perfect_s: float) -> list[float]:
+    """Throughput of each iteration but the first, relative to the perfect split."""
+    ends_s = [record["time_s"] for record in told]
+    return [perfect_s / float(duration_s) for duration_s in np.diff(ends_s)]
+
+
+def perfect_s(*costs_us: float) -> float:
+    """Seconds of an iteration that is split perfectly."""
+    return 1e-6 * NUM_ROWS / sum(1 / cost for cost in costs_us)
+
+
+def num_moves(told: Told) -> int:
+    """Boundaries at which chunks were moved."""
+    return sum(" moves " in line for record in told for line in record["lines"])
+
+
+def measure() -> dict[str, float]:
+    """One run of each kind."""
+    told = run(*costs(2 * COST_US, COST_US), "--iterations", str(3 * WITHIN))
+    uneven = shares(told, perfect_s(2 * COST_US, COST_US))
+    quiet = run(*costs(COST_US / 2, COST_US / 2), "--iterations", str(QUIET), "--noise", "0.05")
+    drift = run(
+        *(*costs(COST_US, COST_US), "--change", f"n1={1.5 * COST_US}@{CHANGE_AT}"),
+        *("--iterations", str(CHANGE_AT + 40)),
+    )
+    after = shares(drift, perfect_s(COST_US, 1.5 * COST_US))[CHANGE_AT - 1 :]
+    relieved = next((number for number, share in enumerate(after, 1) if share >= MIN_SHARE), len(after))
+    return {
+        "start_share": statistics.median(uneven[:2]),
+        "share": statistics.median(uneven[WITHIN - 1 :]),
+        "moves": num_moves(told),
+        "chunks_of_slow": told[-1]["chunks"]["n0"],
+        "moves_in_noise": num_moves(quiet),
+        "share_when_changed": statistics.median(after[:3]),
+        "iterations_to_follow": relieved,
+        "share_followed": statistics.median(after[20:]),
+    }
+
+
+def main() -> int:
+    """Measure, print a table and one line of JSON, compare with the bars."""
+    parser = argparse.ArgumentParser(description="Rebalancing on two real agents of different speeds.")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each kind (default 3)")
+    parser.add_argument("--json", type=Path, help="file for the result as JSON")
+    arguments = parser.parse_args()
+    runs = [measure() for _ in range(arguments.runs)]
+    worst = {
+        "share": min(run["share"] for run in runs),
+        "moves_in_noise": max(run["moves_in_noise"] for run in runs),
+        "share_followed": min(run["share_followed"] for run in runs),
+    }
+    passed = worst["share"] >= MIN_SHARE and not worst["moves_in_noise"] and worst["share_followed"] >= MIN_SHARE
+    rows = [
+        ("2:1, throughput at the start / perfect split", "start_share", ""),
+        (f"2:1, throughput after {WITHIN} iterations / perfect split", "share", f">= {MIN_SHARE}"),
+        ("2:1, boundaries with moves", "moves", ""),
+        ("2:1, chunks of the slow node at the end (perfect: 21.3)", "chunks_of_slow", ""),
+        (f"5 % noise, boundaries with moves in {QUIET} iterations", "moves_in_noise", "0"),
+        ("1.5x slower, throughput at once / perfect split", "share_when_changed", ""),
+        (f"1.5x slower, iterations until {MIN_SHARE:.0%} of a perfect split", "iterations_to_follow", ""),
+        ("1.5x slower, throughput 20 iterations later / perfect split", "share_followed", f">= {MIN_SHARE}"),
+    ]
+    print("| two agents, 64 chunks | " + " | ".join(f"run {number}" for number in range(1, len(runs) + 1)) + " | bar |")
+    print("| --- |" + " --- |" * (len(runs) + 1))
+    for title, key, bar in rows:
+        print(f"| {title} | " + " | ".join(f"{figures[key]:.3g}" for figures in runs) + f" | {bar} |")
+    result = {
+        "runs": runs,
+        "worst": worst,
+        "share_bar": MIN_SHARE,
+        "chunks": NUM_CHUNKS,
+        "cost_us": COST_US,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "passed": passed,
+    }
+    print(json.dumps(result))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
