@@ -77,11 +77,11 @@ class Answers:
             raise ProtocolError(f"{what}: there is no such chunk")
         if node not in self._members:
             self._log(f"{what} is ignored: the node is not here")
-        elif event.round is not None and event.round <= self._members.present[node].joined_round:
-            # What it holds of that life it reports before its first round; it may be the last copy there is.
-            self._log(f"{what} is ignored: it answers an order of an earlier life of the node")
         elif self._ledger.phase(node, event.chunk) is not None or self._members.present[node].has_reported:
             self._log(f"{what} is ignored: it answers no order, and the book knows what the node holds")
+        elif self._ledger.owner(event.chunk) is None:
+            # Of an earlier life of the node, which reports what it holds before its first round: perhaps the last copy.
+            self._log(f"{what} is ignored: it answers no order, and the chunk is missing")
         else:
             self._log(f"{what} answers no order; the copy is freed")
             free(self._ledger, self._emit, node, event.chunk, round=self._members.round)
