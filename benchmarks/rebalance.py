@@ -4,9 +4,9 @@
     noise     equal nodes, 5 % noise in the time of each iteration: nothing may move
     change    equal nodes; then n1 becomes 1.5x slower
 
-64 chunks, 32 a node at the start. Solvers sleep, so that two nodes of one host do not hinder each other. A perfect
-split takes n / sum(1 / t_k) seconds, t_k being the seconds per sample of node k: no all-reduce, no agents, chunks that
-can be divided. The figures are times of whole iterations by the history of the job, so everything else is in them.
+64 chunks, 32 a node at the start. Solvers sleep, so that two nodes of one host do not hinder each other. What a perfect
+split would give is measured, too: on two equal nodes that are as fast together as these two, evenly split, without
+policies. All figures are times of whole iterations by the history of the job, so agents and sums are in both.
 
     python -m benchmarks.rebalance [--runs N] [--json FILE]
 
@@ -70,15 +70,16 @@ def costs(slow_us: float, fast_us: float) -> tuple[str, ...]:
     return ("--cost", f"n0={slow_us}", "--cost", f"n1={fast_us}")
 
 
-def shares(told: Told, perfect_s: float) -> list[float]:
-    """Throughput of each iteration but the first, relative to the perfect split."""
-    ends_s = [record["time_s"] for record in told]
-    return [perfect_s / float(duration_s) for duration_s in np.diff(ends_s)]
+def iteration_s(told: Told) -> list[float]:
+    """Seconds of each iteration but the first."""
+    return [float(seconds) for seconds in np.diff([record["time_s"] for record in told])]
 
 
 def perfect_s(*costs_us: float) -> float:
-    """Seconds of an iteration that is split perfectly."""
-    return 1e-6 * NUM_ROWS / sum(1 / cost for cost in costs_us)
+    """Seconds of an iteration on nodes that are together as fast as these, split perfectly."""
+    even_us = len(costs_us) / sum(1 / cost for cost in costs_us)
+    told = run(*costs(even_us, even_us), "--iterations", str(3 * WITHIN), "--no-policy")
+    return statistics.median(iteration_s(told)[WITHIN - 1 :])
 
 
 def num_moves(told: Told) -> int:
@@ -88,14 +89,16 @@ def num_moves(told: Told) -> int:
 
 def measure() -> dict[str, float]:
     """One run of each kind."""
+    goal_s = perfect_s(2 * COST_US, COST_US)
     told = run(*costs(2 * COST_US, COST_US), "--iterations", str(3 * WITHIN))
-    uneven = shares(told, perfect_s(2 * COST_US, COST_US))
+    uneven = [goal_s / seconds for seconds in iteration_s(told)]
     quiet = run(*costs(COST_US / 2, COST_US / 2), "--iterations", str(QUIET), "--noise", "0.05")
+    goal_s = perfect_s(COST_US, 1.5 * COST_US)
     drift = run(
         *(*costs(COST_US, COST_US), "--change", f"n1={1.5 * COST_US}@{CHANGE_AT}"),
         *("--iterations", str(CHANGE_AT + 40)),
     )
-    after = shares(drift, perfect_s(COST_US, 1.5 * COST_US))[CHANGE_AT - 1 :]
+    after = [goal_s / seconds for seconds in iteration_s(drift)[CHANGE_AT - 2 :]]
     relieved = next((number for number, share in enumerate(after, 1) if share >= MIN_SHARE), len(after))
     return {
         "start_share": statistics.median(uneven[:2]),
