@@ -1,0 +1,69 @@
+"""Sparse rows of every length: each takes another mixture of full vectors, half of one, and single entries."""
+
+import numba
+import numpy as np
+import pytest
+
+from chicle_elastic.solvers.kernels.sparse_lanes import GATHERED, add_scattered, dot_gathered
+
+LENGTHS = [*range(3 * GATHERED + 2), 39, 784]
+NUM_COLUMNS = 1000
+TYPES = [("int32", "float32"), ("int64", "float32"), ("int32", "float64"), ("int64", "float64")]
+
+
+@numba.njit
+def dot_of(length, indices, values, vector):
+    """Sum of values[i] * vector[indices[i]]."""
+    return dot_gathered(
+        np.uintp(length),
+        np.uint64(indices.ctypes.data),
+        indices,
+        np.uint64(values.ctypes.data),
+        values,
+        np.uint64(vector.ctypes.data),
+        vector,
+    )
+
+
+@numba.njit
+def add_to(length, factor, indices, values, vector):
+    """vector[indices[i]] += factor * values[i]."""
+    add_scattered(
+        np.uintp(length),
+        factor,
+        np.uint64(indices.ctypes.data),
+        indices,
+        np.uint64(values.ctypes.data),
+        values,
+        np.uint64(vector.ctypes.data),
+        vector,
+    )
+
+
+def row(length, index_dtype, value_dtype):
+    """A row of small whole numbers with another entry behind it, and a vector of such numbers."""
+    rng = np.random.default_rng(length)
+    indices = np.sort(rng.choice(NUM_COLUMNS, size=length + 1, replace=False)).astype(index_dtype)
+    return indices, rng.integers(-4, 5, size=length + 1).astype(value_dtype), rng.integers(-4, 5, NUM_COLUMNS) * 1.0
+
+
+@pytest.mark.parametrize(("index_dtype", "value_dtype"), TYPES)
+def test_dot_gathered_sums_exactly_the_entries_of_the_row(index_dtype, value_dtype):
+    """Equal to NumPy; where the row does not point the vector is NaN and would show, as would the entry behind it."""
+    for length in LENGTHS:
+        indices, values, vector = row(length, index_dtype, value_dtype)
+        expected = float(values[:length].astype(float) @ vector[indices[:length]])
+        holed = np.full(NUM_COLUMNS, np.nan)
+        holed[indices[:length]] = vector[indices[:length]]
+        assert dot_of(length, indices, values, holed) == expected
+
+
+@pytest.mark.parametrize(("index_dtype", "value_dtype"), TYPES)
+def test_add_scattered_writes_exactly_the_entries_of_the_row(index_dtype, value_dtype):
+    """Equal to NumPy; every other entry of the vector stays."""
+    for length in LENGTHS:
+        indices, values, vector = row(length, index_dtype, value_dtype)
+        expected = vector.copy()
+        expected[indices[:length]] += 0.5 * values[:length]
+        add_to(length, 0.5, indices, values, vector)
+        np.testing.assert_array_equal(vector, expected)
