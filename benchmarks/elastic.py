@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.elastic_laps import NUM_AFTER, NUM_BEFORE, first_after, stall_s
+from benchmarks.elastic_laps import NUM_AROUND, NUM_BEFORE, first_after, stall_s
 from benchmarks.elastic_nodes import NUM_NODES, Chicle, Side, Stock
 from benchmarks.svm import machine
 from benchmarks.svm_bars import Bar
@@ -82,7 +82,7 @@ def add_one(side: Side) -> float:
     start_s = time.perf_counter()
     side.start()
     settle(side, start_s)
-    return 1e3 * max(stall_s(node.laps(), start_s, len(side.nodes)) for node in others)
+    return 1e3 * max(stall_s(node.laps(), start_s, len(side.nodes), is_join=True) for node in others)
 
 
 def settle(side: Side, start_s: float) -> None:
@@ -93,7 +93,7 @@ def settle(side: Side, start_s: float) -> None:
         for node in side.nodes:
             laps = node.laps()
             first = first_after(laps, start_s, members)
-            enough = NUM_AFTER if start_s else NUM_BEFORE
+            enough = NUM_AROUND if start_s else NUM_BEFORE
             if first is None or len(laps) - first <= enough or laps[-1].members != members:
                 return False
         return True

@@ -6,10 +6,10 @@ A task appends one line to the file of its node after each iteration:
     members   nodes that took part
     pid       of the task
 
-The stall of a change, for one node that stays, is the longest time between two ends of iterations, from the moment
-when the change was asked for (a signal, the start of a process) to some iterations after it, less the median iteration
-before it. That of the job is that of the node that was held up longest. Whatever else the machine does meanwhile, such
-as starting the process of a node that joins, counts.
+The stall of a change, for one node that stays, is the longest time between two ends of iterations around it, less the
+median iteration before it. That of the job is that of the node that was held up longest. Around a notice or a loss
+means from the signal on; around a join from some iterations before it on: the process of a joiner takes seconds to
+start, in which nobody waits for it, but on a small machine it takes processors from the others.
 """
 
 import itertools
@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-NUM_AFTER = 10
-"""Iterations after a change that are looked at."""
+NUM_AROUND = 10
+"""Iterations after a change, and before a join, that are looked at."""
 NUM_BEFORE = 50
 """Iterations before a change whose median is the normal one."""
 
@@ -87,18 +87,20 @@ def first_after(laps: Sequence[Lap], start_s: float, members: int) -> int | None
     return next((i for i, lap in enumerate(laps) if lap.end_s > start_s and lap.members == members), None)
 
 
-def stall_s(laps: Sequence[Lap], start_s: float, members: int) -> float:
+def stall_s(laps: Sequence[Lap], start_s: float, members: int, *, is_join: bool = False) -> float:
     """What a change cost a node that stayed.
 
     Args:
         laps: Of that node.
-        start_s: When the change was asked for.
+        start_s: When the change was asked for: a signal, or the start of a process.
         members: Nodes after it.
+        is_join: Whether only the iterations right before the change count, and not all since `start_s`.
     """
     change = first_after(laps, start_s, members)
     assert change is not None, f"no iteration of {members} members after the change"
     last = max(i for i, lap in enumerate(laps) if lap.end_s <= start_s)
-    around = [lap.end_s for lap in laps[last : change + NUM_AFTER + 1]]
+    first = max(last, change - NUM_AROUND) if is_join else last
+    around = [lap.end_s for lap in laps[first : change + NUM_AROUND + 1]]
     normal = [lap.end_s for lap in laps[max(0, last - NUM_BEFORE) : last + 1]]
     return max(_gaps(around)) - statistics.median(_gaps(normal))
 
