@@ -1,8 +1,8 @@
 """How a task that is behind gets the newest model: a joiner, or a survivor that missed the last merge.
 
 Every member of a new group tells how far it is: (last merged iteration, last certificate). The farthest, lowest rank
-first, then broadcasts its model, the certificate's rebuilt model and the records that the others lack; those who
-are as far as it is only take part. When all are equally far nothing is sent.
+first, then broadcasts its model, the certificate's rebuilt model, the latest records, and all that are lacking as text
+(`archive`); those who are as far as it is only take part. When all are equally far nothing is sent.
 """
 
 import json
@@ -11,9 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.runtime.group import Group
 from chicle_elastic.runtime.training import Training
 from chicle_elastic.runtime.transcript import adopt, describe
+
+NUM_LATEST = 16
+"""Records that are sent as such."""
 
 
 class Standing(NamedTuple):
@@ -66,19 +70,34 @@ def catch_up(group: Group, training: Training, standings: Sequence[Standing], el
     first = max(1, min(place[0] for place in places if place != newest))
     size = len(training.model)
     vectors = np.zeros(size * (2 if newest[1] else 1))
-    text = np.zeros(0, dtype=np.uint8)
+    head, text = b"", b""
     if group.rank == root:
         vectors[:size] = training.model
         if training.certificate is not None and training.certificate.rebuilt is not None:
             vectors[size:] = training.certificate.rebuilt
-        text = np.frombuffer(json.dumps(describe(training, first, elapsed_s)).encode(), dtype=np.uint8).copy()
-    length = np.array([float(len(text))])
-    group.broadcast(length, root=root)
-    if group.rank != root:
-        text = np.zeros(int(length[0]), dtype=np.uint8)
+        training.archive.keep(training.history)
+        head = json.dumps(describe(training, _latest(training, first), elapsed_s)).encode()
+        text = training.archive.text(first)
+    lengths = np.array([len(head), len(text)], dtype=np.float64)
+    group.broadcast(lengths, root=root)
+    both = np.zeros(int(lengths.sum()), dtype=np.uint8)
+    if group.rank == root:
+        both[:] = np.frombuffer(head + text, dtype=np.uint8)
     group.broadcast(vectors, root=root)
-    group.broadcast(text, root=root)
-    data = json.loads(text.tobytes())
+    group.broadcast(both, root=root)
+    head, text = both[: int(lengths[0])].tobytes(), both[int(lengths[0]) :].tobytes()
+    data = json.loads(head)
     if places[group.rank] != newest:
         adopt(training, first, vectors[:size], vectors[size:], data)
+        training.archive.take(text)
     return float(data["elapsed_s"])
+
+
+def _latest(training: Training, first: int) -> list[IterationRecord]:
+    """The records that whoever is behind needs at once: the last ones, and that of the last certificate."""
+    start = len(training.history) - NUM_LATEST
+    return [
+        record
+        for position, record in enumerate(training.history)
+        if record.iteration >= first and (position >= start or record.iteration == training.last_certificate)
+    ]

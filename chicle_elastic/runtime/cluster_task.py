@@ -360,6 +360,7 @@ class ClusterTask:
         )
         if broke is not None:
             self._link.send(control.GroupBroke(round=order.round, reason=broke))
+        self._training.archive.keep(self._training.history)  # now, so that nobody waits for it when somebody joins
         return dataclasses.replace(order, iteration=order.iteration + 1, lines=()) if goes_on else None
 
     def _finish(self, order: control.Finish) -> Outcome:
@@ -382,7 +383,7 @@ class ClusterTask:
         return Outcome(
             model=training.model,
             certificate=training.certificate if training.last_certificate == self._merged else None,
-            history=training.history,
+            history=training.full_history(),
             reason=reason,
             state=state,
         )

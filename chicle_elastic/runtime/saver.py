@@ -101,6 +101,7 @@ class Saver:
         """What all tasks have alike, frozen; to be written out in the thread of the writer."""
         frozen = copy.copy(self._training)
         frozen.history = History(list(self._training.history))
+        frozen.archive = self._training.archive.copy()
         vectors = {checkpoint.MODEL: self._training.model.copy()}
         if frozen.certificate is not None and frozen.certificate.rebuilt is not None:
             vectors[checkpoint.REBUILT] = frozen.certificate.rebuilt.copy()
@@ -108,4 +109,4 @@ class Saver:
 
 
 def _shared_files(training: Training, vectors: Mapping[str, Any], time_s: float) -> dict[str, Any]:
-    return {**vectors, checkpoint.TRAINING: describe(training, 1, time_s)}
+    return {**vectors, checkpoint.TRAINING: describe(training, training.full_history(), time_s)}

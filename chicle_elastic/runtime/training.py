@@ -12,6 +12,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.monitoring.records import History, IterationRecord
+from chicle_elastic.runtime.archive import Archive
 from chicle_elastic.runtime.job import Job
 from chicle_elastic.solvers.base import Action, Context, Report, Verdict
 
@@ -68,7 +69,8 @@ class Training:
         certificate: The last certified report, or None.
         last_certificate: Iteration after which it was made; 0 for none.
         samples: Samples processed so far.
-        history: A record per merged iteration.
+        history: A record per merged iteration; a task that joined has the latest ones here, and all in `full_history`.
+        archive: The same as text, where tasks come and go.
         metric_names: Names of the sums, in the order in which they travel.
     """
 
@@ -81,6 +83,7 @@ class Training:
         self.last_certificate = 0
         self.samples = 0
         self.history = History()
+        self.archive = Archive()
         self.metric_names = job.trainer.metric_names(job.source.schema)
         self._elapsed_s = elapsed_s
         self._keeps_address = keeps_address
@@ -171,7 +174,7 @@ class Training:
             certificate: Its certificate.
             last_certificate: Iteration of that.
             samples: Samples processed so far.
-            records: Its records from iteration `first` on; they take the place of those here.
+            records: Its records from iteration `first` on, or the latest of them; they take the place of those here.
             first: See `records`.
         """
         self._set_model(model.astype(self.model.dtype))
@@ -179,6 +182,11 @@ class Training:
         self.last_certificate = last_certificate
         self.samples = samples
         self.history = History([*(record for record in self.history if record.iteration < first), *records])
+        self.archive.forget(first)
+
+    def full_history(self) -> History:
+        """A record of every merged iteration."""
+        return self.archive.complete(self.history)
 
     def _report(self, lap: Lap) -> Report:
         return Report(
@@ -196,6 +204,8 @@ class Training:
 
     def _figures_of(self, iteration: int) -> Mapping[str, float]:
         """Figures in the record of an iteration; none before the first."""
+        if iteration == 0:
+            return {}
         newest_first = reversed(self.history)
         return next((record.figures for record in newest_first if record.iteration == iteration), {})
 

@@ -1,6 +1,7 @@
 """What a training has come to but for its vectors, as JSON values: for a task that is behind, and for a checkpoint."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from chicle_elastic.chunks.views import Array
@@ -10,12 +11,12 @@ from chicle_elastic.runtime.training import Training
 from chicle_elastic.solvers.base import Report
 
 
-def describe(training: Training, first: int, elapsed_s: float) -> dict[str, Any]:
+def describe(training: Training, records: Iterable[IterationRecord], elapsed_s: float) -> dict[str, Any]:
     """What a training has come to, but for the vectors; JSON values once they are dumped.
 
     Args:
         training: The training.
-        first: Iteration of the first record that is wanted.
+        records: The records that are wanted.
         elapsed_s: Seconds since the start of the job.
     """
     certificate = training.certificate
@@ -24,7 +25,7 @@ def describe(training: Training, first: int, elapsed_s: float) -> dict[str, Any]
         "elapsed_s": elapsed_s,
         "last_certificate": training.last_certificate,
         "certificate": None if certificate is None else _fields(certificate, without="rebuilt"),
-        "records": [_fields(record) for record in training.history if record.iteration >= first],
+        "records": [_fields(record) for record in records],
     }
 
 
