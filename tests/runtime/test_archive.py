@@ -68,5 +68,5 @@ def test_text_that_is_no_record_is_refused(text):
     """When it is read."""
     archive = Archive()
     archive.take(text)
-    with pytest.raises(ProtocolError, match="record of iteration 1 .* cannot be used"):
+    with pytest.raises(ProtocolError, match=r"record of iteration 1 .* cannot be used"):
         archive.complete([])
