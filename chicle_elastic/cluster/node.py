@@ -293,9 +293,10 @@ class Node:
     def enters(self, job: int) -> bool:
         """This node is about to join; what it has of a job that nobody survived is of no use in another one."""
         known, self._job = self._job, job
+        if known != job:
+            self._events.write("job", job=job)
         if known in (None, job):
             return True
-        self._events.write("other_job", job=job)
         self._joined.memory.forget_task()
         self._joined.memory.clear()
         self._is_hot = False

@@ -430,7 +430,7 @@ class Performer:
             self._events.write("noticed", who=event.node)
         elif isinstance(event, events.NodeLost):
             self.transitions.detected(f"{event.node} is lost")
-            self._events.write("lost", who=event.node)
+            self._events.write("lost", who=event.node, merged=self._ledger.merged)
         elif isinstance(event, events.IterationAborted):
             self._events.write("aborted", round=event.round, iteration=event.iteration, reason=event.reason)
 

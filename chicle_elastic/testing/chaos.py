@@ -18,48 +18,34 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chicle_elastic.testing import cluster_truth, faults
+from chicle_elastic.testing import chaos_table, cluster_truth, faults
 from chicle_elastic.testing.chaos_app import NUM_ROWS
+from chicle_elastic.testing.chaos_deck import Card, Cause, Victim, deal
 from chicle_elastic.testing.chaos_nodes import ChaosNode, ChaosNodes
+from chicle_elastic.testing.chaos_table import ANY_TIME, OF_THE_LEAD, TWO_AT_ONCE, Struck
 from chicle_elastic.testing.faults import Fault
 
 START_NODES, MAX_NODES = 3, 5
 MIN_MS = 10.0
 HANG_S = 30.0
 CALM_S = 60.0
-ARMED_S = 6.0
+ARMED_S = 12.0
 RETRY_S = 0.1
 """After a strike that found nobody who can be spared."""
-ANY_TIME = "any time"
+WORKS = ("count", "svm")
 
-KILL_STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("copy.before_fetch", {}),
-    ("copy.before_commit", {}),
-    ("copy.committed", {}),  # the target, between copy and commit
-    ("log.appended", {"event": "ChunkCopied"}),  # anybody, the source too, between copy and commit
-    ("commit.done", {}),  # between commit and free
-    ("free.before", {}),
-    ("free.done", {}),
-    ("load.before_commit", {}),
-    ("log.appended", {"event": "NodeJoined"}),
-    ("log.appended", {"event": "LeaveNoticed"}),
-    ("log.appended", {"event": "NodeLost"}),
-    ("log.appended", {"event": "RoundFormed"}),
-    ("lead.claimed", {}),
-    ("lead.before_claim", {}),
-    ("round.before_inventory", {}),
-    ("round.before_rendezvous", {}),
-    ("round.formed", {}),
-    ("iteration.before_start", {}),
-    ("iteration.ended", {}),
-    ("notice.received", {}),
-    ("leave.before_exit", {}),
-)
-STEP_ACTIONS = ("kill", "kill", "kill", "kill_task", "stop", "delay", "cut")
+
+@dataclass(slots=True)
+class _Patient:
+    """A node that was struck: until when it is not itself, and which iteration it has to surpass then to be well."""
+
+    until_s: float
+    proof: int | None = None
 
 
 class Chaos:
@@ -67,17 +53,23 @@ class Chaos:
 
     Args:
         nodes: Of the job.
-        rng: Decides everything.
+        rng: Decides everything but the cards.
+        cards: Faults at named steps.
         say: Takes a line for every strike.
 
     Attributes:
         struck: How often each kind struck at which step, for strikes that come from here and not from a script.
     """
 
-    def __init__(self, nodes: ChaosNodes, rng: random.Random, say: Callable[[str], object]) -> None:
-        self.struck: Counter[tuple[str, str]] = Counter()
+    def __init__(
+        self, nodes: ChaosNodes, rng: random.Random, cards: Iterator[Card], say: Callable[[str], object]
+    ) -> None:
+        self.struck: Struck = Counter()
         self._nodes, self._rng, self._say = nodes, rng, say
         self._armed: dict[str, tuple[Fault, float]] = {}
+        self._patients: dict[str, _Patient] = {}
+        self._cards = cards
+        self._card = next(cards)
         self._num_armed = 0
         self._seen_fired = 0
         self._progress = (0, time.monotonic())
@@ -89,8 +81,7 @@ class Chaos:
             "kill_task": (2, lambda: self._kill_task(self._pick())),
             "stop": (2, lambda: self._stop(self._pick())),
             "two at once": (2, self._two_at_once),
-            "at a step": (8, self._arm),
-            "drop": (1, self._arm_drop),
+            "card": (12, self._play),
         }
 
     def rage(self, seconds: float) -> str | None:
@@ -151,9 +142,25 @@ class Chaos:
     # Who is struck.
 
     def _healthy(self) -> list[ChaosNode]:
-        """Members that nothing is armed against."""
+        """Members that nothing is armed against, and that have merged an iteration since they were struck last."""
         armed = {fault.node for fault, _ in self._armed.values()}
-        return [node for node in self._nodes.members() if node.name not in armed]
+        return [node for node in self._nodes.members() if node.name not in armed and self._is_well(node)]
+
+    def _is_well(self, node: ChaosNode) -> bool:
+        patient = self._patients.get(node.name)
+        if patient is None:
+            return True
+        if patient.proof is None and time.monotonic() >= patient.until_s:
+            patient.proof = self._nodes.iteration()
+        last = node.last("iteration")
+        if patient.proof is None or last is None or last["iteration"] <= patient.proof:
+            return False
+        del self._patients[node.name]
+        return True
+
+    def _hurt(self, node: ChaosNode, seconds: float = 0.0) -> None:
+        """A node was struck, and is not itself for so long at least."""
+        self._patients[node.name] = _Patient(time.monotonic() + seconds)
 
     def _pick(self, count: int = 1) -> list[ChaosNode]:
         """Healthy members to strike, such that one is left over; none if that cannot be."""
@@ -164,10 +171,13 @@ class Chaos:
         healthy, lead = self._healthy(), self._nodes.lead()
         return [lead] if lead in healthy and len(healthy) > 1 else []
 
+    def _has_room(self) -> bool:
+        return len(self._nodes.running()) < MAX_NODES
+
     # Strikes. Each returns whether it struck.
 
     def _join(self) -> bool:
-        if len(self._nodes.running()) >= MAX_NODES:
+        if not self._has_room():
             return False
         self._note("join", [self._nodes.start()])
         return True
@@ -187,6 +197,7 @@ class Chaos:
     def _kill_task(self, nodes: list[ChaosNode]) -> bool:
         for node in nodes:
             self._note("kill_task", [node])
+            self._hurt(node)
             node.send(signal.SIGKILL, to_task=True, to_agent=False)
         return bool(nodes)
 
@@ -194,42 +205,65 @@ class Chaos:
         for node in nodes:
             self._note("stop", [node])
             node.wakes_s = time.monotonic() + self._rng.uniform(0.3, 4.0)
+            self._hurt(node, node.wakes_s - time.monotonic())
             node.send(signal.SIGSTOP, to_task=True)
         return bool(nodes)
 
     def _two_at_once(self) -> bool:
         nodes = self._pick(2)
+        self.struck[TWO_AT_ONCE, ANY_TIME] += bool(nodes)
         for node in nodes:
             strike = self._rng.choice((self._kill, self._kill, self._kill_task, self._stop))
             strike([node])
         return bool(nodes)
 
-    def _arm(self) -> bool:
-        step, where = self._rng.choice(KILL_STEPS)
-        return self._arm_one(step, self._rng.choice(STEP_ACTIONS), where)
+    def _play(self) -> bool:
+        """Play the next card, if its victim and whoever has to go for it can be spared."""
+        card = self._card
+        healthy, lead = self._healthy(), self._nodes.lead()
+        others = [node for node in healthy if node is not lead]
+        if card.cause is Cause.JOIN and not self._has_room():
+            return False
+        victims: list[ChaosNode] = []
+        if card.victim is Victim.LEAD:
+            victims = [lead] if lead in healthy else []
+        elif card.victim is Victim.SUCCESSOR:
+            victims = [node for node in self._nodes.successor() if node in others and lead in healthy]
+        elif card.victim is not Victim.NEWCOMER:
+            victims = [self._rng.choice(others)] if others else []
+        to_go: list[ChaosNode] = []
+        if card.cause is Cause.LOSS or (card.cause is Cause.NOTICE and card.victim is not Victim.LEAVER):
+            candidates = [node for node in healthy if node not in victims]
+            to_go = [self._rng.choice(candidates)] if candidates else []
+            if card.victim is Victim.SUCCESSOR and lead is not None:
+                to_go = [lead]
+            if not to_go:
+                return False
+        if len(healthy) <= len(victims) + len(to_go) or not (victims or card.victim is Victim.NEWCOMER):
+            return False
+        self._arm(card, victims[0].name if victims else self._nodes.next_name)
+        if card.cause is Cause.JOIN:
+            self._join()
+        elif card.cause is Cause.LOSS:
+            self._kill(to_go)
+        elif card.cause is Cause.NOTICE:
+            self.notice((to_go or victims)[0])
+        self._card = next(self._cards)
+        return True
 
-    def _arm_drop(self) -> bool:
-        return self._arm_one("copy.before_fetch", "drop", {})
-
-    def _arm_one(self, step: str, action: str, where: dict[str, Any]) -> bool:
-        occurrence, seconds = self._rng.randint(1, 3), self._rng.uniform(0.1, 3.0)
-        candidates = self._pick()
-        if step.startswith("lead.") or self._rng.random() < 0.3:
-            candidates = self._pick_lead() or candidates
-        for node in candidates:
-            self._num_armed += 1
-            fault = Fault(
-                name=f"{self._num_armed}",
-                node=node.name,
-                step=step,
-                action=action,
-                occurrence=occurrence,
-                where=where,
-                seconds=seconds,
-            )
-            self._armed[fault.name] = fault, time.monotonic() + ARMED_S
-            self._arm_all()
-        return bool(candidates)
+    def _arm(self, card: Card, node: str) -> None:
+        self._num_armed += 1
+        fault = Fault(
+            name=f"{self._num_armed} {card.victim.value}",
+            node=node,
+            step=card.step,
+            action=card.action,
+            occurrence=card.occurrence,
+            where=card.where,
+            seconds=self._rng.uniform(0.1, 3.0),
+        )
+        self._armed[fault.name] = fault, time.monotonic() + ARMED_S
+        self._arm_all()
 
     # Looking after it.
 
@@ -260,6 +294,8 @@ class Chaos:
             self._say(f"{entry['action']} {node.name} at {entry['step']} {entry['at']}")
             if entry["action"] == "kill":
                 node.is_doomed = node.was_killed = True
+            elif entry["action"] != "drop":
+                self._hurt(node, entry["seconds"])
         self._seen_fired = len(fired)
 
     def _arm_all(self) -> None:
@@ -274,12 +310,12 @@ class Chaos:
         for node in nodes:
             is_lead = kind != "join" and node is self._nodes.lead()
             self._say(f"{kind} {node.name}{', which leads' if is_lead else ''}")
-            self.struck[f"{kind} of the lead" if is_lead else kind, ANY_TIME] += 1
+            self.struck[kind + OF_THE_LEAD if is_lead else kind, ANY_TIME] += 1
 
 
 def run_job(
     folder: Path, *, work: str, seed: int, seconds: float, say: Callable[[str], object]
-) -> tuple[Counter[tuple[str, str]], list[str]]:
+) -> tuple[Struck, list[str]]:
     """One job in chaos.
 
     Args:
@@ -293,24 +329,18 @@ def run_job(
         How often each kind of fault struck at which step, and everything that is wrong.
     """
     with ChaosNodes(folder, work=work, min_ms=MIN_MS, max_nodes=2 * MAX_NODES) as nodes:
-        chaos = Chaos(nodes, random.Random(f"{seed} {work}"), say)
+        job = 2 * (seed - 1) + WORKS.index(work)
+        chaos = Chaos(nodes, random.Random(f"{seed} {work}"), deal(job), say)
         for _ in range(START_NODES):
             nodes.start()
         if not nodes.wait_until(lambda: len(nodes.members()) == START_NODES, CALM_S):
             return chaos.struck, [f"{START_NODES} nodes do not come together"]
         fault = chaos.rage(seconds) or chaos.calm()
-        struck = chaos.struck + Counter((entry["action"], _title(entry)) for entry in faults.read_fired(nodes.fired))
+        struck = chaos.struck + Counter(map(_key, faults.read_fired(nodes.fired)))
         if fault is not None:
             nodes.ask_standing()
             return struck, [fault]
     return struck, cluster_truth.judge(cluster_truth.Evidence.read(nodes.log), work)
-
-
-def table(struck: Counter[tuple[str, str]]) -> str:
-    """How often each kind of fault struck at which step."""
-    lines = [f"{'fault':<22}{'at':<42}{'times':>5}"]
-    lines += [f"{kind:<22}{step:<42}{count:>5}" for (kind, step), count in sorted(struck.items())]
-    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -318,17 +348,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m chicle_elastic.testing.chaos", description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1.0, help="how long to strike; default: %(default)s")
-    parser.add_argument("--work", choices=("both", "svm", "count"), default="both")
+    parser.add_argument("--work", choices=("both", *WORKS), default="both")
+    parser.add_argument("--tally", type=Path, help="add a line of what struck to this file; see chaos_table")
     parser.add_argument("--quiet", action="store_true", help="print no line for each strike")
     options = parser.parse_args(argv)
-    works = ("count", "svm") if options.work == "both" else (options.work,)
+    works = WORKS if options.work == "both" else (options.work,)
     start_s = time.monotonic()
 
     def say(line: str) -> None:
         if not options.quiet:
             print(f"{time.monotonic() - start_s:7.2f} s  {line}", flush=True)
 
-    struck: Counter[tuple[str, str]] = Counter()
+    struck: Struck = Counter()
     wrong: list[str] = []
     folder = Path(tempfile.mkdtemp(prefix="chicle-chaos-"))
     for work in works:
@@ -337,7 +368,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         new, faults_found = run_job(folder / work, work=work, seed=options.seed, seconds=seconds, say=say)
         struck += new
         wrong += [f"{work}: {fault}" for fault in faults_found]
-    print(table(struck))
+    print(chaos_table.table(struck))
+    if options.tally:
+        chaos_table.write(options.tally, seed=options.seed, struck=struck, num_faults=len(wrong))
     print("\n".join(wrong[:50]))
     if wrong:
         print(f"seed {options.seed}: {len(wrong)} FAULTS; the evidence is in {folder}")
@@ -347,9 +380,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _title(entry: dict[str, Any]) -> str:
-    where = ", ".join(f"{value}" for value in entry["where"].values())
-    return f"{entry['step']} {where}".strip()
+def _key(entry: dict[str, Any]) -> tuple[str, str]:
+    _, _, victim = entry["name"].partition(" ")
+    return entry["action"], chaos_table.place(entry["step"], entry["where"], victim)
 
 
 if __name__ == "__main__":

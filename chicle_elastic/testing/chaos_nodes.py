@@ -132,9 +132,14 @@ class ChaosNodes:
             *("--end-file", str(self._end_file), "--work", work, "--min-ms", str(min_ms)),
         )
 
+    @property
+    def next_name(self) -> str:
+        """Of the node that is started next."""
+        return f"n{len(self.nodes)}"
+
     def start(self) -> ChaosNode:
         """Start another node."""
-        name = f"n{len(self.nodes)}"
+        name = self.next_name
         command = [
             *(sys.executable, "-m", "chicle_elastic.testing.faults", str(self.script), str(self.fired)),
             *("--nnodes", f"1:{self._max_nodes}", "--name", name, "--max-restarts", str(MAX_RESTARTS)),
@@ -155,6 +160,13 @@ class ChaosNodes:
         name = node_of(life) if life else ""
         return next((node for node in self.running() if node.name == name), None)
 
+    def successor(self) -> list[ChaosNode]:
+        """Who leads when the lead is gone: the first other member that runs, if there is one."""
+        lead = self.lead()
+        round = None if lead is None else lead.last("round")
+        running = {node.name: node for node in self.running() if node is not lead}
+        return [running[name] for name in (round["members"] if round else ()) if name in running][:1]
+
     def members(self) -> list[ChaosNode]:
         """Running nodes that have taken part in one of the last iterations, and are expected to go on."""
         newest = self.iteration()
@@ -165,6 +177,7 @@ class ChaosNodes:
             and node.wakes_s is None
             and (last := node.last("iteration")) is not None
             and last["iteration"] >= newest - 20
+            and ((expelled := node.last("expelled")) is None or expelled["time"] < last["time"])
         ]
 
     def iteration(self) -> int:

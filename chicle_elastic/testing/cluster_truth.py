@@ -6,13 +6,17 @@ that stayed to the end (`chaos_app`). The rules:
     owned      the tasks at the end have every chunk of the manifest exactly once, with the bytes of its source
     ledger     in each merged iteration no chunk is on two lines, and no line has more rows than its chunk; every node
                has lines for as many rows as the others were told; a complete iteration has all chunks
-    lineage    a chunk's state is never older than what was merged into it, unless its owner was lost
+    lineage    a chunk's state is never older than what was merged into it, unless somebody was lost in between
+    one job    nobody began afresh, and no model was older than the newest merged one: somebody survived at any time
     counted    (count) the model has, per chunk, the iterations that the ledger has; each state has those since it began
     gap        (svm) the certified gap is the one that NumPy finds from X, y and the gathered duals, and w is w(alpha)
 
 Which iterations count. A node that was cut off may merge an iteration that the others give up and do again in a later
 round; so of one number the iteration of the latest round counts. Lines may be missing where their node died: a line is
 written after the merge, and the last one of a killed task may never come. Nothing else may be missing.
+
+What came first. Nothing here compares clocks: a task that was stopped writes its last lines when the others are long in
+another round. Losses are entries of the common log, and come with the iteration that was merged last before them.
 """
 
 import json
@@ -43,7 +47,6 @@ class Line:
         rows: Rows processed.
         before: Version of the state before, as (round, iteration).
         after: Version after; its iteration is the merged one.
-        time: Seconds since 1970.
     """
 
     node: str
@@ -51,7 +54,6 @@ class Line:
     rows: int
     before: Version
     after: Version
-    time: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +97,6 @@ class Evidence:
                     rows=rows,
                     before=(page["before"][0], page["before"][1]),
                     after=(after[0], after[1]),
-                    time=page["time"],
                 )
                 for chunk, rows in zip(page["chunks"], page["rows"], strict=True)
             ]
@@ -111,14 +112,12 @@ class Evidence:
         }
 
     @cached_property
-    def lost(self) -> dict[str, list[float]]:
-        """When each node was found to be lost."""
-        times: dict[str, list[float]] = defaultdict(list)
+    def lost(self) -> dict[str, set[int]]:
+        """After which merged iterations each node was lost, by the log of anybody."""
+        merged: dict[str, set[int]] = defaultdict(set)
         for event in self.of_kind("lost"):
-            times[event["who"]].append(event["time"])
-        for event in self.of_kind("task_died"):
-            times[event["node"]].append(event["time"])
-        return times
+            merged[event["who"]].add(event["merged"])
+        return merged
 
     def of_kind(self, kind: str) -> Iterator[Mapping[str, Any]]:
         """The events of one kind."""
@@ -149,10 +148,28 @@ def judge(evidence: Evidence, work: str) -> list[str]:
     """
     if not evidence.outcomes or not evidence.merged:
         return ["no task has written an outcome, or no iteration was merged: there is nothing to judge"]
-    faults = [*_judge_ownership(evidence), *_judge_ledger(evidence), *_judge_lineage(evidence)]
+    faults = [
+        *_judge_survival(evidence),
+        *_judge_ownership(evidence),
+        *_judge_ledger(evidence),
+        *_judge_lineage(evidence),
+    ]
     faults += _judge_equality(evidence)
     faults += _judge_gap(evidence) if work == "svm" else _judge_counts(evidence)
     return faults
+
+
+def _judge_survival(evidence: Evidence) -> Iterator[str]:
+    if len(jobs := {event["job"] for event in evidence.of_kind("job")}) > 1:
+        yield f"the job was begun {len(jobs)} times: at some time nobody was left of it"
+    rounds = {event["round"]: event for event in evidence.of_kind("group")}
+    for event in rounds.values():
+        newest = max((number for number, round in evidence.merged.items() if round < event["round"]), default=0)
+        if event["merged"] < newest:
+            yield (
+                f"round {event['round']} began with the model of iteration {event['merged']}, and iteration {newest} "
+                "was merged: nobody was left who had it"
+            )
 
 
 def _judge_ownership(evidence: Evidence) -> Iterator[str]:
@@ -219,7 +236,7 @@ def _judge_lineage(evidence: Evidence) -> Iterator[str]:
     for _, lines in sorted(evidence.lines.items()):
         for line in lines:
             known = newest.get(line.chunk)
-            if known is not None and line.before < known.after and not _was_lost(evidence, known, until=line.time):
+            if known is not None and line.before < known.after and not _was_lost(evidence, known, line):
                 yield (
                     f"iteration {line.after[1]}: {line.node} processed chunk {line.chunk} with state of version "
                     f"{line.before}, and {known.node} had merged {known.after} into it and was not lost"
@@ -227,9 +244,13 @@ def _judge_lineage(evidence: Evidence) -> Iterator[str]:
         newest.update((line.chunk, line) for line in lines)
 
 
-def _was_lost(evidence: Evidence, line: Line, *, until: float) -> bool:
-    """Whether the chunk may have been lost after this line, wherever it was then."""
-    return any(line.time <= time <= until for times in evidence.lost.values() for time in times)
+def _was_lost(evidence: Evidence, known: Line, line: Line) -> bool:
+    """Whether the chunk may have been lost between two lines, wherever it was then.
+
+    A loss that breaks an iteration stands in the log before the end of that iteration, if somebody had merged it.
+    """
+    between = range(known.after[1] - 1, line.after[1])
+    return any(merged in between for losses in evidence.lost.values() for merged in losses)
 
 
 def _judge_counts(evidence: Evidence) -> Iterator[str]:
@@ -281,7 +302,7 @@ def _perhaps_lost(evidence: Evidence) -> set[int]:
     for _, lines in sorted(evidence.lines.items()):
         for line in lines:
             known = newest.get(line.chunk)
-            if known is not None and line.chunk not in chunks and _was_lost(evidence, known, until=line.time):
+            if known is not None and line.chunk not in chunks and _was_lost(evidence, known, line):
                 chunks.add(line.chunk)
             newest[line.chunk] = line
     return chunks

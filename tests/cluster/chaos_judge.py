@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from chicle_elastic.testing import chaos_app
-from chicle_elastic.testing.chaos import Chaos, table
+from chicle_elastic.testing.chaos import Chaos
+from chicle_elastic.testing.chaos_deck import deal
 from chicle_elastic.testing.chaos_nodes import ChaosNodes
+from chicle_elastic.testing.chaos_table import table
 from chicle_elastic.testing.cluster_truth import Evidence, Line, judge, recompute_gap
 from tests.timeouts import timeout_s
 
@@ -24,7 +26,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     ) as nodes:
         first, second, third = nodes.start(), nodes.start(), nodes.start()
         assert nodes.wait_until(lambda: len(nodes.members()) == 3, timeout_s(60)), first.output()
-        chaos = Chaos(nodes, random.Random(1), print)
+        chaos = Chaos(nodes, random.Random(1), deal(0), print)
         chaos.notice(second)
         assert nodes.wait_until(lambda: not second.is_running, timeout_s(30)), second.output()
         third.kill()

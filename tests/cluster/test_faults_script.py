@@ -8,7 +8,7 @@ import pytest
 
 from chicle_elastic.cluster import steps
 from chicle_elastic.errors import UsageError
-from chicle_elastic.testing import chaos
+from chicle_elastic.testing import chaos_deck
 from chicle_elastic.testing.faults import Fault, Striker, main, read_fired, read_script, write_script
 
 PACKAGE = Path(steps.__file__).parents[1]
@@ -64,7 +64,7 @@ def test_every_step_is_reached_somewhere() -> None:
     sources = [path.read_text() for path in PACKAGE.rglob("*.py")]
     reached = {step for source in sources for step in re.findall(r'reach\(\s*"([^"]+)"', source)}
     assert reached == steps.STEPS
-    assert {step for step, _ in chaos.KILL_STEPS} <= steps.STEPS
+    assert {card.step for card in chaos_deck.deck()} == steps.STEPS
 
 
 def test_a_fault_strikes_once_at_its_occurrence_with_its_values(tmp_path: Path) -> None:
