@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format surface bench-start bench-svm bench-transports bench-overhead bench-rebalance bench-elastic chaos test-chaos wheel clean
+.PHONY: help demo test lint types format surface bench-start bench-svm bench-transports bench-overhead bench-rebalance bench-elastic chaos test-chaos wheel clean chaos-seeds
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -61,11 +61,19 @@ bench-rebalance: $(VENV)/.chicle-test  ## Measure rebalancing on two real agents
 
 SEED    ?= 1
 MINUTES ?= 1
+SEEDS   ?= 20
 chaos: $(VENV)/.chicle-test  ## Random churn on real agents, judged by what tasks and agents wrote down (SEED=1 MINUTES=1)
 	$(RUN) -m chicle_elastic.testing.chaos --seed $(SEED) --minutes $(MINUTES) $(ARGS)
 
-test-chaos: $(VENV)/.chicle-test  ## Faults at named steps on real agents, and proof that the judge of chaos sees (not yet in make test)
-	$(RUN) -m pytest tests/cluster/chaos_judge.py tests/cluster/faults_scenarios.py $(ARGS)
+chaos-seeds: $(VENV)/.chicle-test  ## The same for SEEDS=20 seeds, one after the other, and what struck in all of them
+	mkdir -p runs; rm -f runs/chaos.jsonl
+	-for seed in $$(seq $(SEEDS)); do \
+	  $(RUN) -m chicle_elastic.testing.chaos --seed $$seed --minutes $(MINUTES) --quiet --tally runs/chaos.jsonl $(ARGS); \
+	done
+	$(RUN) -m chicle_elastic.testing.chaos_table runs/chaos.jsonl --at-least 5
+
+test-chaos: $(VENV)/.chicle-test  ## The tests of faults on real agents that are too long for make test
+	$(RUN) -m pytest -m chaos $(ARGS)
 
 wheel: $(VENV)/.chicle-test  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation

@@ -233,7 +233,7 @@ class NodeMemory:
             if index >= self._num_arenas:
                 self._carrier.register(arena)
                 self._num_arenas += 1
-            if index >= self._num_arenas_of_task:
+            if self._has_task and index >= self._num_arenas_of_task:
                 self._tell_task(_announce(index, arena), arena.fileno())
                 self._num_arenas_of_task += 1
 

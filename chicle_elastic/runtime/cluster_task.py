@@ -382,7 +382,7 @@ class ClusterTask:
             reason += f"; a node was lost right after it, and what belongs to the end is incomplete ({error})"
         return Outcome(
             model=training.model,
-            certificate=training.certificate if training.last_certificate == self._merged else None,
+            certificate=training.certificate_of(self._merged),
             history=training.full_history(),
             reason=reason,
             state=state,

@@ -139,7 +139,7 @@ class _Shell:
             self.training.certify(None, self.evaluate())
         return Outcome(
             model=self.training.model,
-            certificate=self.training.certificate,
+            certificate=self.training.certificate_of(self.training.iteration),
             history=self.training.history,
             reason=self.reason or "",
             is_interrupted=is_interrupted,

@@ -66,7 +66,7 @@ class Training:
 
     Attributes:
         model: ndarray of shape (num_parameters,).
-        certificate: The last certified report, or None.
+        certificate: The last certified report, or None; one of a part of the samples is none.
         last_certificate: Iteration after which it was made; 0 for none.
         samples: Samples processed so far.
         history: A record per merged iteration; a task that joined has the latest ones here, and all in `full_history`.
@@ -120,7 +120,7 @@ class Training:
             if verdict.action is Action.CERTIFY:
                 report = self.certify(lap, evaluate())
                 verdict = trainer.verdict(self.model, report)
-                figures |= trainer.figures(self.model, report)
+                figures |= self._certified_figures(report)
             if verdict.action is not Action.STOP and lap.iteration >= self.job.max_iterations:
                 verdict = Verdict(action=Action.STOP, reason=f"all {self.job.max_iterations} iterations used")
             record = self._record(lap, figures)
@@ -128,26 +128,26 @@ class Training:
                 verdict = Verdict(action=Action.STOP, reason="ended by a callback")
                 if self.last_certificate < lap.iteration:
                     # The last certificate is of an older model.
-                    report = self.certify(lap, evaluate())
-                    figures |= trainer.figures(self.model, report)
+                    figures |= self._certified_figures(self.certify(lap, evaluate()))
         finally:
             self.history.append(self._record(lap, figures))
         return verdict
 
     def certify(self, lap: Lap | None, evaluation: Evaluation) -> Report:
-        """Make a certificate of the present model.
+        """Make a certificate of the present model, unless samples are missing: `certificate` is the last one then.
 
         Args:
             lap: The last iteration; None when it was cut off.
             evaluation: Of the model on all tasks.
+
+        Returns:
+            The report of all samples that are there; `is_complete` says whether it is the certificate.
         """
-        newest = self.history[-1].iteration if self.history else 0
-        iteration = newest if lap is None else lap.iteration
+        iteration = self.iteration if lap is None else lap.iteration
         report = self._report(lap or self._no_lap(iteration))
         has_all_rows = evaluation.num_rows == self.job.source.schema.num_rows
         rebuilt = self._rebuilt(evaluation.contribution)
-        self.last_certificate = iteration
-        self.certificate = dataclasses.replace(
+        found = dataclasses.replace(
             report,
             metrics=dict(evaluation.metrics),
             is_certificate=True,
@@ -155,7 +155,13 @@ class Training:
             last_certificate=iteration,
             rebuilt=rebuilt.copy() if self._keeps_address else rebuilt,  # the sum lies in a buffer that is used again
         )
-        return self.certificate
+        if found.is_complete:
+            self.last_certificate, self.certificate = iteration, found
+        return found
+
+    def certificate_of(self, iteration: int) -> Report | None:
+        """The certificate of the model of this iteration, if there is one."""
+        return self.certificate if self.last_certificate == iteration else None
 
     def go_on_from(
         self,
@@ -188,6 +194,11 @@ class Training:
         """A record of every merged iteration."""
         return self.archive.complete(self.history)
 
+    @property
+    def iteration(self) -> int:
+        """The last one that has a record; 0 before the first."""
+        return self.history[-1].iteration if self.history else 0
+
     def _report(self, lap: Lap) -> Report:
         return Report(
             iteration=lap.iteration,
@@ -201,6 +212,10 @@ class Training:
             last_certificate=self.last_certificate,
             last_figures=self._figures_of(self.last_certificate),
         )
+
+    def _certified_figures(self, report: Report) -> Mapping[str, float]:
+        """Figures of a certificate; sums over a part of the samples are not worth one."""
+        return self.job.trainer.figures(self.model, report) if report.is_complete else {}
 
     def _figures_of(self, iteration: int) -> Mapping[str, float]:
         """Figures in the record of an iteration; none before the first."""

@@ -130,10 +130,8 @@ class CocoaTrainer(Trainer):
             if gap <= self.tol and report.is_complete:
                 return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {self.tol:.2e}")
             if is_last:
-                return Verdict(
-                    action=Action.STOP,
-                    reason=f"all {report.max_iterations} iterations used at a relative duality gap of {gap:.2e}",
-                )
+                end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
+                return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
             return Verdict(action=Action.GO_ON)
         since = report.iteration - report.last_certificate
         is_near = gap * _correction(report) <= self.tol and since >= max(1, report.last_certificate // 50)

@@ -4,8 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from chicle_elastic.cluster.store_host import StoreHost, connect_store
 from chicle_elastic.cluster.term_key import TermKey
 from chicle_elastic.testing import faults
 from chicle_elastic.testing.faults import Fault
+from chicle_elastic.testing.forked import ForkedNode, start_fork_server
 from chicle_elastic.transports.secret import JobSecret
 
 GRACE_S = 10.0
@@ -37,7 +36,7 @@ class ChaosNode:
         wakes_s: When it is to go on, on the monotonic clock; None while it is not stopped.
     """
 
-    def __init__(self, name: str, folder: Path, command: Sequence[str]) -> None:
+    def __init__(self, name: str, folder: Path, arguments: Sequence[str]) -> None:
         self.name = name
         self.is_doomed = False
         self.was_killed = False
@@ -46,8 +45,7 @@ class ChaosNode:
         self._position = 0
         self._last: dict[str, dict[str, Any]] = {}
         self._output = folder / f"{name}.out"
-        with self._output.open("a") as output:
-            self._process = subprocess.Popen(command, stdout=output, stderr=output)
+        self._process = ForkedNode(arguments, self._output)
 
     def last(self, kind: str) -> dict[str, Any] | None:
         """The last event of a kind that it has written."""
@@ -101,7 +99,7 @@ class ChaosNode:
         """End whatever is left of it."""
         self.send(signal.SIGCONT, to_task=True)
         self.send(signal.SIGKILL)  # its task ends with it
-        self._process.wait()
+        self._process.close()
 
 
 class ChaosNodes:
@@ -114,6 +112,7 @@ class ChaosNodes:
     """
 
     def __init__(self, folder: Path, *, work: str, min_ms: float, max_nodes: int) -> None:
+        start_fork_server()
         self.log = folder / "log"
         self.log.mkdir(parents=True)
         self.nodes: list[ChaosNode] = []
@@ -140,13 +139,13 @@ class ChaosNodes:
     def start(self) -> ChaosNode:
         """Start another node."""
         name = self.next_name
-        command = [
-            *(sys.executable, "-m", "chicle_elastic.testing.faults", str(self.script), str(self.fired)),
+        arguments = [
+            *(str(self.script), str(self.fired)),
             *("--nnodes", f"1:{self._max_nodes}", "--name", name, "--max-restarts", str(MAX_RESTARTS)),
             *("--rdzv-endpoint", self._store.endpoint, "--secret-file", str(self._secret_file)),
             *("--log-dir", str(self.log), "--grace", str(GRACE_S), *self._application),
         ]
-        node = ChaosNode(name, self.log, command)
+        node = ChaosNode(name, self.log, arguments)
         self.nodes.append(node)
         return node
 

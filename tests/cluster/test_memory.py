@@ -12,6 +12,7 @@ from chicle_elastic.chunks.views import NO_STATE
 from chicle_elastic.cluster.event_loop import EventLoop
 from chicle_elastic.cluster.memory import NodeMemory
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.runtime import control
 from chicle_elastic.scheduling import effects
 from chicle_elastic.store.chunk_store import ChunkStore
 from chicle_elastic.testing import chaos_app
@@ -30,6 +31,7 @@ class Source:
     def __init__(self, loop: EventLoop, store: ChunkStore, carrier: Carrier) -> None:
         self.has_link = False
         self.tries: list[NodeId] = []
+        self.num_arenas_told = 0
         self.said: list[tuple[NodeId, str, dict[str, Any]]] = []
         self.memory = NodeMemory(
             loop,
@@ -38,9 +40,13 @@ class Source:
             carrier=carrier,
             sizes=(store.slot_bytes, store.slot_bytes),
             say=lambda event: None,
-            tell_task=lambda message, fd: None,
+            tell_task=self.tell_task,
             tell_peer=self.tell,
         )
+
+    def tell_task(self, message: control.AgentMessage, fd: int | None) -> None:
+        """Count descriptors."""
+        self.num_arenas_told += fd is not None
 
     def tell(self, node: NodeId, kind: str, fields: dict[str, Any]) -> bool:
         """Say something, if there is a link."""
@@ -82,6 +88,18 @@ def test_what_nobody_can_load_is_not_waited_for(source: Source) -> None:
     source.memory.task_is_there()
     source.memory.load(order, merged=0)
     assert not source.memory.is_quiet
+
+
+def test_a_task_that_is_started_again_is_told_of_all_arenas(source: Source) -> None:
+    """Also when memory was asked for while there was none."""
+    assert source.num_arenas_told == 1
+    source.memory.forget_task()
+    copy = effects.CopyChunk(chunk=ChunkId(1), source=THERE, target=HERE, round=3)
+    source.memory.copy(copy)
+    assert source.num_arenas_told == 1
+    source.memory.task_is_there()
+    source.memory.offer_arenas()
+    assert source.num_arenas_told == 2
 
 
 def test_where_a_chunk_lies_is_said_as_soon_as_there_is_a_link(loop: EventLoop, source: Source) -> None:

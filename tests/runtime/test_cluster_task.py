@@ -341,6 +341,20 @@ def test_a_callback_in_any_task_ends_the_job_in_all(driver):
     assert all(outcome["certified"][0] == 2 for outcome in driver.finish())
 
 
+@pytest.mark.parametrize("app", ["called", "count"], ids=["by a callback", "from outside"])
+def test_a_job_that_ends_while_chunks_are_missing_has_no_certificate(driver, app):
+    """Sums over a part of the samples bound nothing; the model and the history are there all the same."""
+    n0, n1 = driver.start(app, "n0", "n1")
+    chunks = range(len(n0.declared.rows))
+    n0.load(chunks[: len(chunks) // 2])
+    driver.form([n0, n1])
+    driver.iterate(2, is_complete=False)
+    for outcome in driver.finish():
+        assert outcome["certified"] is None
+        assert outcome["model"] == [2.0] * 3
+        assert len(outcome["history"]["iteration"]) == 2
+
+
 def test_messages_between_solvers_and_trainer_pass_through_the_agents(driver):
     """The trainer listens in the task of rank 0, and answers."""
     n0, n1 = driver.start("chatty", "n0", "n1")
