@@ -2,7 +2,6 @@
 
 import copy
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +12,6 @@ from chicle_elastic.testing import chaos_app
 from chicle_elastic.testing.chaos import Chaos
 from chicle_elastic.testing.chaos_deck import deal
 from chicle_elastic.testing.chaos_nodes import ChaosNodes
-from chicle_elastic.testing.chaos_table import table
 from chicle_elastic.testing.cluster_truth import Evidence, Line, judge, recompute_gap
 from tests.timeouts import timeout_s
 
@@ -230,12 +228,3 @@ def test_the_gap_is_the_one_of_the_formula() -> None:
     """At w = 0 and alpha = 0 the primal is C times the number of samples, and the dual is 0."""
     gap, error = recompute_gap(np.zeros(chaos_app.NUM_FEATURES + 1), np.zeros(chaos_app.NUM_ROWS))
     assert (gap, error) == (1.0, 0.0)
-
-
-def test_the_table_says_what_struck_where() -> None:
-    """One line per kind and step."""
-    text = table(Counter({("kill", "copy.committed"): 3, ("stop", "any time"): 12}))
-    assert [line.split() for line in text.splitlines()[1:]] == [
-        ["kill", "copy.committed", "3"],
-        ["stop", "any", "time", "12"],
-    ]
