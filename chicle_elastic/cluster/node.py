@@ -258,6 +258,9 @@ class Node:
             self._is_hurried = False
         self._patience.look(is_short=self._joined.membership.replica.log.scheduler.is_short_of_nodes)
         self._joined.performer.folded(folded)
+        event = folded.entry.event
+        if isinstance(event, events.NodeJoined) and event.node == self._node and folded.is_live and not self._is_hot:
+            self._joined.membership.task_is_gone()  # it died when it was announced, and not there yet
 
     def installed(self, length: int) -> None:
         """The log goes on from a state."""

@@ -180,6 +180,8 @@ class Net:
         elif kind == "cut" and len(living) > 1:
             other = self.rng.choice([agent for agent in living if agent is not victim])
             self._hang_up(victim.life, other.life)
+            if (victim.life, other.life) in self.links:
+                self.after(self.rng.choice((0.0, 0.1, 1.0)) * self.rng.random(), self._mend, victim, other)
         elif kind == "task":
             self._kill_task(victim)
         elif not staying:
@@ -310,6 +312,19 @@ class Net:
         for a, b in ((one, other), (other, one)):
             self.links[a.life, b.life] = Link()
             self._deliver_later(a.life, b.life, b.replica.connected, a.node, a.life)
+
+    def _mend(self, one: Agent, other: Agent) -> None:
+        """A link that was cut is made again between the same lives, once both ends have seen its end."""
+        if any(not end.is_alive or end.is_gone or end.is_expelled or end.is_finished for end in (one, other)):
+            return
+        keys = (one.life, other.life), (other.life, one.life)
+        if not all(self.links[key].is_over for key in keys):
+            self.after(0.02, self._mend, one, other)
+            return
+        for key in keys:
+            del self.links[key]
+        self.happened["mended"] += 1
+        self._connect(one, other)
 
     # Links.
 

@@ -77,6 +77,7 @@ def source(loop: EventLoop, tmp_path: Path) -> Iterator[Source]:
         source = Source(loop, store, carrier)
         source.memory.offer_arenas()
         yield source
+        source.memory.end_life({})  # no view of a slot is left
 
 
 def test_what_nobody_can_load_is_not_waited_for(source: Source) -> None:
