@@ -5,10 +5,10 @@
                         at the target: reserve a slot -> fetch, verified on arrival -> commit  -> ChunkCopied
     free    FreeChunk   give the slot back                                                     -> ChunkFreed
 
-The order to copy and the word of the source where the chunk lies reach the target in any order. Two nodes that joined
-at one boundary may be told to copy before they have a link: the word waits for it. What takes time (seals,
-fetches, checks) is done by worker threads; chunks that come from the same node are asked for ahead, over one
-connection. Every order gets its answer, also when the source or the task is lost on the way.
+The order to copy and the word of the source where the chunk lies reach the target in any order. The word is said again
+on each new link between the two: they may be told to copy before they have one, and it may be lost with one that breaks.
+What takes time (seals, fetches, checks) is done by worker threads; chunks that come from the same node are asked for
+ahead, over one connection. Every order gets its answer, also when the source or the task is lost on the way.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -58,7 +58,7 @@ class NodeMemory:
         sizes: Bytes of each chunk, header and state included.
         say: Takes answers to the scheduler's orders.
         tell_task: Sends a message to the task, a descriptor with it.
-        tell_peer: Sends (node, kind, fields) to an agent; returns whether there is a link to it.
+        tell_peer: Sends (node, kind, fields) to an agent, if there is a link to it.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class NodeMemory:
         sizes: tuple[int, ...],
         say: Say,
         tell_task: Callable[[control.AgentMessage, int | None], None],
-        tell_peer: Callable[[NodeId, str, dict[str, Any]], bool],
+        tell_peer: Callable[[NodeId, str, dict[str, Any]], object],
     ) -> None:
         self.store = store
         self._loop, self._node, self._carrier, self._sizes = loop, node, carrier, sizes
@@ -85,7 +85,8 @@ class NodeMemory:
         self._attached: dict[ChunkId, SlotAddress] = {}
         self._to_commit: dict[ChunkId, int] = {}
         self._to_serve: list[tuple[effects.CopyChunk, StateVersion]] = []
-        self._unsaid: dict[NodeId, list[dict[str, Any]]] = {}
+        self._places: dict[NodeId, dict[ChunkId, dict[str, Any]]] = {}
+        self._round_served = 0
         self._is_about_to_fetch = False
         self._has_task = True
 
@@ -102,7 +103,7 @@ class NodeMemory:
             "copies": len(self._copies),
             "fetches": sum(copy.is_fetching for copy in self._copies.values()),
             "known places": len(self._regions),
-            "unsaid places": sum(map(len, self._unsaid.values())),
+            "places said": sum(map(len, self._places.values())),
         }
 
     # Orders of the scheduler.
@@ -138,6 +139,9 @@ class NodeMemory:
         """Seal the state of a chunk and tell the target where it lies; orders that come together are done together."""
         if not self._to_serve:
             self._loop.soon(self._seal_all)
+        if order.round != self._round_served:  # nobody waits for what was said in an earlier one
+            self._round_served = order.round
+            self._places.clear()
         self._to_serve.append((order, version))
 
     def free(self, order: effects.FreeChunk) -> None:
@@ -212,9 +216,8 @@ class NodeMemory:
 
     def peer_up(self, node: NodeId) -> None:
         """There is a link to another agent: tell it where chunks lie that it waits for."""
-        places = self._unsaid.pop(node, [])
-        if places:
-            self._tell_peer(node, "places", {"places": places})
+        if places := self._places.get(node):
+            self._tell_peer(node, "places", {"places": list(places.values())})
 
     def peer_down(self, peer: Peer) -> None:
         """An agent is gone: what was to come from it does not come any more."""
@@ -261,7 +264,7 @@ class NodeMemory:
             if chunk in held and held[chunk] < version:
                 self.store.advance(version, [chunk])
         self._regions.clear()
-        self._unsaid.clear()
+        self._places.clear()
         for copy in list(self._copies.values()):
             if not copy.is_fetching:
                 self._end_copy(copy, "this agent was taken for lost")
@@ -316,8 +319,8 @@ class NodeMemory:
 
         def then(future: "Future[dict[NodeId, list[dict[str, Any]]]]") -> None:
             for node, places in future.result().items():
-                if not self._tell_peer(node, "places", {"places": places}):
-                    self._unsaid.setdefault(node, []).extend(places)
+                self._places.setdefault(node, {}).update((place["chunk"], place) for place in places)
+                self._tell_peer(node, "places", {"places": places})
 
         self._loop.work(seal, then)
 

@@ -181,12 +181,11 @@ class Mesh:
         secret = self._secret
         self._loop.work(lambda: links.connect(address, secret, name=life, timeout_s=DIAL_TIMEOUT_S), then)
 
-    def send(self, node: NodeId, kind: str, **fields: Any) -> bool:
-        """Say something to a peer; returns whether it is up, and nothing is said if not."""
+    def send(self, node: NodeId, kind: str, **fields: Any) -> None:
+        """Say something to a peer that is up; to others nothing is said."""
         peer = self._peers.get(node)
         if peer is not None:
             self._send(peer, {"kind": kind, **fields})
-        return peer is not None
 
     def broadcast(self, kind: str, **fields: Any) -> None:
         """Say something to all peers that are up."""
