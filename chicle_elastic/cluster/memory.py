@@ -6,9 +6,9 @@
     free    FreeChunk   give the slot back                                                     -> ChunkFreed
 
 The order to copy and the word of the source where the chunk lies reach the target in any order. The word is said again
-on each new link between the two: they may be told to copy before they have one, and it may be lost with one that breaks.
-What takes time (seals, fetches, checks) is done by worker threads; chunks that come from the same node are asked for
-ahead, over one connection. Every order gets its answer, also when the source or the task is lost on the way.
+on each new link between the two: they may have none yet, and what is said on one that breaks may be lost. What takes time
+(seals, fetches, checks) is done by worker threads; chunks that come from the same node are asked for ahead, over one
+connection. Every order gets its answer, also when the source or the task is lost on the way.
 """
 
 from collections.abc import Callable, Iterable, Mapping
