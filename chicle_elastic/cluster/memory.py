@@ -6,8 +6,8 @@
     free    FreeChunk   give the slot back                                                     -> ChunkFreed
 
 The order to copy and the word of the source where the chunk lies reach the target in any order. The word is said again
-on each new link between the two: they may have none yet, and what is said on one that breaks may be lost. What takes time
-(seals, fetches, checks) is done by worker threads; chunks that come from the same node are asked for ahead, over one
+on each new link between the two: they may have none yet, and what is said on one that breaks may be lost. What takes
+time (seals, fetches, checks) is done by worker threads; chunks of one node are asked for ahead, over one
 connection. Every order gets its answer, also when the source or the task is lost on the way.
 """
 
