@@ -223,10 +223,14 @@ class NodeMemory:
         """An agent is gone: what was to come from it does not come any more."""
         if peer.offer is not None:
             self._carrier.disconnect(peer.offer)  # a fetch that is under way ends with an error
-        self._regions = {key: known for key, known in self._regions.items() if known[0] != peer.node}
+        self.lose_source(peer.node)
+
+    def lose_source(self, node: NodeId) -> None:
+        """A node is gone or lost: it says no more where chunks lie. Orders to copy may come after its link broke."""
+        self._regions = {key: known for key, known in self._regions.items() if known[0] != node}
         for copy in list(self._copies.values()):
-            if copy.order.source == peer.node and not copy.is_fetching:
-                self._end_copy(copy, f"{peer.node} is gone")
+            if copy.order.source == node and not copy.is_fetching:
+                self._end_copy(copy, f"{node} is gone")
 
     # The task, and lives.
 

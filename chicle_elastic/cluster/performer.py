@@ -431,6 +431,7 @@ class Performer:
         elif isinstance(event, events.NodeLost):
             self.transitions.detected(f"{event.node} is lost")
             self._events.write("lost", who=event.node, merged=self._ledger.merged)
+            self._memory.lose_source(event.node)
         elif isinstance(event, events.IterationAborted):
             self._events.write("aborted", round=event.round, iteration=event.iteration, reason=event.reason)
 

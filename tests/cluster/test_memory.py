@@ -13,7 +13,7 @@ from chicle_elastic.cluster.event_loop import EventLoop
 from chicle_elastic.cluster.memory import NodeMemory
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime import control
-from chicle_elastic.scheduling import effects
+from chicle_elastic.scheduling import effects, events
 from chicle_elastic.store.chunk_store import ChunkStore
 from chicle_elastic.testing import chaos_app
 from chicle_elastic.transports.carrier import Carrier
@@ -32,6 +32,7 @@ class Source:
         self.has_link = False
         self.tries: list[NodeId] = []
         self.num_arenas_told = 0
+        self.answers: list[events.Event] = []
         self.said: list[tuple[NodeId, str, dict[str, Any]]] = []
         self.memory = NodeMemory(
             loop,
@@ -39,7 +40,7 @@ class Source:
             store=store,
             carrier=carrier,
             sizes=(store.slot_bytes, store.slot_bytes),
-            say=lambda event: None,
+            say=self.answers.append,
             tell_task=self.tell_task,
             tell_peer=self.tell,
         )
@@ -100,6 +101,17 @@ def test_a_task_that_is_started_again_is_told_of_all_arenas(source: Source) -> N
     source.memory.task_is_there()
     source.memory.offer_arenas()
     assert source.num_arenas_told == 2
+
+
+def test_a_copy_from_a_node_that_is_lost_gets_its_answer(source: Source) -> None:
+    """Its link broke before the order came, so that nothing would ever come of it."""
+    source.memory.copy(effects.CopyChunk(chunk=ChunkId(1), source=THERE, target=HERE, round=3))
+    source.memory.lose_source(NodeId("n2"))
+    assert source.answers == []
+    source.memory.lose_source(THERE)
+    [answer] = source.answers
+    assert isinstance(answer, events.CopyFailed)
+    assert source.memory.is_quiet
 
 
 def test_where_a_chunk_lies_is_said_on_every_new_link(loop: EventLoop, source: Source) -> None:
