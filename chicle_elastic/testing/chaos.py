@@ -2,10 +2,13 @@
 
     python -m chicle_elastic.testing.chaos --seed 1 --minutes 1
 
-Nodes join, get notice, are killed, lose their task, stand still and go on, die at a named step, two at once. At least
-one healthy member is spared at any time: a job that nobody survives begins afresh, and would prove nothing. Half of the
-time goes to CoCoA and half to a solver that counts (`chaos_app`). In the end the weather is calm, the job ends, and
-`cluster_truth` judges the evidence. The strikes are a function of the seed; what they hit depends on the machine.
+Nodes join, get notice, are killed, lose their task, stand still and go on, two at once; and faults of all kinds strike
+at named steps (`chaos_deck`). At least one healthy member is spared at any time: a job that nobody survives begins
+afresh, and would prove nothing. A node is healthy again when it has merged an iteration after what struck it last. Half
+of the time goes to CoCoA and half to a solver that counts (`chaos_app`). In the end the weather is calm, the job ends,
+and `cluster_truth` judges the evidence. What struck over many seeds is added up by `chaos_table`.
+
+The strikes are a function of the seed; what they hit depends on the machine.
 
 Exit codes: 0 everything holds; 1 something does not, or hangs, and the folder with the evidence is kept; 2 usage.
 """
@@ -219,27 +222,10 @@ class Chaos:
 
     def _play(self) -> bool:
         """Play the next card, if its victim and whoever has to go for it can be spared."""
-        card = self._card
-        healthy, lead = self._healthy(), self._nodes.lead()
-        others = [node for node in healthy if node is not lead]
-        if card.cause is Cause.JOIN and not self._has_room():
-            return False
-        victims: list[ChaosNode] = []
-        if card.victim is Victim.LEAD:
-            victims = [lead] if lead in healthy else []
-        elif card.victim is Victim.SUCCESSOR:
-            victims = [node for node in self._nodes.successor() if node in others and lead in healthy]
-        elif card.victim is not Victim.NEWCOMER:
-            victims = [self._rng.choice(others)] if others else []
-        to_go: list[ChaosNode] = []
-        if card.cause is Cause.LOSS or (card.cause is Cause.NOTICE and card.victim is not Victim.LEAVER):
-            candidates = [node for node in healthy if node not in victims]
-            to_go = [self._rng.choice(candidates)] if candidates else []
-            if card.victim is Victim.SUCCESSOR and lead is not None:
-                to_go = [lead]
-            if not to_go:
-                return False
-        if len(healthy) <= len(victims) + len(to_go) or not (victims or card.victim is Victim.NEWCOMER):
+        card, healthy = self._card, self._healthy()
+        victims = self._victims(card, healthy)
+        to_go = self._to_go(card, [node for node in healthy if node not in (victims or ())])
+        if victims is None or to_go is None or len(healthy) <= len(victims) + len(to_go):
             return False
         self._arm(card, victims[0].name if victims else self._nodes.next_name)
         if card.cause is Cause.JOIN:
@@ -250,6 +236,28 @@ class Chaos:
             self.notice((to_go or victims)[0])
         self._card = next(self._cards)
         return True
+
+    def _victims(self, card: Card, healthy: Sequence[ChaosNode]) -> list[ChaosNode] | None:
+        """Who is struck by a card, if it is there already; None when nobody can be."""
+        if card.cause is Cause.JOIN and not self._has_room():
+            return None
+        if card.victim is Victim.NEWCOMER:
+            return []
+        lead = self._nodes.lead()
+        others = [node for node in healthy if node is not lead]
+        if card.victim is Victim.LEAD:
+            return [node for node in healthy if node is lead] or None
+        if card.victim is Victim.SUCCESSOR:
+            others = [node for node in self._nodes.successor() if node in others]
+        return [self._rng.choice(others)] if others else None
+
+    def _to_go(self, card: Card, others: Sequence[ChaosNode]) -> list[ChaosNode] | None:
+        """Who is killed or noticed so that the victim of a card comes to its step; None when nobody can be."""
+        if card.victim is Victim.LEAVER or card.cause not in (Cause.LOSS, Cause.NOTICE):
+            return []
+        if card.victim is Victim.SUCCESSOR:
+            others = [node for node in others if node is self._nodes.lead()]
+        return [self._rng.choice(others)] if others else None
 
     def _arm(self, card: Card, node: str) -> None:
         self._num_armed += 1
