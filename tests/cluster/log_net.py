@@ -9,7 +9,6 @@ import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from chicle_elastic.cluster.entries import Entry
@@ -37,20 +36,11 @@ from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings, Stat
 from chicle_elastic.values import ChunkInfo, StateVersion
 from tests.cluster.log_judge import BrokenPromiseError, judge_end
 from tests.cluster.log_laps import Laps
+from tests.cluster.log_link import Link
 
 MAX_ACTS = 60_000
 KEPT = (8, 32, 10_000)
 """Entries that logs keep, so that most newcomers are sent a state in some histories and the entries in others."""
-
-
-@dataclass(slots=True)
-class Link:
-    """One direction of a connection; `is_cut` once an end is gone, and what is on its way may not arrive."""
-
-    last_s: float = 0.0
-    is_open: bool = True
-    is_over: bool = False
-    dies_after: float | None = None
 
 
 class Agent:
