@@ -23,18 +23,22 @@ def write_file(path: Path, content: bytes | memoryview | Array) -> dict[str, Any
         Its size and checksum, for the manifest.
     """
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with beside.open("w+b") as file:
-        if isinstance(content, np.ndarray):
-            np.lib.format.write_array(file, content, allow_pickle=False)
-        else:
-            file.write(content)
-        file.flush()
-        file.seek(0)
-        crc = size = 0
-        while block := file.read(BLOCK_BYTES):
-            crc, size = zlib.crc32(block, crc), size + len(block)
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("w+b") as file:
+            if isinstance(content, np.ndarray):
+                np.lib.format.write_array(file, content, allow_pickle=False)
+            else:
+                file.write(content)
+            file.flush()
+            file.seek(0)
+            crc = size = 0
+            while block := file.read(BLOCK_BYTES):
+                crc, size = zlib.crc32(block, crc), size + len(block)
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)  # a disk that is full has better uses for half a file
+        raise
     return {"bytes": size, "crc32": f"{crc:08x}"}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -254,6 +255,21 @@ def test_a_disk_that_fails_costs_the_checkpoint_and_not_the_job(folder: Path, ca
 def record(iteration: int, time_s: float) -> IterationRecord:
     """A record."""
     return IterationRecord(iteration=iteration, epochs=0.0, time_s=time_s, num_tasks=1, samples=1)
+
+
+def test_a_file_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Neither under its name nor beside it, and what was there before stays; the limit is one of the kernel."""
+    write_file(tmp_path / "state.npy", np.zeros(3))
+    before = (tmp_path / "state.npy").read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_file(tmp_path / "state.npy", np.zeros(100_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["state.npy"]
+    assert (tmp_path / "state.npy").read_bytes() == before
 
 
 def test_by_iterations_every_nth_is_due() -> None:
