@@ -190,10 +190,10 @@ class CocoaSolver(Solver):
 
     def _consider_newton(self, tables: LocalTables, gap: float, D: int, num_visited: int) -> None:
         """Learn how a pass got on; the next iteration is a Newton step if the passes to come would cost more."""
-        self._pace.add(gap)
+        self._pace.add(gap, num_visited)
         if gap <= FINEST_GAP or self._pace.passes_to(self.tol) == 0.0:
             return
-        visited_values = num_visited * tables.num_values / tables.num_rows
+        visited_values = self._pace.visited() * tables.num_values / tables.num_rows
         read_values = tables.num_values * tables.num_outputs
         if not self._pace.is_slow(self.tol, visited_values=visited_values, read_values=read_values, hessian_values=0):
             return  # the duals between their bounds need not be counted

@@ -41,8 +41,8 @@ LOST, SHORTER = 1e-2, 0.04
 ROWS_PER_PRODUCT = 1 << 14
 MAX_FEATURES = 2047
 """Features up to which a matrix of second derivatives is made."""
-WINDOW = 2
-"""Passes over which the pace is measured."""
+FEWEST_PASSES = 2
+"""Passes over which the pace is measured, at least; later the last half of all, because single passes say little."""
 NEWTON_STEPS = 25
 """Newton steps that a finish takes, typically."""
 BLAS_ADVANTAGE = 8
@@ -58,17 +58,29 @@ class Pace:
 
     def __init__(self) -> None:
         self._gaps: list[float] = []
+        self._visits: list[int] = []
 
-    def add(self, relative_gap: float) -> None:
-        """Learn the relative gap that a pass estimated."""
+    def add(self, relative_gap: float, visited: int) -> None:
+        """Learn the relative gap that a pass estimated, and how many rows it visited (over all outputs)."""
         self._gaps.append(relative_gap)
+        self._visits.append(visited)
+
+    @property
+    def _window(self) -> int:
+        return max(FEWEST_PASSES, len(self._gaps) // 2)
+
+    def visited(self) -> float:
+        """Rows that a pass visits at present: settled ones are passed over, but each certificate asks for all."""
+        recent = self._visits[-self._window :]
+        return sum(recent) / len(recent)
 
     def passes_to(self, tol: float) -> float:
         """Passes still needed at the present pace; 0 while there were too few to tell, infinity without progress."""
-        if len(self._gaps) <= WINDOW or self._gaps[-1] <= tol:
+        window = self._window
+        if len(self._gaps) <= window or self._gaps[-1] <= tol:
             return 0.0
-        before, now = self._gaps[-1 - WINDOW], self._gaps[-1]
-        return WINDOW * math.log(now / max(tol, 1e-16)) / math.log(before / now) if now < before else math.inf
+        before, now = self._gaps[-1 - window], self._gaps[-1]
+        return window * math.log(now / max(tol, 1e-16)) / math.log(before / now) if now < before else math.inf
 
     def is_slow(self, tol: float, *, visited_values: float, read_values: int, hessian_values: int) -> bool:
         """Whether the passes to come cost more than `NEWTON_STEPS` Newton steps.
@@ -237,10 +249,7 @@ class NewtonFinish:
             is_there = gradient @ gradient <= RELATIVE_GRADIENT**2 * (w @ w)
             if is_there or num_steps == self.most_steps or is_spent():
                 return w, num_steps
-            hessian = self._second_derivative(rows, alpha, margins, upper, tau)
-            _, direction, fault = dposv(hessian, -gradient, lower=0, overwrite_a=1)
-            if fault:  # more digits than float64 has
-                direction = -gradient
+            direction = self._direction(rows, gradient, alpha, margins, upper, tau)
             line = _Line(
                 changes=signs * rows.times(direction),
                 at_rest=float(rest @ direction),
@@ -262,24 +271,34 @@ class NewtonFinish:
             return np.asarray(2.0 * upper * np.maximum(0.0, 1.0 - margins))
         return np.asarray(upper * np.exp(-np.logaddexp(0.0, margins)))
 
-    def _second_derivative(self, rows: NewtonRows, alpha: Array, margins: Array, upper: Array, tau: float) -> Array:
-        """Upper half of I + sum_i c_i x_i x_i^T at these margins and duals, shape (D, D), Fortran order."""
+    def _direction(
+        self, rows: NewtonRows, gradient: Array, alpha: Array, margins: Array, upper: Array, tau: float
+    ) -> Array:
+        """The Newton direction -H^-1 g, H = I + sum_i c_i x_i x_i^T at these margins and duals, shape (D,)."""
         if self.loss is Loss.HINGE:
             curved = np.flatnonzero((alpha > 0) & (alpha < upper))
-            curvatures, factor = None, tau  # the same for all
+            scales: Array | float = math.sqrt(tau)  # the same for all
         else:
-            all_curvatures = self._curvatures(alpha, margins, upper)
-            curved = np.flatnonzero(all_curvatures)
-            curvatures, factor = all_curvatures[curved], 1.0
-        hessian = np.zeros((rows.num_columns, rows.num_columns), order="F")
-        hessian.ravel(order="K")[:: rows.num_columns + 1] = 1.0
-        for start in range(0, len(curved), ROWS_PER_PRODUCT):
-            part = slice(start, start + ROWS_PER_PRODUCT)
-            x_FD = rows.dense(curved[part])
-            if curvatures is not None:
-                x_FD *= np.sqrt(curvatures[part])[:, None]
-            hessian = dsyrk(factor, x_FD.T, beta=1.0, c=hessian, overwrite_c=1)
-        return hessian
+            curvatures = self._curvatures(alpha, margins, upper)
+            curved = np.flatnonzero(curvatures)
+            scales = np.sqrt(curvatures[curved])[:, None]
+        if not len(curved):
+            return -gradient
+        if len(curved) < rows.num_columns:
+            # H is I plus few rows z_i = sqrt(c_i) x_i, so that H^-1 = I - Z^T (I + Z Z^T)^-1 Z (Woodbury).
+            z_FD = rows.dense(curved)
+            z_FD *= scales
+            _, solution, fault = dposv(_plus_identity(z_FD @ z_FD.T), z_FD @ gradient, overwrite_a=1)
+            direction = solution @ z_FD - gradient
+        else:
+            hessian = _plus_identity(np.zeros((rows.num_columns, rows.num_columns), order="F"))
+            for start in range(0, len(curved), ROWS_PER_PRODUCT):
+                part = slice(start, start + ROWS_PER_PRODUCT)
+                z_FD = rows.dense(curved[part])
+                z_FD *= scales if isinstance(scales, float) else scales[part]
+                hessian = dsyrk(1.0, z_FD.T, beta=1.0, c=hessian, overwrite_c=1)
+            _, direction, fault = dposv(hessian, -gradient, overwrite_a=1)
+        return -gradient if fault else direction  # a fault: more digits than float64 has
 
     def _curvatures(self, alpha: Array, margins: Array, upper: Array) -> Array:
         """c(w) of samples with these margins and duals, for the losses that are smooth, shape (n,)."""
@@ -287,3 +306,9 @@ class NewtonFinish:
             return np.where(margins < 1, 2.0 * upper, 0.0)
         share = alpha / np.where(upper > 0, upper, 1.0)
         return np.asarray(alpha * (1.0 - share))
+
+
+def _plus_identity(matrix: Array) -> Array:
+    """The square matrix itself, with 1 added to its diagonal."""
+    matrix.ravel(order="K")[:: len(matrix) + 1] += 1.0
+    return matrix

@@ -15,7 +15,7 @@ from chicle_elastic.runtime.job import Job
 from chicle_elastic.solvers.cocoa import CocoaTrainer
 from chicle_elastic.solvers.cocoa_tables import Bounds, build_tables
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
-from chicle_elastic.solvers.newton import WINDOW, NewtonFinish, Pace
+from chicle_elastic.solvers.newton import FEWEST_PASSES, NewtonFinish, Pace
 from chicle_elastic.solvers.newton_rows import ChunkedRows, MergedRows
 from chicle_elastic.solvers.objectives import Loss, primal_and_dual, primal_losses
 
@@ -103,6 +103,35 @@ def test_a_few_steps_reach_the_optimum(loss, kind, is_small):
     assert abs(gap / primal) < 1e-6
 
 
+@pytest.mark.parametrize("num_features", [6, 200])
+@pytest.mark.parametrize("loss", list(Loss))
+def test_the_direction_solves_the_dense_system(loss, num_features):
+    """Few curved rows are solved for in the space of rows, many in that of features; both are -H^-1 g."""
+    case = Case(loss, num_features=num_features)
+    w = np.random.default_rng(2).normal(size=num_features + 1) * 0.1
+    margins, tau = case.signs * case.rows.times(w), 0.05
+    alpha = case.newton._duals(margins, case.alpha, case.upper, tau)
+    if loss is Loss.HINGE:
+        curvatures = np.where((alpha > 0) & (alpha < case.upper), tau, 0.0)
+    else:
+        curvatures = case.newton._curvatures(alpha, margins, case.upper)
+    assert np.count_nonzero(curvatures) > 10
+    assert (np.count_nonzero(curvatures) < case.rows.num_columns) == (num_features == 200)
+    Z = case.augmented() * np.sqrt(curvatures)[:, None]
+    gradient = np.ones(num_features + 1)
+    expected = -np.linalg.solve(np.eye(num_features + 1) + Z.T @ Z, gradient)
+    direction = case.newton._direction(case.rows, gradient, alpha, margins, case.upper, tau)
+    np.testing.assert_allclose(direction, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_without_curved_rows_the_direction_is_the_gradient():
+    """All duals at a bound: H is the identity."""
+    case = Case(Loss.HINGE)
+    margins, gradient = np.full(90, 3.0), np.arange(7.0)
+    direction = case.newton._direction(case.rows, gradient, np.zeros(90), margins, case.upper, 1.0)
+    np.testing.assert_array_equal(direction, -gradient)
+
+
 def test_the_optimum_is_that_of_a_general_minimiser():
     """scipy's BFGS finds the same objective for the smooth losses."""
     for loss in (Loss.SQUARED_HINGE, Loss.LOGISTIC):
@@ -158,22 +187,33 @@ def test_a_step_that_is_too_long_is_not_taken():
 
 
 def test_pace_foresees_the_passes_to_come():
-    """Ten times less every WINDOW passes: twice as many for two more digits."""
+    """Ten times less every FEWEST_PASSES passes: twice as many for two more digits."""
     pace = Pace()
-    for number in range(WINDOW + 1):
+    for number in range(FEWEST_PASSES + 1):
         assert pace.passes_to(1e-9) == 0.0
-        pace.add(10.0 ** (-number / WINDOW))
-    assert pace.passes_to(1e-3) == pytest.approx(2 * WINDOW)
+        pace.add(10.0 ** (-number / FEWEST_PASSES), visited=10)
+    assert pace.passes_to(1e-3) == pytest.approx(2 * FEWEST_PASSES)
     assert pace.passes_to(0.5) == 0.0
-    pace.add(1.0)
+    pace.add(1.0, visited=10)
     assert pace.passes_to(1e-3) == np.inf
+
+
+def test_one_pass_over_all_rows_does_not_make_the_passes_to_come_long():
+    """A certificate makes the next pass visit every row, at hardly any gain; the passes around it tell the pace."""
+    pace = Pace()
+    for number in range(30):
+        pace.add(0.8**number, visited=100)
+    before = pace.passes_to(1e-6)
+    pace.add(0.8**29 * 0.99, visited=50_000)
+    assert pace.passes_to(1e-6) == pytest.approx(before, rel=0.15)
+    assert pace.visited() < 4_000
 
 
 def test_a_finish_pays_where_many_passes_are_to_come_and_second_derivatives_are_cheap():
     """Few features and a slow pace speak for it, many duals between their bounds with many features against it."""
     pace = Pace()
     for number in range(6):
-        pace.add(0.99**number)
+        pace.add(0.99**number, visited=10)
     narrow = {"visited_values": 1e7, "read_values": 10**7}
     assert pace.is_slow(1e-3, hessian_values=10**7, **narrow)
     assert not pace.is_slow(1e-3, hessian_values=10**10, **narrow)
