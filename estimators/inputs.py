@@ -220,51 +220,45 @@ def encode_labels(y: Array) -> tuple[Array, Array, Array]:
         Samples of each class.
     """
     if y.dtype.kind in "iuf" and len(y) > 0:
-        low, high = _range_of(y)
-        if low >= -MAX_LABEL_RANGE and high <= MAX_LABEL_RANGE and int(low) == low:
-            encoded = _encode_whole_numbers(y, int(low), int(high))
-            if encoded is not None:
-                return encoded
+        encoded = _encode_whole_numbers(y)
+        if encoded is not None:
+            return encoded
     classes, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
     return classes, codes.reshape(-1).astype(np.int32), counts
 
 
-def _range_of(y: Array) -> tuple[Any, Any]:
-    """Smallest and largest label; block by block, so that y comes from memory once and not twice."""
-    ends = [
-        (block.min(), block.max())
-        for block in (y[start : start + LABELS_PER_BLOCK] for start in range(0, len(y), LABELS_PER_BLOCK))
-    ]
-    return min(low for low, _ in ends), max(high for _, high in ends)
+def _encode_whole_numbers(y: Array) -> tuple[Array, Array, Array] | None:
+    """The same for whole numbers of at most `MAX_LABEL_RANGE`, of either sign; None for others.
 
-
-def _encode_whole_numbers(y: Array, low: int, high: int) -> tuple[Array, Array, Array] | None:
-    """The same for labels from `low` to `high`; None when one of them is not whole.
-
-    Block by block: a temporary array as long as y costs more than what is done with it.
+    Block by block: a temporary array as long as y costs more than what is done with it, and y comes from memory once.
     """
     codes = blocks.zeros((len(y),), "int32")
-    counts = np.zeros(high - low + 1, dtype=np.int64)
+    low, counts = 0, np.zeros(2, dtype=np.int64)  # counts[i] is of label low + i
     for start in range(0, len(y), LABELS_PER_BLOCK):
-        block, shifted = y[start : start + LABELS_PER_BLOCK], codes[start : start + LABELS_PER_BLOCK]
-        np.copyto(shifted, block, casting="unsafe")
-        if low != 0:
-            shifted -= np.int32(low)
-        if y.dtype.kind == "f" and not np.array_equal(shifted + low, block):
+        block, part = y[start : start + LABELS_PER_BLOCK], codes[start : start + LABELS_PER_BLOCK]
+        block_low, block_high = block.min(), block.max()
+        if not (block_low >= -MAX_LABEL_RANGE and block_high <= MAX_LABEL_RANGE):
             return None
-        if len(counts) == 2:  # ones and zeros, at a tenth of the cost
-            counts[1] += np.count_nonzero(shifted)
+        np.copyto(part, block, casting="unsafe")
+        if y.dtype.kind == "f" and not np.array_equal(part, block):
+            return None
+        before, after = max(0, low - int(block_low)), max(0, int(block_high) - low + 1 - len(counts))
+        if before or after:
+            counts, low = np.pad(counts, (before, after)), low - before
+        if block_low >= 0 and block_high <= 1:  # at a tenth of the cost
+            num_ones = np.count_nonzero(part)
+            counts[-low] += len(part) - num_ones
+            counts[1 - low] += num_ones
         else:
-            counts += np.bincount(shifted, minlength=len(counts))
-    if len(counts) == 2:
-        counts[0] = len(y) - counts[1]
+            counts += np.bincount(part - np.int32(low), minlength=len(counts))
     is_there = counts > 0
-    if not is_there.all():
+    classes = np.flatnonzero(is_there) + low
+    if not np.array_equal(classes, np.arange(len(classes))):
         numbers = np.cumsum(is_there, dtype=np.int32) - np.int32(1)
         for start in range(0, len(y), LABELS_PER_BLOCK):
-            block = codes[start : start + LABELS_PER_BLOCK]
-            block[...] = numbers[block]
-    return (np.flatnonzero(is_there) + low).astype(y.dtype), codes, counts[is_there]
+            part = codes[start : start + LABELS_PER_BLOCK]
+            part[...] = numbers[part - low]
+    return classes.astype(y.dtype), codes, counts[is_there]
 
 
 def _from_folder(estimator: Any, folder: ChunkFolder) -> TrainingSet:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 ROW_ID_BYTES = 8
-UNMOVED_BYTES = 4 << 20
+UNMOVED_BYTES = 8 << 20
 """Size of a chunk where one task has them all."""
 
 
@@ -67,7 +67,7 @@ class ArraySource:
             Integers with 0 are no codes, but values.
         max_tasks: Largest number of tasks the job will have; chunks are cut so that each has some.
         chunk_bytes: Bytes of a chunk at most, header and state not counted; None chooses by `choose_chunk_bytes`, or
-            4 MiB with one task.
+            8 MiB with one task.
         shuffle: Whether to shuffle the rows; by default with more than one task.
         seed: Of the shuffle.
 

@@ -232,6 +232,9 @@ def test_names_of_features_are_kept_and_compared():
         np.array(["b", "a", "b"]),
         np.array([2**63 + 1, 5], dtype=np.uint64),
         np.array([-128, 127], dtype=np.int8),
+        np.repeat([0, 9, -3, 1], 40_000),  # a block at a time, and each widens the range
+        np.repeat([1, 2**40], 40_000),
+        np.repeat([1.0, 0.5], 40_000),
     ],
     ids=str,
 )
