@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 ROW_ID_BYTES = 8
 UNMOVED_BYTES = 8 << 20
-"""Size of a chunk where one task has them all."""
+"""Size of a chunk where one task has them all, at most."""
+MARGIN_ROWS = 8
 
 
 class ChunkSource(Protocol):
@@ -104,8 +105,10 @@ class ArraySource:
             sizes = sizes + self._weights.itemsize
         total_bytes = int(sizes.sum()) if isinstance(sizes, np.ndarray) else sizes * num_rows
         is_image = rows.dtype == np.uint8
-        # With one task there is nothing to move, and every chunk costs some time.
-        default_bytes = UNMOVED_BYTES
+        # With one task there is nothing to move, and every chunk costs some time. Chunks of one size are shared evenly
+        # by the threads; the margin is for rows that a cut would leave over.
+        num_chunks = -(-total_bytes // UNMOVED_BYTES)
+        default_bytes = -(-total_bytes // num_chunks) + MARGIN_ROWS * total_bytes // num_rows
         if max_tasks != 1 or is_image:
             default_bytes = choose_chunk_bytes(total_bytes, max_tasks, is_image=is_image)
         if isinstance(sizes, np.ndarray) and self._order is not None:
