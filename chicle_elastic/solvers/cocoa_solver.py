@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from chicle_elastic.chunks import blocks
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Solver, StopFlag, Update
@@ -263,7 +264,7 @@ class CocoaSolver(Solver):
         w = model.reshape(tables.num_outputs, -1)
 
         def run(part: Array) -> tuple[Array, Array]:
-            rebuilt, stats = np.zeros_like(w), np.zeros((tables.num_outputs, 2))
+            rebuilt, stats = blocks.zeros(w.shape, w.dtype.name), np.zeros((tables.num_outputs, 2))
             scd.objective_sums(
                 int(self.loss),
                 tables.rows,
@@ -284,7 +285,9 @@ class CocoaSolver(Solver):
         else:
             results = self._run_parts(run, np.array_split(chunks, min(self._useful_threads(tables), len(chunks))))
         stats: Array = np.sum([part for _, part in results], axis=0)
-        rebuilt: Array = np.sum([part for part, _ in results], axis=0)
+        rebuilt = results[0][0]
+        for part, _ in results[1:]:  # in place: with a million features a fresh array costs as much as many rows
+            rebuilt += part
         self._dual_sums = stats[:, 1].copy()
         self._must_visit_all = True  # rows that screening left out wrongly must not keep a gap open for ever
         return Update(

@@ -15,6 +15,7 @@ START_BELOW = 0.2
 MAX_REMEMBERED = 12
 MAX_EXACT_VALUES = 1 << 14
 """Values of w up to which its distance to each of the last passes is found; beyond, the steps are added up."""
+COLUMNS_PER_BLOCK = 1 << 14
 LEAST_CAUTION, MOST_CAUTION = 0.05, 0.5
 """How much of the worst case (Cauchy-Schwarz) is feared."""
 
@@ -51,7 +52,7 @@ class Screening:
                 self.moved[:, stamp] = self.caution * np.linalg.norm(w - past, axis=1)
         else:
             if self._past:
-                step = np.linalg.norm(w - self._past.pop()[1], axis=1)
+                step = _distances(w, self._past.pop()[1])
                 self.moved += (self.caution * step)[:, None].astype(np.float32)
         self.moved[:, self.now] = 0.0
         self._past.append((self.now, w))
@@ -59,3 +60,12 @@ class Screening:
     def end_pass(self, share_moved: float) -> None:
         """Learn what share of the duals moved."""
         self.is_on = self.is_on or share_moved < START_BELOW
+
+
+def _distances(w: Array, past: Array) -> Array:
+    """|w_k - past_k|, shape (outputs,), without another array as large as these."""
+    squares = np.zeros(len(w))
+    for start in range(0, w.shape[1], COLUMNS_PER_BLOCK):
+        change = w[:, start : start + COLUMNS_PER_BLOCK] - past[:, start : start + COLUMNS_PER_BLOCK]
+        squares += np.einsum("kd,kd->k", change, change)
+    return np.sqrt(squares)
