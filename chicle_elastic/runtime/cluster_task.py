@@ -55,6 +55,7 @@ from chicle_elastic.runtime.group import Group
 from chicle_elastic.runtime.job import DEFAULT_POLICIES, Job, Outcome
 from chicle_elastic.runtime.ledger_pages import LedgerPages
 from chicle_elastic.runtime.loader import ChunkLoader
+from chicle_elastic.runtime.outbox import Outbox
 from chicle_elastic.runtime.post_office import PostOffice
 from chicle_elastic.runtime.practice import practise
 from chicle_elastic.runtime.rendezvous_link import RendezvousLink
@@ -94,6 +95,7 @@ class ClusterTask:
         if self._link.welcome.store_host is not None:
             self._connect_rendezvous(self._link.welcome.store_host, self._link.welcome.store_port)
         self._post_office = PostOffice(self._node, self._link.send)
+        self._outbox = Outbox(self._link.send)
         self._pages = LedgerPages()
         self._seen = Seen()
         policies = DEFAULT_POLICIES if job.policies is None else job.policies
@@ -112,12 +114,12 @@ class ClusterTask:
             try:
                 outcome = self._work()
             except JobFailedError:
-                self._link.close(control.Left())
+                self._close(control.Left())
                 raise
             except BaseException:
-                self._link.close(control.Failed(traceback=traceback.format_exc()))
+                self._close(control.Failed(traceback=traceback.format_exc()))
                 raise
-            self._link.close(control.Left())
+            self._close(control.Left())
             if outcome is None:
                 raise SystemExit(0)
             return outcome
@@ -217,7 +219,7 @@ class ClusterTask:
             elapsed_s = catch_up(group, training, standings, self._elapsed_s())
         except PeerLostError as error:
             group.close()
-            self._link.send(control.GroupBroke(round=order.round, reason=str(error)))
+            self._tell(control.GroupBroke(round=order.round, reason=str(error)))
             return
         self._set_elapsed(elapsed_s)
         self._merged = max(standing.merged for standing in standings)
@@ -239,9 +241,7 @@ class ClusterTask:
             has_caller=any(standing.has_caller for standing in standings),
             elapsed_s=self._elapsed_s,
         )
-        self._link.send(
-            control.GroupReady(round=order.round, merged=self._merged, model_address=training.model.ctypes.data)
-        )
+        self._tell(control.GroupReady(round=order.round, merged=self._merged, model_address=training.model.ctypes.data))
 
     def _go_on_from(self, began: int) -> None:
         """Before the first round: be where the checkpoint is that the job goes on from, if it can be read here."""
@@ -306,7 +306,7 @@ class ClusterTask:
         except PeerLostError as error:
             self._leave_team()
             pages = self._write_pages(None) if has_solved else ()
-            self._link.send(
+            self._tell(
                 control.IterationBroke(round=order.round, iteration=order.iteration, reason=str(error), ledger=pages)
             )
             return None
@@ -341,7 +341,8 @@ class ClusterTask:
         goes_on = order.may_go_on and not is_wanted
         if goes_on:
             self._link.begin_next()  # before the agent hears of it: an interrupt in answer means the next one
-        self._link.send(
+        tell = self._outbox.put if goes_on else self._tell
+        tell(
             control.IterationEnded(
                 round=order.round,
                 iteration=order.iteration,
@@ -359,7 +360,7 @@ class ClusterTask:
             )
         )
         if broke is not None:
-            self._link.send(control.GroupBroke(round=order.round, reason=broke))
+            self._tell(control.GroupBroke(round=order.round, reason=broke))
         self._training.archive.keep(self._training.history)  # now, so that nobody waits for it when somebody joins
         return dataclasses.replace(order, iteration=order.iteration + 1, lines=()) if goes_on else None
 
@@ -389,6 +390,15 @@ class ClusterTask:
         )
 
     # Small things.
+
+    def _tell(self, message: control.TaskMessage) -> None:
+        """Tell the agent, after everything that it has not been told yet."""
+        self._outbox.flush()
+        self._link.send(message)
+
+    def _close(self, last_word: control.TaskMessage) -> None:
+        self._outbox.close()
+        self._link.close(last_word)
 
     def _show_policies(self, team: Team, lap: Lap) -> None:
         assert self._round is not None

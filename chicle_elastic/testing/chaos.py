@@ -77,14 +77,14 @@ class Chaos:
         self._seen_fired = 0
         self._progress = (0, time.monotonic())
         self._strikes: dict[str, tuple[int, Callable[[], bool]]] = {
-            "join": (5, self._join),
-            "notice": (3, self._notice),
-            "kill": (2, lambda: self._kill(self._pick())),
-            "kill lead": (2, lambda: self._kill(self._pick_lead())),
-            "kill_task": (2, lambda: self._kill_task(self._pick())),
-            "stop": (2, lambda: self._stop(self._pick())),
+            "join": (8, self._join),
+            "notice": (2, self._notice),
+            "kill": (1, lambda: self._kill(self._pick())),
+            "kill lead": (1, lambda: self._kill(self._pick_lead())),
+            "kill_task": (1, lambda: self._kill_task(self._pick())),
+            "stop": (1, lambda: self._stop(self._pick())),
             "two at once": (2, self._two_at_once),
-            "card": (12, self._play),
+            "card": (40, self._play),
         }
 
     def rage(self, seconds: float) -> str | None:

@@ -11,7 +11,7 @@ from enum import Enum
 from itertools import product
 from typing import Any
 
-CARDS_PER_JOB = 10
+CARDS_PER_JOB = 3
 """A job begins where the one before is expected to have stopped; one that plays more goes on in the next one's."""
 
 
@@ -104,7 +104,7 @@ def deck() -> tuple[Card, ...]:
         action = action or OTHER_ACTIONS[number // len(actions) % len(OTHER_ACTIONS)]
         occurrence = rng.randint(1, 3) if step in REPEATED else 1
         cards.append(Card(action=action, step=step, victim=victim, cause=cause, where=where, occurrence=occurrence))
-    cards += [Card(action="drop", step="copy.before_fetch", victim=Victim.NEWCOMER, cause=Cause.JOIN)] * 4
+    cards += [Card(action="drop", step="copy.before_fetch", victim=Victim.NEWCOMER, cause=Cause.JOIN)] * 10
     rng.shuffle(cards)
     return tuple(cards)
 

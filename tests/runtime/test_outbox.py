@@ -1,0 +1,65 @@
+"""Messages that a thread sends: in order, none lost, and nobody waits for them."""
+
+import threading
+
+from chicle_elastic.runtime import control
+from chicle_elastic.runtime.outbox import Outbox
+
+
+def broke(number):
+    """A message with a number."""
+    return control.GroupBroke(round=number, reason="a test")
+
+
+def test_messages_are_sent_in_order_and_a_flush_waits_for_them():
+    """What is said after a flush is heard after everything that was put before it."""
+    heard = []
+    outbox = Outbox(heard.append)
+    for number in range(100):
+        outbox.put(broke(number))
+    outbox.flush()
+    assert [message.round for message in heard] == list(range(100))
+    outbox.flush()
+    outbox.close()
+
+
+def test_nobody_waits_for_a_send():
+    """`put` returns while the other side does not take anything; `close` sends what is left."""
+    may_send, heard = threading.Event(), []
+
+    def send(message):
+        may_send.wait()
+        heard.append(message.round)
+
+    outbox = Outbox(send)
+    outbox.put(broke(1))
+    outbox.put(broke(2))
+    assert heard == []
+    may_send.set()
+    outbox.close()
+    assert heard == [1, 2]
+    assert not any(thread.name == "chicle-outbox" for thread in threading.enumerate())
+
+
+def test_an_agent_that_is_gone_stops_nothing():
+    """The listener of the channel finds out, and ends the process; the outbox only goes on."""
+    tries = []
+
+    def send(message):
+        tries.append(message.round)
+        raise BrokenPipeError
+
+    outbox = Outbox(send)
+    outbox.put(broke(1))
+    outbox.put(broke(2))
+    outbox.flush()
+    assert tries == [1, 2]
+    outbox.close()
+
+
+def test_an_outbox_without_messages_has_no_thread():
+    """Flushing and closing it does nothing."""
+    outbox = Outbox(lambda message: None)
+    outbox.flush()
+    outbox.close()
+    assert not any(thread.name == "chicle-outbox" for thread in threading.enumerate())
