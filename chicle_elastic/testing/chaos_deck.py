@@ -11,7 +11,7 @@ from enum import Enum
 from itertools import product
 from typing import Any
 
-CARDS_PER_JOB = 3
+CARDS_PER_JOB = 4
 """A job begins where the one before is expected to have stopped; one that plays more goes on in the next one's."""
 
 
