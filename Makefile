@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format surface bench-start bench-svm bench-transports bench-overhead bench-rebalance bench-elastic chaos test-chaos wheel clean chaos-seeds
+.PHONY: help demo test lint types format surface bench-start bench-svm bench-transports bench-overhead bench-rebalance bench-elastic chaos test-chaos test-leaks wheel clean chaos-seeds
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +74,9 @@ chaos-seeds: $(VENV)/.chicle-test  ## The same for SEEDS=20 seeds, one after the
 
 test-chaos: $(VENV)/.chicle-test  ## The tests of faults on real agents that are too long for make test
 	$(RUN) -m pytest -m chaos $(ARGS)
+
+test-leaks: $(VENV)/.chicle-test  ## Two hundred changes of the membership, and what is left of them (make test sees twelve)
+	CHICLE_TEST_CHANGES=200 $(RUN) -m pytest -s tests/cluster/test_leaks.py $(ARGS)
 
 wheel: $(VENV)/.chicle-test  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ def run_launcher(
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.environ.update(environ)
+    tempfile.tempdir = None  # the process that this one was forked from may have looked
     os.chdir(ROOT)
     from chicle_elastic import launch
 
@@ -158,6 +160,8 @@ class LocalAgents:
         nodes: torchrun's --nnodes.
         script: What tasks run, with its arguments.
         options: Further options of the launcher.
+        has_log_dir: Whether nodes write event files, which most of this harness reads.
+        temporary: Where nodes put temporary files; by default where the system wants them.
     """
 
     def __init__(
@@ -167,11 +171,15 @@ class LocalAgents:
         nodes: str = "1:8",
         script: tuple[str, ...] = (str(SCRIPT),),
         options: tuple[str, ...] = (),
+        has_log_dir: bool = True,
+        temporary: Path | None = None,
     ) -> None:
         self.folder = folder
         self.agents: dict[str, AgentProcess] = {}
         self.end_file = folder / "end"
-        self._nodes, self._script, self._options = nodes, script, options
+        self._nodes, self._script = nodes, script
+        self._options = (*(("--log-dir", str(folder)) if has_log_dir else ()), *options)
+        self._environ = {"TMPDIR": str(temporary)} if temporary else {}
         self._secret_file = folder / "job.secret"
         JobSecret.load_or_create(self._secret_file)
         self._store = StoreHost()
@@ -195,10 +203,11 @@ class LocalAgents:
         arguments = [
             *("--nnodes", self._nodes, "--name", name),
             *("--rdzv-endpoint", self._store.endpoint, "--secret-file", str(secret_file or self._secret_file)),
-            *("--log-dir", str(self.folder), *self._options, *options),
+            *self._options,
+            *options,
             *self._script,
         ]
-        environ = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environ = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **self._environ}
         key = f"{name}+" if name in self.agents else name
         output = self.folder / f"{key}.out"
         process = LauncherProcess(arguments, output, environ, before)
