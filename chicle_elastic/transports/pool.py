@@ -4,7 +4,6 @@ import contextlib
 import os
 import socket
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from chicle_elastic.errors import PeerLostError
@@ -20,11 +19,14 @@ class Connection:
     Attributes:
         sock: The socket.
         descriptors: Descriptor and size of each arena of the peer that came over it, by number; closed with it.
+        is_interrupted: Whether it is to be closed after the request that is under way, also when that goes well: shm
+            reads on in the memory of a peer that has gone.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.descriptors: dict[int, tuple[int, int]] = {}
+        self.is_interrupted = False
 
     def is_usable(self) -> bool:
         """Whether the peer is there and silent, as it has to be between two requests."""
@@ -38,7 +40,8 @@ class Connection:
         return False  # the end of the connection, or bytes that nobody asked for
 
     def interrupt(self) -> None:
-        """Wake whoever waits on it, with an error."""
+        """Wake whoever waits on it, with an error, and do not keep it."""
+        self.is_interrupted = True
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -60,8 +63,8 @@ class ConnectionPool:
     def __init__(self, connect: Callable[[str, Deadline], socket.socket]) -> None:
         self._connect = connect
         self._lock = threading.Lock()
-        self._idle: defaultdict[str, list[Connection]] = defaultdict(list)
-        self._busy: defaultdict[str, set[Connection]] = defaultdict(set)
+        self._idle: dict[str, list[Connection]] = {}  # addresses without a connection are not kept
+        self._busy: dict[str, set[Connection]] = {}
         self._is_closed = False
 
     @contextlib.contextmanager
@@ -87,11 +90,11 @@ class ConnectionPool:
     def disconnect(self, address: str) -> None:
         """Close idle connections to an address and break busy ones."""
         with self._lock:
-            idle, busy = self._idle.pop(address, []), list(self._busy[address])
+            idle = self._idle.pop(address, [])
+            for connection in self._busy.get(address, ()):
+                connection.interrupt()  # while no request can give it back
         for connection in idle:
             connection.close()
-        for connection in busy:
-            connection.interrupt()
 
     def close(self) -> None:
         """Disconnect from everybody, for good. May be called again."""
@@ -104,10 +107,13 @@ class ConnectionPool:
     def _take_idle(self, address: str) -> Connection | None:
         while True:
             with self._lock:
-                if not self._idle[address]:
+                idle = self._idle.get(address)
+                if not idle:
                     return None
-                connection = self._idle[address].pop()
-                self._busy[address].add(connection)
+                connection = idle.pop()
+                if not idle:
+                    del self._idle[address]
+                self._busy.setdefault(address, set()).add(connection)
             if connection.is_usable():
                 return connection
             self._give_back(address, connection, is_good=False)
@@ -116,15 +122,19 @@ class ConnectionPool:
         connection = Connection(self._connect(address, deadline))
         with self._lock:
             if not self._is_closed:
-                self._busy[address].add(connection)
+                self._busy.setdefault(address, set()).add(connection)
                 return connection
         connection.close()
         raise PeerLostError(f"the transport is closed; nothing can be fetched from {address} any more")
 
     def _give_back(self, address: str, connection: Connection, *, is_good: bool) -> None:
         with self._lock:
-            self._busy[address].discard(connection)
-            if is_good and not self._is_closed and len(self._idle[address]) < MAX_IDLE:
-                self._idle[address].append(connection)
+            busy = self._busy[address]
+            busy.discard(connection)
+            if not busy:
+                del self._busy[address]
+            has_room = len(self._idle.get(address, ())) < MAX_IDLE
+            if is_good and has_room and not connection.is_interrupted and not self._is_closed:
+                self._idle.setdefault(address, []).append(connection)
                 return
         connection.close()
