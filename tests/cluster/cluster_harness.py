@@ -102,25 +102,21 @@ class AgentProcess:
 
     def events(self, kind: str | None = None) -> list[Event]:
         """Everything that it has written so far."""
-        if self._path.exists():
-            with self._path.open(encoding="utf-8") as file:
-                file.seek(self._position)
-                text = file.read()
-            whole, line_feed, _ = text.rpartition("\n")
-            if line_feed:
-                self._events += [json.loads(line) for line in whole.split("\n")]
-                self._position += len((whole + line_feed).encode())
+        self._read()
         return [event for event in self._events if kind in (None, event["kind"])]
 
     def wait_for(self, kind: str, is_it: Callable[[Event], bool] = lambda _: True, *, after: int = 0) -> Event:
         """The first such event behind the first `after` events of all kinds, as soon as it is there."""
         end = time.monotonic() + timeout_s(40)
         while time.monotonic() < end:
-            found = [event for event in self.events()[after:] if event["kind"] == kind and is_it(event)]
-            if found:
-                return found[0]
-            if self.process.poll() is not None and not self.events()[after:]:
+            has_ended = self.process.poll() is not None
+            self._read()
+            for event in self._events[after:]:
+                if event["kind"] == kind and is_it(event):
+                    return event
+            if has_ended and len(self._events) == after:
                 break
+            after = len(self._events)
             time.sleep(POLL_S)
         kinds = [event["kind"] for event in self.events()][-20:]
         raise AssertionError(f"{self.name} never wrote {kind!r}; its last events: {kinds}\n{self.output()[-3000:]}")
@@ -150,6 +146,16 @@ class AgentProcess:
     def output(self) -> str:
         """What agent and task have printed."""
         return self._output.read_text() if self._output.exists() else ""
+
+    def _read(self) -> None:
+        if self._path.exists():
+            with self._path.open(encoding="utf-8") as file:
+                file.seek(self._position)
+                text = file.read()
+            whole, line_feed, _ = text.rpartition("\n")
+            if line_feed:
+                self._events += [json.loads(line) for line in whole.split("\n")]
+                self._position += len((whole + line_feed).encode())
 
 
 class LocalAgents:
