@@ -75,8 +75,8 @@ chaos-seeds: $(VENV)/.chicle-test  ## The same for SEEDS=20 seeds, one after the
 test-chaos: $(VENV)/.chicle-test  ## The tests of faults on real agents that are too long for make test
 	$(RUN) -m pytest -m chaos $(ARGS)
 
-test-leaks: $(VENV)/.chicle-test  ## Two hundred changes of the membership, and what is left of them (make test sees twelve)
-	CHICLE_TEST_CHANGES=200 $(RUN) -m pytest -s tests/cluster/test_leaks.py $(ARGS)
+test-leaks: $(VENV)/.chicle-test  ## Two hundred changes of the membership, and what is left of them (make test-chaos sees twelve)
+	CHICLE_TEST_CHANGES=200 $(RUN) -m pytest -s -m chaos -k left_of_nodes -o faulthandler_timeout=7200 tests/cluster/test_leaks.py $(ARGS)
 
 wheel: $(VENV)/.chicle-test  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
