@@ -27,8 +27,8 @@ WARM_UP = 4
 SHOWN_EVERY = 20
 NUM_EVENTS_SHOWN = 10
 TAIL_CHARACTERS = 1500
-KIB_PER_CHANGE = 48
-KIB_PER_ITERATION = 4
+KIB_PER_CHANGE = 16
+KIB_PER_ITERATION = 2
 SPARE_KIB = 6 << 10
 """What allocators keep; a leak of two hundred changes is far above it."""
 LEAK_BYTES = 8 << 20
