@@ -28,6 +28,8 @@ from chicle_elastic.transports.pool import MAX_IDLE
 from tests.timeouts import timeout_s
 
 POLL_S = 0.02
+_VARYING = re.compile(r"#[0-9a-f]{8}\b|[_-]?[0-9]+$")
+"""In names of threads: the life of a node (one that is taken for lost begins another), and numbers at the end."""
 FOREIGN = "of a node that has gone"
 PEERCRED = struct.Struct("3i")  # pid, uid, gid
 SPARE_THREADS = 4
@@ -171,7 +173,7 @@ class Probe:
 
 def look_around() -> dict[str, Any]:
     """The threads of this process by name, and pairs (kind, of whom or what) of its descriptors."""
-    threads = [f"thread {re.sub(r'[_-]?[0-9]+$', '', thread.name)}" for thread in threading.enumerate()]
+    threads = [f"thread {_VARYING.sub('', thread.name)}" for thread in threading.enumerate()]
     descriptors = []
     for fd in map(int, os.listdir("/proc/self/fd")):
         try:

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 from collections import Counter
 from collections.abc import Mapping
 
@@ -85,3 +86,18 @@ def test_descriptors_are_told_apart() -> None:
     os.close(arena)
     for sock in (listener, caller, here):
         sock.close()
+
+
+def test_the_next_life_of_a_node_is_no_new_kind() -> None:
+    """A node that is taken for lost on a busy machine begins another life, whose name is in the names of threads."""
+    over = threading.Event()
+    names = ("link-accept-n1#bbf59efe", "link-accept-n1#9ffba123", "chicle-agent-work_7")
+    threads = [threading.Thread(target=over.wait, name=name) for name in names]
+    before = Counter(look_around()["threads"])
+    for thread in threads:
+        thread.start()
+    more = Counter(look_around()["threads"]) - before
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert more == {"thread link-accept-n1": 2, "thread chicle-agent-work": 1}
