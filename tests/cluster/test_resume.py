@@ -118,6 +118,8 @@ def test_after_the_death_of_all_nodes_others_go_on_from_the_last_checkpoint(tmp_
         nodes = start(cluster, 3)
         after = nodes[0].events("iteration")[-1]["iteration"]
         wait_until(lambda: last_complete(checkpoints) > after)
+        # The manifest comes first, and only then do agents hear of it and write that down.
+        wait_until(lambda: any(node.events("checkpoint") for node in nodes))
         kill(nodes)
     found = newest(checkpoints)
     assert found.iteration % EVERY == 0
