@@ -19,6 +19,7 @@ the same seed gives the same model.
 """
 
 import math
+import statistics
 from collections.abc import Callable
 
 import numpy as np
@@ -41,8 +42,9 @@ LOST, SHORTER = 1e-2, 0.04
 ROWS_PER_PRODUCT = 1 << 14
 MAX_FEATURES = 2047
 """Features up to which a matrix of second derivatives is made."""
-FEWEST_PASSES = 2
-"""Passes over which the pace is measured, at least; later the last half of all, because single passes say little."""
+FEWEST_PASSES, MOST_PASSES = 2, 5
+"""Passes over which the pace is measured: the last half of all, within these bounds. Single passes say little, and old
+ones little of the present pace."""
 NEWTON_STEPS = 25
 """Newton steps that a finish takes, typically."""
 BLAS_ADVANTAGE = 8
@@ -67,12 +69,11 @@ class Pace:
 
     @property
     def _window(self) -> int:
-        return max(FEWEST_PASSES, len(self._gaps) // 2)
+        return min(max(FEWEST_PASSES, len(self._gaps) // 2), MOST_PASSES)
 
     def visited(self) -> float:
-        """Rows that a pass visits at present: settled ones are passed over, but each certificate asks for all."""
-        recent = self._visits[-self._window :]
-        return sum(recent) / len(recent)
+        """Rows that a pass visits at present: all of them in the rare pass after a certificate only."""
+        return statistics.median(self._visits[-self._window :])
 
     def passes_to(self, tol: float) -> float:
         """Passes still needed at the present pace; 0 while there were too few to tell, infinity without progress."""

@@ -78,6 +78,7 @@ def test_nodes_join_leave_and_die_while_the_survivors_keep_task_and_model(cluste
     print({", ".join(reasons): f"{stall:.0f} ms" for reasons, stall in stalls_ms(first).items()})
 
 
+@pytest.mark.chaos
 def test_the_job_goes_on_without_its_lead(cluster: LocalAgents) -> None:
     """The lead is killed; another one leads, and newcomers find it."""
     lead, second, third = start_all(cluster, 3)
@@ -88,6 +89,7 @@ def test_the_job_goes_on_without_its_lead(cluster: LocalAgents) -> None:
     end_all(cluster, [second, third, newcomer])
 
 
+@pytest.mark.chaos
 def test_a_lead_under_notice_gives_way(cluster: LocalAgents) -> None:
     """It leaves like any other node: nothing is lost, no iteration is given up."""
     lead, second, third = start_all(cluster, 3)
@@ -110,7 +112,9 @@ def test_a_task_that_dies_alone_is_started_again(cluster: LocalAgents) -> None:
     end_all(cluster, [lead, second])
 
 
-@pytest.mark.parametrize("is_lead", [False, True], ids=["follower", "lead"])
+@pytest.mark.parametrize(
+    "is_lead", [pytest.param(False, marks=pytest.mark.chaos, id="follower"), pytest.param(True, id="lead")]
+)
 def test_a_silent_host_is_left_behind_and_joins_again(cluster: LocalAgents, is_lead: bool) -> None:
     """Stopped, it is lost after two seconds; when it goes on, it has to join as a newcomer, with the same task."""
     agents = start_all(cluster, 3)
@@ -185,6 +189,7 @@ def test_who_comes_after_the_end_is_told_so(cluster: LocalAgents) -> None:
     assert "the job is over" in late.output()
 
 
+@pytest.mark.chaos
 def test_a_second_agent_of_the_same_name_is_refused(cluster: LocalAgents) -> None:
     """The first one goes on; the second one says what to do."""
     first, second = start_all(cluster, 2)
@@ -195,6 +200,7 @@ def test_a_second_agent_of_the_same_name_is_refused(cluster: LocalAgents) -> Non
     end_all(cluster, [first, second])
 
 
+@pytest.mark.chaos
 def test_an_agent_with_another_secret_takes_no_part(cluster: LocalAgents, tmp_path: Path) -> None:
     """It is the one that gets the error; the job does not notice."""
     [first] = start_all(cluster, 1)
@@ -207,6 +213,7 @@ def test_an_agent_with_another_secret_takes_no_part(cluster: LocalAgents, tmp_pa
     end_all(cluster, [first])
 
 
+@pytest.mark.chaos
 def test_a_job_that_nobody_survived_begins_afresh(cluster: LocalAgents) -> None:
     """A newcomer begins it again; whoever knew the old one forgets its chunks and its model before it joins."""
     first, silent = start_all(cluster, 2)
@@ -226,6 +233,7 @@ def test_a_job_that_nobody_survived_begins_afresh(cluster: LocalAgents) -> None:
     end_all(cluster, [newcomer, silent])
 
 
+@pytest.mark.chaos
 def test_a_newcomer_to_a_long_job_begins_with_what_its_log_has_come_to(tmp_path: Path) -> None:
     """The entries from the beginning are not kept any more."""
     script = svm_script(tmp_path, "--min-ms", "0", "--tol", "0")

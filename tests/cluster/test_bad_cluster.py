@@ -5,6 +5,8 @@ import resource
 import signal
 from pathlib import Path
 
+import pytest
+
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.clock import VirtualClock
 from chicle_elastic.cluster.event_loop import EventLoop
@@ -14,6 +16,8 @@ from chicle_elastic.solvers.cocoa import CocoaTrainer
 from chicle_elastic.transports import wire
 from tests.cluster.cluster_harness import AgentProcess, LocalAgents, svm_script
 from tests.cluster.train_svm import breast_cancer
+
+pytestmark = pytest.mark.chaos  # too long for `make test`
 
 MAX_NODES = 4
 FILE_BYTES = 1 << 16

@@ -69,21 +69,21 @@ def end(nodes: ChaosNodes, survivors: list[ChaosNode]) -> Evidence:
 
 LEAD, FOLLOWER, NEWCOMER = range(3)
 COPIED, ROUND = {"event": "ChunkCopied"}, {"event": "RoundFormed"}
-SLOW = pytest.mark.chaos
+pytestmark = pytest.mark.chaos  # too long for `make test`
 
 
 @pytest.mark.parametrize(
     ("victim", "step", "where"),
     [
         pytest.param(NEWCOMER, "copy.committed", {}, id="target between copy and commit"),
-        pytest.param(FOLLOWER, "log.appended", COPIED, id="source between copy and commit", marks=SLOW),
+        pytest.param(FOLLOWER, "log.appended", COPIED, id="source between copy and commit"),
         pytest.param(LEAD, "log.appended", COPIED, id="lead between copy and commit"),
-        pytest.param(NEWCOMER, "commit.done", {}, id="target between commit and free", marks=SLOW),
-        pytest.param(FOLLOWER, "commit.done", {}, id="source between commit and free", marks=SLOW),
+        pytest.param(NEWCOMER, "commit.done", {}, id="target between commit and free"),
+        pytest.param(FOLLOWER, "commit.done", {}, id="source between commit and free"),
         pytest.param(LEAD, "commit.done", {}, id="lead between commit and free"),
-        pytest.param(LEAD, "free.done", {}, id="lead when it has freed a chunk", marks=SLOW),
-        pytest.param(LEAD, "round.before_rendezvous", {}, id="lead in a boundary", marks=SLOW),
-        pytest.param(LEAD, "log.appended", ROUND, id="lead when the round is formed", marks=SLOW),
+        pytest.param(LEAD, "free.done", {}, id="lead when it has freed a chunk"),
+        pytest.param(LEAD, "round.before_rendezvous", {}, id="lead in a boundary"),
+        pytest.param(LEAD, "log.appended", ROUND, id="lead when the round is formed"),
     ],
 )
 def test_a_node_that_dies_while_another_joins_takes_no_sample_with_it(
@@ -101,7 +101,6 @@ def test_a_node_that_dies_while_another_joins_takes_no_sample_with_it(
     assert dead.name in evidence.lost
 
 
-@pytest.mark.chaos
 @pytest.mark.parametrize("victim", [LEAD, FOLLOWER], ids=["lead", "follower"])
 def test_a_node_that_dies_in_an_iteration_is_left_behind(nodes: ChaosNodes, victim: int) -> None:
     """It is killed when its task has just ended one, and the others are in the next."""
@@ -125,7 +124,7 @@ def test_two_nodes_die_at_once(nodes: ChaosNodes) -> None:
     assert dead <= evidence.lost.keys()
 
 
-@pytest.mark.parametrize("action", ["cut", pytest.param("drop", marks=SLOW), pytest.param("delay", marks=SLOW)])
+@pytest.mark.parametrize("action", ["cut", "drop", "delay"])
 def test_a_pull_that_fails_is_made_good(nodes: ChaosNodes, action: str) -> None:
     """The joiner's links are cut, or its first pulls are lost or late: it is a member in the end."""
     members = start(nodes, 2)
@@ -135,7 +134,6 @@ def test_a_pull_that_fails_is_made_good(nodes: ChaosNodes, action: str) -> None:
     end(nodes, [*members, newcomer])
 
 
-@pytest.mark.chaos
 def test_a_lead_that_stands_still_in_a_boundary_is_left_behind_and_joins_again(nodes: ChaosNodes) -> None:
     """It is stopped for longer than the others wait; the state that it comes back with is stale, and loses."""
     members = start(nodes, 2)
@@ -149,7 +147,6 @@ def test_a_lead_that_stands_still_in_a_boundary_is_left_behind_and_joins_again(n
     assert lead in evidence.lost
 
 
-@pytest.mark.chaos
 def test_a_lead_that_is_cut_off_while_it_calls_a_round_does_not_lead_the_others_astray(nodes: ChaosNodes) -> None:
     """It calls a round that nobody else has heard of; the others, who have lost it, call one of the same number."""
     members = start(nodes, 2)
@@ -159,7 +156,6 @@ def test_a_lead_that_is_cut_off_while_it_calls_a_round_does_not_lead_the_others_
     end(nodes, [*members, newcomer])
 
 
-@pytest.mark.chaos
 def test_a_task_that_dies_while_its_node_is_given_chunks_comes_back(nodes: ChaosNodes) -> None:
     """Orders to load reach a node whose task is dead and whose loss is not in the log yet."""
     members = start(nodes, 3)

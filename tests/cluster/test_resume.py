@@ -20,6 +20,8 @@ from tests.cluster.cluster_harness import POLL_S, AgentProcess, LocalAgents, svm
 from tests.cluster.train_svm import PacedCocoa, breast_cancer
 from tests.timeouts import timeout_s
 
+pytestmark = pytest.mark.chaos  # too long for `make test`
+
 EVERY = 10
 TOL = 1e-3
 

@@ -205,8 +205,8 @@ def test_one_pass_over_all_rows_does_not_make_the_passes_to_come_long():
         pace.add(0.8**number, visited=100)
     before = pace.passes_to(1e-6)
     pace.add(0.8**29 * 0.99, visited=50_000)
-    assert pace.passes_to(1e-6) == pytest.approx(before, rel=0.15)
-    assert pace.visited() < 4_000
+    assert pace.passes_to(1e-6) == pytest.approx(before, rel=0.3)
+    assert pace.visited() == 100
 
 
 def test_a_finish_pays_where_many_passes_are_to_come_and_second_derivatives_are_cheap():
