@@ -22,6 +22,10 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Action, Context, Report, Solver, Trainer, Verdict
 from chicle_elastic.solvers.objectives import Loss
 
+AGAIN = 0.8
+"""Share of `tol` that is aimed at after a certificate that was not good enough: another one costs as much as two passes
+over all rows, and estimates scatter."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CocoaTrainer(Trainer):
@@ -134,7 +138,8 @@ class CocoaTrainer(Trainer):
                 return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
             return Verdict(action=Action.GO_ON)
         since = report.iteration - report.last_certificate
-        is_near = gap * _correction(report) <= self.tol and since >= max(1, report.last_certificate // 50)
+        goal = self.tol if report.last_certificate == 0 else AGAIN * self.tol
+        is_near = gap * _correction(report) <= goal and since >= max(1, report.last_certificate // 50)
         is_long_ago = since >= max(16, report.last_certificate)
         if is_last or (report.is_complete and (is_near or is_long_ago)):
             return Verdict(action=Action.CERTIFY, reason=f"estimated relative duality gap {gap:.2e}")
