@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROW_ID_BYTES = 8
 UNMOVED_BYTES = 8 << 20
-"""Size of a chunk where one task has them all, at most."""
+"""Size of a chunk where one task has them all, at most, but for the rows that a cut would leave over."""
 MARGIN_ROWS = 8
 
 

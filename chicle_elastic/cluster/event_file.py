@@ -79,6 +79,29 @@ def read_events(folder: Path, node: str | None = None) -> Iterator[dict[str, Any
                 yield json.loads(line)
 
 
+class EventTail:
+    """Reads one node's file as it grows.
+
+    Args:
+        folder: Where the file is, or will be.
+        node: Whose events.
+    """
+
+    def __init__(self, folder: Path, node: str) -> None:
+        self._path = folder / f"{node}{SUFFIX}"
+        self._position = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """The whole lines that have come since the last time."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            whole, line_feed, _ = file.read().rpartition(b"\n")
+        self._position += len(whole + line_feed)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -15,10 +15,11 @@ Send = Callable[[TaskMessage], None]
 
 
 class Outbox:
-    """Sends in the order of `put`. `put` and `flush` belong to one thread.
+    """Sends in the order of `put`. `put`, `flush` and `close` belong to one thread.
 
     Args:
-        send: Sends one message; it may raise ConnectionError, and then nobody needs the message.
+        send: Sends one message; it may raise ConnectionError, and then nobody needs the message. Any other error is
+            raised by the next `put` or `flush`: the message cannot be said, and nothing is sent after it.
     """
 
     def __init__(self, send: Send) -> None:
@@ -26,9 +27,11 @@ class Outbox:
         self._queue: SimpleQueue[TaskMessage | threading.Event | None] = SimpleQueue()
         self._is_empty = True  # since the last flush
         self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
 
     def put(self, message: TaskMessage) -> None:
         """Send this soon."""
+        self._raise_error()
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="chicle-outbox", daemon=True)
             self._thread.start()
@@ -43,6 +46,7 @@ class Outbox:
         self._queue.put(is_done)
         is_done.wait()
         self._is_empty = True
+        self._raise_error()
 
     def close(self) -> None:
         """Send what is left; then end."""
@@ -51,10 +55,19 @@ class Outbox:
             self._thread.join()
             self._thread = None
 
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
     def _work(self) -> None:
+        has_failed = False
         while (message := self._queue.get()) is not None:
             if isinstance(message, threading.Event):
                 message.set()
-                continue
-            with contextlib.suppress(ConnectionError):
-                self._send(message)
+            elif not has_failed:
+                try:
+                    with contextlib.suppress(ConnectionError):
+                        self._send(message)
+                except Exception as error:  # whoever flushes waits for this thread, so it must not end
+                    self._error, has_failed = error, True

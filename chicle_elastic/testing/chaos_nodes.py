@@ -1,7 +1,6 @@
 """Nodes on this host for chaos to strike: a rendezvous store here, and an agent with its task per node."""
 
 import contextlib
-import json
 import os
 import signal
 import time
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chicle_elastic.cluster.agent import STANDING
-from chicle_elastic.cluster.event_file import SUFFIX
+from chicle_elastic.cluster.event_file import EventTail
 from chicle_elastic.cluster.launch_args import DEFAULT_RUN_ID
 from chicle_elastic.cluster.mesh import node_of
 from chicle_elastic.cluster.store_host import StoreHost, connect_store
@@ -41,24 +40,14 @@ class ChaosNode:
         self.is_doomed = False
         self.was_killed = False
         self.wakes_s: float | None = None
-        self._path = folder / f"{name}{SUFFIX}"
-        self._position = 0
+        self._tail = EventTail(folder, name)
         self._last: dict[str, dict[str, Any]] = {}
         self._output = folder / f"{name}.out"
         self._process = ForkedNode(arguments, self._output)
 
     def last(self, kind: str) -> dict[str, Any] | None:
         """The last event of a kind that it has written."""
-        if self._path.exists():
-            with self._path.open(encoding="utf-8") as file:
-                file.seek(self._position)
-                text = file.read()
-            whole, line_feed, _ = text.rpartition("\n")
-            if line_feed:
-                self._position += len((whole + line_feed).encode())
-                for line in whole.split("\n"):
-                    event = json.loads(line)
-                    self._last[event["kind"]] = event
+        self._last |= {event["kind"]: event for event in self._tail.read()}
         return self._last.get(kind)
 
     @property

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from chicle_elastic.cluster.event_file import SUFFIX
+from chicle_elastic.cluster.event_file import EventTail
 from chicle_elastic.cluster.store_host import StoreHost
 from chicle_elastic.transports.secret import JobSecret
 from tests.runtime.cluster_driver import CONTEXT
@@ -95,14 +95,13 @@ class AgentProcess:
     def __init__(self, name: str, process: LauncherProcess, folder: Path, *, output: Path) -> None:
         self.name = name
         self.process = process
-        self._path = folder / f"{name}{SUFFIX}"
+        self._tail = EventTail(folder, name)
         self._output = output
         self._events: list[Event] = []
-        self._position = 0
 
     def events(self, kind: str | None = None) -> list[Event]:
         """Everything that it has written so far."""
-        self._read()
+        self._events += self._tail.read()
         return [event for event in self._events if kind in (None, event["kind"])]
 
     def wait_for(self, kind: str, is_it: Callable[[Event], bool] = lambda _: True, *, after: int = 0) -> Event:
@@ -110,7 +109,7 @@ class AgentProcess:
         end = time.monotonic() + timeout_s(40)
         while time.monotonic() < end:
             has_ended = self.process.poll() is not None
-            self._read()
+            self._events += self._tail.read()
             for event in self._events[after:]:
                 if event["kind"] == kind and is_it(event):
                     return event
@@ -146,16 +145,6 @@ class AgentProcess:
     def output(self) -> str:
         """What agent and task have printed."""
         return self._output.read_text() if self._output.exists() else ""
-
-    def _read(self) -> None:
-        if self._path.exists():
-            with self._path.open(encoding="utf-8") as file:
-                file.seek(self._position)
-                text = file.read()
-            whole, line_feed, _ = text.rpartition("\n")
-            if line_feed:
-                self._events += [json.loads(line) for line in whole.split("\n")]
-                self._position += len((whole + line_feed).encode())
 
 
 class LocalAgents:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chicle_elastic.cluster.event_file import SUFFIX, EventFile
+from chicle_elastic.cluster.event_file import SUFFIX, EventFile, EventTail
 from chicle_elastic.ids import NodeId
 
 
@@ -18,3 +18,18 @@ def test_a_full_disk_ends_the_file_and_not_the_node(tmp_path: Path, caplog: pyte
     assert "No space left on device" in caplog.text
     assert len(caplog.records) == 1
     assert len(told) == 2
+
+
+def test_a_tail_reads_each_whole_line_once(tmp_path: Path) -> None:
+    """There may be no file yet, and half a line is left for the next time, also in the middle of a letter."""
+    tail = EventTail(tmp_path, "n0")
+    assert tail.read() == []
+    path = tmp_path / f"n0{SUFFIX}"
+    line = '{"kind":"left","text":"ü"}\n'.encode()
+    middle = line.index("ü".encode()) + 1
+    path.write_bytes(b'{"kind":"joined"}\n' + line[:middle])
+    assert tail.read() == [{"kind": "joined"}]
+    assert tail.read() == []
+    with path.open("ab") as file:
+        file.write(line[middle:])
+    assert tail.read() == [{"kind": "left", "text": "ü"}]

@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from chicle_elastic.runtime import control
 from chicle_elastic.runtime.outbox import Outbox
 
@@ -55,6 +57,26 @@ def test_an_agent_that_is_gone_stops_nothing():
     outbox.flush()
     assert tries == [1, 2]
     outbox.close()
+
+
+def test_what_cannot_be_said_is_raised_where_it_was_put_and_ends_nothing_else():
+    """A flush would otherwise wait for ever for a thread that has died."""
+    heard = []
+
+    def send(message):
+        if message.round == 2:
+            raise ValueError("out of range float values are not JSON compliant")
+        heard.append(message.round)
+
+    outbox = Outbox(send)
+    for number in (1, 2, 3):
+        outbox.put(broke(number))
+    with pytest.raises(ValueError, match="not JSON"):
+        outbox.flush()
+    assert heard == [1]
+    outbox.flush()
+    outbox.close()
+    assert not any(thread.name == "chicle-outbox" for thread in threading.enumerate())
 
 
 def test_an_outbox_without_messages_has_no_thread():

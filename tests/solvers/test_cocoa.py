@@ -157,6 +157,30 @@ def test_only_a_certificate_stops_a_run():
     assert action(iteration=100, is_certificate=True) is Action.STOP
 
 
+def test_a_certificate_that_was_not_good_enough_is_not_repeated_at_once():
+    """The next estimate, corrected by what that one found, has to be below tol by a margin; the first need not."""
+    trainer = CocoaTrainer(tol=1e-3)
+
+    def action(gap, last_certificate):
+        # P = dual - |w|^2 / 2 + gap = 1, so that the estimate is the relative gap; the correction is 1.
+        report = Report(
+            iteration=10,
+            epochs=10.0,
+            samples=9,
+            num_tasks=1,
+            max_iterations=100,
+            metrics={"loss/0": 1.0, "gap/0": gap, "dual/0": 3.0 - gap},
+            is_certificate=False,
+            last_certificate=last_certificate,
+            last_figures={"duality_gap_estimate": 2e-3, "duality_gap": 2e-3},
+        )
+        return trainer.verdict(np.ones(4), report).action
+
+    assert action(0.9e-3, last_certificate=0) is Action.CERTIFY
+    assert action(0.9e-3, last_certificate=8) is Action.GO_ON
+    assert action(0.7e-3, last_certificate=8) is Action.CERTIFY
+
+
 def kernel_threads():
     """Threads that solvers started; other libraries may keep theirs."""
     return [thread for thread in threading.enumerate() if thread.name.startswith("chicle-kernel")]
