@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch.distributed.launcher.api as launcher
@@ -37,12 +37,21 @@ EXIT_USAGE = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    try:
+
+    def run() -> None:
         command = parse(sys.argv[1:] if argv is None else argv)
         if isinstance(command, StoreCommand):
             serve_store(command)
         else:
             run_node(command)
+
+    return exit_code_of(run)
+
+
+def exit_code_of(run: Callable[[], None]) -> int:
+    """Run a node or a store, say what went wrong, and return the exit code."""
+    try:
+        run()
     except (SignalException, KeyboardInterrupt) as error:
         number = error.sigval if isinstance(error, SignalException) else signal.SIGINT
         print(f"{PROGRAM}: ended by {number.name}", file=sys.stderr)
@@ -73,8 +82,12 @@ def serve_store(command: StoreCommand) -> None:
         ended.wait()
 
 
-def run_node(command: AgentCommand) -> None:
+def run_node(command: AgentCommand, *, make_agent: Callable[..., Any] | None = None) -> None:
     """Run the agent of this node, and its task, to the end.
+
+    Args:
+        command: What was asked for.
+        make_agent: Makes the agent; by default it is an `ElasticAgent`.
 
     Raises:
         ChicleError: The cluster failed, or the secret or the store cannot be used.
@@ -93,7 +106,7 @@ def run_node(command: AgentCommand) -> None:
     config.rdzv_configs |= {"secret_file": str(options.secret_file), "node": options.node}
     # An installation from before the entry point existed finds the handler, too.
     rendezvous_handler_registry.register(BACKEND, torchrun_plugin.create)
-    with agent_class(functools.partial(ElasticAgent, options=options)):
+    with agent_class(functools.partial(make_agent or ElasticAgent, options=options)):
         launcher.elastic_launch(config, entrypoint)(*entrypoint_arguments)
 
 

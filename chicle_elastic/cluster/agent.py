@@ -92,6 +92,7 @@ class ElasticAgent(SingleTaskAgent):
             stack.callback(self.stop_task)
             node = Node(loop, self, place, options, term_key=term_key, event_file=event_file)
             stack.callback(node.close)
+            self.begins(loop, node)
             notice = dict.fromkeys(NOTICES, lambda: loop.soon(node.notice))
             with _signals_call({**notice, STANDING: lambda: loop.soon(node.say_standing)}):
                 end = node.run()
@@ -103,6 +104,9 @@ class ElasticAgent(SingleTaskAgent):
             if end.is_success or ended is None or not ended.is_failed():
                 return self.succeeded()
             return self.failed(ended)
+
+    def begins(self, loop: EventLoop, node: Node) -> None:
+        """Called before the node runs; for subclasses that watch something of their own in the loop."""
 
     def task_environment(self) -> Mapping[str, str]:
         """Where the task finds its agent, and how many nodes there may be."""

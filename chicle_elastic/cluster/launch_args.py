@@ -47,6 +47,7 @@ class NodeOptions:
         log_dir: Folder for event files and the logs of the task; None for none.
         checkpoint: Where and when the job is saved; None for what the job says.
         wants_resume: Go on from the newest checkpoint.
+        start_nodes: Nodes that the job waits for at its start; None for the minimum.
     """
 
     node: NodeId
@@ -57,6 +58,7 @@ class NodeOptions:
     log_dir: Path | None = None
     checkpoint: CheckpointSettings | None = None
     wants_resume: bool = False
+    start_nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,12 @@ def parser() -> argparse.ArgumentParser:
         help="go on from the newest checkpoint that is whole, with any number of nodes; begin if there is none yet",
     )
     group.add_argument(
+        "--start-nodes",
+        type=int,
+        metavar="N",
+        help="nodes that the job waits for at its start, from MIN to MAX of --nnodes; default: MIN",
+    )
+    group.add_argument(
         "--store-only",
         action="store_true",
         help="run no node but the rendezvous store, at --rdzv-endpoint, until a signal ends it; takes no script",
@@ -200,6 +208,7 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         log_dir=None if arguments.log_dir is None else Path(arguments.log_dir).absolute(),
         checkpoint=_checkpoint(arguments),
         wants_resume=arguments.resume,
+        start_nodes=arguments.start_nodes,
     )
     return AgentCommand(options=options, torchrun=arguments)
 
@@ -279,3 +288,5 @@ def _check_torchrun(arguments: argparse.Namespace) -> None:
         low, high = 0, 0
     if not 1 <= low <= high:
         raise UsageError(f"--nnodes {arguments.nnodes} is neither N nor MIN:MAX with 1 <= MIN <= MAX; write 2:8, say")
+    if arguments.start_nodes is not None and not low <= arguments.start_nodes <= high:
+        raise UsageError(f"--start-nodes {arguments.start_nodes} is not within --nnodes {arguments.nnodes}")

@@ -178,6 +178,16 @@ class Node:
         if self._parts is not None:
             self._events.write("standing", is_hot=self._is_hot, is_ready=self._is_ready(), **describe(self._parts))
 
+    def stop(self, reason: str) -> None:
+        """Whoever drives the job wants it to end at the next boundary, and soon. From the loop."""
+        if self._end is not None:
+            return
+        if self._parts is None or self._node not in self._parts.membership.replica.log.present:
+            self._leave(reason)
+            return
+        self._parts.membership.propose(events.StopRequested(reason=reason))
+        self._interrupt()
+
     # What the task says.
 
     def _task_says(self, message: control.Message) -> None:

@@ -109,7 +109,8 @@ def build_parts(
         arena_bytes=min(DEFAULT_ARENA_BYTES, len(declared.rows) * declared.slot_bytes),
     )
     store.prepare()  # before the node joins: the others would wait for it, and for nothing where there is no memory
-    settings = SchedulerSettings(seed=declared.seed, min_nodes=place.min_nodes, start_nodes=place.min_nodes)
+    start_nodes = options.start_nodes or place.min_nodes
+    settings = SchedulerSettings(seed=declared.seed, min_nodes=place.min_nodes, start_nodes=start_nodes)
     members = Membership(
         loop,
         Identity(
@@ -128,6 +129,7 @@ def build_parts(
                 "min_nodes": place.min_nodes,
                 "max_nodes": place.max_nodes,
                 "checkpoints": declared.checkpoints,
+                "start_nodes": start_nodes,
             },
         ),
         secret=place.secret,

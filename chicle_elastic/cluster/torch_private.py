@@ -119,10 +119,19 @@ class SingleTaskAgent(LocalElasticAgent):
         # torch insists on these; what a task needs to know of its round comes over the control channel instead.
         group.store, group.master_addr, group.master_port = group.store or _NO_STORE, "", 0
         group.group_rank, group.group_world_size = -1, 0
-        pid = int(self._start_workers(group)[0])
-        self._chicle_task = self._pcontext
+        pid = self.spawn_task()
         group.workers[0].id = pid
         group.state = WorkerState.HEALTHY
+        return pid
+
+    def spawn_task(self) -> int:
+        """Start a process, by torch's own way; a subclass that has another one overrides `task_exit`, `stop_task` too.
+
+        Returns:
+            Its process id.
+        """
+        pid = int(self._start_workers(self._worker_group)[0])
+        self._chicle_task = self._pcontext
         return pid
 
     def task_exit(self, timeout_s: float = 0.0) -> RunProcsResult | None:

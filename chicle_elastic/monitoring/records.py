@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from chicle_elastic.errors import UsageError
 
-__all__ = ["History", "IterationRecord"]
+__all__ = ["History", "IterationRecord", "Member"]
 
 Column: TypeAlias = npt.NDArray[Any]
 
@@ -68,6 +68,21 @@ class IterationRecord:
         object.__setattr__(self, "events", tuple(self.events))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A node that took part in a job.
+
+    Attributes:
+        node: Its name, as in `IterationRecord.num_chunks`.
+        pid: Process of its task; 0 where it never had one.
+        agent_pid: Process of its agent.
+    """
+
+    node: str
+    pid: int
+    agent_pid: int
+
+
 class History(Sequence[IterationRecord]):
     """The records of a job, oldest first: a sequence with access by column.
 
@@ -75,10 +90,14 @@ class History(Sequence[IterationRecord]):
 
     Args:
         records: Records to begin with.
+
+    Attributes:
+        members: The nodes of a local cluster that took part, by name; empty where there were none.
     """
 
     def __init__(self, records: Iterable[IterationRecord] = ()) -> None:
         self._records = list(records)
+        self.members: dict[str, Member] = {}
 
     def append(self, record: IterationRecord) -> None:
         """Add the record of the latest iteration."""

@@ -37,6 +37,7 @@ class Job:
         policies: Ask for chunks to be moved, all of them and in this order. None means `DEFAULT_POLICIES` on a
             cluster. In one process it means none: tasks take turns there, so their times say nothing of nodes, and a
             fit would not be the same twice.
+        tell: Called first, with the record; its answer counts for nothing, so it costs no message between tasks.
     """
 
     trainer: Trainer
@@ -53,9 +54,12 @@ class Job:
     def __post_init__(self) -> None:
         if self.policies is not None:
             require_policies(self.policies)
+    tell: Callable[[IterationRecord], None] | None = None
 
     def is_ended_by_caller(self, record: IterationRecord, model: Array) -> bool:
         """Tell the caller of an iteration, and ask whether the job ends there; both are told, whoever wants what."""
+        if self.tell is not None:
+            self.tell(record)
         answers = []
         if self.on_iteration is not None:
             answers.append(self.on_iteration(record))

@@ -1,0 +1,130 @@
+"""The agent and the rendezvous store of a local cluster, as processes forked by its server.
+
+The agent is the one that every cluster has. Two things differ: its task is forked by the server (who has everything
+imported) instead of started afresh, and the server can tell it to end the job.
+"""
+
+import contextlib
+import functools
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.multiprocessing import RunProcsResult
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from chicle_elastic.cluster.agent import ElasticAgent
+from chicle_elastic.cluster.event_loop import EventLoop
+from chicle_elastic.cluster.launch_args import AgentCommand, parse
+from chicle_elastic.cluster.local_wire import Line, Said
+from chicle_elastic.cluster.node import Node
+from chicle_elastic.cluster.store_host import StoreHost, connect_store
+from chicle_elastic.errors import PeerLostError
+from chicle_elastic.launch import exit_code_of, run_node
+
+FORK_TIMEOUT_S = 30.0
+
+
+def run_store(sock: socket.socket) -> int:
+    """Body of the process that serves the rendezvous store until the server hangs up."""
+    with Line(sock) as line, StoreHost("127.0.0.1:0") as host:
+        client = connect_store(host.endpoint)
+        line.send("store", endpoint=host.endpoint)
+        while (said := line.receive()) is not None:  # a job is over: nobody will look at its keys any more
+            for key in client.list_keys():
+                if said.fields["run_id"] in key:
+                    client.delete_key(key)
+    return 0
+
+
+def run_agent(sock: socket.socket, arguments: Sequence[str]) -> int:
+    """Body of the process of an agent; returns its exit code.
+
+    Args:
+        sock: To the server.
+        arguments: Of the launcher, without a script.
+    """
+    line = Line(sock)
+
+    def run() -> None:
+        command = parse([*arguments, "-"])
+        assert isinstance(command, AgentCommand)
+        run_node(command, make_agent=functools.partial(LocalAgent, line=line))
+
+    return exit_code_of(run)
+
+
+class LocalAgent(ElasticAgent):
+    """An agent whose task is forked by the server.
+
+    Args:
+        spec: Of torch.
+        line: To the server.
+    """
+
+    def __init__(self, spec: WorkerSpec, *args: Any, line: Line, **kwargs: Any) -> None:
+        super().__init__(spec, *args, **kwargs)
+        self._line = line
+        self._node: Node | None = None
+        self._pid = 0
+        self._code: int | None = None
+
+    def begins(self, loop: EventLoop, node: Node) -> None:
+        """Listen to the server, too."""
+        self._node = node
+        loop.watch(self._line, self._listen)
+
+    def spawn_task(self) -> int:
+        """Ask the server for a task.
+
+        Raises:
+            PeerLostError: The server does not answer.
+        """
+        environment = self.task_environment()
+        self._pid, self._code = 0, None
+        self._line.send("task", control=environment["CHICLE_CONTROL"], max_nodes=int(environment["CHICLE_MAX_NODES"]))
+        while not self._pid:
+            said = self._line.receive(FORK_TIMEOUT_S)
+            if said is None:
+                raise PeerLostError(f"the server of the local cluster has forked no task within {FORK_TIMEOUT_S:g} s")
+            self._hear(said)
+        return self._pid
+
+    def task_exit(self, timeout_s: float = 0.0) -> RunProcsResult | None:
+        """How the task ended, or None when it still runs after `timeout_s` seconds, or none was started."""
+        end_s = time.monotonic() + timeout_s
+        while self._pid and self._code is None:
+            said = self._line.receive(max(0.0, end_s - time.monotonic()))
+            if said is None:
+                return None
+            self._hear(said)
+        if self._code is None:
+            return None
+        failures = {}
+        if self._code != 0:
+            failures[0] = ProcessFailure(local_rank=0, pid=self._pid, exitcode=self._code, error_file="")
+        return RunProcsResult(return_values={}, failures=failures)
+
+    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
+        """End the task with a signal, after the grace period by SIGKILL. Does nothing when none runs."""
+        for number_now, wait_s in ((number, grace_s), (signal.SIGKILL, grace_s)):
+            if self._pid and self._code is None:
+                with contextlib.suppress(ConnectionError):  # without its server nothing here goes on
+                    self._line.send("signal", number=int(number_now))
+                self.task_exit(wait_s)
+        self._pid = 0
+
+    def _listen(self) -> None:
+        for said in self._line.read():
+            self._hear(said)
+
+    def _hear(self, said: Said) -> None:
+        if said.kind == "forked":
+            self._pid = said.fields["pid"]
+        elif said.kind == "ended" and said.fields["pid"] == self._pid:
+            self._code = said.fields["code"]
+        elif said.kind == "stop" and self._node is not None:
+            self._node.stop(said.fields["reason"])

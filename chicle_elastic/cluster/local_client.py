@@ -1,0 +1,264 @@
+"""What the driver does while a local cluster runs its job: told of each iteration, asked, and given the outcome.
+
+One loop over the line to the server and a line to each task (`local_task` has the words). Ctrl-C ends the job at its
+next boundary, so that its outcome is certified as ever; a second Ctrl-C gives up at once.
+"""
+
+import contextlib
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic import errors
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.cluster.local_wire import Line, Said
+from chicle_elastic.errors import ChicleError, JobFailedError, PeerLostError
+from chicle_elastic.monitoring.records import History, IterationRecord, Member
+from chicle_elastic.runtime.job import Job, Outcome
+from chicle_elastic.solvers.base import Report
+
+STOP_TIMEOUT_S = 15.0
+"""How long a job that was interrupted may take to give its outcome."""
+BY_CALLER = "ended by a callback"
+INTERRUPTED = "interrupted"
+
+
+class LocalClient:
+    """Drives one job.
+
+    Args:
+        server: To the server; "run" was said already.
+        job: What was staged.
+    """
+
+    def __init__(self, server: Line, job: Job) -> None:
+        self._server, self._job = server, job
+        self._selector = selectors.DefaultSelector()
+        self._tasks: dict[Line, str] = {}
+        self._done: list[Line] = []
+        self._sender: Line | None = None
+        self._outcome: Outcome | None = None
+        self._members: dict[str, Member] = {}
+        self._last_told = 0
+        self._answers: dict[int, bool] = {}
+        self._failure: Exception | None = None
+        self._ends: list[str] = []
+        self._stop_by_s: float | None = None
+        self._is_interrupted = False
+        self._watch(server, self._hear_server)
+
+    def run(self) -> Outcome:
+        """Until the outcome is here.
+
+        Raises:
+            JobFailedError: A task has failed; the message has its node and its traceback.
+            ChicleError: What a task raised, with its node.
+            PeerLostError: The cluster is gone.
+            KeyboardInterrupt: Ctrl-C before there was anything to return, or twice.
+        """
+        with _ctrl_c_calls(self._interrupt) as wakes:
+            self._selector.register(wakes, selectors.EVENT_READ, lambda: wakes.recv(64))
+            try:
+                while self._outcome is None:
+                    left_s = None if self._stop_by_s is None else max(0.0, self._stop_by_s - time.monotonic())
+                    for key, _ in self._selector.select(left_s):
+                        if key.fileobj in self._selector.get_map():
+                            key.data()
+                    if self._stop_by_s is not None and time.monotonic() > self._stop_by_s:
+                        raise KeyboardInterrupt
+            finally:
+                for line in (*self._tasks, *self._done):
+                    line.close()
+                self._selector.close()
+        self._server.send("over")
+        for record in self._outcome.history:
+            self._tell(record)
+        return self._outcome
+
+    # The server.
+
+    def _hear_server(self) -> None:
+        for said in self._server.read():
+            if said.kind == "agent":
+                self._members[said.fields["node"]] = Member(
+                    node=said.fields["node"], agent_pid=said.fields["pid"], pid=0
+                )
+            elif said.kind == "task":
+                self._add_task(said)
+            elif said.kind == "ended" and said.fields["code"]:
+                fields = said.fields
+                how = f"signal {-fields['code']}" if fields["code"] < 0 else f"exit code {fields['code']}"
+                printed = f"\n{fields['printed']}" if fields["printed"] else ""
+                self._ends.append(f"the {fields['what']} of node {fields['node']} ended with {how}{printed}")
+            elif said.kind == "over":
+                self._give_up(said.fields["reason"])
+        if self._server.is_at_end:
+            self._give_up("its server is gone")
+
+    def _add_task(self, said: Said) -> None:
+        node = said.fields["node"]
+        member = self._members[node]
+        # A task that was started again counts as the member's: it is the one that can be looked at, or killed.
+        self._members[node] = Member(node=node, agent_pid=member.agent_pid, pid=said.fields["pid"])
+        line = Line(socket.socket(fileno=said.fds[0]))
+        self._tasks[line] = node
+        self._watch(line, lambda: self._hear_task(line))
+
+    def _give_up(self, reason: str) -> None:
+        """There will be no outcome."""
+        for line in list(self._tasks):  # what was said last may still be unread
+            self._hear_task(line)
+        if self._outcome is not None:
+            return
+        if self._failure is not None:
+            raise self._failure
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+        how = "".join(f"\n- {end}" for end in self._ends[-4:])
+        raise PeerLostError(f"the local cluster has ended without an outcome: {reason}{how}")
+
+    # Tasks.
+
+    def _hear_task(self, line: Line) -> None:
+        for said in line.read():
+            if said.kind == "records":
+                for fields in said.fields["records"]:
+                    self._tell(_record(fields))
+            elif said.kind == "ask":
+                self._answer(line, said)
+            elif said.kind == "done":
+                self._done.append(line)
+                self._ask_for_outcome()
+            elif said.kind == "outcome":
+                self._outcome = self._read_outcome(said)
+            elif said.kind == "raised" and self._failure is None:
+                self._failure = _failure(self._tasks[line], said.fields)
+        if line.is_at_end and line in self._tasks:
+            self._selector.unregister(line)
+            del self._tasks[line]
+            if line in self._done:
+                self._done.remove(line)
+            if line is self._sender:
+                self._sender = None
+                self._ask_for_outcome()
+            line.close()
+
+    def _ask_for_outcome(self) -> None:
+        """Have one of the tasks that are done send it; another one if that dies."""
+        while self._sender is None and self._done:
+            self._sender = self._done[0]
+            try:
+                self._sender.send("send")
+            except ConnectionError:
+                self._done.remove(self._sender)
+                self._sender = None
+
+    def _tell(self, record: IterationRecord) -> None:
+        """Tell the caller of an iteration, once, whichever task told it first."""
+        if record.iteration <= self._last_told:
+            return
+        self._last_told = record.iteration
+        if self._job.tell is not None:
+            self._job.tell(record)
+        if self._job.on_iteration is not None and self._job.on_iteration(record) and self._outcome is None:
+            self._stop(BY_CALLER)
+
+    def _answer(self, line: Line, said: Said) -> None:
+        """Ask the caller, once per iteration, and answer all tasks the same."""
+        record = _record(said.fields["record"])
+        if record.iteration not in self._answers:
+            self._tell(record)
+            model: Array = np.frombuffer(said.payload, dtype=np.dtype(said.fields["dtype"]))
+            assert self._job.on_model is not None
+            self._answers[record.iteration] = bool(self._job.on_model(record, model))
+        with contextlib.suppress(ConnectionError):  # its end will be seen
+            line.send("answer", iteration=record.iteration, is_ended=self._answers[record.iteration])
+
+    def _read_outcome(self, said: Said) -> Outcome:
+        arrays = {
+            name: np.frombuffer(
+                said.payload,
+                dtype=np.dtype(place["dtype"]),
+                count=int(np.prod(place["shape"])),
+                offset=place["start"],
+            ).reshape(place["shape"])
+            for name, place in said.fields["arrays"].items()
+        }
+        certificate = said.fields["certificate"]
+        report = None if certificate is None else Report(**{**certificate, "rebuilt": arrays.get("rebuilt")})
+        history = History(map(_record, said.fields["history"]))
+        history.members.update(self._members)
+        return Outcome(
+            model=arrays["model"],
+            certificate=report,
+            history=history,
+            reason=said.fields["reason"],
+            is_interrupted=self._is_interrupted,
+            state=arrays.get("state"),
+        )
+
+    # Ends.
+
+    def _interrupt(self) -> None:
+        """Ctrl-C."""
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+        self._is_interrupted = True
+        self._stop_by_s = time.monotonic() + STOP_TIMEOUT_S
+        self._stop(INTERRUPTED)
+
+    def _stop(self, reason: str) -> None:
+        with contextlib.suppress(ConnectionError):  # its end will be seen
+            self._server.send("stop", reason=reason)
+
+    def _watch(self, line: Line, call: Callable[[], None]) -> None:
+        self._selector.register(line, selectors.EVENT_READ, call)
+
+
+def _record(fields: Mapping[str, Any]) -> IterationRecord:
+    return IterationRecord(**{**fields, "events": tuple(fields["events"])})
+
+
+def _failure(node: str, fields: Mapping[str, Any]) -> Exception:
+    """What a task raised, as something to raise here: Chicle's own errors as they are, others as a failed job."""
+    kind = getattr(errors, fields["error"], None)
+    if isinstance(kind, type) and issubclass(kind, ChicleError):
+        error = kind(f"node {node}: {fields['message']}")
+        error.add_note(f"The task of node {node} raised it:\n{fields['traceback']}")
+        return error
+    return JobFailedError(f"the task of node {node} failed\n{fields['traceback']}")
+
+
+@contextlib.contextmanager
+def _ctrl_c_calls(call: Callable[[], None]) -> Iterator[socket.socket]:
+    """Within this, the first Ctrl-C calls `call` between two messages and not in the middle of one.
+
+    Only where Ctrl-C means KeyboardInterrupt anyway, and in the main thread; whoever handles it otherwise goes on to.
+
+    Yields:
+        A socket that wakes a select.
+    """
+    receiver, sender = socket.socketpair()
+    is_ours = threading.current_thread() is threading.main_thread() and (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    with receiver, sender:
+        if not is_ours:
+            yield receiver
+            return
+
+        def handle(*_: object) -> None:
+            call()
+            sender.send(b"!")
+
+        signal.signal(signal.SIGINT, handle)
+        try:
+            yield receiver
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,173 @@
+"""A job as JSON: what the driver of a local cluster tells the tasks, and how they make the job from it again.
+
+Nothing is pickled, so a trainer travels as the name of what makes it and the settings to make it with:
+
+* an instance of a dataclass that can be imported: its class and its fields (JSON values; tuples stay tuples),
+* anything else has a method `recipe()` that returns ("module:function", {settings}).
+"""
+
+import importlib
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.cluster.local_data import (
+    StagedFile,
+    describe_array,
+    describe_source,
+    map_file,
+    open_array,
+    open_source,
+)
+from chicle_elastic.errors import UsageError
+from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.runtime.job import Job
+from chicle_elastic.solvers.base import Trainer
+
+
+def stage(job: Job, file: StagedFile) -> dict[str, Any]:
+    """Write the data of a job to `file`, and say the rest in JSON.
+
+    Raises:
+        UsageError: The trainer cannot be made again in another process.
+        CapacityError: There is no memory for the data.
+    """
+    described: dict[str, Any] = {
+        "trainer": describe_trainer(job.trainer),
+        "source": describe_source(job.source, file),
+        "max_iterations": job.max_iterations,
+        "seed": job.seed,
+        "keep_state": job.keep_state,
+        "tells": job.on_iteration is not None or job.tell is not None,
+        "asks": job.on_model is not None,
+        "sys_path": sys.path,
+        "folder": os.getcwd(),
+    }
+    if job.initial_state is not None:
+        described["initial_state"] = describe_array(job.initial_state, file)
+    file.seal()
+    return described
+
+
+def build(
+    described: Mapping[str, Any],
+    fd: int,
+    *,
+    tell: Callable[[IterationRecord], None],
+    ask: Callable[[IterationRecord, Array], bool],
+) -> Job:
+    """The job again, in a task.
+
+    Args:
+        described: By `stage`.
+        fd: Of the file; it may be closed afterwards.
+        tell: Takes records, if the driver wants to be told.
+        ask: Asks whether the job ends, if the driver wants to be asked.
+
+    Raises:
+        UsageError: The trainer cannot be made here.
+        DataError: The chunk folder is not there any more, or damaged.
+    """
+    memory = map_file(fd)
+    initial = described.get("initial_state")
+    return Job(
+        trainer=build_trainer(described["trainer"]),
+        source=open_source(described["source"], memory),
+        max_iterations=described["max_iterations"],
+        seed=described["seed"],
+        initial_state=None if initial is None else open_array(initial, memory),
+        keep_state=described["keep_state"],
+        tell=tell if described["tells"] else None,
+        on_model=ask if described["asks"] else None,
+    )
+
+
+def describe_trainer(trainer: Trainer) -> dict[str, Any]:
+    """Say in JSON how a trainer is made.
+
+    Raises:
+        UsageError: It is neither an importable dataclass of JSON values nor has a recipe.
+    """
+    kind = type(trainer)
+    recipe = getattr(trainer, "recipe", None)
+    if recipe is not None:
+        make, settings = recipe()
+        described = {"make": make, "settings": settings}
+        _require_json(kind, described)
+        return described
+    if not is_dataclass(trainer):
+        raise UsageError(
+            f"the trainer {kind.__qualname__} cannot be made again in the tasks of a cluster; make it a dataclass, or "
+            'give it a method recipe() that returns ("module:function", {settings})'
+        )
+    settings = {field.name: getattr(trainer, field.name) for field in fields(trainer) if field.init}
+    described = {"make": f"{kind.__module__}:{kind.__qualname__}", "settings": settings}
+    _require_json(kind, described)
+    if kind.__module__ == "__main__" or _find(described["make"]) is not kind:
+        raise UsageError(
+            f"the trainer {described['make']} cannot be imported by the tasks of a cluster; define it at the top of a "
+            "module of yours, not in a notebook, a function or the script that is run"
+        )
+    return described
+
+
+def build_trainer(described: Mapping[str, Any]) -> Trainer:
+    """The trainer again.
+
+    Raises:
+        UsageError: What makes it cannot be imported, or makes no trainer.
+    """
+    settings = {name: _with_tuples(value) for name, value in described["settings"].items()}
+    trainer = _find(described["make"])(**settings)
+    if not isinstance(trainer, Trainer):
+        raise UsageError(f"{described['make']} made {type(trainer).__qualname__}, which is no Trainer")
+    return trainer
+
+
+def _find(name: str) -> Any:
+    """What "module:qualified.name" names.
+
+    Raises:
+        UsageError: There is none.
+    """
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"{name!r} cannot be imported by the tasks of a cluster ({error}); it has to stand at the top of a module "
+            "that the driver can import by that name"
+        ) from error
+    return found
+
+
+def _require_json(kind: type, described: Mapping[str, Any]) -> None:
+    for name, value in described["settings"].items():
+        if not _is_json(value):
+            raise UsageError(
+                f"the trainer {kind.__qualname__} has {name}={value!r}, which is no JSON value (number, string, bool, "
+                "None, or tuple, list or dict of those) and cannot travel to the tasks of a cluster"
+            )
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_json, value))
+    return value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and not math.isnan(value))
+
+
+def _with_tuples(value: Any) -> Any:
+    """JSON has no tuples; dataclasses that compare and hash have no lists."""
+    if isinstance(value, list):
+        return tuple(map(_with_tuples, value))
+    if isinstance(value, dict):
+        return {key: _with_tuples(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,249 @@
+"""The server of a local cluster: a process with one thread that forks agents, tasks and the rendezvous store.
+
+    python -c "... serve(...)" is started by `local.LocalCluster` when a cluster is first used (`local_start`)
+
+It imports everything once, so that a node is there in tens of milliseconds. Clients (any process of the same user that
+has the address) come with jobs, which run one after the other. It ends when it is told to, when its owner (the process
+that started it) has ended, or when nobody has wanted anything for a while; its children end with it.
+
+Theory of operation: one loop over the listener, clients, agents and the ends of children; everything else is in
+`local_run`. It must stay single-threaded: a child of fork has no other threads, but has the locks that they held.
+"""
+
+import contextlib
+import functools
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from chicle_elastic.cluster.local_nursery import Child, Nursery
+from chicle_elastic.cluster.local_run import MAX_NODES, LocalRun
+from chicle_elastic.cluster.local_wire import Line, Said, accept, fields_of, pair
+from chicle_elastic.errors import ProtocolError
+
+TURN_S = 0.5
+"""How often to look whether the owner still lives."""
+END_S = 10.0
+"""How long agents may take to end by themselves once the client has its outcome."""
+
+
+def serve(listener_fd: int, owner: int, idle_s: float) -> None:
+    """Serve until the end; the body of the process.
+
+    Args:
+        listener_fd: Listening already, so that nobody has to wait to connect.
+        owner: Process that started this one.
+        idle_s: After so long without anything to do it ends.
+    """
+    preload()
+    server = LocalServer(socket.socket(fileno=listener_fd), owner, idle_s)
+    try:
+        server.run()
+    finally:
+        server.close()
+
+
+def preload() -> None:
+    """Import what agents and tasks need, and have the kernels in memory; no thread is started by any of it."""
+    import numpy as np
+    import torch.distributed
+
+    from chicle_elastic.chunks.sources import ArraySource
+    from chicle_elastic.clock import MonotonicClock
+    from chicle_elastic.cluster import agent, local_agent, local_task
+    from chicle_elastic.runtime import cluster_task
+    from chicle_elastic.runtime.job import Job
+    from chicle_elastic.runtime.practice import practise
+    from chicle_elastic.solvers import cocoa_solver
+    from chicle_elastic.solvers.cocoa import CocoaTrainer
+
+    assert all((torch.distributed, agent, local_agent, local_task, cluster_task, cocoa_solver))
+    X, y = np.eye(4), np.array([0, 1, 0, 1], dtype=np.int32)
+    trainer = CocoaTrainer()
+    job = Job(trainer=trainer, source=ArraySource(X, y, max_tasks=2), max_iterations=1)
+    practise(job, trainer.state(job.source.schema), MonotonicClock())
+
+
+class LocalServer:
+    """See the top of the module.
+
+    Args:
+        listener: Where clients come.
+        owner: Process to end with.
+        idle_s: After so long without anything to do it ends.
+    """
+
+    def __init__(self, listener: socket.socket, owner: int, idle_s: float) -> None:
+        self._listener, self._owner, self._idle_s = listener, owner, idle_s
+        self._nursery = Nursery()
+        self._selector = selectors.DefaultSelector()
+        self._clients: set[Line] = set()
+        self._waiting: deque[tuple[Line, Said]] = deque()
+        self._run: LocalRun | None = None
+        self._num_nodes: int | None = None  # when somebody has scaled the cluster
+        self._end_by_s: float | None = None
+        self._busy_s = time.monotonic()
+        self._is_ending = False
+        self._store: tuple[Child, Line, str] | None = None
+        receiver, sender = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(sender)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._wakes = receiver
+        self._selector.register(receiver, selectors.EVENT_READ, self._drain)
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def run(self) -> None:
+        """Serve until the end."""
+        while not self._is_ending and os.getppid() == self._owner:
+            for key, _ in self._selector.select(TURN_S):
+                if key.fileobj in self._selector.get_map():  # a call before may have closed it
+                    key.data()
+            for child in self._nursery.reap():
+                if self._run is not None:
+                    self._run.child_ended(child)
+                self._nursery.close(child)
+            self._look_around()
+
+    def close(self) -> None:
+        """End all processes."""
+        self._nursery.end_all()
+        self._listener.close()
+
+    # Clients.
+
+    def _accept(self) -> None:
+        line = accept(self._listener)
+        if line is not None:
+            self._clients.add(line)
+            self._selector.register(line, selectors.EVENT_READ, functools.partial(self._hear, line))
+
+    def _hear(self, line: Line) -> None:
+        try:
+            for said in line.read():
+                self._handle(line, said)
+        except (ProtocolError, ConnectionError) as error:
+            print(f"a client is hung up on: {error}", file=sys.stderr)
+            self._hang_up(line)
+            return
+        if line.is_at_end:
+            self._hang_up(line)
+
+    def _handle(self, line: Line, said: Said) -> None:
+        run = self._run if self._run is not None and self._run.client is line else None
+        if said.kind == "run":
+            fields_of(said, nodes=int)
+            self._waiting.append((line, said))
+            if self._run is not None:
+                line.send("queued", ahead=len(self._waiting))
+        elif said.kind == "scale":
+            num_nodes = fields_of(said, nodes=int)["nodes"]
+            if not 1 <= num_nodes <= MAX_NODES:
+                raise ProtocolError(f"a local cluster has 1 to {MAX_NODES} nodes, not {num_nodes}")
+            self._num_nodes = num_nodes
+            if self._run is not None:
+                self._run.scale(num_nodes)
+            line.send("scaled")
+        elif said.kind == "stop" and run is not None:
+            run.stop(fields_of(said, reason=str)["reason"])
+        elif said.kind == "over" and run is not None:
+            run.ends()
+            self._end_by_s = time.monotonic() + END_S
+        elif said.kind == "close":
+            self._is_ending = True
+
+    def _hang_up(self, line: Line) -> None:
+        self._forget(line)
+        self._clients.discard(line)
+        for waiting in [waiting for waiting in self._waiting if waiting[0] is line]:
+            self._waiting.remove(waiting)
+            for fd in waiting[1].fds:
+                os.close(fd)
+        if self._run is not None and self._run.client is line and self._end_by_s is None:
+            self._run.kill()  # nobody wants the outcome any more
+        line.close()
+
+    # Jobs.
+
+    def _look_around(self) -> None:
+        now = time.monotonic()
+        run = self._run
+        if run is not None:
+            self._busy_s = now
+            if run.is_over:
+                self._finish(run)
+            elif self._end_by_s is not None and now > self._end_by_s:
+                run.kill()
+        if self._run is None and self._waiting:
+            self._start(*self._waiting.popleft())
+        elif self._clients:
+            self._busy_s = now
+        elif now - self._busy_s > self._idle_s:
+            self._is_ending = True
+
+    def _start(self, client: Line, said: Said) -> None:
+        self._end_by_s = None
+        try:
+            run = LocalRun(
+                client,
+                said,
+                self._nursery,
+                endpoint=self._endpoint(),
+                num_nodes=self._num_nodes or said.fields["nodes"],
+                watch=lambda line, call: self._watch(line, call),
+                forget=self._forget,
+            )
+        except (ProtocolError, ConnectionError) as error:
+            with contextlib.suppress(ConnectionError):
+                client.send("over", reason=str(error))
+            return
+        self._run = run
+        run.start()
+
+    def _finish(self, run: LocalRun) -> None:
+        self._run = None
+        if run.client in self._clients:
+            with contextlib.suppress(ConnectionError):
+                run.client.send("over", reason="all its nodes have ended")
+        run.close()
+        if self._store is not None:
+            with contextlib.suppress(ConnectionError):
+                self._store[1].send("forget", run_id=run.run_id)
+
+    def _endpoint(self) -> str:
+        """Where the rendezvous store is; started when there is none, or none any more."""
+        if self._store is not None and self._store[0].code is None:
+            return self._store[2]
+        line, sock = pair()
+        child = self._nursery.fork("store", functools.partial(_store_body, sock), keep=(sock.fileno(),))
+        sock.close()
+        said = line.receive(END_S)
+        if said is None:
+            raise ProtocolError(f"the rendezvous store of the cluster did not start; it printed: {child.printed()}")
+        endpoint = str(said.fields["endpoint"])
+        self._store = child, line, endpoint
+        return endpoint
+
+    # The loop.
+
+    def _watch(self, line: Line, call: Callable[[], Any]) -> None:
+        self._selector.register(line, selectors.EVENT_READ, call)
+
+    def _forget(self, line: Line) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(line)
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wakes, 4096)
+
+
+def _store_body(sock: socket.socket) -> int:
+    from chicle_elastic.cluster.local_agent import run_store
+
+    return run_store(sock)

@@ -1,0 +1,133 @@
+"""The task of a local cluster: makes the job from JSON, runs it, and tells the driver what comes of it.
+
+    task -> driver   records (some, as they come)      ask (record, and the model behind it)     done, then the outcome
+                     raised (class, text, traceback)
+    driver -> task   answer (iteration, is_ended)      send | enough
+
+All tasks that stay to the end have the same outcome: each says that it is done, and the driver has one of them send it.
+"""
+
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.cluster.local_job import build
+from chicle_elastic.cluster.local_wire import Line
+from chicle_elastic.errors import JobFailedError, PeerLostError
+from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.runtime.cluster_runtime import ClusterRuntime
+from chicle_elastic.runtime.job import Outcome
+
+TELL_S = 0.05
+"""Records are told in batches: a message per iteration and task would be more work than a small iteration."""
+EXIT_FAILED = 1
+
+
+def run_task(sock: socket.socket, described: Mapping[str, Any], data: int, *, control: Path, max_nodes: int) -> int:
+    """Body of the process of a task; returns its exit code.
+
+    Args:
+        sock: To the driver.
+        described: The job, by `local_job.stage`.
+        data: Descriptor of its data.
+        control: Socket of the agent.
+        max_nodes: Largest number of nodes of the job.
+    """
+    with Line(sock) as line:
+        reporter = Reporter(line)
+        try:
+            sys.path[:] = described["sys_path"]
+            os.chdir(described["folder"])
+            job = build(described, data, tell=reporter.tell, ask=reporter.ask)
+            os.close(data)
+            outcome = ClusterRuntime(control=control, max_nodes=max_nodes).run(job)
+            reporter.finish(outcome)
+        except JobFailedError:  # of another task, which tells the driver itself
+            traceback.print_exc()
+            return EXIT_FAILED
+        except Exception as error:
+            text = traceback.format_exc()
+            print(text, file=sys.stderr)
+            reporter.raised(error, text)
+            return EXIT_FAILED
+    return 0
+
+
+class Reporter:
+    """Tells the driver.
+
+    Args:
+        line: To it.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._records: list[dict[str, Any]] = []
+        self._told_s = 0.0
+
+    def tell(self, record: IterationRecord) -> None:
+        """Tell of an iteration, at once or a moment later."""
+        self._records.append(asdict(record))
+        if time.monotonic() - self._told_s > TELL_S:
+            self._send("records", records=self._records)
+            self._records = []
+            self._told_s = time.monotonic()
+
+    def ask(self, record: IterationRecord, model: Array) -> bool:
+        """Ask whether the job ends here, and wait for the answer.
+
+        Raises:
+            PeerLostError: The driver is gone.
+        """
+        self._send("ask", payload=np.ascontiguousarray(model), dtype=model.dtype.str, record=asdict(record))
+        while (said := self._line.receive()) is not None:
+            if said.kind == "answer" and said.fields["iteration"] == record.iteration:
+                return bool(said.fields["is_ended"])
+        raise PeerLostError("the driver of the local cluster is gone")
+
+    def finish(self, outcome: Outcome) -> None:
+        """Say that the job is done, and send the outcome when the driver wants it."""
+        self._send("done")
+        said = self._line.receive()
+        if said is None or said.kind != "send":
+            return
+        certificate = outcome.certificate
+        arrays = {
+            "model": outcome.model,
+            "state": outcome.state,
+            "rebuilt": None if certificate is None else certificate.rebuilt,
+        }
+        described = {}
+        payload = bytearray()
+        for name, array in arrays.items():
+            if array is not None:
+                described[name] = {"dtype": array.dtype.str, "shape": list(array.shape), "start": len(payload)}
+                payload += np.ascontiguousarray(array).tobytes()
+        report = None if certificate is None else asdict(replace(certificate, rebuilt=None))
+        self._send(
+            "outcome",
+            payload=payload,
+            arrays=described,
+            certificate=report,
+            history=[asdict(record) for record in outcome.history],
+            reason=outcome.reason,
+        )
+
+    def raised(self, error: Exception, text: str) -> None:
+        """Tell that this task has failed."""
+        self._send("raised", error=type(error).__name__, message=str(error), traceback=text)
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        try:
+            self._line.send(kind, **fields)
+        except ConnectionError as error:
+            raise PeerLostError("the driver of the local cluster is gone") from error
