@@ -53,6 +53,7 @@ class LinearClassifier(
         "n_threads": [Interval(Integral, 1, None, closed="left"), None],
         "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
         "runtime": [HasMethods(["run", "most_tasks"]), None],
+        "n_workers": [Interval(Integral, 1, None, closed="left"), tuple, None],
         "logdir": [str, PathLike, None],
         "store_duals": ["boolean"],
     }
@@ -69,6 +70,7 @@ class LinearClassifier(
     n_threads: int | None
     chunk_size: int | None
     runtime: "Runtime | None"
+    n_workers: int | tuple[int, int] | None
     logdir: Any
     store_duals: bool
 
@@ -120,13 +122,13 @@ class LinearClassifier(
         ConvergenceWarning
             The duality gap is above `tol` after `max_iter` iterations.
         """
-        from chicle_elastic.runtime.in_process import InProcess
         from estimators.inputs import training_set
+        from estimators.place import runtime_of
 
-        runtime: Runtime = InProcess(num_tasks=1) if self.runtime is None else self.runtime
+        runtime = runtime_of(self)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         training = training_set(self, X, y, sample_weight, max_tasks=runtime.most_tasks(), seed=seed)
-        trainer = self._trainer(training)
+        trainer = self._trainer(training, runtime)
         try:
             outcome = self._run(runtime, trainer, training, seed)
         except DataError:
@@ -144,9 +146,9 @@ class LinearClassifier(
             )
         return self
 
-    def _trainer(self, training: "TrainingSet") -> "CocoaTrainer":
-        from chicle_elastic.settings import available_cores
+    def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "CocoaTrainer":
         from chicle_elastic.solvers.cocoa import CocoaTrainer
+        from estimators.place import threads_of
 
         class_weights = training.class_weights
         return CocoaTrainer(
@@ -155,7 +157,7 @@ class LinearClassifier(
             tol=float(self.tol),
             intercept_scaling=float(self.intercept_scaling) if self.fit_intercept else 0.0,
             class_weights=None if class_weights is None else tuple(class_weights.tolist()),
-            num_threads=available_cores() if self.n_threads is None else int(self.n_threads),
+            num_threads=threads_of(runtime) if self.n_threads is None else int(self.n_threads),
         )
 
     def _run(self, runtime: "Runtime", trainer: "CocoaTrainer", training: "TrainingSet", seed: int) -> "Outcome":

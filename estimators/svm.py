@@ -41,9 +41,9 @@ class ChicleSVM(LinearClassifier):
                             CSR indices may be int64; ``coef_`` is float64      and int32
     ``intercept_``          zeros of shape (n_outputs,) without an intercept    0.0
     only in one             ``warm_start``, ``n_threads``, ``chunk_size``,      ``sparsify``, ``densify``
-                            ``runtime``, ``logdir``, ``store_duals``,
-                            callbacks, ``fit(ChunkFolder(path))``, ``save``,
-                            ``load``, ``to_linear_svc``
+                            ``runtime``, ``n_workers``, ``logdir``,
+                            ``store_duals``, callbacks, ``save``, ``load``,
+                            ``fit(ChunkFolder(path))``, ``to_linear_svc``
     ======================  ==================================================  ===========================
 
     Parameters
@@ -76,7 +76,11 @@ class ChicleSVM(LinearClassifier):
     chunk_size : int, default=None
         Bytes of a chunk; None chooses. It matters for several tasks only.
     runtime : Runtime, default=None
-        Where the job runs; None means `chicle_elastic.runtime.in_process.InProcess(num_tasks=1)`.
+        Where the job runs; None means `chicle_elastic.runtime.in_process.InProcess(num_tasks=1)`. With a
+        `chicle_elastic.cluster.local.LocalCluster` nodes are processes that come and go while it runs.
+    n_workers : int or tuple of (int, int), default=None
+        Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
+        ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2 nodes.
     logdir : str or path-like, default=None
         Folder for TensorBoard; needs ``pip install 'chicle-elastic[tensorboard]'``. Give each fit its own.
     store_duals : bool, default=False
@@ -102,7 +106,8 @@ class ChicleSVM(LinearClassifier):
         Dual variables alpha >= 0 with ``coef_[k] = sum(duals_[i, k] * y_ik * x_i)``, y_ik = 1 or -1; only with
         `store_duals`. The rows are those of X.
     history_ : chicle_elastic.monitoring.records.History
-        A record per iteration; ``pandas.DataFrame(history_.to_dict())``.
+        A record per iteration; ``pandas.DataFrame(history_.to_dict())``. `history_.members` are the nodes of a local
+        cluster with their process ids.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -151,6 +156,7 @@ class ChicleSVM(LinearClassifier):
         n_threads: int | None = None,
         chunk_size: int | None = None,
         runtime: "Runtime | None" = None,
+        n_workers: int | tuple[int, int] | None = None,
         logdir: str | PathLike[str] | None = None,
         store_duals: bool = False,
     ) -> None:
@@ -167,6 +173,7 @@ class ChicleSVM(LinearClassifier):
         self.n_threads = n_threads
         self.chunk_size = chunk_size
         self.runtime = runtime
+        self.n_workers = n_workers
         self.logdir = logdir
         self.store_duals = store_duals
 

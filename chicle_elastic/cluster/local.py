@@ -20,6 +20,7 @@ from chicle_elastic.cluster.local_job import stage
 from chicle_elastic.cluster.local_start import end_server, reach_server
 from chicle_elastic.cluster.local_wire import Line
 from chicle_elastic.errors import UsageError
+from chicle_elastic.monitoring.records import Member
 from chicle_elastic.runtime.job import Job, Outcome
 from chicle_elastic.settings import available_cores
 
@@ -119,6 +120,14 @@ class LocalCluster:
         with self._reach() as server:
             server.send("scale", nodes=nodes)
             server.receive()
+
+    def members(self) -> dict[str, Member]:
+        """Nodes of the job that runs now, by name, with the processes that they have at the moment."""
+        with self._reach() as server:
+            server.send("members")
+            said = server.receive()
+        found = [] if said is None else said.fields["members"]
+        return {fields["node"]: Member(**fields) for fields in found}
 
     def start(self) -> "LocalCluster":
         """Start the processes that outlive a job now, so that the first job need not; returns at once."""

@@ -1,6 +1,7 @@
 """One job on a local cluster, as its server sees it: which agents and tasks there are, and who is told what.
 
     client -> server   run (settings, job) + data      scale (nodes)      stop (reason)      over (it has the outcome)
+                       members
     server -> client   queued   agent (node, pid)   task (node, pid) + the line to it   ended (who, code, printed)
                        over (reason: no outcome is to be expected)
     agent -> server    task (control, max_nodes)    signal (number)
@@ -14,6 +15,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from typing import Any
 
 from chicle_elastic.cluster.local_nursery import Child, Nursery
 from chicle_elastic.cluster.local_wire import Line, Said, fields_of, pair
+from chicle_elastic.errors import ProtocolError
 from chicle_elastic.transports.secret import SECRET_BYTES
 
 MAX_NODES = 64
@@ -88,6 +91,13 @@ class LocalRun:
     def is_over(self) -> bool:
         """Whether none of its processes runs any more."""
         return self._num_started > 0 and not self._nodes
+
+    def members(self) -> list[dict[str, Any]]:
+        """The nodes that there are, as fields of `monitoring.records.Member`."""
+        return [
+            {"node": node.name, "agent_pid": node.agent.pid, "pid": 0 if node.task is None else node.task.pid}
+            for node in self._nodes
+        ]
 
     def start(self) -> None:
         """Start the nodes."""
@@ -167,11 +177,15 @@ class LocalRun:
         _tell(self.client, "agent", node=name, pid=agent.pid)
 
     def _hear(self, node: NodeProcesses) -> None:
-        for said in node.line.read():
-            if said.kind == "task":
-                self._start_task(node, said)
-            elif said.kind == "signal" and node.task is not None:
-                node.task.signal(fields_of(said, number=int)["number"])
+        try:
+            for said in node.line.read():
+                if said.kind == "task":
+                    self._start_task(node, said)
+                elif said.kind == "signal" and node.task is not None:
+                    node.task.signal(fields_of(said, number=int)["number"])
+        except (ProtocolError, OSError) as error:  # nonsense, or no process to be had: this node is of no use
+            print(f"node {node.name} is ended: {error}", file=sys.stderr)
+            node.agent.signal(signal.SIGKILL)
         if node.line.is_at_end:
             self._forget(node.line)
 

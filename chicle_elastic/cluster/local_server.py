@@ -149,6 +149,8 @@ class LocalServer:
             if self._run is not None:
                 self._run.scale(num_nodes)
             line.send("scaled")
+        elif said.kind == "members":
+            line.send("members", members=[] if self._run is None else self._run.members())
         elif said.kind == "stop" and run is not None:
             run.stop(fields_of(said, reason=str)["reason"])
         elif said.kind == "over" and run is not None:

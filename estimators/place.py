@@ -1,0 +1,50 @@
+"""Where a fit runs: `runtime`, or its short form `n_workers`."""
+
+from typing import TYPE_CHECKING, Any
+
+from chicle_elastic.errors import UsageError
+from chicle_elastic.settings import available_cores
+
+if TYPE_CHECKING:
+    from chicle_elastic.runtime.job import Runtime
+
+
+def runtime_of(estimator: Any) -> "Runtime":
+    """The runtime that an estimator's parameters mean.
+
+    Parameters
+    ----------
+    estimator : estimator instance
+        With the parameters `runtime` and `n_workers`.
+
+    Returns
+    -------
+    runtime : Runtime
+        This process, unless the parameters say otherwise.
+
+    Raises
+    ------
+    UsageError
+        Both parameters are given, or `n_workers` is no number of nodes.
+    """
+    if estimator.n_workers is None:
+        if estimator.runtime is not None:
+            runtime: Runtime = estimator.runtime
+            return runtime
+        from chicle_elastic.runtime.in_process import InProcess
+
+        return InProcess(num_tasks=1)
+    if estimator.runtime is not None:
+        raise UsageError(
+            f"n_workers={estimator.n_workers!r} is short for runtime=LocalCluster({estimator.n_workers!r}), and "
+            f"runtime={estimator.runtime!r} was given too; leave one of them out"
+        )
+    from chicle_elastic.cluster.local import shared_cluster
+
+    return shared_cluster(estimator.n_workers)
+
+
+def threads_of(runtime: "Runtime") -> int:
+    """Threads per task where the user has not said how many: together, tasks of one machine use its cores once."""
+    threads_per_task = getattr(runtime, "threads_per_task", available_cores)
+    return int(threads_per_task())

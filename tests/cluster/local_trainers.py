@@ -1,0 +1,41 @@
+"""Trainers for the tests of the local cluster; tasks import them by name."""
+
+from dataclasses import dataclass
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.cocoa import CocoaTrainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultyCocoa(CocoaTrainer):
+    """CoCoA whose solver raises in an iteration, in the tasks of some nodes."""
+
+    raise_at: int = 3
+    nodes: tuple[str, ...] = ("n1",)
+
+    def solver(self, ctx: Context) -> Solver:
+        """The solver of CoCoA, with a fault."""
+        solver = CocoaTrainer.solver(self, ctx)
+        solve = solver.solve
+
+        def faulty_solve(model: Array, budget: Budget) -> Update:
+            if budget.iteration == self.raise_at and ctx.name in self.nodes:
+                raise ZeroDivisionError("the fault of the test")
+            return solve(model, budget)
+
+        solver.solve = faulty_solve  # type: ignore[method-assign]
+        return solver
+
+
+class Recipe(CocoaTrainer):
+    """A trainer that says by itself how it is made."""
+
+    def recipe(self) -> tuple[str, dict[str, object]]:
+        """By the function below."""
+        return "tests.cluster.local_trainers:make_recipe", {"C": self.C}
+
+
+def make_recipe(C: float) -> Recipe:
+    """What the recipe names."""
+    return Recipe(C=C)
