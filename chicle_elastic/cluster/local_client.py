@@ -137,8 +137,8 @@ class LocalClient:
                 self._ask_for_outcome()
             elif said.kind == "outcome":
                 self._outcome = self._read_outcome(said)
-            elif said.kind == "raised" and self._failure is None:
-                self._failure = _failure(self._tasks[line], said.fields)
+            elif said.kind == "raised":
+                self._fail(self._tasks[line], said.fields)
         if line.is_at_end and line in self._tasks:
             self._selector.unregister(line)
             del self._tasks[line]
@@ -148,6 +148,13 @@ class LocalClient:
                 self._sender = None
                 self._ask_for_outcome()
             line.close()
+
+    def _fail(self, node: str, fields: Mapping[str, Any]) -> None:
+        """A task has failed: the job with it, at once; what fails because another one has is no news."""
+        error = _error_of(node, fields)
+        if fields["error"] != JobFailedError.__name__:
+            raise error
+        self._failure = self._failure or error
 
     def _ask_for_outcome(self) -> None:
         """Have one of the tasks that are done send it; another one if that dies."""
@@ -225,7 +232,7 @@ def _record(fields: Mapping[str, Any]) -> IterationRecord:
     return IterationRecord(**{**fields, "events": tuple(fields["events"])})
 
 
-def _failure(node: str, fields: Mapping[str, Any]) -> Exception:
+def _error_of(node: str, fields: Mapping[str, Any]) -> Exception:
     """What a task raised, as something to raise here: Chicle's own errors as they are, others as a failed job."""
     kind = getattr(errors, fields["error"], None)
     if isinstance(kind, type) and issubclass(kind, ChicleError):

@@ -7,6 +7,7 @@
 All tasks that stay to the end have the same outcome: each says that it is done, and the driver has one of them send it.
 """
 
+import contextlib
 import os
 import socket
 import sys
@@ -22,7 +23,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.cluster.local_job import build
 from chicle_elastic.cluster.local_wire import Line
-from chicle_elastic.errors import JobFailedError, PeerLostError
+from chicle_elastic.errors import PeerLostError, ProtocolError
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.runtime.cluster_runtime import ClusterRuntime
 from chicle_elastic.runtime.job import Outcome
@@ -51,13 +52,9 @@ def run_task(sock: socket.socket, described: Mapping[str, Any], data: int, *, co
             os.close(data)
             outcome = ClusterRuntime(control=control, max_nodes=max_nodes).run(job)
             reporter.finish(outcome)
-        except JobFailedError:  # of another task, which tells the driver itself
-            traceback.print_exc()
-            return EXIT_FAILED
         except Exception as error:
-            text = traceback.format_exc()
-            print(text, file=sys.stderr)
-            reporter.raised(error, text)
+            traceback.print_exc()
+            reporter.raised(error, traceback.format_exc())
             return EXIT_FAILED
     return 0
 
@@ -123,8 +120,10 @@ class Reporter:
         )
 
     def raised(self, error: Exception, text: str) -> None:
-        """Tell that this task has failed."""
-        self._send("raised", error=type(error).__name__, message=str(error), traceback=text)
+        """Tell that this task has failed; not when it has lost its agent, for then others go on."""
+        if not isinstance(error, PeerLostError | ProtocolError):
+            with contextlib.suppress(PeerLostError):
+                self._send("raised", error=type(error).__name__, message=str(error), traceback=text)
 
     def _send(self, kind: str, **fields: Any) -> None:
         try:
