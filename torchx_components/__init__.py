@@ -1,1 +1,5 @@
-"""Launch components for TorchX: one file per kind of job. Empty until jobs run on a cluster (see docs/index.md)."""
+"""Launch components for TorchX, and the programs that they start: `torchx run -s local_cwd chicle.svm -j 2:3 ...`.
+
+`chicle` has the components; it is the only file here that imports torchx. What they start on the nodes (`anchor`,
+`node`) runs without it.
+"""

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
+from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleLogisticRegression, ChicleSVM
 from estimators.inputs import encode_labels, training_set
 from tests.estimators import problems
@@ -107,7 +108,9 @@ def test_rows_are_not_copied(dtype, kind):
         X = with_int64_indices(X) if kind == "csr int64" else sparse.csr_matrix(X)
     estimator = ChicleSVM()
     source = training_set(estimator, X, y, None, max_tasks=1, seed=0).source
-    state = estimator._trainer(training_set(estimator, X, y, None, max_tasks=1, seed=0)).state(source.schema)
+    state = estimator._trainer(training_set(estimator, X, y, None, max_tasks=1, seed=0), InProcess()).state(
+        source.schema
+    )
     infos = source.infos(state)
     assert sum(info.num_rows for info in infos) == len(y)
     for info in infos:

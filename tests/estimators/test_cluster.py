@@ -1,0 +1,161 @@
+"""The estimators on a local cluster of real agents: `runtime=LocalCluster(...)` and `n_workers`."""
+
+import os
+import pickle
+import signal
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from chicle_elastic.cluster.local import LocalCluster, shared_cluster
+from chicle_elastic.errors import UsageError
+from estimators import ChicleLogisticRegression, ChicleSVM
+from tests.estimators import problems
+from tests.estimators.test_callbacks import Recorder
+from tests.estimators.test_folder import write
+from tests.estimators.test_sklearn_checks import WEIGHT_CHECKS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def of_two():
+    """The cluster that n_workers=2 means, for all tests of this file."""
+    with shared_cluster(2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def of_four():
+    """A cluster of four nodes."""
+    with LocalCluster(4) as cluster:
+        yield cluster
+
+
+def make(loss, **params):
+    """An estimator that keeps its duals."""
+    params = {"C": 0.05, "random_state": 0, "store_duals": True, "max_iter": 5000} | params
+    return ChicleLogisticRegression(**params) if loss == "logistic" else ChicleSVM(loss=loss, **params)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@parametrize_with_checks([ChicleSVM(n_workers=2)], expected_failed_checks=lambda _: WEIGHT_CHECKS)
+def test_scikit_learns_checks_pass_on_a_cluster(estimator, check):
+    """The same as in process, on one cluster that all fits of this process share."""
+    check(estimator)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("data", [problems.cancer, problems.digits])
+@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+def test_four_agents_come_to_the_objective_of_one_task(of_four, loss, data, form):
+    """Within tol, with weights; the duals return in the order of X, and NumPy finds the same gap."""
+    X, y = data()
+    X, y = X[:500], y[:500]
+    weights = np.random.default_rng(0).uniform(0.5, 2, size=len(y))
+    one = make(loss, tol=1e-4).fit(X, y, weights)
+    four = make(loss, tol=1e-4, runtime=of_four).fit(form(X), y, weights)
+    gaps = problems.recomputed_gaps(four, X, y, weights)
+    assert gaps.max() <= 1e-4
+    assert four.duality_gap_ == pytest.approx(gaps.max(), rel=1e-6)
+    np.testing.assert_allclose(four.objective_, one.objective_, rtol=2e-4)
+    assert four.history_.column("num_tasks").tolist() == [4] * four.n_iter_
+    assert len(four.history_.members) == 4
+
+
+def test_a_chunk_folder_is_read_in_place(of_two, tmp_path):
+    """Nothing is staged: the tasks open the folder themselves."""
+    X, y = problems.cancer()
+    folder = write(tmp_path / "data", X, y, classes=(0, 1))
+    model = make("hinge", runtime=of_two).fit(folder)
+    assert problems.recomputed_gaps(model, X, y).max() <= 1e-3
+
+
+def test_a_process_is_killed_in_the_middle_of_a_fit(of_two):
+    """The fit ends as if nothing had happened, and its history names node and process of everyone."""
+    X, y = problems.cancer()
+    victim = []
+
+    def kill():
+        victim.append(of_two.members()["n1"])
+        os.kill(victim[0].pid, signal.SIGKILL)
+
+    model = make("hinge", tol=1e-5, n_workers=2).set_callbacks(Recorder({10: kill})).fit(X, y)
+    assert problems.recomputed_gaps(model, X, y).max() <= 1e-5
+    members = model.history_.members
+    assert members["n1"].agent_pid == victim[0].agent_pid, "the agent lives on"
+    assert members["n1"].pid not in (0, victim[0].pid), "and has started another task"
+    assert model.history_.column("num_tasks").min() == 1
+
+
+def test_grid_search_in_two_processes_uses_one_cluster(of_two):
+    """joblib's processes get the address; their fits queue."""
+    X, y = problems.cancer()
+    search = GridSearchCV(make("hinge", runtime=of_two), {"C": [0.01, 0.1]}, cv=2, n_jobs=2).fit(X, y)
+    plain = GridSearchCV(make("hinge"), {"C": [0.01, 0.1]}, cv=2).fit(X, y)
+    np.testing.assert_allclose(search.cv_results_["mean_test_score"], plain.cv_results_["mean_test_score"], atol=0.01)
+    assert len(search.best_estimator_.history_.members) == 2
+
+
+@pytest.mark.parametrize("iteration", [0, 7])
+def test_ctrl_c_leaves_a_usable_estimator(of_two, iteration):
+    """A real SIGINT: KeyboardInterrupt comes out of fit, the attributes are set and belong together."""
+    X, y = problems.cancer()
+    recorder = Recorder({iteration: lambda: signal.raise_signal(signal.SIGINT)})
+    model = make("hinge", C=1.0, tol=0.0, runtime=of_two).set_callbacks(recorder)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert model.n_iter_ == len(model.history_) > iteration
+    assert model.duality_gap_ == pytest.approx(problems.recomputed_gaps(model, X, y).max(), rel=1e-9)
+    assert model.score(X, y) > 0.9
+
+
+def test_a_callback_ends_the_fit_with_a_true_certificate(of_two):
+    """In the very iteration, as in process: callbacks are asked, and the tasks wait for the answer."""
+    X, y = problems.cancer()
+    model = make("hinge", C=1.0, tol=0.0, runtime=of_two).set_callbacks(Recorder({4: lambda: True})).fit(X, y)
+    assert model.n_iter_ == len(model.history_) == 5
+    assert model.duality_gap_ == pytest.approx(problems.recomputed_gaps(model, X, y)[0], rel=1e-9)
+
+
+def test_warm_start_goes_on_from_the_duals(of_two):
+    """A second fit of the same data has nothing left to do."""
+    X, y = problems.cancer()
+    model = make("hinge", warm_start=True, runtime=of_two).fit(X, y)
+    assert model.fit(X, y).n_iter_ <= 2
+
+
+def test_an_estimator_keeps_pointing_at_its_cluster(of_two):
+    """After clone and pickle; a saved model has no place of its own."""
+    X, y = problems.cancer()
+    model = make("hinge", runtime=of_two, n_workers=None)
+    for other in (clone(model), pickle.loads(pickle.dumps(model))):
+        assert other.runtime == of_two
+        assert other.fit(X, y).history_.members
+
+
+def test_two_places_at_once_are_refused(of_two):
+    """With both values, and what to do."""
+    X, y = problems.cancer()
+    with pytest.raises(UsageError, match="leave one of them out"):
+        make("hinge", n_workers=2, runtime=of_two).fit(X, y)
+
+
+@pytest.mark.parametrize("n_workers", [0, (4, 2), (1, 2, 3), 1.5, "2"])
+def test_a_number_of_workers_that_cannot_be_is_refused(n_workers):
+    """By scikit-learn's own validation, or by the cluster's."""
+    X, y = problems.cancer()
+    with pytest.raises(ValueError, match=r"n_workers|nodes="):
+        make("hinge", n_workers=n_workers).fit(X, y)
+
+
+def test_a_wrong_value_in_x_is_named_as_in_process(of_two):
+    """Large data is looked at by the tasks; the message names row and column all the same."""
+    X, y = problems.cancer()
+    X = np.tile(X, (64, 1))
+    X[20_000, 3] = np.nan
+    assert X.size > 1 << 20
+    with pytest.raises(ValueError, match="NaN"):
+        make("hinge", runtime=of_two).fit(X, np.tile(y, 64))

@@ -1,0 +1,76 @@
+"""How anchor and nodes of a run find each other: a folder that all of them see, with two files.
+
+    secret       the job secret, mode 0600
+    place.json   {"store": "host:port", "presence": "host:port", "data": path}; appears when the anchor is ready
+
+Presence: each node holds a connection to the anchor as long as it lives, so that the anchor knows when the last has
+gone, however it went. Nothing is said over it.
+"""
+
+import json
+import os
+import socket
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from chicle_elastic.cluster.store_host import parse_endpoint
+from chicle_elastic.errors import DataError, PeerLostError
+
+SECRET_NAME = "secret"
+PLACE_NAME = "place.json"
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeetingPlace:
+    """Where the run takes place.
+
+    Attributes:
+        store: Endpoint of the rendezvous store.
+        presence: Where nodes show that they live.
+        data: Chunk folder.
+    """
+
+    store: str
+    presence: str
+    data: str
+
+    def write(self, run: Path) -> None:
+        """Publish it, whole."""
+        draft = run / f".{PLACE_NAME}"
+        draft.write_text(json.dumps(asdict(self)))
+        os.replace(draft, run / PLACE_NAME)
+
+    @classmethod
+    def wait_for(cls, run: Path, timeout_s: float) -> "MeetingPlace":
+        """Read it, as soon as it is there.
+
+        Raises:
+            PeerLostError: It was not in time.
+            DataError: The file is damaged.
+        """
+        path = run / PLACE_NAME
+        end_s = time.monotonic() + timeout_s
+        while not path.exists():
+            if time.monotonic() > end_s:
+                raise PeerLostError(
+                    f"no anchor has written {path} within {timeout_s:g} s; look at the log of the anchor, and whether "
+                    "this host sees the folder"
+                )
+            time.sleep(POLL_S)
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path} is no meeting place ({error}); start the run again") from error
+
+    def show_presence(self) -> socket.socket:
+        """Connect to the anchor; the connection lasts as long as this process, or until it is closed.
+
+        Raises:
+            PeerLostError: The anchor is gone.
+        """
+        try:
+            return socket.create_connection(parse_endpoint(self.presence), timeout=10.0)
+        except OSError as error:
+            raise PeerLostError(f"the anchor at {self.presence} is gone ({error}); start the run again") from error

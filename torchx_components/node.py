@@ -1,0 +1,50 @@
+"""`python -m torchx_components.node`: one node of a run; waits for the anchor, then it is `chicle_elastic.launch`.
+
+SIGTERM and SIGUSR1 are the notice that this node will be taken away, as ever.
+"""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from chicle_elastic.errors import ChicleError
+from torchx_components.meeting import SECRET_NAME, MeetingPlace
+
+ANCHOR_S = 600.0
+"""How long the scheduler may take to start the anchor, and that to prepare the data."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m torchx_components.node", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--nnodes", required=True, help="MIN:MAX")
+    parser.add_argument("--name", required=True, help="name of this node, unique in the run")
+    parser.add_argument("--grace", default="25", help="seconds from a notice to leaving at once")
+    parser.add_argument("--log-dir", required=True, help="folder for event files")
+    parser.add_argument("module", help="what the task runs, by python -m; it gets --train and the arguments behind it")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    arguments = parser.parse_args(argv)
+    try:
+        place = MeetingPlace.wait_for(arguments.run, ANCHOR_S)
+        presence = place.show_presence()
+    except ChicleError as error:
+        print(f"node {arguments.name}: {error}", file=sys.stderr)
+        return 1
+    from chicle_elastic import launch
+
+    with contextlib.closing(presence):
+        return launch.main(
+            [
+                *("--nnodes", arguments.nnodes, "--name", arguments.name, "--grace", arguments.grace),
+                *("--rdzv-endpoint", place.store, "--secret-file", str(arguments.run / SECRET_NAME)),
+                *("--log-dir", arguments.log_dir, "-m", arguments.module, "--train", place.data),
+                *arguments.arguments,
+            ]
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
