@@ -167,7 +167,8 @@ class LinearClassifier(
 
         context = self._init_callback_context(max_subtasks=self.max_iter)
         context.call_on_fit_task_begin(estimator=self, **training.hook_arguments)
-        with listener(type(self).__name__, verbose=self.verbose, logdir=self.logdir) as tell:
+        name, most = type(self).__name__, int(self.max_iter)
+        with listener(name, verbose=self.verbose, logdir=self.logdir, max_iter=most, tol=float(self.tol)) as tell:
             bridge = CallbackBridge(
                 self,
                 context,

@@ -67,7 +67,7 @@ class ChicleLogisticRegression(LinearClassifier):
     random_state : int, RandomState instance or None, default=None
         Seed of the order of samples.
     verbose : int, default=0
-        1 prints a line per certificate, 2 one per iteration.
+        1 shows a bar on a terminal, and elsewhere prints a line per certificate; 2 prints a line per iteration.
     warm_start : bool, default=False
         Begin with the duals of the last `fit`, if features and labels are the same, byte by byte; other data silently
         starts afresh. `C` and all weights may change in between. The duals stay out of pickles and copies.

