@@ -25,7 +25,7 @@ from chicle_elastic.runtime.job import Job, Outcome
 from chicle_elastic.settings import available_cores
 
 MAX_NODES = 64
-SHARED_IDLE_S = 60.0
+SHARED_IDLE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)

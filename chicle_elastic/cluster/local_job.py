@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from chicle_elastic.chunks.views import Array
@@ -25,6 +25,7 @@ from chicle_elastic.cluster.local_data import (
 )
 from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.job import Job
 from chicle_elastic.solvers.base import Trainer
 
@@ -42,6 +43,7 @@ def stage(job: Job, file: StagedFile) -> dict[str, Any]:
         "max_iterations": job.max_iterations,
         "seed": job.seed,
         "keep_state": job.keep_state,
+        "checkpoint": None if job.checkpoint is None else asdict(job.checkpoint),
         "tells": job.on_iteration is not None or job.tell is not None,
         "asks": job.on_model is not None,
         "sys_path": sys.path,
@@ -73,7 +75,7 @@ def build(
         DataError: The chunk folder is not there any more, or damaged.
     """
     memory = map_file(fd)
-    initial = described.get("initial_state")
+    initial, checkpoint = described.get("initial_state"), described["checkpoint"]
     return Job(
         trainer=build_trainer(described["trainer"]),
         source=open_source(described["source"], memory),
@@ -81,6 +83,7 @@ def build(
         seed=described["seed"],
         initial_state=None if initial is None else open_array(initial, memory),
         keep_state=described["keep_state"],
+        checkpoint=None if checkpoint is None else CheckpointSettings(**checkpoint),
         tell=tell if described["tells"] else None,
         on_model=ask if described["asks"] else None,
     )
