@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format surface bench-start bench-svm bench-transports bench-overhead bench-rebalance bench-elastic chaos test-chaos test-leaks wheel clean chaos-seeds
+.PHONY: help demo test lint types format surface bench-start bench-svm bench-transports bench-overhead bench-local bench-rebalance bench-elastic chaos test-chaos test-leaks wheel clean chaos-seeds
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -58,6 +58,9 @@ bench-elastic: $(VENV)/.chicle-test  ## Measure the stall of each change of the 
 
 bench-rebalance: $(VENV)/.chicle-test  ## Measure rebalancing on two real agents against a perfect split
 	$(RUN) -m benchmarks.rebalance $(ARGS)
+
+bench-local: $(VENV)/.chicle-test  ## Measure ChicleSVM(n_workers=4) cold and on a reused cluster, and its memory
+	$(RUN) -m benchmarks.local_cluster $(ARGS)
 
 SEED    ?= 1
 MINUTES ?= 1
