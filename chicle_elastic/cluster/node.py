@@ -222,8 +222,11 @@ class Node:
         """Code of the user raised: the job ends, and everybody is told why."""
         logger.error("the task has failed\n%s", message.traceback)
         self._events.write("failed", traceback=message.traceback)
-        if self._joined.membership.replica.own.is_live:
-            self._joined.membership.propose(events.StopRequested(reason=f"{FAILURE}{self._node}\n{message.traceback}"))
+        if self._parts is not None and self._parts.membership.replica.own.is_live:
+            membership = self._parts.membership
+            membership.propose(events.StopRequested(reason=f"{FAILURE}{self._node}\n{message.traceback}"))
+            # Others may be in an iteration that cannot end without this task: at the boundary after it they are told.
+            self._parts.performer.task_died()
             self._loop.later(FAREWELL_S, lambda: self._finish(End(is_success=False)))
         else:
             self._finish(End(is_success=False))
