@@ -193,7 +193,7 @@ class LocalRun:
         fields = fields_of(said, control=str, max_nodes=int)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         body = functools.partial(
-            _task_body, theirs, self._settings["job"], self._data, Path(fields["control"]), fields["max_nodes"]
+            _task_body, theirs, self._settings["job"], self._data, fields["control"], fields["max_nodes"]
         )
         keep = (theirs.fileno(), self._data)
         node.task = self._nursery.fork(f"task {node.name}", body, keep=keep, output=self._output(f"{node.name}.task"))
@@ -229,7 +229,7 @@ def _agent_body(sock: socket.socket, arguments: list[str]) -> int:
     return run_agent(sock, arguments)
 
 
-def _task_body(sock: socket.socket, job: dict[str, Any], data: int, control: Path, max_nodes: int) -> int:
+def _task_body(sock: socket.socket, job: dict[str, Any], data: int, control: str, max_nodes: int) -> int:
     from chicle_elastic.cluster.local_task import run_task
 
     return run_task(sock, job, data, control=control, max_nodes=max_nodes)

@@ -15,7 +15,6 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,14 +32,14 @@ TELL_S = 0.05
 EXIT_FAILED = 1
 
 
-def run_task(sock: socket.socket, described: Mapping[str, Any], data: int, *, control: Path, max_nodes: int) -> int:
+def run_task(sock: socket.socket, described: Mapping[str, Any], data: int, *, control: str, max_nodes: int) -> int:
     """Body of the process of a task; returns its exit code.
 
     Args:
         sock: To the driver.
         described: The job, by `local_job.stage`.
         data: Descriptor of its data.
-        control: Socket of the agent.
+        control: Address of the agent.
         max_nodes: Largest number of nodes of the job.
     """
     with Line(sock) as line:
