@@ -24,8 +24,6 @@ from chicle_elastic.runtime import control
 from chicle_elastic.scheduling import events
 from chicle_elastic.transports.carrier import Carrier
 
-HEADROOM_SHARE = 0.8
-"""Of the memory that the host or the control group has left, what chunks may take by default."""
 HURRY_SHARE = 0.2
 """Part of the grace period after which an iteration that goes on and on is interrupted."""
 TURN_S = 1.0
