@@ -74,6 +74,8 @@ class LocalRun:
         forget: Callable[[Line], None],
     ) -> None:
         fields_of(said, job=dict, min_nodes=int, start_nodes=int, grace_s=(int, float))
+        if len(said.fds) != 1:
+            raise ProtocolError(f"a job came with {len(said.fds)} descriptors, and needs the one of its data")
         self.client = client
         self.run_id = f"local-{secrets.token_hex(8)}"
         self._settings = said.fields
@@ -90,7 +92,7 @@ class LocalRun:
     @property
     def is_over(self) -> bool:
         """Whether none of its processes runs any more."""
-        return self._num_started > 0 and not self._nodes
+        return not self._nodes and (self._num_started > 0 or self._is_ending)
 
     def members(self) -> list[dict[str, Any]]:
         """The nodes that there are, as fields of `monitoring.records.Member`."""

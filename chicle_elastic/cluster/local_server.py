@@ -205,7 +205,11 @@ class LocalServer:
                 client.send("over", reason=str(error))
             return
         self._run = run
-        run.start()
+        try:
+            run.start()
+        except OSError as error:  # no process or memory to be had
+            print(f"a job cannot be started: {error}", file=sys.stderr)
+            run.kill()
 
     def _finish(self, run: LocalRun) -> None:
         self._run = None
