@@ -138,9 +138,8 @@ def _tell(told: list[Listener], record: IterationRecord) -> None:
 
 def _print_line(name: str, verbose: int, record: IterationRecord) -> None:
     line = line_of(record)
-    has_news = bool(record.events) and record.iteration > 1  # everybody joins before the first
-    if verbose >= 2 or "duality_gap" in record.figures or has_news:
-        print("; ".join([f"[{name}] {line}", *record.events]), flush=True)
+    if verbose >= 2 or "duality_gap" in record.figures:
+        print(f"[{name}] {line}", flush=True)
 
 
 def line_of(record: IterationRecord) -> str:
