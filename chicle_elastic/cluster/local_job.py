@@ -1,6 +1,6 @@
 """A job as JSON: what the driver of a local cluster tells the tasks, and how they make the job from it again.
 
-Nothing is pickled, so a trainer travels as the name of what makes it and the settings to make it with:
+Nothing is pickled, so a trainer (or a policy) travels as the name of what makes it and the settings to make it with:
 
 * an instance of a dataclass that can be imported: its class and its fields (JSON values; tuples stay tuples),
 * anything else has a method `recipe()` that returns ("module:function", {settings}).
@@ -25,6 +25,7 @@ from chicle_elastic.cluster.local_data import (
 )
 from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.policies.base import Policy
 from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.job import Job
 from chicle_elastic.solvers.base import Trainer
@@ -38,7 +39,8 @@ def stage(job: Job, file: StagedFile) -> dict[str, Any]:
         CapacityError: There is no memory for the data.
     """
     described: dict[str, Any] = {
-        "trainer": describe_trainer(job.trainer),
+        "trainer": describe(job.trainer, "trainer"),
+        "policies": None if job.policies is None else [describe(policy, "policy") for policy in job.policies],
         "source": describe_source(job.source, file),
         "max_iterations": job.max_iterations,
         "seed": job.seed,
@@ -76,8 +78,10 @@ def build(
     """
     memory = map_file(fd)
     initial, checkpoint = described.get("initial_state"), described["checkpoint"]
+    policies = described["policies"]
     return Job(
-        trainer=build_trainer(described["trainer"]),
+        trainer=make(described["trainer"], Trainer),
+        policies=None if policies is None else [make(policy, Policy) for policy in policies],
         source=open_source(described["source"], memory),
         max_iterations=described["max_iterations"],
         seed=described["seed"],
@@ -89,46 +93,50 @@ def build(
     )
 
 
-def describe_trainer(trainer: Trainer) -> dict[str, Any]:
-    """Say in JSON how a trainer is made.
+def describe(part: Any, what: str) -> dict[str, Any]:
+    """Say in JSON how a part of a job is made.
+
+    Args:
+        part: A trainer or a policy.
+        what: Which of them, for messages.
 
     Raises:
         UsageError: It is neither an importable dataclass of JSON values nor has a recipe.
     """
-    kind = type(trainer)
-    recipe = getattr(trainer, "recipe", None)
+    kind = type(part)
+    recipe = getattr(part, "recipe", None)
     if recipe is not None:
         make, settings = recipe()
         described = {"make": make, "settings": settings}
         _require_json(kind, described)
         return described
-    if not is_dataclass(trainer):
+    if not is_dataclass(part):
         raise UsageError(
-            f"the trainer {kind.__qualname__} cannot be made again in the tasks of a cluster; make it a dataclass, or "
+            f"the {what} {kind.__qualname__} cannot be made again in the tasks of a cluster; make it a dataclass, or "
             'give it a method recipe() that returns ("module:function", {settings})'
         )
-    settings = {field.name: getattr(trainer, field.name) for field in fields(trainer) if field.init}
+    settings = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
     described = {"make": f"{kind.__module__}:{kind.__qualname__}", "settings": settings}
     _require_json(kind, described)
     if kind.__module__ == "__main__" or _find(described["make"]) is not kind:
         raise UsageError(
-            f"the trainer {described['make']} cannot be imported by the tasks of a cluster; define it at the top of a "
+            f"the {what} {described['make']} cannot be imported by the tasks of a cluster; define it at the top of a "
             "module of yours, not in a notebook, a function or the script that is run"
         )
     return described
 
 
-def build_trainer(described: Mapping[str, Any]) -> Trainer:
-    """The trainer again.
+def make(described: Mapping[str, Any], kind: Any) -> Any:
+    """A part of a job again, by what `describe` has said.
 
     Raises:
-        UsageError: What makes it cannot be imported, or makes no trainer.
+        UsageError: What makes it cannot be imported, or makes something else than a `kind`.
     """
     settings = {name: _with_tuples(value) for name, value in described["settings"].items()}
-    trainer = _find(described["make"])(**settings)
-    if not isinstance(trainer, Trainer):
-        raise UsageError(f"{described['make']} made {type(trainer).__qualname__}, which is no Trainer")
-    return trainer
+    part = _find(described["make"])(**settings)
+    if not isinstance(part, kind):
+        raise UsageError(f"{described['make']} made {type(part).__qualname__}, which is no {kind.__name__}")
+    return part
 
 
 def _find(name: str) -> Any:
@@ -154,7 +162,7 @@ def _require_json(kind: type, described: Mapping[str, Any]) -> None:
     for name, value in described["settings"].items():
         if not _is_json(value):
             raise UsageError(
-                f"the trainer {kind.__qualname__} has {name}={value!r}, which is no JSON value (number, string, bool, "
+                f"{kind.__qualname__} has {name}={value!r}, which is no JSON value (number, string, bool, "
                 "None, or tuple, list or dict of those) and cannot travel to the tasks of a cluster"
             )
 

@@ -50,11 +50,11 @@ class Job:
     on_iteration: Callable[[IterationRecord], bool | None] | None = None
     on_model: Callable[[IterationRecord, Array], bool | None] | None = None
     policies: Sequence[Policy] | None = None
+    tell: Callable[[IterationRecord], None] | None = None
 
     def __post_init__(self) -> None:
         if self.policies is not None:
             require_policies(self.policies)
-    tell: Callable[[IterationRecord], None] | None = None
 
     def is_ended_by_caller(self, record: IterationRecord, model: Array) -> bool:
         """Tell the caller of an iteration, and ask whether the job ends there; both are told, whoever wants what."""
