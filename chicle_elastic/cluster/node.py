@@ -5,6 +5,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from chicle_elastic.cluster import parcels
 from chicle_elastic.cluster.event_file import EventFile
 from chicle_elastic.cluster.event_loop import EventLoop
 from chicle_elastic.cluster.launch_args import NodeOptions
@@ -193,9 +194,11 @@ class Node:
             self._on_declare(message)
         elif isinstance(message, control.Failed):
             self._on_failed(message)
+        elif self._parts is None:
+            return
         elif isinstance(message, control.Post):
-            self._on_post(message)
-        elif self._parts is not None and type(message) in self._parts.answers:
+            parcels.pass_on(message, self._parts.membership)
+        elif type(message) in self._parts.answers:
             self._parts.answers[type(message)](message)
 
     def _on_declare(self, declare: control.Declare) -> None:
@@ -228,20 +231,6 @@ class Node:
             self._loop.later(FAREWELL_S, lambda: self._finish(End(is_success=False)))
         else:
             self._finish(End(is_success=False))
-
-    def _on_post(self, message: control.Post) -> None:
-        """Bring a message to the task that it is for."""
-        if self._parts is None:
-            return
-        membership = self._parts.membership
-        fields = {"sender": message.sender, "to": message.to, "payload": message.payload}
-        members = membership.replica.log.members
-        if message.to == "*":
-            membership.mesh.broadcast("post", **fields)
-        elif message.to == "trainer" and members:
-            membership.mesh.send(members[0], "post", **fields)
-        else:
-            membership.mesh.send(NodeId(message.to), "post", **fields)
 
     def _task_is_gone(self, has_said_goodbye: bool) -> None:
         self._is_hot = False
@@ -337,11 +326,8 @@ class Node:
             self._interrupt()
         elif kind == "finished":
             self._finished.add(peer.node)
-        elif kind == "post":
-            fields = {name: message.get(name) for name in ("sender", "to", "payload")}
-            if not all(isinstance(value, str) for value in fields.values()):
-                raise ProtocolError(f"{peer.life} posts {str(message)[:80]!r}")
-            self._task.tell(control.Deliver(**fields))  # type: ignore[arg-type]
+        elif kind == parcels.KIND:
+            self._task.tell(parcels.unpack(peer, message))
         else:
             raise ProtocolError(f"{peer.life} says {kind!r}, which is nothing that agents say")
 
