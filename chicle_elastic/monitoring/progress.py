@@ -2,8 +2,8 @@
 
     ChicleSVM [#######-------]  52%  iteration 120  gap 3.1e-02 of 1e-03  4 members  n3 joined
 
-On a terminal it is redrawn in place; elsewhere a plain line is written, when something has happened or a few seconds
-have passed.
+On a terminal it is redrawn in place, and where that is narrow the bar gives way to the words; elsewhere a plain line is
+written, when something has happened or a few seconds have passed.
 """
 
 import math
@@ -14,6 +14,7 @@ from chicle_elastic.clock import Clock
 from chicle_elastic.monitoring.records import IterationRecord
 
 BAR_WIDTH = 14
+LEAST_BAR_WIDTH = 3
 REDRAW_S = 0.1
 LINE_EVERY_S = 5.0
 GAPS = ("duality_gap", "duality_gap_estimate")
@@ -51,13 +52,13 @@ class FitProgress:
         if not has_news and now_s - self._shown_s < (REDRAW_S if self._is_terminal else LINE_EVERY_S):
             return
         self._shown_s = now_s
-        text = self._text(record)
         if self._is_terminal:
-            text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps could not be redrawn
+            most = shutil.get_terminal_size().columns - 1  # a line that wraps could not be redrawn
+            text = self._with_bar(self._text(record), most)[:most]
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
         else:
-            self._stream.write(text + "\n")
+            self._stream.write(f"{self._label} {self._text(record)}\n")
         self._stream.flush()
 
     def close(self) -> None:
@@ -82,9 +83,13 @@ class FitProgress:
                 share = max(share, math.log(self._first_gap / max(gap, self._tol)) / way)
         return min(1.0, max(0.0, share))
 
+    def _with_bar(self, text: str, most: int) -> str:
+        width = min(BAR_WIDTH, most - len(f"{self._label} [] {text}"))
+        bar = f"[{'#' * round(width * self._share):-<{width}}] " if width >= LEAST_BAR_WIDTH else ""
+        return f"{self._label} {bar}{text}"
+
     def _text(self, record: IterationRecord) -> str:
-        bar = f" [{'#' * round(BAR_WIDTH * self._share):-<{BAR_WIDTH}}]" if self._is_terminal else ""
-        parts = [f"{self._label}{bar} {self._share:4.0%}", f"iteration {record.iteration}"]
+        parts = [f"{self._share:4.0%}", f"iteration {record.iteration}"]
         figures = record.figures
         gap = next((f"gap {figures[name]:.1e}" for name in GAPS if name in figures), None)
         if gap is not None:

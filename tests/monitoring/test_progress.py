@@ -28,6 +28,12 @@ def record(
     )
 
 
+@pytest.fixture(autouse=True)
+def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terminal is as wide as most are, wherever the tests run."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+
 def test_a_terminal_gets_one_bar_with_gap_members_and_the_last_event() -> None:
     """Redrawn in place at most ten times a second, and gone at the end."""
     stream, clock = Terminal(), VirtualClock()
@@ -41,7 +47,7 @@ def test_a_terminal_gets_one_bar_with_gap_members_and_the_last_event() -> None:
     drawn = stream.getvalue().split("\r")[1:]
     assert len(drawn) == 99 // 7 + 2
     assert drawn[1].startswith("ChicleSVM [##------------]  14%  iteration 15  gap 3.5e-01 of 1e-03  2 members")
-    assert drawn[-3].rstrip().endswith("3 members  n3 joined")
+    assert drawn[-3].rstrip().endswith("3 members  n3 joined"), "the bar is shorter then"
     assert drawn[-2].strip() == drawn[-1] == ""
     assert max(map(len, drawn)) <= 80
 
@@ -80,3 +86,22 @@ def test_without_a_gap_the_loss_is_shown() -> None:
     clock.advance(1)
     progress.update(IterationRecord(iteration=1, epochs=1, time_s=1, num_tasks=1, samples=1, figures={"loss": 0.25}))
     assert stream.getvalue().strip() == "fit [####----------]  25%  iteration 1  loss 0.25  1 member"
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (61, "fit [#######-------]  50%  iteration 2  2 members  n3 joined"),
+        (52, "fit [##---]  50%  iteration 2  2 members  n3 joined"),
+        (48, "fit  50%  iteration 2  2 members  n3 joined"),
+        (30, "fit  50%  iteration 2  2 memb"),
+    ],
+)
+def test_the_bar_gives_way_to_the_words(monkeypatch: pytest.MonkeyPatch, columns: int, expected: str) -> None:
+    """What happened last is worth more than the picture of a number that is there, too."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream, clock = Terminal(), VirtualClock()
+    progress = FitProgress(stream, clock, label="fit", max_iterations=4)
+    clock.advance(1)
+    progress.update(record(2, events=("n3 joined",)))
+    assert stream.getvalue() == "\r" + expected
