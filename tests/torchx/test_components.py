@@ -125,6 +125,8 @@ def test_a9a_is_trained_on_two_to_three_nodes(environment: dict[str, str], tmp_p
     assert max(members) >= 2
     X, y = load_svmlight_file(str(train))
     model = ChicleSVM.load(out / "model.npz")
+    for name in ("indices", "indptr"):  # the reader may make them int64, which LinearSVC does not take
+        setattr(X, name, getattr(X, name).astype(np.int32))
     peer = LinearSVC(loss="hinge", C=1.0, max_iter=100_000).fit(X, y)
     assert abs(np.mean(model.predict(X) == y) - peer.score(X, y)) <= 0.003
     assert list((out / "nodes").rglob("events.out.tfevents.*"))
