@@ -8,8 +8,10 @@ What runs, process by process: one server (`local_server`) that has everything i
 rendezvous store; and per job an agent and a task for each node. The driver stages the data once, in shared memory.
 """
 
+import dataclasses
 import os
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from chicle_elastic.cluster.local_start import end_server, reach_server
 from chicle_elastic.cluster.local_wire import Line
 from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.records import Member
+from chicle_elastic.policies.base import Policy, require_policies
 from chicle_elastic.runtime.job import Job, Outcome
 from chicle_elastic.settings import available_cores
 
@@ -44,10 +47,12 @@ class LocalCluster:
         log_dir: Folder for the event files of the agents and what they and their tasks print; None for none.
         grace_s: From a notice (`scale`) to leaving at once.
         idle_s: After so long without a job the processes end; the next job starts others.
+        policies: Of jobs that name none, as those of estimators. None by default: the nodes share the cores of one
+            machine, so their times say who got a core and not who is fast, and equal seeds would not give equal models.
         address: Of the cluster; by default a new one.
 
     Raises:
-        UsageError: Numbers of nodes that cannot be.
+        UsageError: Numbers of nodes, or policies, that cannot be.
     """
 
     nodes: int | tuple[int, int] = 2
@@ -55,6 +60,7 @@ class LocalCluster:
     log_dir: str | Path | None = field(default=None, kw_only=True)
     grace_s: float = field(default=25.0, kw_only=True)
     idle_s: float = field(default=600.0, kw_only=True)
+    policies: Sequence[Policy] = field(default=(), kw_only=True, hash=False)
     address: str = field(default_factory=lambda: f"chicle-{secrets.token_hex(16)}", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -64,6 +70,7 @@ class LocalCluster:
                 f"LocalCluster(nodes={self.nodes!r}): a local cluster has from 1 to {MAX_NODES} nodes; say 4, or "
                 "(2, 4) for at least 2 and at most 4"
             )
+        require_policies(self.policies)
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -89,9 +96,11 @@ class LocalCluster:
         Raises:
             JobFailedError: The code of a task raised; the message has its node and traceback.
             ChicleError: What a task raised, with its node.
-            UsageError: The trainer cannot be made again in the tasks (`local_job`).
+            UsageError: The trainer or a policy cannot be made again in the tasks (`local_job`).
             PeerLostError: The cluster is gone.
         """
+        if job.policies is None:
+            job = dataclasses.replace(job, policies=self.policies)
         least, most = self.limits
         settings: dict[str, Any] = {
             "nodes": most,

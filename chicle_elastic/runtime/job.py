@@ -36,7 +36,7 @@ class Job:
             On a cluster this sends the model to the caller every time, so set it only where it is looked at.
         policies: Ask for chunks to be moved, all of them and in this order. None means `DEFAULT_POLICIES` on a
             cluster. In one process it means none: tasks take turns there, so their times say nothing of nodes, and a
-            fit would not be the same twice.
+            fit would not be the same twice. A `LocalCluster` says itself what it means there, by default none.
         tell: Called first, with the record; its answer counts for nothing, so it costs no message between tasks.
     """
 

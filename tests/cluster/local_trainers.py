@@ -1,5 +1,6 @@
 """Trainers for the tests of the local cluster; tasks import them by name."""
 
+import time
 from dataclasses import dataclass
 
 from chicle_elastic.chunks.views import Array
@@ -25,6 +26,27 @@ class FaultyCocoa(CocoaTrainer):
             return solve(model, budget)
 
         solver.solve = faulty_solve  # type: ignore[method-assign]
+        return solver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnevenCocoa(CocoaTrainer):
+    """CoCoA that is slow on one node."""
+
+    slow_node: str = "n1"
+    slow_s: float = 0.01
+
+    def solver(self, ctx: Context) -> Solver:
+        """The solver of CoCoA, slowed down on that node."""
+        solver = CocoaTrainer.solver(self, ctx)
+        solve = solver.solve
+
+        def slow_solve(model: Array, budget: Budget) -> Update:
+            if ctx.name == self.slow_node:
+                time.sleep(self.slow_s)
+            return solve(model, budget)
+
+        solver.solve = slow_solve  # type: ignore[method-assign]
         return solver
 
 

@@ -1,6 +1,7 @@
 """A local cluster as the runtime of a job: real agents and tasks, forked by one server."""
 
 import copy
+import dataclasses
 import json
 import os
 import pickle
@@ -21,10 +22,11 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local import LocalCluster
 from chicle_elastic.errors import JobFailedError, UsageError
 from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.job import Job
 from chicle_elastic.solvers.cocoa import CocoaTrainer
-from tests.cluster.local_trainers import FaultyCocoa, Recipe
+from tests.cluster.local_trainers import FaultyCocoa, Recipe, UnevenCocoa
 from tests.cluster.train_svm import PacedCocoa, breast_cancer
 from tests.timeouts import timeout_s
 
@@ -119,6 +121,25 @@ def test_a_trainer_may_say_how_it_is_made(cluster: LocalCluster) -> None:
     """By the name of a function and its arguments."""
     outcome = cluster.run(make_job(Recipe(C=0.1)))
     assert outcome.certificate is not None
+
+
+def test_equal_seeds_give_equal_models_however_slow_a_node_is(cluster: LocalCluster) -> None:
+    """Chunks stay where they are: nodes of one machine have no speed of their own."""
+    job = make_job(UnevenCocoa(C=0.1, tol=0.0), max_iterations=30)
+    first, second = cluster.run(job), cluster.run(job)
+    np.testing.assert_array_equal(first.model, second.model)
+    assert first.history[0].num_chunks == first.history[-1].num_chunks
+
+
+@pytest.mark.parametrize("of_whom", ["cluster", "job"])
+def test_policies_of_the_cluster_or_of_the_job_move_chunks(cluster: LocalCluster, of_whom: str) -> None:
+    """Whoever asks for them."""
+    policies = (Rebalance(),)
+    if of_whom == "cluster":
+        cluster = dataclasses.replace(cluster, policies=policies)
+    job = make_job(UnevenCocoa(C=0.1, tol=0.0), max_iterations=100, policies=policies if of_whom == "job" else None)
+    history = cluster.run(job).history
+    assert any("Rebalance moves" in event for record in history for event in record.events)
 
 
 def test_a_trainer_that_cannot_be_imported_is_refused(cluster: LocalCluster) -> None:
