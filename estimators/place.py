@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from chicle_elastic import settings
 from chicle_elastic.errors import UsageError
-from chicle_elastic.settings import available_cores
 
 if TYPE_CHECKING:
     from chicle_elastic.runtime.job import Runtime
@@ -46,5 +46,5 @@ def runtime_of(estimator: Any) -> "Runtime":
 
 def threads_of(runtime: "Runtime") -> int:
     """Threads per task where the user has not said how many: together, tasks of one machine use its cores once."""
-    threads_per_task = getattr(runtime, "threads_per_task", available_cores)
+    threads_per_task = getattr(runtime, "threads_per_task", settings.available_cores)
     return int(threads_per_task())
