@@ -38,6 +38,26 @@ class StateVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkAccount:
+    """What became of one chunk in a job, as the ledger has it.
+
+    Attributes:
+        chunk: The chunk.
+        rows: Samples in it.
+        owner: Node that owns it at the end; None while it is missing.
+        iterations: Merged iterations that processed it, by the node that did.
+        replays: How often its state was started afresh after it had been processed, because its owner was lost. Its
+            samples may have been processed more often than others within an epoch.
+    """
+
+    chunk: ChunkId
+    rows: int
+    owner: NodeId | None
+    iterations: Mapping[NodeId, int]
+    replays: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
     """What one task says of its iteration (a part of `IterationFinished`).
 

@@ -163,12 +163,12 @@ class LinearClassifier(
     def _run(self, runtime: "Runtime", trainer: "CocoaTrainer", training: "TrainingSet", seed: int) -> "Outcome":
         """Run the job, with everybody who wants to look on."""
         from chicle_elastic.runtime.job import Job
-        from estimators.watch import CallbackBridge, listener
+        from estimators.watch import CallbackBridge, watcher
 
         context = self._init_callback_context(max_subtasks=self.max_iter)
         context.call_on_fit_task_begin(estimator=self, **training.hook_arguments)
         name, most = type(self).__name__, int(self.max_iter)
-        with listener(name, verbose=self.verbose, logdir=self.logdir, max_iter=most, tol=float(self.tol)) as tell:
+        with watcher(name, verbose=self.verbose, logdir=self.logdir, max_iter=most, tol=float(self.tol)) as told:
             bridge = CallbackBridge(
                 self,
                 context,
@@ -188,7 +188,8 @@ class LinearClassifier(
                     seed=seed,
                     initial_state=self._initial_state(trainer, training),
                     keep_state=bool(self.warm_start or self.store_duals),
-                    on_iteration=tell,
+                    on_iteration=told.on_iteration,
+                    on_transition=told.on_transition,
                     on_model=bridge.on_model if has_callbacks else None,
                 )
             )
@@ -227,7 +228,7 @@ class LinearClassifier(
         attributes = self._predicting_attributes(trainer, training, outcome.model, len(outcome.history))
         for name, value in attributes.items():
             setattr(self, name, value)
-        self.history_ = outcome.history
+        self.history_, self.ledger_ = outcome.history, outcome.ledger
         if outcome.certificate is None:  # samples were lost and not yet restored: nothing can be certified
             self.objective_ = self.dual_objective_ = np.full(len(self.coef_), np.nan)
             self.duality_gap_ = np.nan

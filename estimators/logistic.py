@@ -106,8 +106,11 @@ class ChicleLogisticRegression(LinearClassifier):
         Dual variables alpha >= 0 with ``coef_[k] = sum(duals_[i, k] * y_ik * x_i)``, y_ik = 1 or -1; only with
         `store_duals`. The rows are those of X.
     history_ : chicle_elastic.monitoring.records.History
-        A record per iteration; ``pandas.DataFrame(history_.to_dict())``. `history_.members` are the nodes of a local
-        cluster with their process ids.
+        A record per iteration; ``pandas.DataFrame(history_.to_dict())``. On a local cluster `history_.members` are
+        the nodes with their process ids, and `history_.transitions` says how long each change of the membership took.
+        ``history_.plot()`` draws it.
+    ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
+        What became of each chunk: rows, owner, iterations by node, replays.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (n_features_in_,)

@@ -2,7 +2,8 @@
 
     header        a JSON string: {"format": "chicle-model", "version": 1, "estimator": name of the class, "chicle":
                   version of this package, "params": constructor arguments, "values": attributes that are plain numbers,
-                  "object": names of the arrays whose dtype was object, "history": records}
+                  "object": names of the arrays whose dtype was object, "history": records,
+                  "transitions": changes of the membership, "ledger": accounts of chunks (both may be missing)}
     other names   the attributes that are arrays
 
 Not in it: `runtime` and `n_workers` (an address of somewhere else), callbacks, a `RandomState` instance, the duals of
@@ -25,7 +26,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from chicle_elastic import __version__
 from chicle_elastic.errors import DataError, UsageError
-from chicle_elastic.monitoring.records import History, IterationRecord
+from chicle_elastic.monitoring.job_ledger import JobLedger
+from chicle_elastic.monitoring.records import History, IterationRecord, Transition
+from chicle_elastic.values import ChunkAccount
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -65,6 +68,8 @@ class SaveMixin:
             "values": {name: _plain(getattr(self, name)) for name in VALUES},
             "object": [name for name, array in found.items() if array.dtype == object],
             "history": [dataclasses.asdict(record) for record in self.history_],  # type: ignore[attr-defined]
+            "transitions": [dataclasses.asdict(it) for it in self.history_.transitions],  # type: ignore[attr-defined]
+            "ledger": [dataclasses.asdict(it) for it in self.ledger_],  # type: ignore[attr-defined]
         }
         arrays = {name: _without_objects(name, array) for name, array in found.items()}
         _write(Path(path), json.dumps(header), arrays)
@@ -102,9 +107,12 @@ class SaveMixin:
             for name, array in arrays.items():
                 setattr(estimator, name, array.astype(object) if name in header["object"] else array)
             history = History(IterationRecord(**{**it, "events": tuple(it["events"])}) for it in header["history"])
+            for it in header.get("transitions", ()):
+                history.note(Transition.of(it))
+            ledger = JobLedger(ChunkAccount(**it) for it in header.get("ledger", ()))
         except (KeyError, TypeError) as error:
             raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
-        estimator.history_ = history  # type: ignore[attr-defined]
+        estimator.history_, estimator.ledger_ = history, ledger  # type: ignore[attr-defined]
         _check_shapes(path, estimator)
         return estimator
 

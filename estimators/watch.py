@@ -4,17 +4,24 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.monitoring.progress import FitProgress
-from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.monitoring.records import IterationRecord, Transition
 
 Array: TypeAlias = npt.NDArray[Any]
 Listener: TypeAlias = Callable[[IterationRecord], None]
+
+
+class Watcher(NamedTuple):
+    """What is to be told while a job runs, as the fields of a `Job`; None when nobody wants to know."""
+
+    on_iteration: Listener | None
+    on_transition: Callable[[Transition], None] | None
 
 
 class CallbackBridge:
@@ -90,8 +97,8 @@ class CallbackBridge:
 
 
 @contextmanager
-def listener(name: str, *, verbose: int, logdir: Any, max_iter: int = 1, tol: float = 0.0) -> Iterator[Listener | None]:
-    """What is to be told of each iteration.
+def watcher(name: str, *, verbose: int, logdir: Any, max_iter: int = 1, tol: float = 0.0) -> Iterator[Watcher]:
+    """What is to be told of each iteration and of each change of the membership.
 
     Parameters
     ----------
@@ -108,8 +115,8 @@ def listener(name: str, *, verbose: int, logdir: Any, max_iter: int = 1, tol: fl
 
     Yields
     ------
-    listener : callable or None
-        Takes an `IterationRecord`; None when nobody wants to know.
+    watcher : Watcher
+        Callables that take an `IterationRecord` and a `Transition`.
 
     Raises
     ------
@@ -117,23 +124,32 @@ def listener(name: str, *, verbose: int, logdir: Any, max_iter: int = 1, tol: fl
         `logdir` is given and tensorboard is not installed.
     """
     told: list[Listener] = []
+    changes: list[Callable[[Transition], None]] = []
     with ExitStack() as stack:
         if int(verbose) == 1 and sys.stdout.isatty():
             bar = FitProgress(sys.stdout, MonotonicClock(), label=name, max_iterations=max_iter, tol=tol)
             stack.callback(bar.close)
             told.append(bar.update)
+            changes.append(bar.note)
         elif verbose:
             told.append(partial(_print_line, name, int(verbose)))
+            changes.append(partial(_print_transition, name))
         if logdir is not None:
             from chicle_elastic.monitoring.tensorboard import TensorBoardWriter
 
-            told.append(stack.enter_context(TensorBoardWriter(logdir)).write)
-        yield partial(_tell, told) if told else None
+            writer = stack.enter_context(TensorBoardWriter(logdir))
+            told.append(writer.write)
+            changes.append(writer.write_transition)
+        yield Watcher(partial(_tell, told), partial(_tell, changes)) if told else Watcher(None, None)
 
 
-def _tell(told: list[Listener], record: IterationRecord) -> None:
+def _tell(told: list[Callable[[Any], None]], news: Any) -> None:
     for tell in told:
-        tell(record)
+        tell(news)
+
+
+def _print_transition(name: str, transition: Transition) -> None:
+    print(f"[{name}] {transition.words()}", flush=True)
 
 
 def _print_line(name: str, verbose: int, record: IterationRecord) -> None:

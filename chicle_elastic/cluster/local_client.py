@@ -19,9 +19,11 @@ from chicle_elastic import errors
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.cluster.local_wire import Line, Said
 from chicle_elastic.errors import ChicleError, JobFailedError, PeerLostError
-from chicle_elastic.monitoring.records import History, IterationRecord, Member
+from chicle_elastic.monitoring.job_ledger import JobLedger
+from chicle_elastic.monitoring.records import History, IterationRecord, Member, Transition
 from chicle_elastic.runtime.job import Job, Outcome
 from chicle_elastic.solvers.base import Report
+from chicle_elastic.values import ChunkAccount
 
 STOP_TIMEOUT_S = 15.0
 """How long a job that was interrupted may take to give its outcome."""
@@ -45,6 +47,7 @@ class LocalClient:
         self._sender: Line | None = None
         self._outcome: Outcome | None = None
         self._members: dict[str, Member] = {}
+        self._noted = History()
         self._last_told = 0
         self._answers: dict[int, bool] = {}
         self._failure: Exception | None = None
@@ -130,6 +133,8 @@ class LocalClient:
             if said.kind == "records":
                 for fields in said.fields["records"]:
                     self._tell(_record(fields))
+                for fields in said.fields["transitions"]:
+                    self._note(Transition.of(fields))
             elif said.kind == "ask":
                 self._answer(line, said)
             elif said.kind == "done":
@@ -176,6 +181,13 @@ class LocalClient:
         if self._job.on_iteration is not None and self._job.on_iteration(record) and self._outcome is None:
             self._stop(BY_CALLER)
 
+    def _note(self, transition: Transition) -> None:
+        """Keep a change of the membership as one task saw it; tell the caller as soon as the first one does."""
+        before = {(known.round, known.whole_ms is None) for known in self._noted.transitions}
+        self._noted.note(transition)
+        if self._job.on_transition is not None and (transition.round, transition.whole_ms is None) not in before:
+            self._job.on_transition(transition)
+
     def _answer(self, line: Line, said: Said) -> None:
         """Ask the caller, once per iteration, and answer all tasks the same."""
         record = _record(said.fields["record"])
@@ -201,6 +213,8 @@ class LocalClient:
         report = None if certificate is None else Report(**{**certificate, "rebuilt": arrays.get("rebuilt")})
         history = History(map(_record, said.fields["history"]))
         history.members.update(self._members)
+        for transition in self._noted.transitions:
+            history.note(transition)
         return Outcome(
             model=arrays["model"],
             certificate=report,
@@ -208,6 +222,7 @@ class LocalClient:
             reason=said.fields["reason"],
             is_interrupted=self._is_interrupted,
             state=arrays.get("state"),
+            ledger=JobLedger(ChunkAccount(**fields) for fields in said.fields["ledger"]),
         )
 
     # Ends.

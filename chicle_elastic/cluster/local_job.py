@@ -24,7 +24,7 @@ from chicle_elastic.cluster.local_data import (
     open_source,
 )
 from chicle_elastic.errors import UsageError
-from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.policies.base import Policy
 from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.job import Job
@@ -63,6 +63,7 @@ def build(
     *,
     tell: Callable[[IterationRecord], None],
     ask: Callable[[IterationRecord, Array], bool],
+    on_transition: Callable[[Transition], None],
 ) -> Job:
     """The job again, in a task.
 
@@ -71,6 +72,7 @@ def build(
         fd: Of the file; it may be closed afterwards.
         tell: Takes records, if the driver wants to be told.
         ask: Asks whether the job ends, if the driver wants to be asked.
+        on_transition: Takes changes of the membership.
 
     Raises:
         UsageError: The trainer cannot be made here.
@@ -90,6 +92,7 @@ def build(
         checkpoint=None if checkpoint is None else CheckpointSettings(**checkpoint),
         tell=tell if described["tells"] else None,
         on_model=ask if described["asks"] else None,
+        on_transition=on_transition,
     )
 
 

@@ -1,7 +1,7 @@
 """The task of a local cluster: makes the job from JSON, runs it, and tells the driver what comes of it.
 
-    task -> driver   records (some, as they come)      ask (record, and the model behind it)     done, then the outcome
-                     raised (class, text, traceback)
+    task -> driver   records (some, as they come, and changes of the membership)     ask (record, and the model behind
+                     it)     done, then the outcome     raised (class, text, traceback)
     driver -> task   answer (iteration, is_ended)      send | enough
 
 All tasks that stay to the end have the same outcome: each says that it is done, and the driver has one of them send it.
@@ -23,7 +23,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.cluster.local_job import build
 from chicle_elastic.cluster.local_wire import Line
 from chicle_elastic.errors import PeerLostError, ProtocolError
-from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.runtime.cluster_runtime import ClusterRuntime
 from chicle_elastic.runtime.job import Outcome
 
@@ -47,7 +47,7 @@ def run_task(sock: socket.socket, described: Mapping[str, Any], data: int, *, co
         try:
             sys.path[:] = described["sys_path"]
             os.chdir(described["folder"])
-            job = build(described, data, tell=reporter.tell, ask=reporter.ask)
+            job = build(described, data, tell=reporter.tell, ask=reporter.ask, on_transition=reporter.note)
             os.close(data)
             outcome = ClusterRuntime(control=control, max_nodes=max_nodes).run(job)
             reporter.finish(outcome)
@@ -68,14 +68,23 @@ class Reporter:
     def __init__(self, line: Line) -> None:
         self._line = line
         self._records: list[dict[str, Any]] = []
+        self._transitions: list[dict[str, Any]] = []
         self._told_s = 0.0
 
     def tell(self, record: IterationRecord) -> None:
         """Tell of an iteration, at once or a moment later."""
         self._records.append(asdict(record))
-        if time.monotonic() - self._told_s > TELL_S:
-            self._send("records", records=self._records)
-            self._records = []
+        self._tell()
+
+    def note(self, transition: Transition) -> None:
+        """Tell of a change of the membership, at once or a moment later."""
+        self._transitions.append(asdict(transition))
+        self._tell()
+
+    def _tell(self, *, wait_s: float = TELL_S) -> None:
+        if time.monotonic() - self._told_s > wait_s:
+            self._send("records", records=self._records, transitions=self._transitions)
+            self._records, self._transitions = [], []
             self._told_s = time.monotonic()
 
     def ask(self, record: IterationRecord, model: Array) -> bool:
@@ -92,6 +101,7 @@ class Reporter:
 
     def finish(self, outcome: Outcome) -> None:
         """Say that the job is done, and send the outcome when the driver wants it."""
+        self._tell(wait_s=0.0)
         self._send("done")
         said = self._line.receive()
         if said is None or said.kind != "send":
@@ -116,6 +126,7 @@ class Reporter:
             certificate=report,
             history=[asdict(record) for record in outcome.history],
             reason=outcome.reason,
+            ledger=[asdict(account) for account in outcome.ledger],
         )
 
     def raised(self, error: Exception, text: str) -> None:

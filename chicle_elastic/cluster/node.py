@@ -24,6 +24,7 @@ from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime import control
 from chicle_elastic.scheduling import events
 from chicle_elastic.transports.carrier import Carrier
+from chicle_elastic.values import ChunkAccount
 
 HURRY_SHARE = 0.2
 """Part of the grace period after which an iteration that goes on and on is interrupted."""
@@ -268,7 +269,7 @@ class Node:
 
     def vote(self) -> None:
         """The own task is to vote."""
-        self._joined.performer.transitions.detected("")
+        self._joined.performer.transitions.suspected()
         self._task.tell(control.Vote())
 
     def break_group(self, reason: str) -> None:
@@ -314,7 +315,7 @@ class Node:
         """An agent is gone."""
         self._events.write("peer_down", who=peer.node, reason=reason)
         if peer.node in self._joined.membership.replica.log.present:
-            self._joined.performer.transitions.detected(f"{peer.node} is gone")
+            self._joined.performer.transitions.suspected(f"{peer.node} is gone", heard_s=peer.heard_s)
         self._joined.memory.peer_down(peer)
 
     def peer_says(self, peer: Peer, message: dict[str, Any]) -> None:
@@ -370,7 +371,7 @@ class Node:
         """This node may go."""
         self._leave("its chunks are handed over")
 
-    def finished(self, reason: str) -> None:
+    def finished(self, reason: str, accounts: tuple[ChunkAccount, ...]) -> None:
         """The job is over: the task's `run` returns."""
         self._joined.membership.stop()
         self._joined.membership.mesh.broadcast("finished")
@@ -380,7 +381,8 @@ class Node:
             self._finish(End(is_success=False, is_over=True))
         else:
             first_line, _, traceback = reason.partition("\n")
-            self._task.tell(control.Finish(reason=first_line, failure=traceback if is_failure else None))
+            failure = traceback if is_failure else None
+            self._task.tell(control.Finish(reason=first_line, failure=failure, accounts=accounts))
 
     # How.
 

@@ -4,6 +4,7 @@ Shell of the scheduler, as `runtime.in_process` is in one process: every method 
 it, and nothing is decided here. Orders for other nodes are performed by their agents, which fold the same log.
 """
 
+import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -23,10 +24,11 @@ from chicle_elastic.cluster.store_host import parse_endpoint, round_prefix
 from chicle_elastic.cluster.transitions import Transitions
 from chicle_elastic.errors import ChicleError, ContractError
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime import control
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.machine import State
-from chicle_elastic.values import StateVersion
+from chicle_elastic.values import ChunkAccount, StateVersion
 
 ROUNDS_PER_TERM = 1_000_000
 """At the rendezvous, rounds are numbered from a multiple of this for each term.
@@ -61,8 +63,8 @@ class Host(Protocol):
         """This node may go."""
         ...
 
-    def finished(self, reason: str) -> None:
-        """The job is over."""
+    def finished(self, reason: str, accounts: tuple[ChunkAccount, ...]) -> None:
+        """The job is over; `accounts` say what became of each chunk."""
         ...
 
     def failed(self, error: ChicleError) -> None:
@@ -105,7 +107,7 @@ class Performer:
         run_id: str,
     ) -> None:
         self.node = node
-        self.transitions = Transitions(loop.now, event_file.write)
+        self.transitions = Transitions(loop.now, self._tell_transition)
         self._placement = PlacementCheck(node)
         self._loop, self._membership, self._memory, self._host = loop, membership, memory, host
         self._events, self._endpoint, self._run_id = event_file, endpoint, run_id
@@ -194,7 +196,7 @@ class Performer:
         if self.node not in self._membership.replica.log.members:
             return
         reach("iteration.before_start", round=effect.round, iteration=effect.iteration)
-        self.transitions.started(effect.round)
+        self.transitions.started(effect.round, is_complete=effect.is_complete)
         if self._broken[0] == effect.round:
             reason = self._broken[1]
             self._loop.soon(lambda: self._membership.iteration_broke(effect.round, effect.iteration, reason))
@@ -227,7 +229,12 @@ class Performer:
     def _finish_job(self, effect: effects.FinishJob) -> None:
         self._events.write("finished", reason=effect.reason)
         self._memory.attach_for_end(self._ledger.owned_by(self.node) if self.node in self._ledger.shelves else ())
-        self._host.finished(effect.reason)
+        self._host.finished(effect.reason, self._ledger.accounts())
+
+    def _tell_transition(self, transition: Transition) -> None:
+        kind = "transition" if transition.whole_ms is None else "whole"
+        self._events.write(kind, **dataclasses.asdict(transition))
+        self._host.tell_task(transition)
 
     def _log(self, effect: effects.Log) -> None:
         logger.info("%s", effect.text)
@@ -259,7 +266,7 @@ class Performer:
             stop_reason=message.stop_reason,
         )
         if not message.is_cut_off:  # it waited for somebody who was gone, and says so when that is over
-            self.transitions.ended(message.round)
+            self.transitions.ended(message.round, message.iteration)
         self._check_placement(message)
         # The chunks that took part, before the boundary moves any. What is written down comes after the next order.
         chunks = {node: len(shelf.owned) for node, shelf in self._ledger.shelves.items()}
@@ -336,7 +343,7 @@ class Performer:
 
     def _break(self, round: int, reason: str) -> None:
         self._broken = max(self._broken, (round, reason))
-        self.transitions.detected("broken group")
+        self.transitions.suspected("broken group")
         self._events.write("broken", round=round, reason=reason)
         in_flight = self._membership.replica.log.in_flight
         if in_flight is not None and in_flight[0] == round:
@@ -429,7 +436,7 @@ class Performer:
             self.transitions.detected(f"{event.node} leaves")
             self._events.write("noticed", who=event.node)
         elif isinstance(event, events.NodeLost):
-            self.transitions.detected(f"{event.node} is lost")
+            self.transitions.detected(f"{event.node} is lost", is_loss=True)
             self._events.write("lost", who=event.node, merged=self._ledger.merged)
             self._memory.lose_source(event.node)
         elif isinstance(event, events.IterationAborted):

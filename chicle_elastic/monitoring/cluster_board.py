@@ -4,7 +4,8 @@
     job/epochs, samples, iteration_s    as in a job in process
     job/num_tasks, members              tasks that took part in the iteration; members of the round
     chunks/NODE, seconds/NODE           chunks that the node's task held, and what it computed; 0 after it has left
-    transition/PHASE_ms                 each change of the membership: pause, rendezvous, move, group, first, stall
+    transition/PHASE_ms                 each change of the membership: detect, pause, rendezvous, move, group, first,
+                                        stall, and time to whole after a loss
     events                              why, in the words of the decision (the Text tab)
 
 Steps are iterations. All agents see the same numbers, so one of them writes: the first member of the round. When it is
@@ -18,6 +19,7 @@ node has joined.
 import logging
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
@@ -25,13 +27,14 @@ from typing import Any
 
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.monitoring.tensorboard import TensorBoardWriter, require_tensorboard
+from chicle_elastic.monitoring.records import Transition
+from chicle_elastic.monitoring.tensorboard import TensorBoardWriter, require_tensorboard, scalars_of
 
 __all__ = ["BOARD_FOLDER", "ClusterBoard"]
 
 BOARD_FOLDER = "tensorboard"
 """Folder below the log folder."""
-PHASES_MS = ("pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms", "stall_ms")
+TRANSITION_FIELDS = tuple(field.name for field in fields(Transition))
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +112,7 @@ class _Pages:
             self._texts.append(line["text"])
         elif line["kind"] == "iteration":
             self._take_iteration(line)
-        elif line["kind"] == "transition":
+        elif line["kind"] in ("transition", "whole"):
             self._take_transition(line)
 
     def close(self) -> None:
@@ -146,9 +149,8 @@ class _Pages:
         self._add(line, scalars, texts)
 
     def _take_transition(self, line: Line) -> None:
-        scalars = {f"transition/{name}": line[name] for name in PHASES_MS if line[name] is not None}
-        reasons = "; ".join(line["reasons"]) or "the job begins"
-        self._add(line, scalars, [f"{reasons}: round {line['round']} of {', '.join(line['members'])}"])
+        transition = Transition.of({name: line[name] for name in TRANSITION_FIELDS})
+        self._add(line, scalars_of(transition), [transition.words()])
 
     def _add(self, line: Line, scalars: Mapping[str, float], texts: list[str]) -> None:
         if self._writer is not None:

@@ -11,7 +11,7 @@ import shutil
 from typing import TextIO
 
 from chicle_elastic.clock import Clock
-from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.monitoring.records import IterationRecord, Transition
 
 BAR_WIDTH = 14
 LEAST_BAR_WIDTH = 3
@@ -60,6 +60,14 @@ class FitProgress:
         else:
             self._stream.write(f"{self._label} {self._text(record)}\n")
         self._stream.flush()
+
+    def note(self, transition: Transition) -> None:
+        """Show a change of the membership, on a terminal with the next iteration."""
+        if self._is_terminal:
+            self._event = transition.words()
+        else:
+            self._stream.write(f"{self._label} {transition.words()}\n")
+            self._stream.flush()
 
     def close(self) -> None:
         """Clear the bar, so that what comes next starts on a clean line."""

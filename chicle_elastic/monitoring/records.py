@@ -5,21 +5,25 @@ Records are for people and plots. What the scheduler learns are events (`chicle_
 
 import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias, overload
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from chicle_elastic.errors import UsageError
 
-__all__ = ["History", "IterationRecord", "Member"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["History", "IterationRecord", "Member", "Transition"]
 
 Column: TypeAlias = npt.NDArray[Any]
 
 COUNT_COLUMNS = ("iteration", "num_tasks", "samples")
 FIXED_COLUMNS = ("iteration", "epochs", "time_s", "num_tasks", "samples")
 CHUNKS_PREFIX = "num_chunks."
+SECONDS_PREFIX = "seconds."
 EVENTS_COLUMN = "events"
 
 NUM_FIRST_SHOWN = 3
@@ -36,6 +40,7 @@ class IterationRecord:
         time_s: Seconds since the start of the job, at the end of the iteration.
         num_tasks: Tasks that took part.
         num_chunks: Chunks that each of these tasks held, by name of the task.
+        seconds: Seconds that each of these tasks computed.
         samples: Samples processed in this iteration by all tasks.
         figures: What the trainer says of the model, e.g. {"objective": 0.31, "duality_gap": 2e-4}. An iteration
             without a certificate simply has no gap.
@@ -48,6 +53,7 @@ class IterationRecord:
     num_tasks: int
     samples: int
     num_chunks: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
     events: tuple[str, ...] = ()
 
@@ -55,15 +61,19 @@ class IterationRecord:
         # Plain copies: a record must not change when its maker goes on, and must pickle.
         num_chunks = {str(task): int(count) for task, count in self.num_chunks.items()}
         figures = {str(name): float(figure) for name, figure in self.figures.items()}
+        seconds = {str(task): float(duration_s) for task, duration_s in self.seconds.items()}
         taken = [
-            name for name in figures if name in FIXED_COLUMNS or name == EVENTS_COLUMN or name.startswith(CHUNKS_PREFIX)
+            name
+            for name in figures
+            if name in FIXED_COLUMNS or name == EVENTS_COLUMN or name.startswith((CHUNKS_PREFIX, SECONDS_PREFIX))
         ]
         if taken:
             raise UsageError(
                 f"figures named {taken} would hide columns of the history; rename them in Trainer.figures (taken are "
-                f"{FIXED_COLUMNS}, {EVENTS_COLUMN!r} and names that begin with {CHUNKS_PREFIX!r})"
+                f"{FIXED_COLUMNS}, {EVENTS_COLUMN!r} and names that begin with {CHUNKS_PREFIX!r} or {SECONDS_PREFIX!r})"
             )
         object.__setattr__(self, "num_chunks", num_chunks)
+        object.__setattr__(self, "seconds", seconds)
         object.__setattr__(self, "figures", figures)
         object.__setattr__(self, "events", tuple(self.events))
 
@@ -83,6 +93,54 @@ class Member:
     agent_pid: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """A change of the membership, phase by phase, in milliseconds.
+
+    Attributes:
+        iteration: First iteration of the new round.
+        round: The new round.
+        members: Of the round, by rank.
+        reasons: Why, in words: who joins, leaves or is lost.
+        detect_ms: From the last word of a node that was lost to the moment that it was missed; 0 for other reasons.
+        pause_ms: Until the boundary.
+        rendezvous_ms: Until all members of the round had met.
+        move_ms: Until no chunk was on its way any more.
+        group_ms: Set-up of the process group, from the same moment as the moves.
+        first_ms: The first iteration of the round, its wait for the group included.
+        stall_ms: From the last iteration that ended before to the first one that ended after; None for a node that was
+            not there before.
+        whole_ms: From the moment that a lost node was missed to the end of the first iteration with all samples
+            again; None while it has not come, and where no node was lost.
+    """
+
+    iteration: int
+    round: int
+    members: tuple[str, ...]
+    reasons: tuple[str, ...]
+    detect_ms: float
+    pause_ms: float
+    rendezvous_ms: float
+    move_ms: float
+    group_ms: float
+    first_ms: float
+    stall_ms: float | None
+    whole_ms: float | None = None
+
+    def words(self) -> str:
+        """In a line: who is there now, why, and how long it took."""
+        reasons = "; ".join(self.reasons) or "the job begins"
+        if self.whole_ms is not None:
+            return f"{reasons}: all samples are back after {self.whole_ms:.0f} ms"
+        stall = "" if self.stall_ms is None else f", stalled for {self.stall_ms:.0f} ms"
+        return f"{reasons}: round {self.round} of {', '.join(self.members)}{stall}"
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "Transition":
+        """From JSON, which has no tuples."""
+        return cls(**{**fields, "members": tuple(fields["members"]), "reasons": tuple(fields["reasons"])})
+
+
 class History(Sequence[IterationRecord]):
     """The records of a job, oldest first: a sequence with access by column.
 
@@ -97,7 +155,26 @@ class History(Sequence[IterationRecord]):
 
     def __init__(self, records: Iterable[IterationRecord] = ()) -> None:
         self._records = list(records)
+        self._transitions: dict[int, Transition] = {}
         self.members: dict[str, Member] = {}
+
+    @property
+    def transitions(self) -> tuple[Transition, ...]:
+        """How long each change of the membership took, oldest first; none in one process.
+
+        Nodes see the same change a little differently: this is what the node says that was held up longest.
+        """
+        return tuple(self._transitions[round] for round in sorted(self._transitions))
+
+    def note(self, transition: Transition) -> None:
+        """Write down a transition as one node saw it, or once more what became of it."""
+        known = self._transitions.get(transition.round)
+        if known is None:
+            self._transitions[transition.round] = transition
+            return
+        slower = max(known, transition, key=lambda one: -1.0 if one.stall_ms is None else one.stall_ms)
+        whole_ms = max((one.whole_ms for one in (known, transition) if one.whole_ms is not None), default=None)
+        self._transitions[transition.round] = replace(slower, whole_ms=whole_ms)
 
     def append(self, record: IterationRecord) -> None:
         """Add the record of the latest iteration."""
@@ -135,9 +212,9 @@ class History(Sequence[IterationRecord]):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Names that `column` takes: fixed ones, figures, `num_chunks.TASK` of every task, and `events`."""
-        chunk_columns = tuple(CHUNKS_PREFIX + task for task in self.tasks)
-        return (*FIXED_COLUMNS, *self.figure_names, *chunk_columns, EVENTS_COLUMN)
+        """Names that `column` takes: fixed ones, figures, `num_chunks.TASK`, `seconds.TASK`, and `events`."""
+        of_tasks = tuple(prefix + task for prefix in (CHUNKS_PREFIX, SECONDS_PREFIX) for task in self.tasks)
+        return (*FIXED_COLUMNS, *self.figure_names, *of_tasks, EVENTS_COLUMN)
 
     def column(self, name: str) -> Column:
         """One value of every record.
@@ -147,7 +224,7 @@ class History(Sequence[IterationRecord]):
 
         Returns:
             ndarray of shape (len(self),). Counts are int64 (a task that did not take part holds 0 chunks), figures
-            float64 (NaN where a record has none), `events` are strings joined by "; ".
+            and seconds float64 (NaN where a record has none), `events` are strings joined by "; ".
 
         Raises:
             UsageError: No record has such a column.
@@ -161,6 +238,9 @@ class History(Sequence[IterationRecord]):
         if name.removeprefix(CHUNKS_PREFIX) in self.tasks and name.startswith(CHUNKS_PREFIX):
             task = name.removeprefix(CHUNKS_PREFIX)
             return np.array([record.num_chunks.get(task, 0) for record in self._records], dtype=np.int64)
+        if name.removeprefix(SECONDS_PREFIX) in self.tasks and name.startswith(SECONDS_PREFIX):
+            task = name.removeprefix(SECONDS_PREFIX)
+            return np.array([record.seconds.get(task, np.nan) for record in self._records], dtype=np.float64)
         if name in self.figure_names:
             return np.array([record.figures.get(name, np.nan) for record in self._records], dtype=np.float64)
         raise UsageError(f"the history has no column {name!r}; it has {', '.join(self.column_names)}")
@@ -168,6 +248,20 @@ class History(Sequence[IterationRecord]):
     def to_dict(self) -> dict[str, list[Any]]:
         """Every column as a list of Python values, for `pandas.DataFrame(history.to_dict())` or JSON."""
         return {name: self.column(name).tolist() for name in self.column_names}
+
+    def plot(self, *, title: str = "") -> "Figure":
+        """Draw tasks, chunks and seconds per iteration, the gap, and what happened (`swimlane.draw`).
+
+        Returns:
+            A matplotlib figure; a notebook shows it, `history.plot().savefig("fit.png")` keeps it.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+            UsageError: There are no records.
+        """
+        from chicle_elastic.monitoring.swimlane import draw
+
+        return draw(self, title=title)
 
     def __repr__(self) -> str:
         if not self._records:

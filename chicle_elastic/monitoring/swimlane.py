@@ -1,18 +1,20 @@
 """Chunks moving between tasks, as a picture: one lane per task, as high as the task has chunks.
 
-Above, the lanes over the iterations; below, one figure of the model (the duality gap, where there is one) on a log
-axis. Numbered marks show what happened between iterations, and the list at the bottom says what, in the words of the
-decision. `draw` makes a matplotlib figure, `chicle_elastic.monitoring.swimlane_text` the same in a terminal.
+Above, the lanes over the iterations; below them, what each task computed in an iteration, so that a slow node and its
+relief show; then one figure of the model (the duality gap, where there is one) on a log axis. Numbered marks show what
+happened between iterations, and the list at the bottom says what, in the words of the decision. `draw` makes a
+matplotlib figure, `chicle_elastic.monitoring.swimlane_text` the same in a terminal.
 """
 
 import itertools
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chicle_elastic.errors import MissingExtraError, UsageError
-from chicle_elastic.monitoring.records import CHUNKS_PREFIX, Column, History, IterationRecord
+from chicle_elastic.monitoring.records import CHUNKS_PREFIX, SECONDS_PREFIX, Column, History, IterationRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,12 +29,14 @@ FAINT = "#BBBBBB"
 
 LANE_FILL = 0.86  # of the distance between two lanes
 MAX_LISTED = 10
+SMOOTHED = 60  # points of the lines of medians
 MAX_NAME_CHARS = 16
 WRAP_CHARS = 116
 
 WIDTH_IN = 9.0
 LANE_IN = 0.45
 FIGURE_IN = 1.7
+SECONDS_IN = 1.1
 LINE_IN = 0.165
 BELOW_IN = 0.6  # axis label and a gap before the list
 ABOVE_IN = 0.22
@@ -66,7 +70,9 @@ def draw(history: History, *, figure_name: str | None = None, title: str = "") -
     lanes_in = max(1.2, LANE_IN * len(history.tasks))
     notes_in = LINE_IN * len(lines)
     above_in = ABOVE_IN + (TITLE_IN if title else 0.0)
-    height_in = above_in + lanes_in + (FIGURE_IN if figure_name else 0.0) + BELOW_IN + notes_in
+    has_seconds = len(history.tasks) > 1 and any(record.seconds for record in history)
+    panels_in = [lanes_in, *([SECONDS_IN] if has_seconds else []), *([FIGURE_IN] if figure_name else [])]
+    height_in = above_in + sum(panels_in) + BELOW_IN + notes_in
     drawing = Figure(figsize=(WIDTH_IN, height_in), dpi=150)
     grid: dict[str, Any] = {
         "left": (0.72 + 0.065 * name_chars) / WIDTH_IN,
@@ -74,19 +80,19 @@ def draw(history: History, *, figure_name: str | None = None, title: str = "") -
         "top": 1 - above_in / height_in,
         "bottom": (BELOW_IN + notes_in) / height_in,
     }
-    if figure_name:
-        lanes, gap = drawing.subplots(
-            2, 1, sharex=True, gridspec_kw=grid | {"hspace": 0.08, "height_ratios": (lanes_in, FIGURE_IN)}
-        )
-        _draw_figure(gap, history, figure_name)
-    else:
-        lanes = gap = drawing.subplots(1, 1, gridspec_kw=grid)
+    gridspec = grid | {"hspace": 0.1, "height_ratios": panels_in}
+    panels = list(drawing.subplots(len(panels_in), 1, sharex=True, squeeze=False, gridspec_kw=gridspec)[:, 0])
+    lanes, lowest = panels[0], panels[-1]
     _draw_lanes(lanes, history)
-    _draw_marks(lanes, gap, history)
-    gap.set_xlabel("iteration", color=INK, fontsize=9)
+    if has_seconds:
+        _draw_seconds(panels[1], history)
+    if figure_name:
+        _draw_figure(lowest, history, figure_name)
+    _draw_marks(panels, history)
+    lowest.set_xlabel("iteration", color=INK, fontsize=9)
     drawing.align_ylabels()
-    gap.set_xlim(*_edges(history)[[0, -1]])
-    gap.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    lowest.set_xlim(*_edges(history)[[0, -1]])
+    lowest.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     if title:
         lanes.set_title(title, loc="left", fontsize=11, color=INK, pad=14 if lines else 6)
     if lines:
@@ -179,6 +185,34 @@ def _label_counts(axes: "Axes", edges: Column, counts: Column, floor: float, mos
         )
 
 
+def _draw_seconds(axes: "Axes", history: History) -> None:
+    """What each task computed, in the colours of the lanes; a smooth line of medians over the dots of iterations."""
+    iterations = history.column("iteration")
+    smooth = max(1, len(history) // SMOOTHED) | 1
+    highest_ms = 0.0
+    for task, color in zip(history.tasks, itertools.cycle(LANE_COLORS), strict=False):
+        values_ms = 1e3 * history.column(SECONDS_PREFIX + task)
+        medians_ms = _running_median(values_ms, smooth)
+        axes.plot(iterations, values_ms, color=color, linestyle="", marker=".", markersize=1.5, alpha=0.35)
+        axes.plot(iterations, medians_ms, color=color, linewidth=1.3)
+        if np.isfinite(medians_ms).any():
+            highest_ms = max(highest_ms, float(np.nanmax(medians_ms)))
+    axes.set_ylim(0, 1.25 * highest_ms or 1.0)
+    axes.set_ylabel("ms per task", color=INK, fontsize=9)
+    axes.grid(axis="y", color=FAINT, linewidth=0.4, alpha=0.6)
+    _clean(axes)
+
+
+def _running_median(values: Column, width: int) -> Column:
+    """Median of `width` neighbours each, NaN where the value is; an outlier of a busy moment is no trend."""
+    padded = np.pad(values, width // 2, constant_values=np.nan)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, width)
+    medians = np.full(len(values), np.nan)
+    known = np.isfinite(values)
+    medians[known] = np.nanmedian(windows[known], axis=1)
+    return medians
+
+
 def _draw_figure(axes: "Axes", history: History, name: str) -> None:
     values = history.column(name)
     known = np.isfinite(values)
@@ -200,12 +234,12 @@ def _draw_figure(axes: "Axes", history: History, name: str) -> None:
     _clean(axes)
 
 
-def _draw_marks(lanes: "Axes", below: "Axes", history: History) -> None:
+def _draw_marks(panels: "Sequence[Axes]", history: History) -> None:
     """A dotted line at each boundary where something happened; numbered like the list at the bottom."""
     for number, record in enumerate(find_marked(history), start=1):
         is_listed = number <= MAX_LISTED
         boundary = record.iteration - 0.5
-        for axes in {lanes, below}:
+        for axes in panels:
             axes.axvline(
                 boundary,
                 color=INK if is_listed else FAINT,
@@ -215,7 +249,7 @@ def _draw_marks(lanes: "Axes", below: "Axes", history: History) -> None:
                 clip_on=False,
             )
         if is_listed:
-            lanes.annotate(
+            panels[0].annotate(
                 str(number),
                 (boundary, 1),
                 xycoords=("data", "axes fraction"),

@@ -2,7 +2,9 @@
 
     model/FIGURE                  what the trainer says of the model: objective, duality gap, loss
     job/epochs, samples, num_tasks, iteration_s
-    chunks/TASK                   chunks that the task held; 0 after it has left
+    chunks/TASK, seconds/TASK     chunks that the task held, and what it computed; 0 after it has left
+    transition/PHASE_ms           each change of the membership: detect, pause, rendezvous, move, group, first, stall,
+                                  and time to whole after a loss
     events                        reasons of decisions, in their own words (the Text tab)
 
 Steps are iterations.
@@ -15,9 +17,11 @@ from types import TracebackType
 from typing import Any
 
 from chicle_elastic.errors import MissingExtraError, UsageError
-from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.monitoring.records import IterationRecord, Transition
 
 __all__ = ["TensorBoardWriter", "require_tensorboard"]
+
+PHASES_MS = ("detect_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms", "stall_ms")
 
 # Whoever watches a job sees an iteration after this long; the rest is TensorBoard's own reload interval.
 FLUSH_INTERVAL_S = 2
@@ -60,8 +64,19 @@ class TensorBoardWriter:
             "job/iteration_s": record.time_s - self._previous_s,
         }
         scalars |= {f"chunks/{task}": record.num_chunks.get(task, 0) for task in self._tasks}
+        if record.seconds:
+            scalars |= {f"seconds/{task}": record.seconds.get(task, 0.0) for task in self._tasks}
         self._previous_s = record.time_s
         self.add(record.iteration, scalars, unix_s=self._started_unix_s + record.time_s, texts=record.events)
+
+    def write_transition(self, transition: Transition) -> None:
+        """Add a change of the membership: `Job(on_transition=writer.write_transition)`."""
+        self.add(
+            transition.iteration,
+            scalars_of(transition),
+            unix_s=self._started_unix_s + self._previous_s,
+            texts=[transition.words()],
+        )
 
     def add(self, step: int, scalars: Mapping[str, float], *, unix_s: float, texts: Sequence[str] = ()) -> None:
         """Add scalars of any tags.
@@ -103,6 +118,13 @@ class TensorBoardWriter:
                 tensor_shape=protos.TensorShapeProto(dim=[protos.TensorShapeProto.Dim(size=1)]),
             ),
         )
+
+
+def scalars_of(transition: Transition) -> dict[str, float]:
+    """Its phases by tag; of a time to whole that alone, because the rest was told before."""
+    names = PHASES_MS if transition.whole_ms is None else ("whole_ms",)
+    phases = {name: getattr(transition, name) for name in names}
+    return {f"transition/{name}": value for name, value in phases.items() if value is not None}
 
 
 def require_tensorboard() -> None:

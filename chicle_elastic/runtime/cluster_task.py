@@ -45,6 +45,8 @@ from chicle_elastic.errors import (
     UsageError,
 )
 from chicle_elastic.ids import ChunkId
+from chicle_elastic.monitoring.job_ledger import JobLedger
+from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime import control
 from chicle_elastic.runtime.advice import Advisers, Seen
 from chicle_elastic.runtime.catch_up import Standing, catch_up, gather
@@ -104,6 +106,7 @@ class ClusterTask:
         self._saver: Saver | None = None
         self._began: int | None = None
         self._round: control.Round | None = None
+        self._transitions: list[Transition] = []
         self._merged = 0
         self._is_dirty = False
         self._has_stopped = False
@@ -322,6 +325,7 @@ class ClusterTask:
         pages = self._write_pages(version)
         self._pages.stamp(version)
         stop_reason = broke = None
+        self._note_transitions()
         try:
             verdict = self._training.judge(lap, team.evaluate, team.ask_callers)
             stop_reason = verdict.reason if verdict.action is Action.STOP else None
@@ -369,6 +373,7 @@ class ClusterTask:
         if order.failure is not None:
             raise JobFailedError(f"{order.reason}\n{order.failure}")
         training, reason, state = self._training, order.reason, None
+        self._note_transitions()
         try:
             if self._team is not None:
                 if not self._has_stopped and training.last_certificate < self._merged:
@@ -384,9 +389,10 @@ class ClusterTask:
         return Outcome(
             model=training.model,
             certificate=training.certificate_of(self._merged),
-            history=training.full_history(),
+            history=training.full_history(self._transitions),
             reason=reason,
             state=state,
+            ledger=JobLedger(order.accounts),
         )
 
     # Small things.
@@ -395,6 +401,14 @@ class ClusterTask:
         """Tell the agent, after everything that it has not been told yet."""
         self._outbox.flush()
         self._link.send(message)
+
+    def _note_transitions(self) -> None:
+        """Keep what the agent has said of changes of the membership, and tell the caller."""
+        while not self._link.transitions.empty():
+            transition = self._link.transitions.get()
+            self._transitions.append(transition)
+            if self._job.on_transition is not None:
+                self._job.on_transition(transition)
 
     def _close(self, last_word: control.TaskMessage) -> None:
         self._outbox.close()

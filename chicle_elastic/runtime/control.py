@@ -19,6 +19,7 @@ The task runs the user's code; the agent runs none. They are two processes on on
                                      <-   Exit           this node leaves: the process ends with exit code 0
     Saved            now and then    ->                  a checkpoint is complete
     Advice, PolicyFailed             ->                  at any time, from the task of rank 0 (`advice`)
+                                     <-   Transition     for the history; once more when all samples are there again
     Failed           user code raised ->                 the process ends with the exception
 
 Rules. The agent says `Attach` before the `Iterate` or `Finish` that it is for, and only at a boundary (before `Finish`
@@ -42,11 +43,12 @@ from typing import Any, TypeAlias
 
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.scheduling.codec import decode_fields, encode_fields
-from chicle_elastic.values import ChunkInfo, StateVersion, TaskReport
+from chicle_elastic.values import ChunkAccount, ChunkInfo, StateVersion, TaskReport
 
-VERSION = 3
+VERSION = 4
 """Of this list of messages; raised with every change of it."""
 
 
@@ -429,10 +431,12 @@ class Finish:
     Attributes:
         reason: In words.
         failure: Traceback of the task that failed, if that is why: `run` raises then.
+        accounts: What became of each chunk, for the outcome.
     """
 
     reason: str
     failure: str | None = None
+    accounts: tuple[ChunkAccount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -457,7 +461,7 @@ TaskMessage: TypeAlias = (
     | Failed
 )
 AgentMessage: TypeAlias = (
-    Welcome | Arena | Load | Attach | Round | Iterate | Vote | Interrupt | Break | Deliver | Finish | Exit
+    Welcome | Arena | Load | Attach | Round | Iterate | Vote | Interrupt | Break | Deliver | Transition | Finish | Exit
 )
 Message: TypeAlias = TaskMessage | AgentMessage
 

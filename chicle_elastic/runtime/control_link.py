@@ -12,6 +12,7 @@ import threading
 from queue import SimpleQueue
 
 from chicle_elastic.errors import ProtocolError
+from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime import control
 from chicle_elastic.runtime.channel import Channel
 from chicle_elastic.runtime.control import AgentMessage, TaskMessage
@@ -34,6 +35,7 @@ class ControlLink:
         welcome: What the agent answered.
         stop: Set when the iteration that runs is to end early.
         inbox: What the main thread has to do, in order; an exception is to be raised there.
+        transitions: What the agent said of changes of the membership; nothing waits for it.
 
     Raises:
         ProtocolError: There is no agent, or one of another release.
@@ -52,6 +54,7 @@ class ControlLink:
         self.welcome = welcome
         self.stop = StopFlag()
         self.inbox: SimpleQueue[AgentMessage | tuple[control.Round, Group] | Exception] = SimpleQueue()
+        self.transitions: SimpleQueue[Transition] = SimpleQueue()
         self._arenas: dict[int, Arena] = {}
         self._group: Group | None = None
         self._has_vote = False
@@ -137,6 +140,8 @@ class ControlLink:
                     self._cut_short()
             case control.Deliver():
                 self._post_office.deliver(message)
+            case Transition():
+                self.transitions.put(message)
             case control.Arena():
                 fd = self._channel.take_fd()
                 self._arenas[message.index] = Arena.attach(

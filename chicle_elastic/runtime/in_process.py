@@ -23,6 +23,7 @@ from chicle_elastic.chunks.views import Array, Chunk, StateSpec
 from chicle_elastic.clock import Clock, MonotonicClock
 from chicle_elastic.errors import CapacityError, UsageError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.monitoring.job_ledger import JobLedger
 from chicle_elastic.runtime.advice import Patient
 from chicle_elastic.runtime.checkpoint import JobIdentity
 from chicle_elastic.runtime.job import Job, Outcome
@@ -144,6 +145,7 @@ class _Shell:
             reason=self.reason or "",
             is_interrupted=is_interrupted,
             state=self.collect_state() if self.job.keep_state else None,
+            ledger=JobLedger(self.scheduler.ledger.accounts()),
         )
 
     def go_on(self) -> None:
@@ -234,6 +236,7 @@ class _Shell:
             metrics=metrics,
             is_complete=effect.is_complete,
             num_chunks={task.node: task.num_chunks for task in self.tasks.values()},
+            seconds={node: report.duration_s for node, report in reports.items()},
             lines=tuple(self.lines),
         )
         self.lines.clear()

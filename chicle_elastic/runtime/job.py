@@ -6,7 +6,8 @@ from typing import Protocol
 
 from chicle_elastic.chunks.sources import ChunkSource
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.monitoring.records import History, IterationRecord
+from chicle_elastic.monitoring.job_ledger import JobLedger
+from chicle_elastic.monitoring.records import History, IterationRecord, Transition
 from chicle_elastic.policies.base import Policy, require_policies
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
@@ -38,6 +39,8 @@ class Job:
             cluster. In one process it means none: tasks take turns there, so their times say nothing of nodes, and a
             fit would not be the same twice. A `LocalCluster` says itself what it means there, by default none.
         tell: Called first, with the record; its answer counts for nothing, so it costs no message between tasks.
+        on_transition: Called with each change of the membership once it is over, and again for a loss when all
+            samples are there again.
     """
 
     trainer: Trainer
@@ -51,6 +54,7 @@ class Job:
     on_model: Callable[[IterationRecord, Array], bool | None] | None = None
     policies: Sequence[Policy] | None = None
     tell: Callable[[IterationRecord], None] | None = None
+    on_transition: Callable[[Transition], None] | None = None
 
     def __post_init__(self) -> None:
         if self.policies is not None:
@@ -80,6 +84,7 @@ class Outcome:
         reason: Why the job ended, in words.
         is_interrupted: Ended by Ctrl-C; the model is consistent, and the caller decides whether to raise.
         state: Per-sample state by global row id, shape (num_rows, outputs, width), if it was asked for.
+        ledger: What became of each chunk.
     """
 
     model: Array
@@ -88,6 +93,7 @@ class Outcome:
     reason: str = ""
     is_interrupted: bool = False
     state: Array | None = None
+    ledger: JobLedger = field(default_factory=JobLedger)
 
 
 class Runtime(Protocol):

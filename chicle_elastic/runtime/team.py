@@ -110,6 +110,7 @@ class Team:
             metrics=self._metrics(total),
             is_complete=order.is_complete,
             num_chunks=dict(zip(self.members, total["chunks"].astype(int).tolist(), strict=True)),
+            seconds={node: report.duration_s for node, report in self.reports().items()},
             lines=order.lines,
         )
 

@@ -5,13 +5,13 @@ task of a cluster has a `Training` of its own, is given the same numbers, and so
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.monitoring.records import History, IterationRecord
+from chicle_elastic.monitoring.records import History, IterationRecord, Transition
 from chicle_elastic.runtime.archive import Archive
 from chicle_elastic.runtime.job import Job
 from chicle_elastic.solvers.base import Action, Context, Report, Verdict
@@ -28,6 +28,7 @@ class Lap:
         metrics: Sums over the tasks.
         is_complete: No chunk was missing.
         num_chunks: Chunks of each task.
+        seconds: Seconds that each task with chunks computed.
         lines: What happened at the boundary before, in words.
     """
 
@@ -37,6 +38,7 @@ class Lap:
     metrics: Mapping[str, float]
     is_complete: bool
     num_chunks: Mapping[str, int]
+    seconds: Mapping[str, float]
     lines: tuple[str, ...]
 
 
@@ -190,9 +192,12 @@ class Training:
         self.history = History([*(record for record in self.history if record.iteration < first), *records])
         self.archive.forget(first)
 
-    def full_history(self) -> History:
-        """A record of every merged iteration."""
-        return self.archive.complete(self.history)
+    def full_history(self, transitions: Iterable[Transition] = ()) -> History:
+        """A record of every merged iteration, and these changes of the membership."""
+        history = self.archive.complete(self.history)
+        for transition in transitions:
+            history.note(transition)
+        return history
 
     @property
     def iteration(self) -> int:
@@ -236,6 +241,7 @@ class Training:
             time_s=self._elapsed_s(),
             num_tasks=lap.num_tasks,
             num_chunks=lap.num_chunks,
+            seconds=lap.seconds,
             samples=lap.samples,
             figures=figures,
             events=lap.lines,
@@ -250,6 +256,7 @@ class Training:
             metrics={},
             is_complete=True,
             num_chunks={},
+            seconds={},
             lines=(),
         )
 

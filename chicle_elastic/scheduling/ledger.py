@@ -6,12 +6,12 @@ merge touches no chunk.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.shelf import PROMISED, Phase, Shelf
-from chicle_elastic.values import ChunkInfo, StateVersion
+from chicle_elastic.values import ChunkAccount, ChunkInfo, StateVersion
 
 
 class InvariantError(ChicleError, AssertionError):
@@ -24,14 +24,14 @@ NEVER = StateVersion()
 
 @dataclass(slots=True)
 class ChunkEntry:
-    """One chunk. `processed` is up to `owned_since` while it is owned, and final while it is missing."""
+    """One chunk. `shares` are iterations per node; those of the present owner since `owned_since` are not in them."""
 
     info: ChunkInfo
     owner: NodeId | None = None
     version: StateVersion = NEVER
     owned_since: int = 0
     versioned_at: int = 0
-    processed: int = 0
+    shares: dict[NodeId, int] = field(default_factory=dict)
     replays: int = 0
 
 
@@ -52,7 +52,7 @@ class Ledger:
         self._merged_round = 0
         self._entries: dict[ChunkId, ChunkEntry] = {}
         self._missing: dict[ChunkId, None] = {}
-        self._lost_in_flight: list[ChunkId] = []
+        self._lost_in_flight: dict[ChunkId, NodeId] = {}
 
     # Questions.
 
@@ -110,8 +110,20 @@ class Ledger:
 
     def processed(self, chunk: ChunkId) -> int:
         """Merged iterations that processed the chunk."""
-        entry = self._entries[chunk]
-        return entry.processed if entry.owner is None else entry.processed + self.merged - entry.owned_since
+        return sum(self._shares(self._entries[chunk]).values())
+
+    def accounts(self) -> tuple[ChunkAccount, ...]:
+        """What became of every chunk up to now, ascending."""
+        return tuple(
+            ChunkAccount(
+                chunk=chunk,
+                rows=entry.info.num_rows,
+                owner=entry.owner,
+                iterations=self._shares(entry),
+                replays=entry.replays,
+            )
+            for chunk, entry in sorted(self._entries.items())
+        )
 
     def version(self, chunk: ChunkId) -> StateVersion:
         """Version of the owner's copy; of a missing chunk, of the copy that was lost."""
@@ -164,7 +176,7 @@ class Ledger:
         """
         entry = self._entries[chunk]
         entry.version = version
-        entry.owned_since = entry.versioned_at = self.merged
+        entry.versioned_at = self.merged
         self._give(chunk, node)
 
     def adopt_fresh(self, chunk: ChunkId, node: NodeId, *, round: int) -> None:
@@ -173,7 +185,7 @@ class Ledger:
         If the chunk was processed before, it is replayed. Fresh state is newer than whatever was lost.
         """
         entry = self._entries[chunk]
-        entry.replays += entry.processed > 0
+        entry.replays += bool(entry.shares)
         self.adopt(chunk, node, version=StateVersion(round, self.merged))
 
     def commit(self, chunk: ChunkId, target: NodeId, *, round: int, iteration: int | None = None) -> None:
@@ -205,11 +217,10 @@ class Ledger:
         owner = entry.owner
         assert owner is not None
         entry.version = self.version(chunk)
-        entry.processed = self.processed(chunk)
         self._take(chunk)
         self._set_phase(owner, chunk, None)
         if in_flight:
-            self._lost_in_flight.append(chunk)
+            self._lost_in_flight[chunk] = owner
 
     def correct_version(self, chunk: ChunkId, version: StateVersion) -> None:
         """The owner says which version its copy really has."""
@@ -228,9 +239,9 @@ class Ledger:
 
     def count_merge(self, round: int, iteration: int) -> None:
         """An iteration is merged: every chunk that took part has been processed once more."""
-        for chunk in self._lost_in_flight:
+        for chunk, owner in self._lost_in_flight.items():
             entry = self._entries[chunk]
-            entry.processed += 1
+            entry.shares[owner] = entry.shares.get(owner, 0) + 1
             entry.version = StateVersion(round, iteration)
         self._lost_in_flight.clear()
         self.merged = iteration
@@ -276,10 +287,17 @@ class Ledger:
             _require((entry.owner is None) == (chunk in self._missing), "missing or owned", f"chunk {chunk}")
         _require(freeing == self.freeing.keys(), "frees add up", f"{freeing}, booked {set(self.freeing)}")
 
+    def _shares(self, entry: ChunkEntry) -> dict[NodeId, int]:
+        """Merged iterations by the node that processed the chunk, up to now."""
+        shares = dict(entry.shares)
+        if entry.owner is not None and self.merged > entry.owned_since:
+            shares[entry.owner] = shares.get(entry.owner, 0) + self.merged - entry.owned_since
+        return shares
+
     def _give(self, chunk: ChunkId, node: NodeId) -> None:
         entry = self._entries[chunk]
         assert entry.owner is None, f"chunk {chunk} has an owner"
-        entry.owner = node
+        entry.owner, entry.owned_since = node, self.merged
         del self._missing[chunk]
         self._set_phase(node, chunk, Phase.OWNED)
         self.shelves[node].added[chunk] = None
@@ -292,6 +310,7 @@ class Ledger:
             del shelf.added[chunk]  # its task never heard of it, or heard that it went
         else:
             shelf.removed[chunk] = None
+        entry.shares = self._shares(entry)
         entry.owner = None
         self._missing[chunk] = None
 

@@ -4,7 +4,7 @@
 
 So whoever joins a job late need not fold it from its first event. A snapshot is an object:
 
-    {"format": "chicle scheduler", "version": 2, "settings": {...}, "policies": ["Rebalance"], "heard": [0],
+    {"format": "chicle scheduler", "version": 3, "settings": {...}, "policies": ["Rebalance"], "heard": [0],
      "parts": {"ledger": {"merged": 7, ...}, ...}}
 
 `heard` are the policies, by their place, that were not dismissed; they have no state, because `decide` is pure. `parts`
@@ -31,7 +31,7 @@ from chicle_elastic.scheduling.shelf import Shelf
 from chicle_elastic.values import StateVersion, TaskReport
 
 FORMAT = "chicle scheduler"
-VERSION = 2
+VERSION = 3
 
 STATE: Mapping[str, Mapping[str, Any]] = {
     "": {
@@ -53,7 +53,7 @@ STATE: Mapping[str, Mapping[str, Any]] = {
         "_merged_round": int,
         "_entries": dict[ChunkId, ChunkEntry],
         "_missing": dict[ChunkId, None],
-        "_lost_in_flight": list[ChunkId],
+        "_lost_in_flight": dict[ChunkId, NodeId],
     },
     "_members": {
         "present": dict[NodeId, Member],

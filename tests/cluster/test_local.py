@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.views import NO_STATE
 from chicle_elastic.cluster.local import LocalCluster
 from chicle_elastic.errors import JobFailedError, UsageError
 from chicle_elastic.monitoring.records import IterationRecord
@@ -169,11 +170,27 @@ def test_a_process_that_is_killed_is_replaced_and_the_job_goes_on(cluster: Local
         os.kill(getattr(cluster.members()["n1"], what), signal.SIGKILL)
 
     watcher = Watcher((tasks_are(2), kill), (tasks_are(1), nothing), (tasks_are(2), nothing))
-    outcome = cluster.run(endless_job(on_iteration=watcher))
+    told: list[tuple[int, bool]] = []
+    outcome = cluster.run(
+        endless_job(on_iteration=watcher, on_transition=lambda it: told.append((it.round, it.whole_ms is not None)))
+    )
     assert outcome.certificate is not None
     assert outcome.certificate.is_complete
     assert [record.iteration for record in outcome.history] == list(range(1, len(outcome.history) + 1))
     assert ("n2" in outcome.history.members) == (what == "agent_pid")
+    lost = next(it for it in outcome.history.transitions if "n1 is lost" in it.reasons)
+    assert lost.members == ("n0",)
+    assert lost.stall_ms is not None
+    assert lost.whole_ms is not None
+    assert lost.stall_ms > 0
+    assert lost.whole_ms > 0
+    assert told == list(dict.fromkeys(told)), "each change once, and once more when all samples were back"
+    assert {(lost.round, False), (lost.round, True)} <= {*told}
+    ledger = outcome.ledger
+    assert ledger.to_dict()["rows"] == [info.num_rows for info in make_job().source.infos(NO_STATE)]
+    assert ledger.replayed, "what n1 had was started afresh"
+    processed = [sum(account.iterations.values()) for account in ledger]
+    assert max(processed) == len(outcome.history), "what n0 had from the beginning was never missing"
 
 
 def test_a_cluster_is_scaled_while_a_job_runs(cluster: LocalCluster) -> None:

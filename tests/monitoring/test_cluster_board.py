@@ -34,8 +34,17 @@ def joined_round(number: int, *members: str) -> dict[str, Any]:
 
 def transition(**changes: Any) -> dict[str, Any]:
     """A line as agents write it."""
-    phases = {"pause_ms": 1.0, "rendezvous_ms": 2.0, "move_ms": 3.0, "group_ms": 4.0, "first_ms": 5.0, "stall_ms": 6.0}
-    fields = {"time": STARTED_UNIX_S, "round": 2, "members": ["n0", "n1"], "reasons": ["n1 joins"]}
+    phases: dict[str, Any] = {
+        "detect_ms": 0.0,
+        "pause_ms": 1.0,
+        "rendezvous_ms": 2.0,
+        "move_ms": 3.0,
+        "group_ms": 4.0,
+        "first_ms": 5.0,
+        "stall_ms": 6.0,
+        "whole_ms": None,
+    }
+    fields = {"time": STARTED_UNIX_S, "round": 2, "iteration": 1, "members": ["n0", "n1"], "reasons": ["n1 joins"]}
     return {"kind": "transition", **fields, **phases, **changes}
 
 
@@ -82,7 +91,7 @@ def test_a_change_of_the_membership_is_shown_with_its_phases_and_its_reason(tmp_
     found = [(event.step, event.value) for phase in phases for event in board.Scalars(f"transition/{phase}_ms")]
     assert found == [(7, 1.0), (7, 2.0), (7, 3.0), (7, 4.0), (7, 5.0), (7, 6.0)]
     texts = [(event.step, event.tensor_proto.string_val[0].decode()) for event in board.Tensors("events")]
-    assert texts == [(7, "- n1 joins: round 2 of n0, n1"), (8, "- why")]
+    assert texts == [(7, "- n1 joins: round 2 of n0, n1, stalled for 6 ms"), (8, "- why")]
 
 
 def test_the_first_round_has_no_stall(tmp_path: Path) -> None:

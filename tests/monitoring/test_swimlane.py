@@ -1,5 +1,6 @@
 """Pictures of chunks moving: what is drawn is what the history says."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -65,6 +66,21 @@ def test_the_gap_is_drawn_on_a_log_axis_at_the_iterations_that_know_it():
     assert below.get_ylabel() == "duality gap"
     np.testing.assert_array_equal(below.lines[0].get_xdata(), np.arange(3, 41, 3))
     np.testing.assert_allclose(below.lines[0].get_ydata(), 2.0 ** -np.arange(3, 41, 3))
+
+
+def test_what_each_task_computed_is_drawn_where_it_is_known():
+    """Smooth lines of medians in the colours of the lanes; an iteration that hung once bends none of them."""
+    records = []
+    for record in make_history(200):
+        slow_s = 5.0 if record.iteration == 100 else 0.02
+        seconds = {task: slow_s if task == "task-1" else 0.01 for task in record.num_chunks}
+        records.append(dataclasses.replace(record, seconds=seconds))
+    panels = swimlane.draw(History(records)).axes
+    assert [axes.get_ylabel() for axes in panels] == ["chunks per task", "ms per task", "duality gap"]
+    smooth = [line for line in panels[1].lines if line.get_linestyle() == "-"]
+    np.testing.assert_allclose(smooth[0].get_ydata(), 10.0)
+    np.testing.assert_allclose(smooth[1].get_ydata()[7:], 20.0)
+    assert np.isnan(smooth[1].get_ydata()[:7]).all()
 
 
 def test_a_figure_that_is_not_positive_is_drawn_on_a_plain_axis():

@@ -1,5 +1,6 @@
 """What TensorBoard's own reader finds in the files."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from chicle_elastic.errors import MissingExtraError, UsageError
-from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.monitoring.tensorboard import TensorBoardWriter
 
 STARTED_UNIX_S = 1.7e9
@@ -54,6 +55,38 @@ def test_the_time_of_an_iteration_is_what_passed_since_the_one_before(tmp_path):
     """Half a second each, and one second where a record is missing."""
     board = write_all(tmp_path, [make_record(i, {"n0": 4}) for i in (1, 2, 4)])
     assert [event.value for event in board.Scalars("job/iteration_s")] == [0.5, 0.5, 1.0]
+
+
+def test_a_change_of_the_membership_has_its_phases(tmp_path):
+    """And of a time to whole that alone, with its reason."""
+    transition = Transition(
+        iteration=7,
+        round=2,
+        members=("n0",),
+        reasons=("n1 is lost",),
+        detect_ms=1.0,
+        pause_ms=2.0,
+        rendezvous_ms=3.0,
+        move_ms=4.0,
+        group_ms=5.0,
+        first_ms=6.0,
+        stall_ms=None,
+    )
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.write_transition(transition)
+        writer.write_transition(dataclasses.replace(transition, whole_ms=250.0))
+    board = read_back(tmp_path)
+    phases = {tag.partition("/")[2]: board.Scalars(tag) for tag in board.Tags()["scalars"]}
+    assert {name: [(event.step, event.value) for event in events] for name, events in phases.items()} == {
+        name: [(7, value)]
+        for name, value in zip(
+            ("detect_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms", "whole_ms"),
+            (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 250.0),
+            strict=True,
+        )
+    }
+    texts = [event.tensor_proto.string_val[0].decode() for event in board.Tensors("events")]
+    assert texts == ["- n1 is lost: round 2 of n0", "- n1 is lost: all samples are back after 250 ms"]
 
 
 def test_wall_time_follows_the_records_and_not_the_writing(tmp_path):

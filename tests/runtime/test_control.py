@@ -14,11 +14,12 @@ import pytest
 
 from chicle_elastic.errors import ProtocolError, UsageError
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime import control
 from chicle_elastic.runtime.channel import MAX_FRAME_BYTES, Channel, Listener, new_address
 from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.store.arena import Arena
-from chicle_elastic.values import StateVersion, TaskReport
+from chicle_elastic.values import ChunkAccount, StateVersion, TaskReport
 from tests.timeouts import timeout_s
 
 NOBODY = 65534
@@ -87,6 +88,24 @@ MESSAGES = [
     control.Interrupt(),
     control.Break(round=2),
     control.Deliver(sender="n1", to="trainer", payload="null"),
+    Transition(
+        iteration=7,
+        round=3,
+        members=("n0", "n1"),
+        reasons=("n2 is lost",),
+        detect_ms=0.5,
+        pause_ms=1.0,
+        rendezvous_ms=12.0,
+        move_ms=3.0,
+        group_ms=11.0,
+        first_ms=41.5,
+        stall_ms=None,
+        whole_ms=250.0,
+    ),
+    control.Finish(
+        reason="all done",
+        accounts=(ChunkAccount(chunk=ChunkId(4), rows=10, owner=None, iterations={NodeId("n0"): 3}, replays=1),),
+    ),
     control.Finish(reason="gap reached", failure=None),
     control.Exit(),
 ]
@@ -181,7 +200,7 @@ def frame(data):
         (frame([1, 2]), "is no message out of Hello"),
         (frame({"type": "Vote"}), "'Vote' is no message out of Hello"),
         (frame({"type": "Hello", "pid": "7"}), r"Hello\.pid is '7' and not a int"),
-        (frame({"type": "Hello", "pid": 7, "version": 99}), "speaks version 99 and this one version 3"),
+        (frame({"type": "Hello", "pid": 7, "version": 99}), "speaks version 99 and this one version 4"),
         (struct.pack("<I", MAX_FRAME_BYTES + 1), "at most"),
         (frame({"type": "Left"})[:-3], "ended inside a message"),
     ],

@@ -70,6 +70,27 @@ def test_iterations_are_counted_per_chunk(ledger):
     assert (ledger.processed(ZERO), ledger.processed(ONE)) == (3, 3)
 
 
+def test_accounts_say_who_processed_a_chunk_how_often(ledger):
+    """Across moves and losses; an iteration that a lost node still took part in is its own."""
+    ledger.count_merge(1, 1)
+    ledger.count_merge(1, 2)
+    ledger.hold(B, ZERO, Phase.COPYING)
+    ledger.commit(ZERO, B, round=2)
+    ledger.count_merge(2, 3)
+    ledger.lose(ZERO, in_flight=True)
+    ledger.count_merge(2, 4)
+    account = ledger.accounts()[ZERO]
+    assert account.iterations == {A: 2, B: 2}
+    assert (account.chunk, account.rows, account.owner, account.replays) == (ZERO, 10, None, 0)
+    ledger.hold(A, ZERO, Phase.LOADED)
+    ledger.adopt_fresh(ZERO, A, round=3)
+    ledger.count_merge(3, 5)
+    account = ledger.accounts()[ZERO]
+    assert account.iterations == {A: 3, B: 2}
+    assert (account.owner, account.replays) == (A, 1)
+    assert ledger.processed(ZERO) == 5
+
+
 def test_a_chunk_lost_in_its_iteration_counts_if_that_is_merged(ledger):
     """The update of the dead node may be in the merge, or the iteration may be aborted."""
     ledger.lose(ZERO, in_flight=True)
