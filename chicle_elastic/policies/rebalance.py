@@ -6,6 +6,7 @@
 
 Tasks are ranked by T_k. Where the slowest and the fastest differ by more than the time of one chunk, and by more than
 noise explains, every task above T* gives away the part `gain` of its surplus (n_k - T* / t_k), to those furthest below.
+Nothing moves when the slowest task has but one chunk left: all wait for it, however the others share theirs.
 
 Noise. The median of m reports with relative deviation s has a standard error of about 1.25 s / sqrt(m). s is the median
 absolute deviation, taken over the windows of all tasks, so that a task whose speed has just changed does not hide it
@@ -82,8 +83,8 @@ class Rebalance(Policy):
             return None
         together_s = sum(task.rows for task in tasks) / sum(1 / task.sample_s for task in tasks)
         moves = self._moves(tasks, together_s)
-        if not moves:
-            return None
+        if all(source != slowest.node for source, _ in moves):
+            return None  # all wait for it, and it has nothing to give away
         return Decision(moves=moves, reason=_reason(tasks, moves, observations))
 
     def _judge(self, node: NodeId, observations: Observations) -> "_Task | None":

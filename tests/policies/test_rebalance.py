@@ -46,6 +46,13 @@ def test_it_ends_when_the_difference_is_below_the_time_of_a_chunk():
     assert nodes.run(60).num_decisions == num_decisions
 
 
+def test_others_rest_when_the_slowest_has_nothing_to_give_away():
+    """All wait for its last chunk, so it is of no use to be busy with the rest."""
+    times = {"n0": 10.0, "n1": 0.3, "n2": 0.1}
+    assert Rebalance().decide(observe({"n0": 1, "n1": 20, "n2": 20}, times)) is None
+    assert Rebalance().decide(observe({"n0": 2, "n1": 20, "n2": 20}, times)) is not None
+
+
 def test_it_moves_gradually():
     """A part of the surplus at a time, and never so much that the slow one becomes the fast one."""
     nodes = speeds(2.0, 1.0)
