@@ -7,11 +7,13 @@ read when a field is added. Nothing but the classes listed here is ever built fr
 
 import collections.abc
 import dataclasses
+import functools
 import math
 import numbers
+import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from chicle_elastic.errors import ProtocolError
@@ -23,8 +25,6 @@ _T = TypeVar("_T")
 EVENT_TYPES: Mapping[str, type] = {cls.__name__: cls for cls in typing.get_args(Event)}
 EFFECT_TYPES: Mapping[str, type] = {cls.__name__: cls for cls in typing.get_args(Effect)}
 
-_FIELDS: dict[type, tuple[tuple[str, Any, bool], ...]] = {}
-
 
 def encode(value: Event | Effect) -> dict[str, Any]:
     """An event or effect as JSON values, with its "type"."""
@@ -33,7 +33,7 @@ def encode(value: Event | Effect) -> dict[str, Any]:
 
 def encode_fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass as JSON values."""
-    return {name: _encode(getattr(value, name)) for name, _, _ in _fields(type(value))}
+    return {name: _encode(getattr(value, name)) for name in _names(typing.cast(Any, type(value)))}
 
 
 def decode_event(data: Any) -> Event:
@@ -65,33 +65,11 @@ def decode_fields(cls: type[_T], data: Any, path: str) -> _T:
     Raises:
         ProtocolError: A field is missing, unknown, or not of its type.
     """
-    if not isinstance(data, dict):
-        raise ProtocolError(f"{path} is {_short(data)} and not an object")
-    values = {}
-    for name, annotation, is_required in _fields(cls):
-        if name in data:
-            values[name] = _decode(annotation, data[name], f"{path}.{name}")
-        elif is_required:
-            raise ProtocolError(f"{path} has no {name!r}")
-    unknown = data.keys() - values.keys()
-    if unknown:
-        raise ProtocolError(f"{path} has fields that {cls.__name__} has not: {sorted(unknown)}")
-    return cls(**values)
-
-
-def _fields(cls: type) -> tuple[tuple[str, Any, bool], ...]:
-    """(name, annotation, has no default) of each field; worked out once per class."""
-    if cls not in _FIELDS:
-        hints = typing.get_type_hints(cls)
-        _FIELDS[cls] = tuple(
-            (
-                field.name,
-                hints[field.name],
-                field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
-            )
-            for field in dataclasses.fields(cls)
-        )
-    return _FIELDS[cls]
+    try:
+        decoded: _T = _decoder(typing.cast(Any, cls))(data)
+    except _MisfitError as error:
+        raise ProtocolError(f"{path}{error.where} {error.what}") from None
+    return decoded
 
 
 def _encode(value: Any) -> Any:
@@ -117,45 +95,121 @@ def _decode_tagged(data: Any, known: Mapping[str, type]) -> Any:
     return decode_fields(known[tag], {name: item for name, item in data.items() if name != "type"}, tag)
 
 
-def _decode(annotation: Any, data: Any, path: str) -> Any:
-    annotation = getattr(annotation, "__supertype__", annotation)  # ChunkId is an int here, NodeId a str
-    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+class _MisfitError(Exception):
+    """JSON that is not of the type that it should be.
+
+    Attributes:
+        what: What is wrong.
+        where: The way to it from the value that is decoded, e.g. ".reports[n1].samples"; made while it is raised, so
+            that nothing is spent on it where all is well.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.where = ""
+
+    def below(self, part: str) -> "_MisfitError":
+        """The same, seen from one level above."""
+        self.where = part + self.where
+        return self
+
+
+@functools.cache
+def _names(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+@functools.cache
+def _decoder(annotation: Any) -> Callable[[Any], Any]:
+    """What makes a value of this type out of JSON values, worked out once per type."""
+    kind = getattr(annotation, "__supertype__", annotation)  # ChunkId is an int here, NodeId a str
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType or origin is typing.Union:
-        if data is None and type(None) in args:
-            return None
-        [annotation] = [arg for arg in args if arg is not type(None)]
-        return _decode(annotation, data, path)
+        [inner] = [arg for arg in args if arg is not type(None)]
+        return functools.partial(_decode_optional, _decoder(inner))
+    if origin is tuple and args[-1] is ...:
+        plain = getattr(args[0], "__supertype__", args[0])
+        return functools.partial(_decode_items, _decoder(args[0]), plain if plain in (int, str) else None)
     if origin is tuple:
-        items = _list(data, path)
-        if args[-1] is ...:
-            kind = getattr(args[0], "__supertype__", args[0])
-            if kind in (int, str) and all(type(item) is kind for item in items):
-                return tuple(items)  # the long ones: a look at each item is enough
-            return tuple(_decode(args[0], item, f"{path}[{index}]") for index, item in enumerate(items))
-        if len(items) != len(args):
-            raise ProtocolError(f"{path} has {len(items)} items and not {len(args)}")
-        return tuple(_decode(arg, item, path) for arg, item in zip(args, items, strict=True))
+        return functools.partial(_decode_tuple, tuple(map(_decoder, args)))
     if origin is collections.abc.Mapping:
-        pairs = [_list(pair, path) for pair in _list(data, path)]
-        if any(len(pair) != 2 for pair in pairs):
-            raise ProtocolError(f"{path} is not a list of pairs")
-        return {_decode(args[0], key, path): _decode(args[1], item, f"{path}[{key}]") for key, item in pairs}
-    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
-        return decode_fields(annotation, data, path)
-    return _scalar(annotation, data, path)
+        return functools.partial(_decode_pairs, _decoder(args[0]), _decoder(args[1]))
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _object_decoder(kind)
+    return functools.partial(_decode_scalar, kind)
 
 
-def _scalar(annotation: type, data: Any, path: str) -> Any:
-    if annotation is float and type(data) is int:
+def _object_decoder(cls: type) -> Callable[[Any], Any]:
+    hints = typing.get_type_hints(cls)
+    decoders = {field.name: _decoder(hints[field.name]) for field in dataclasses.fields(cls)}
+    required = {
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+
+    def decode(data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise _MisfitError(f"is {_short(data)} and not an object")
+        if not required <= data.keys():
+            missing = next(name for name in decoders if name in required and name not in data)
+            raise _MisfitError(f"has no {missing!r}")
+        values = {}
+        for name, item in data.items():
+            if name not in decoders:
+                raise _MisfitError(f"has fields that {cls.__name__} has not: {sorted(data.keys() - decoders.keys())}")
+            try:
+                values[name] = decoders[name](item)
+            except _MisfitError as error:
+                raise error.below(f".{name}") from None
+        return cls(**values)
+
+    return decode
+
+
+def _decode_optional(decode: Callable[[Any], Any], data: Any) -> Any:
+    return None if data is None else decode(data)
+
+
+def _decode_items(decode: Callable[[Any], Any], plain: type | None, data: Any) -> Any:
+    items = _list(data)
+    if plain is not None and all(type(item) is plain for item in items):
+        return tuple(items)  # the long ones: a look at each item is enough
+    return tuple(_decode_at(decode, item, index) for index, item in enumerate(items))
+
+
+def _decode_tuple(decoders: tuple[Callable[[Any], Any], ...], data: Any) -> Any:
+    items = _list(data)
+    if len(items) != len(decoders):
+        raise _MisfitError(f"has {len(items)} items and not {len(decoders)}")
+    return tuple(decode(item) for decode, item in zip(decoders, items, strict=True))
+
+
+def _decode_pairs(decode_key: Callable[[Any], Any], decode: Callable[[Any], Any], data: Any) -> Any:
+    pairs = [_list(pair) for pair in _list(data)]
+    if any(len(pair) != 2 for pair in pairs):
+        raise _MisfitError("is not a list of pairs")
+    return {decode_key(key): _decode_at(decode, item, key) for key, item in pairs}
+
+
+def _decode_at(decode: Callable[[Any], Any], data: Any, key: Any) -> Any:
+    try:
+        return decode(data)
+    except _MisfitError as error:
+        raise error.below(f"[{key}]") from None
+
+
+def _decode_scalar(kind: Any, data: Any) -> Any:
+    if type(data) is kind and (kind is not float or math.isfinite(data)):
+        return data
+    if kind is float and type(data) is int and abs(data) <= sys.float_info.max:
         return float(data)
-    if type(data) is not annotation or (isinstance(data, float) and not math.isfinite(data)):
-        raise ProtocolError(f"{path} is {_short(data)} and not a {annotation.__name__}")
-    return data
+    raise _MisfitError(f"is {_short(data)} and not a {kind.__name__}")
 
 
-def _list(data: Any, path: str) -> list[Any]:
+def _list(data: Any) -> list[Any]:
     if not isinstance(data, list):
-        raise ProtocolError(f"{path} is {_short(data)} and not a list")
+        raise _MisfitError(f"is {_short(data)} and not a list")
     return data
 
 
