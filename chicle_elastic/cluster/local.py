@@ -9,6 +9,7 @@ rendezvous store; and per job an agent and a task for each node. The driver stag
 """
 
 import dataclasses
+import math
 import os
 import secrets
 from collections.abc import Sequence
@@ -52,7 +53,7 @@ class LocalCluster:
         address: Of the cluster; by default a new one.
 
     Raises:
-        UsageError: Numbers of nodes, or policies, that cannot be.
+        UsageError: Numbers of nodes, times, memory or policies that cannot be.
     """
 
     nodes: int | tuple[int, int] = 2
@@ -70,6 +71,12 @@ class LocalCluster:
                 f"LocalCluster(nodes={self.nodes!r}): a local cluster has from 1 to {MAX_NODES} nodes; say 4, or "
                 "(2, 4) for at least 2 and at most 4"
             )
+        if self.memory_bytes is not None and self.memory_bytes < 1:
+            raise UsageError(f"LocalCluster(memory_bytes={self.memory_bytes!r}): it must be positive, or None")
+        for name in ("grace_s", "idle_s"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise UsageError(f"LocalCluster({name}={value!r}): it must be finite and >= 0")
         require_policies(self.policies)
 
     @property

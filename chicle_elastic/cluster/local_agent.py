@@ -9,7 +9,6 @@ import functools
 import signal
 import socket
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import WorkerSpec
@@ -18,7 +17,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from chicle_elastic.cluster.agent import ElasticAgent
 from chicle_elastic.cluster.event_loop import EventLoop
-from chicle_elastic.cluster.launch_args import AgentCommand, parse
+from chicle_elastic.cluster.launch_args import AgentCommand
 from chicle_elastic.cluster.local_wire import Line, Said
 from chicle_elastic.cluster.node import Node
 from chicle_elastic.cluster.store_host import StoreHost, connect_store
@@ -40,21 +39,15 @@ def run_store(sock: socket.socket) -> int:
     return 0
 
 
-def run_agent(sock: socket.socket, arguments: Sequence[str]) -> int:
+def run_agent(sock: socket.socket, command: AgentCommand) -> int:
     """Body of the process of an agent; returns its exit code.
 
     Args:
         sock: To the server.
-        arguments: Of the launcher, without a script.
+        command: For the launcher.
     """
-    line = Line(sock)
-
-    def run() -> None:
-        command = parse([*arguments, "-"])
-        assert isinstance(command, AgentCommand)
-        run_node(command, make_agent=functools.partial(LocalAgent, line=line))
-
-    return exit_code_of(run)
+    make_agent = functools.partial(LocalAgent, line=Line(sock))
+    return exit_code_of(lambda: run_node(command, make_agent=make_agent))
 
 
 class LocalAgent(ElasticAgent):

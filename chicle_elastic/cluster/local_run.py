@@ -10,6 +10,7 @@
 An agent that is killed from outside is replaced, as a resource manager would do it; one that ends by itself is not.
 """
 
+import dataclasses
 import functools
 import os
 import secrets
@@ -21,9 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chicle_elastic.cluster.launch_args import AgentCommand, parse
 from chicle_elastic.cluster.local_nursery import Child, Nursery
 from chicle_elastic.cluster.local_wire import Line, Said, fields_of, pair
-from chicle_elastic.errors import ProtocolError
+from chicle_elastic.errors import ProtocolError, UsageError
+from chicle_elastic.ids import NodeId
 from chicle_elastic.transports.secret import SECRET_BYTES
 
 MAX_NODES = 64
@@ -88,6 +91,7 @@ class LocalRun:
         self._replacements_left = REPLACEMENTS_PER_NODE * num_nodes
         self._is_ending = False
         self._secret = _secret_file()
+        self._command = self._parse()
 
     @property
     def is_over(self) -> bool:
@@ -154,21 +158,32 @@ class LocalRun:
 
     # How.
 
+    def _parse(self) -> AgentCommand:
+        """What every agent of the job is started with, but for its name: parsed once, because that takes a while."""
+        arguments = [
+            *("--nnodes", f"{self._settings['min_nodes']}:{MAX_NODES}", "--rdzv-id", self.run_id),
+            *("--start-nodes", str(self._settings["start_nodes"]), "--grace", str(self._settings["grace_s"])),
+            *("--rdzv-endpoint", self._endpoint, "--secret-file", f"/proc/self/fd/{self._secret}"),
+        ]
+        if self._settings.get("memory_bytes") is not None:
+            arguments += ["--memory", str(self._settings["memory_bytes"])]
+        if self._settings.get("log_dir") is not None:
+            arguments += ["--log-dir", self._settings["log_dir"]]
+        try:
+            command = parse([*arguments, "-"])
+        except (UsageError, SystemExit) as error:
+            raise ProtocolError(f"settings that no agent can be started with: {error}") from error
+        assert isinstance(command, AgentCommand)
+        return command
+
     def _start_node(self) -> None:
         name = f"n{self._num_started}"
         self._num_started += 1
-        settings = self._settings
-        arguments = [
-            *("--nnodes", f"{settings['min_nodes']}:{MAX_NODES}", "--name", name, "--rdzv-id", self.run_id),
-            *("--start-nodes", str(settings["start_nodes"]), "--grace", str(settings["grace_s"])),
-            *("--rdzv-endpoint", self._endpoint, "--secret-file", f"/proc/self/fd/{self._secret}"),
-        ]
-        if settings.get("memory_bytes") is not None:
-            arguments += ["--memory", str(settings["memory_bytes"])]
-        if settings.get("log_dir") is not None:
-            arguments += ["--log-dir", settings["log_dir"]]
         line, sock = pair()
-        body = functools.partial(_agent_body, sock, arguments)
+        command = dataclasses.replace(
+            self._command, options=dataclasses.replace(self._command.options, node=NodeId(name))
+        )
+        body = functools.partial(_agent_body, sock, command)
         agent = self._nursery.fork(
             f"agent {name}", body, keep=(sock.fileno(), self._secret), output=self._output(f"{name}.agent")
         )
@@ -225,10 +240,10 @@ class LocalRun:
         return None if log_dir is None else Path(log_dir) / f"{name}.out"
 
 
-def _agent_body(sock: socket.socket, arguments: list[str]) -> int:
+def _agent_body(sock: socket.socket, command: AgentCommand) -> int:
     from chicle_elastic.cluster.local_agent import run_agent
 
-    return run_agent(sock, arguments)
+    return run_agent(sock, command)
 
 
 def _task_body(sock: socket.socket, job: dict[str, Any], data: int, control: str, max_nodes: int) -> int:

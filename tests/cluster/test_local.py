@@ -257,6 +257,13 @@ def test_numbers_of_nodes_that_cannot_be_are_refused(nodes: Any) -> None:
         LocalCluster(nodes)
 
 
+@pytest.mark.parametrize("field", [{"memory_bytes": 0}, {"grace_s": -1.0}, {"idle_s": float("nan")}])
+def test_settings_that_cannot_be_are_refused(field: dict[str, Any]) -> None:
+    """By name."""
+    with pytest.raises(UsageError, match=next(iter(field))):
+        LocalCluster(2, **field)
+
+
 DRIVER = """
     import json, os
     from chicle_elastic.cluster.local import LocalCluster
