@@ -163,7 +163,7 @@ class LocalClient:
 
     def _ask_for_outcome(self) -> None:
         """Have one of the tasks that are done send it; another one if that dies."""
-        while self._sender is None and self._done:
+        while self._outcome is None and self._sender is None and self._done:
             self._sender = self._done[0]
             try:
                 self._sender.send("send")

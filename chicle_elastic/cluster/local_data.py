@@ -89,7 +89,7 @@ def describe_source(source: ChunkSource, file: StagedFile) -> dict[str, Any]:
     places = []
     for info in infos:
         size_bytes = layout.encode(source.load(info.id, NO_STATE), buffer)
-        places.append([file.add(buffer[:size_bytes]), size_bytes])
+        places.append([file.add(buffer[:size_bytes]), size_bytes, info.num_rows])
     return {"schema": asdict(source.schema), "places": places}
 
 
@@ -127,7 +127,7 @@ class StagedSource:
 
     Args:
         schema: What they have in common.
-        places: Start and size of each, by chunk id.
+        places: Start, size in bytes without state, and rows of each, by chunk id.
         memory: The file, ndarray of bytes.
     """
 
@@ -140,10 +140,11 @@ class StagedSource:
 
     def infos(self, state: StateSpec) -> tuple[ChunkInfo, ...]:
         """All chunks, by id from 0, with the bytes that each takes together with `state`."""
-        headers = (layout.read_header(self._content(number), where=WHERE) for number in range(len(self._places)))
         return tuple(
-            ChunkInfo(id=ChunkId(number), num_rows=header.num_rows, size_bytes=header.encoded_bytes(state))
-            for number, header in enumerate(headers)
+            ChunkInfo(
+                id=ChunkId(number), num_rows=num_rows, size_bytes=size_bytes + aligned(state.size_bytes(num_rows))
+            )
+            for number, (_, size_bytes, num_rows) in enumerate(self._places)
         )
 
     def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
@@ -158,5 +159,5 @@ class StagedSource:
         return replace(chunk, state=state.zeros(chunk.num_rows))
 
     def _content(self, number: int) -> Array:
-        start, size_bytes = self._places[number]
+        start, size_bytes, _ = self._places[number]
         return self._memory[start : start + size_bytes]

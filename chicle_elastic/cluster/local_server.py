@@ -57,12 +57,15 @@ def preload() -> None:
     from chicle_elastic.chunks.sources import ArraySource
     from chicle_elastic.clock import MonotonicClock
     from chicle_elastic.cluster import agent, local_agent, local_task
-    from chicle_elastic.runtime import cluster_task
+    from chicle_elastic.runtime import cluster_task, control
     from chicle_elastic.runtime.job import Job
     from chicle_elastic.runtime.practice import practise
+    from chicle_elastic.scheduling import codec
     from chicle_elastic.solvers import cocoa_solver
     from chicle_elastic.solvers.cocoa import CocoaTrainer
 
+    codec.prepare([*codec.EVENT_TYPES.values(), *control.TASK_TYPES.values(), *control.AGENT_TYPES.values()])
+    "127.0.0.1".encode("idna")  # the first one imports tables
     assert all((torch.distributed, agent, local_agent, local_task, cluster_task, cocoa_solver))
     X, y = np.eye(4), np.array([0, 1, 0, 1], dtype=np.int32)
     trainer = CocoaTrainer()

@@ -2,7 +2,7 @@
 
     task -> driver   records (some, as they come, and changes of the membership)     ask (record, and the model behind
                      it)     done, then the outcome     raised (class, text, traceback)
-    driver -> task   answer (iteration, is_ended)      send | enough
+    driver -> task   answer (iteration, is_ended)      send
 
 All tasks that stay to the end have the same outcome: each says that it is done, and the driver has one of them send it.
 """
@@ -83,7 +83,9 @@ class Reporter:
 
     def _tell(self, *, wait_s: float = TELL_S) -> None:
         if time.monotonic() - self._told_s > wait_s:
-            self._send("records", records=self._records, transitions=self._transitions)
+            # A driver that has its outcome hangs up, perhaps before this task is as far; one that died ends us anyway.
+            with contextlib.suppress(PeerLostError):
+                self._send("records", records=self._records, transitions=self._transitions)
             self._records, self._transitions = [], []
             self._told_s = time.monotonic()
 
@@ -102,7 +104,10 @@ class Reporter:
     def finish(self, outcome: Outcome) -> None:
         """Say that the job is done, and send the outcome when the driver wants it."""
         self._tell(wait_s=0.0)
-        self._send("done")
+        try:
+            self._send("done")
+        except PeerLostError:
+            return  # it has the outcome of another task
         said = self._line.receive()
         if said is None or said.kind != "send":
             return

@@ -89,6 +89,7 @@ class Training:
         self.metric_names = job.trainer.metric_names(job.source.schema)
         self._elapsed_s = elapsed_s
         self._keeps_address = keeps_address
+        self._known_figures: tuple[int, Mapping[str, float]] = (0, {})
 
     def merge(self, weighted_sum: Array | None, total_weight: float) -> None:
         """Take in the sum of `weight * delta` over all tasks, which may be overwritten; None when nobody had any."""
@@ -190,6 +191,7 @@ class Training:
         self.last_certificate = last_certificate
         self.samples = samples
         self.history = History([*(record for record in self.history if record.iteration < first), *records])
+        self._known_figures = (0, {})
         self.archive.forget(first)
 
     def full_history(self, transitions: Iterable[Transition] = ()) -> History:
@@ -226,8 +228,13 @@ class Training:
         """Figures in the record of an iteration; none before the first."""
         if iteration == 0:
             return {}
-        newest_first = reversed(self.history)
-        return next((record.figures for record in newest_first if record.iteration == iteration), {})
+        if self._known_figures[0] != iteration:  # asked for in every iteration, perhaps of one that is long ago
+            newest_first = reversed(self.history)
+            found = next((record.figures for record in newest_first if record.iteration == iteration), None)
+            if found is None:
+                return {}
+            self._known_figures = iteration, found
+        return self._known_figures[1]
 
     @property
     def epochs(self) -> float:

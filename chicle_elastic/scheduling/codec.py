@@ -13,7 +13,7 @@ import numbers
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from chicle_elastic.errors import ProtocolError
@@ -24,6 +24,13 @@ _T = TypeVar("_T")
 
 EVENT_TYPES: Mapping[str, type] = {cls.__name__: cls for cls in typing.get_args(Event)}
 EFFECT_TYPES: Mapping[str, type] = {cls.__name__: cls for cls in typing.get_args(Effect)}
+
+
+def prepare(kinds: Iterable[type]) -> None:
+    """Work out now what coding these dataclasses takes, instead of at the first of each."""
+    for kind in kinds:
+        _decoder(typing.cast(Any, kind))
+        _names(typing.cast(Any, kind))
 
 
 def encode(value: Event | Effect) -> dict[str, Any]:

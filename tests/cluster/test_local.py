@@ -213,6 +213,16 @@ def test_copies_mean_the_same_cluster(cluster: LocalCluster) -> None:
     assert hash(cluster) == hash(copy.deepcopy(cluster))
 
 
+def test_tasks_whose_outcome_nobody_needs_end_in_peace(tmp_path: Path) -> None:
+    """The driver has one outcome and hangs up on the others, wherever they are; the next job waits for none of them."""
+    with LocalCluster(4, log_dir=tmp_path) as cluster:
+        for _ in range(5):
+            cluster.run(make_job(max_iterations=1))
+    printed = {path.name: path.read_text() for path in tmp_path.glob("*.task.out")}
+    assert sorted(printed) == [f"n{number}.task.out" for number in range(4)]
+    assert not any(printed.values())
+
+
 def test_jobs_that_come_at_the_same_time_queue(cluster: LocalCluster) -> None:
     """Each gets its own outcome."""
     outcomes: dict[float, Any] = {}
