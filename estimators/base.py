@@ -24,6 +24,7 @@ from estimators.persistence import SaveMixin
 from estimators.prediction import PredictionMixin
 
 if TYPE_CHECKING:
+    from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.job import Outcome, Runtime
     from chicle_elastic.solvers.cocoa import CocoaTrainer
     from estimators.inputs import TrainingSet
@@ -54,6 +55,7 @@ class LinearClassifier(
         "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
         "runtime": [HasMethods(["run", "most_tasks"]), None],
         "n_workers": [Interval(Integral, 1, None, closed="left"), tuple, None],
+        "policy": [HasMethods(["decide"]), tuple, None],
         "logdir": [str, PathLike, None],
         "store_duals": ["boolean"],
     }
@@ -71,6 +73,7 @@ class LinearClassifier(
     chunk_size: int | None
     runtime: "Runtime | None"
     n_workers: int | tuple[int, int] | None
+    policy: "Policy | tuple[Policy, ...] | None"
     logdir: Any
     store_duals: bool
 
@@ -163,6 +166,7 @@ class LinearClassifier(
     def _run(self, runtime: "Runtime", trainer: "CocoaTrainer", training: "TrainingSet", seed: int) -> "Outcome":
         """Run the job, with everybody who wants to look on."""
         from chicle_elastic.runtime.job import Job
+        from estimators.place import policies_of
         from estimators.watch import CallbackBridge, watcher
 
         context = self._init_callback_context(max_subtasks=self.max_iter)
@@ -188,6 +192,7 @@ class LinearClassifier(
                     seed=seed,
                     initial_state=self._initial_state(trainer, training),
                     keep_state=bool(self.warm_start or self.store_duals),
+                    policies=policies_of(self),
                     on_iteration=told.on_iteration,
                     on_transition=told.on_transition,
                     on_model=bridge.on_model if has_callbacks else None,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
 
+    from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.job import Runtime
 
 
@@ -43,9 +44,9 @@ class ChicleLogisticRegression(LinearClassifier):
                             attributes are float64
     ``n_iter_``             one int                                             ndarray
     only in one             ``n_threads``, ``chunk_size``, ``runtime``,         ``sparsify``, ``densify``,
-                            ``n_workers``, ``logdir``, ``store_duals``,         other array libraries
-                            ``fit(ChunkFolder(path))``, ``save``, ``load``,     than NumPy
-                            ``to_logistic_regression``
+                            ``n_workers``, ``policy``, ``logdir``,              other array libraries
+                            ``store_duals``, ``fit(ChunkFolder(path))``,        than NumPy
+                            ``save``, ``load``, ``to_logistic_regression``
     ======================  ==================================================  ============================
 
     Parameters
@@ -81,6 +82,10 @@ class ChicleLogisticRegression(LinearClassifier):
     n_workers : int or tuple of (int, int), default=None
         Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
         ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2 nodes.
+    policy : Policy or tuple of them, default=None
+        Moves chunks while the fit runs, e.g. `chicle_elastic.policies.rebalance.Rebalance()`; a grid search can vary
+        its fields (``policy__window``). None leaves it to the runtime: a local cluster has the policies it was made
+        with, by default none.
     logdir : str or path-like, default=None
         Folder for TensorBoard; needs ``pip install 'chicle-elastic[tensorboard]'``. Give each fit its own.
     store_duals : bool, default=False
@@ -152,6 +157,7 @@ class ChicleLogisticRegression(LinearClassifier):
         chunk_size: int | None = None,
         runtime: "Runtime | None" = None,
         n_workers: int | tuple[int, int] | None = None,
+        policy: "Policy | tuple[Policy, ...] | None" = None,
         logdir: str | PathLike[str] | None = None,
         store_duals: bool = False,
     ) -> None:
@@ -168,6 +174,7 @@ class ChicleLogisticRegression(LinearClassifier):
         self.chunk_size = chunk_size
         self.runtime = runtime
         self.n_workers = n_workers
+        self.policy = policy
         self.logdir = logdir
         self.store_duals = store_duals
 

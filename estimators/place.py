@@ -6,6 +6,9 @@ from chicle_elastic import settings
 from chicle_elastic.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.job import Runtime
 
 
@@ -42,6 +45,12 @@ def runtime_of(estimator: Any) -> "Runtime":
     from chicle_elastic.cluster.local import shared_cluster
 
     return shared_cluster(estimator.n_workers)
+
+
+def policies_of(estimator: Any) -> "Sequence[Policy] | None":
+    """The policies that an estimator's parameter `policy` means; None leaves them to the runtime."""
+    policy = estimator.policy
+    return policy if policy is None or isinstance(policy, tuple) else (policy,)
 
 
 def threads_of(runtime: "Runtime") -> int:

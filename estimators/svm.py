@@ -11,6 +11,7 @@ from estimators.base import LinearClassifier
 if TYPE_CHECKING:
     from sklearn.svm import LinearSVC
 
+    from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.job import Runtime
 
 
@@ -41,7 +42,7 @@ class ChicleSVM(LinearClassifier):
                             CSR indices may be int64; ``coef_`` is float64      and int32
     ``intercept_``          zeros of shape (n_outputs,) without an intercept    0.0
     only in one             ``warm_start``, ``n_threads``, ``chunk_size``,      ``sparsify``, ``densify``
-                            ``runtime``, ``n_workers``, ``logdir``,
+                            ``runtime``, ``n_workers``, ``policy``, ``logdir``,
                             ``store_duals``, callbacks, ``save``, ``load``,
                             ``fit(ChunkFolder(path))``, ``to_linear_svc``
     ======================  ==================================================  ===========================
@@ -81,6 +82,10 @@ class ChicleSVM(LinearClassifier):
     n_workers : int or tuple of (int, int), default=None
         Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
         ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2 nodes.
+    policy : Policy or tuple of them, default=None
+        Moves chunks while the fit runs, e.g. `chicle_elastic.policies.rebalance.Rebalance()`; a grid search can vary
+        its fields (``policy__window``). None leaves it to the runtime: a local cluster has the policies it was made
+        with, by default none.
     logdir : str or path-like, default=None
         Folder for TensorBoard; needs ``pip install 'chicle-elastic[tensorboard]'``. Give each fit its own.
     store_duals : bool, default=False
@@ -160,6 +165,7 @@ class ChicleSVM(LinearClassifier):
         chunk_size: int | None = None,
         runtime: "Runtime | None" = None,
         n_workers: int | tuple[int, int] | None = None,
+        policy: "Policy | tuple[Policy, ...] | None" = None,
         logdir: str | PathLike[str] | None = None,
         store_duals: bool = False,
     ) -> None:
@@ -177,6 +183,7 @@ class ChicleSVM(LinearClassifier):
         self.chunk_size = chunk_size
         self.runtime = runtime
         self.n_workers = n_workers
+        self.policy = policy
         self.logdir = logdir
         self.store_duals = store_duals
 

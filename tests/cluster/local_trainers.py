@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.policies.base import Decision, Observations, Policy
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.cocoa import CocoaTrainer
 
@@ -48,6 +49,20 @@ class UnevenCocoa(CocoaTrainer):
 
         solver.solve = slow_solve  # type: ignore[method-assign]
         return solver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift(Policy):
+    """Moves chunks from the first node to the second as long as the first one has more than `keep`."""
+
+    keep: int = 2
+
+    def decide(self, observations: Observations, /) -> Decision | None:
+        """One at a time."""
+        first, second, *_ = observations.num_chunks
+        if observations.num_chunks[first] <= self.keep:
+            return None
+        return Decision(moves={(first, second): 1}, reason=f"{first} is to keep {self.keep}")
 
 
 class Recipe(CocoaTrainer):

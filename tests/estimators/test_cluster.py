@@ -14,6 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from chicle_elastic.cluster.local import LocalCluster, shared_cluster
 from chicle_elastic.errors import UsageError
 from estimators import ChicleLogisticRegression, ChicleSVM
+from tests.cluster.local_trainers import Shift
 from tests.estimators import problems
 from tests.estimators.test_callbacks import Recorder
 from tests.estimators.test_folder import write
@@ -134,6 +135,21 @@ def test_an_estimator_keeps_pointing_at_its_cluster(of_two):
     for other in (clone(model), pickle.loads(pickle.dumps(model))):
         assert other.runtime == of_two
         assert other.fit(X, y).history_.members
+
+
+def test_a_grid_search_varies_the_field_of_a_policy(of_two):
+    """And what the policy did is in history and ledger; the estimator that was searched with has its own policy."""
+    X, y = problems.cancer()
+    model = make("hinge", tol=1e-5, runtime=of_two, policy=Shift(keep=9))
+    search = GridSearchCV(model, {"policy__keep": [3]}, cv=2).fit(X, y)
+    assert model.policy.keep == 9
+    best = search.best_estimator_
+    assert best.policy == Shift(keep=3)
+    assert best.history_[-1].num_chunks["n0"] == 3
+    moved = [account for account in best.ledger_ if len(account.iterations) == 2]
+    assert len(moved) == best.history_[0].num_chunks["n0"] - 3
+    assert {sum(account.iterations.values()) for account in best.ledger_} == {best.n_iter_}
+    assert any("Shift moves" in event for event in best.history_.column("events"))
 
 
 def test_two_places_at_once_are_refused(of_two):

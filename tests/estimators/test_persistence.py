@@ -54,6 +54,8 @@ def test_a_loaded_model_is_the_saved_one(estimator_class, kind, tmp_path):
         np.testing.assert_array_equal(getattr(loaded, name), getattr(model, name))
     assert (loaded.n_iter_, loaded.duality_gap_, loaded.n_features_in_) == (model.n_iter_, model.duality_gap_, 64)
     assert loaded.history_ == model.history_
+    assert loaded.ledger_ == model.ledger_
+    assert len(loaded.ledger_) > 0
     assert loaded.get_params() == model.get_params()
     assert loaded.fit(frame, y).n_iter_ == model.n_iter_
 
