@@ -97,8 +97,8 @@ def run_node(command: AgentCommand, *, make_agent: Callable[..., Any] | None = N
     open_secret(options.secret_file, endpoint=arguments.rdzv_endpoint)  # says what is wrong before anything starts
     from chicle_elastic.cluster.agent import ElasticAgent
 
-    if arguments.log_dir is None and arguments.redirects == arguments.tee == "0":
-        arguments.log_dir = os.devnull  # or torch would make a folder that stays
+    if arguments.redirects == arguments.tee == "0":
+        arguments.log_dir = os.devnull  # or torch would make empty folders that stay; event files know their own
     config, entrypoint, entrypoint_arguments = config_from_args(arguments)
     if arguments.log_dir == os.devnull:
         config.logs_specs = NoLogFiles(log_dir=os.devnull)

@@ -112,7 +112,7 @@ def test_a9a_is_trained_on_two_to_three_nodes(environment: dict[str, str], tmp_p
     with gzip.open(source) as packed, train.open("wb") as plain:
         shutil.copyfileobj(packed, plain)
     out = tmp_path / "model"
-    options = ["-j", "2:3", "--train", str(train), "--out", str(out)]
+    options = ["-j", "2:3", "--train", str(train), "--out", str(out), "--", "--C", "0.01"]
     said = torchx(
         environment,
         *("run", "-s", "local_cwd", "-cfg", f"log_dir={tmp_path / 'logs'}", "--wait", "chicle.svm"),
@@ -127,7 +127,9 @@ def test_a9a_is_trained_on_two_to_three_nodes(environment: dict[str, str], tmp_p
     model = ChicleSVM.load(out / "model.npz")
     for name in ("indices", "indptr"):  # the reader may make them int64, which LinearSVC does not take
         setattr(X, name, getattr(X, name).astype(np.int32))
-    peer = LinearSVC(loss="hinge", C=1.0, max_iter=100_000).fit(X, y)
+    peer = LinearSVC(loss="hinge", C=0.01, max_iter=100_000).fit(X, y)
     assert abs(np.mean(model.predict(X) == y) - peer.score(X, y)) <= 0.003
-    assert list((out / "nodes").rglob("events.out.tfevents.*"))
+    event_files = {f"node-{number}.events.jsonl" for number in range(3)}
+    assert {path.name for path in (out / "nodes").iterdir()} <= {"tensorboard", *event_files}
+    assert list((out / "nodes" / "tensorboard").glob("events.out.tfevents.*"))
     assert not list(out.glob(".run-*")), "nothing is left of the meeting place"
