@@ -26,6 +26,11 @@ class ArrivingChunk:
         chunk_id: The chunk that was asked for.
         where: Where the bytes come from, for messages.
         crc32: What sums them up, like `zlib.crc32`; faster ones exist.
+        has_rows: The immutable part has come before and was right (`finish_rows`): only what is behind it arrives.
+
+    Raises:
+        ChunkCorruptError: The rows that are there are not those of a chunk.
+        ProtocolError: They are those of another chunk.
 
     Attributes:
         header: Header of the chunk, once it is there.
@@ -33,7 +38,13 @@ class ArrivingChunk:
     """
 
     def __init__(
-        self, buffer: Buffer, *, chunk_id: ChunkId, where: str, crc32: Callable[[Any, int], int] = zlib.crc32
+        self,
+        buffer: Buffer,
+        *,
+        chunk_id: ChunkId,
+        where: str,
+        crc32: Callable[[Any, int], int] = zlib.crc32,
+        has_rows: bool = False,
     ) -> None:
         self.header: Header | None = None
         self.state_header: StateHeader | None = None
@@ -43,6 +54,10 @@ class ArrivingChunk:
         self._crc32 = crc32
         self._crc = 0
         self._num_summed = 0
+        self._has_rows = has_rows
+        if has_rows:
+            self.header = self._read_header()
+            self._num_summed = self.header.immutable_bytes
 
     def __call__(self, num_bytes: int) -> None:
         """The first `num_bytes` bytes are there; numbers only rise, and the last is the size of the chunk.
@@ -59,13 +74,29 @@ class ArrivingChunk:
             self._sum_up_to(min(num_bytes, self.header.immutable_bytes))
             if num_bytes < self.header.immutable_bytes + STATE_HEADER_BYTES:
                 return
-            self._judge_immutable(self.header)
+            if not self._has_rows:
+                self._judge_immutable(self.header)
             self.state_header = read_state_header(self._content, self.header, where=self._where)
             self._crc, self._num_summed = 0, self.header.immutable_bytes + STATE_HEADER_BYTES
         size_bytes = self.header.encoded_bytes(self.state_header.spec)
         self._sum_up_to(min(num_bytes, size_bytes))
         if num_bytes >= size_bytes:
             require_crc(self._crc, self.state_header.state_crc, "the state", self._place())
+
+    def finish_rows(self) -> int:
+        """All bytes of the immutable part are there and were right, and nothing else was asked for.
+
+        Returns:
+            How many these are.
+
+        Raises:
+            ChunkCorruptError: They are damaged, or bytes are missing.
+        """
+        header = self.header
+        if header is None or self._num_summed < header.immutable_bytes:
+            raise ChunkCorruptError(f"{self._place()}: truncated: {self._num_summed} bytes of its rows came")
+        self._judge_immutable(header)
+        return header.immutable_bytes
 
     def finish(self) -> StateVersion:
         """All bytes are there and were right.

@@ -3,6 +3,7 @@
     load    LoadChunk   reserve a slot -> the task fills it from the source -> commit          -> ChunkLoaded
     copy    CopyChunk   at the source: seal the state, tell the target where the chunk lies
                         at the target: reserve a slot -> fetch, verified on arrival -> commit  -> ChunkCopied
+                        where rows have travelled ahead (`rows_ahead`), only the state is fetched
     free    FreeChunk   give the slot back                                                     -> ChunkFreed
 
 The order to copy and the word of the source where the chunk lies reach the target in any order. The word is said again
@@ -19,6 +20,7 @@ from typing import Any
 from chicle_elastic.chunks.arrival import ArrivingChunk
 from chicle_elastic.cluster.event_loop import EventLoop
 from chicle_elastic.cluster.mesh import Peer
+from chicle_elastic.cluster.rows_ahead import RowsAhead
 from chicle_elastic.cluster.steps import reach
 from chicle_elastic.errors import ChicleError, ProtocolError
 from chicle_elastic.ids import ChunkId, NodeId
@@ -40,10 +42,11 @@ Say = Callable[[Event], None]
 
 @dataclass(slots=True, eq=False)
 class _Copy:
-    """A chunk that is to come from another node."""
+    """A chunk that is to come from another node; the first `num_ahead` bytes are there and right."""
 
     order: effects.CopyChunk
     into: memoryview
+    num_ahead: int = 0
     is_fetching: bool = False
 
 
@@ -58,7 +61,11 @@ class NodeMemory:
         sizes: Bytes of each chunk, header and state included.
         say: Takes answers to the scheduler's orders.
         tell_task: Sends a message to the task, a descriptor with it.
-        tell_peer: Sends (node, kind, fields) to an agent, if there is a link to it.
+        tell_peer: Sends (node, kind, fields) to an agent; returns whether there is a link to it.
+
+    Attributes:
+        store: As given.
+        rows: What travels ahead.
     """
 
     def __init__(
@@ -89,11 +96,14 @@ class NodeMemory:
         self._round_served = 0
         self._is_about_to_fetch = False
         self._has_task = True
+        self.rows = RowsAhead(
+            loop, node=node, store=store, carrier=carrier, reserve=self._reserve, say=say, tell_peer=tell_peer
+        )
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is under way that was ordered earlier."""
-        return not (self._loads or self._to_commit or self._committing or self._copies)
+        return self.rows.is_quiet and not (self._loads or self._to_commit or self._committing or self._copies)
 
     @property
     def under_way(self) -> dict[str, int]:
@@ -126,13 +136,16 @@ class NodeMemory:
         self._tell_task(load, None)
 
     def copy(self, order: effects.CopyChunk) -> None:
-        """Fetch a chunk from its source, once that has said where it lies."""
+        """Fetch a chunk from its source, once that has said where it lies; what has come ahead is not fetched again."""
+        ahead = self.rows.take(order.chunk, lambda: self.copy(order))
+        if ahead is None and self.rows.is_arriving(order.chunk):
+            return
         try:
-            into = self._reserve(order.chunk)
+            into, num_ahead = ahead or (self._reserve(order.chunk), 0)
         except ChicleError as error:
             self._fail_copy(order, str(error))
             return
-        self._copies[order.chunk] = _Copy(order, into)
+        self._copies[order.chunk] = _Copy(order, into, num_ahead)
         self._fetch_soon()
 
     def serve(self, order: effects.CopyChunk, *, version: StateVersion) -> None:
@@ -147,8 +160,13 @@ class NodeMemory:
     def free(self, order: effects.FreeChunk) -> None:
         """Give a slot back."""
         reach("free.before", chunk=order.chunk)
+        if self.rows.give_back(order.chunk, lambda: self._freed(order)):
+            return
         if order.chunk in self.store.inventory():
             self.store.free(order.chunk)
+        self._freed(order)
+
+    def _freed(self, order: effects.FreeChunk) -> None:
         reach("free.done", chunk=order.chunk)
         self._say(events.ChunkFreed(chunk=order.chunk, node=self._node, round=order.round))
 
@@ -216,6 +234,7 @@ class NodeMemory:
 
     def peer_up(self, node: NodeId) -> None:
         """There is a link to another agent: tell it where chunks lie that it waits for."""
+        self.rows.peer_up(node)
         if places := self._places.get(node):
             self._tell_peer(node, "places", {"places": list(places.values())})
 
@@ -223,6 +242,7 @@ class NodeMemory:
         """An agent is gone: what was to come from it does not come any more."""
         if peer.offer is not None:
             self._carrier.disconnect(peer.offer)  # a fetch that is under way ends with an error
+        self.rows.peer_down(peer.node)
         self.lose_source(peer.node)
 
     def lose_source(self, node: NodeId) -> None:
@@ -247,6 +267,7 @@ class NodeMemory:
     def forget_task(self) -> None:
         """The task is gone, and with it what it was loading; a new one knows nothing, and nothing is loaded before."""
         self._has_task = False
+        self.rows.forget()
         for chunk in self._loads:
             self.store.free(chunk)
         self._loads.clear()
@@ -269,6 +290,7 @@ class NodeMemory:
                 self.store.advance(version, [chunk])
         self._regions.clear()
         self._places.clear()
+        self.rows.forget()
         for copy in list(self._copies.values()):
             if not copy.is_fetching:
                 self._end_copy(copy, "this agent was taken for lost")
@@ -374,8 +396,13 @@ class NodeMemory:
                 pulls = {}
                 for copy, region in pairs:
                     reach("copy.before_fetch", chunk=copy.order.chunk)
-                    check = ArrivingChunk(copy.into, chunk_id=copy.order.chunk, where=f"{node} by {route.reason}")
-                    pulls[Pull(region, copy.into, check)] = (copy, check)
+                    check = ArrivingChunk(
+                        copy.into,
+                        chunk_id=copy.order.chunk,
+                        where=f"{node} by {route.reason}",
+                        has_rows=copy.num_ahead > 0,
+                    )
+                    pulls[_pull(copy, region, check)] = (copy, check)
                 for pull, error in route.transport.fetch_each(route.address, list(pulls)):
                     copy, check = pulls.pop(pull)
                     self._arrive(copy, check, error)
@@ -413,6 +440,15 @@ class NodeMemory:
                 chunk=order.chunk, source=order.source, target=order.target, round=order.round, reason=reason
             )
         )
+
+
+def _pull(copy: _Copy, region: Region, check: ArrivingChunk) -> Pull:
+    """What is to be fetched of a chunk: all of it, or what is behind its rows."""
+    ahead = copy.num_ahead
+    if not ahead:
+        return Pull(region, copy.into, check)
+    state = Region(region.arena, region.offset + ahead, region.size_bytes - ahead)
+    return Pull(state, copy.into[ahead:], lambda num_bytes: check(ahead + num_bytes))
 
 
 def _announce(index: int, arena: Arena) -> control.Arena:

@@ -323,6 +323,8 @@ class Node:
         kind = message["kind"]
         if kind == "places":
             self._joined.memory.places(peer, message)
+        elif kind == "rows":
+            self._joined.memory.rows.places(peer, message)
         elif kind == "hurry":
             self._interrupt()
         elif kind == "finished":
@@ -446,6 +448,7 @@ class Node:
         """The iteration goes on and on, and the grace period is short: all tasks end it early."""
         if self._end is None and not self._is_leaving:
             self._events.write("hurry")
+            self._joined.membership.propose(events.HandoverDue(node=self._node))
             self._joined.membership.mesh.broadcast("hurry")
             self._interrupt()
 

@@ -121,6 +121,7 @@ class Performer:
             effects.FormRound: self._form_round,
             effects.LoadChunk: self._load_chunk,
             effects.CopyChunk: self._copy_chunk,
+            effects.PrecopyChunk: self._precopy_chunk,
             effects.CommitChunk: self._commit_chunk,
             effects.FreeChunk: self._free_chunk,
             effects.AttachChunks: self._attach_chunks,
@@ -178,6 +179,12 @@ class Performer:
             self._memory.copy(effect)
         if effect.source == self.node:
             self._memory.serve(effect, version=self._ledger.version(effect.chunk))
+
+    def _precopy_chunk(self, effect: effects.PrecopyChunk) -> None:
+        if effect.target == self.node:
+            self._memory.rows.fetch(effect)
+        if effect.source == self.node:
+            self._memory.rows.serve(effect)
 
     def _commit_chunk(self, effect: effects.CommitChunk) -> None:
         """The scheduler's book is in everybody's log: nothing else has to change hands."""

@@ -22,6 +22,8 @@ STEPS = frozenset(
         "round.before_inventory",
         "round.before_rendezvous",
         "round.formed",
+        "rows.before_fetch",
+        "rows.arrived",
         "copy.before_fetch",
         "copy.before_commit",
         "copy.committed",

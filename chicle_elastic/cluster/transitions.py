@@ -1,8 +1,9 @@
 """How long each change of the membership took, phase by phase, as one node saw it.
 
-detect           from the last word of a node that is lost
--> pause         something is wrong or wanted (a link closed, a notice, a joiner, a broken group):
-                until the boundary: the iteration in flight ended, or was given up
+detect           from the last word of a node that is lost until that is noticed
+-> ahead         something is wrong or wanted (a link closed, a notice, a joiner, a broken group): until the end of the
+                 last iteration in which rows travelled ahead; nobody is held up by it
+-> pause         until the boundary: the iteration in flight ended, or was given up
 -> rendezvous    until all members of the next round have met
 -> move          until no chunk is on its way any more; the group is set up meanwhile
 -> group         what the set-up of the process group took, from the same instant as the moves
@@ -45,7 +46,7 @@ class Transitions:
             reason: In words, should no other one come.
             heard_s: When a node that is not heard any more said something last.
         """
-        self._at.setdefault("detected", self._now())
+        self._note()
         if heard_s is not None:
             self._at.setdefault("heard", heard_s)
         if reason:
@@ -53,11 +54,12 @@ class Transitions:
 
     def detected(self, reason: str, *, is_loss: bool = False) -> None:
         """There is a reason for another round; `is_loss`: chunks may be gone with a node."""
-        at_s = self._at.setdefault("detected", self._now())
+        at_s = self._note()
         self._reasons[reason] = None
         if is_loss:
             self._at["lost"] = at_s
-            self._lost_s = at_s if self._lost_s is None else self._lost_s
+            if self._lost_s is None:
+                self._lost_s, self._last = at_s, None
 
     def called(self) -> None:
         """A round was asked for: the boundary is there."""
@@ -85,22 +87,32 @@ class Transitions:
         now = self._now()
         if round == self._round and "formed" in self._at:
             self._finish(now, iteration)
+        elif "called" not in self._at:
+            if self._reasons or self._suspicions:
+                self._at["detected"] = now
+            else:  # a boundary that was no more than that: a policy wanted it
+                self._at = {}
         self._last_ended_s = now
-        if self._is_complete and self._lost_s is not None and self._last is not None and not self._at:
+        if self._is_complete and self._lost_s is not None and self._last is not None and "lost" not in self._at:
             self._tell(dataclasses.replace(self._last, whole_ms=_ms(self._lost_s, now)))
             self._lost_s = None
+
+    def _note(self) -> float:
+        """When the change that is under way was noticed: now, or before."""
+        return self._at.setdefault("wanted", self._at.setdefault("detected", self._now()))
 
     def _finish(self, now: float, iteration: int) -> None:
         at = self._at
         called = at.get("called", at["formed"])
         started = at.get("started", at["formed"])
-        detected = at.get("detected", called)
+        wanted, detected = at.get("wanted", called), at.get("detected", called)
         transition = Transition(
             iteration=iteration,
             round=self._round,
             members=self._members,
             reasons=tuple(self._reasons or self._suspicions),
-            detect_ms=_ms(at.get("heard", detected), detected),
+            detect_ms=_ms(at.get("heard", wanted), wanted),
+            ahead_ms=_ms(wanted, detected),
             pause_ms=_ms(detected, called),
             rendezvous_ms=_ms(called, at["formed"]),
             move_ms=_ms(at["formed"], started),

@@ -4,8 +4,8 @@
     job/epochs, samples, iteration_s    as in a job in process
     job/num_tasks, members              tasks that took part in the iteration; members of the round
     chunks/NODE, seconds/NODE           chunks that the node's task held, and what it computed; 0 after it has left
-    transition/PHASE_ms                 each change of the membership: detect, pause, rendezvous, move, group, first,
-                                        stall, and time to whole after a loss
+    transition/PHASE_ms                 each change of the membership: detect, ahead, pause, rendezvous, move, group,
+                                        first, stall, and time to whole after a loss
     events                              why, in the words of the decision (the Text tab)
 
 Steps are iterations. All agents see the same numbers, so one of them writes: the first member of the round. When it is

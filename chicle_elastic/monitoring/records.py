@@ -103,6 +103,7 @@ class Transition:
         members: Of the round, by rank.
         reasons: Why, in words: who joins, leaves or is lost.
         detect_ms: From the last word of a node that was lost to the moment that it was missed; 0 for other reasons.
+        ahead_ms: While rows travelled ahead for nodes that come or go; iterations went on.
         pause_ms: Until the boundary.
         rendezvous_ms: Until all members of the round had met.
         move_ms: Until no chunk was on its way any more.
@@ -119,6 +120,7 @@ class Transition:
     members: tuple[str, ...]
     reasons: tuple[str, ...]
     detect_ms: float
+    ahead_ms: float
     pause_ms: float
     rendezvous_ms: float
     move_ms: float

@@ -3,8 +3,8 @@
     model/FIGURE                  what the trainer says of the model: objective, duality gap, loss
     job/epochs, samples, num_tasks, iteration_s
     chunks/TASK, seconds/TASK     chunks that the task held, and what it computed; 0 after it has left
-    transition/PHASE_ms           each change of the membership: detect, pause, rendezvous, move, group, first, stall,
-                                  and time to whole after a loss
+    transition/PHASE_ms           each change of the membership: detect, ahead, pause, rendezvous, move, group, first,
+                                  stall, and time to whole after a loss
     events                        reasons of decisions, in their own words (the Text tab)
 
 Steps are iterations.
@@ -21,7 +21,7 @@ from chicle_elastic.monitoring.records import IterationRecord, Transition
 
 __all__ = ["TensorBoardWriter", "require_tensorboard"]
 
-PHASES_MS = ("detect_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms", "stall_ms")
+PHASES_MS = ("detect_ms", "ahead_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms", "stall_ms")
 
 # Whoever watches a job sees an iteration after this long; the rest is TensorBoard's own reload interval.
 FLUSH_INTERVAL_S = 2

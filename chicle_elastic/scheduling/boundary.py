@@ -9,7 +9,8 @@
    Before the first merge, and when nothing is left to compute on, loads are waited for; otherwise they go on in the
    background.
 5. Joiners get their share. Once per joiner; what a policy moves later is not undone.
-6. Policies are asked, if the membership did not change, and what they and their slower colleagues want is moved.
+6. Policies are asked, if the membership did not change, and what they and their slower colleagues want is moved; or
+   copied ahead first, and moved at a later boundary (`preparing`).
 """
 
 from collections.abc import Callable, Iterable
@@ -26,6 +27,9 @@ from chicle_elastic.scheduling.leases import Lease, Leases
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Members
+from chicle_elastic.scheduling.precopies import Precopies
+from chicle_elastic.scheduling.preparing import Preparing
+from chicle_elastic.scheduling.settings import SchedulerSettings
 from chicle_elastic.scheduling.shelf import Phase
 from chicle_elastic.scheduling.words import bytes_text, count_text, tally_text
 from chicle_elastic.values import ChunkInfo, Observations
@@ -38,6 +42,7 @@ class Purpose(IntEnum):
     LEAVE = 2
     JOIN = 3
     POLICY = 4
+    AHEAD = 5
 
 
 class Boundary:
@@ -50,8 +55,10 @@ class Boundary:
         loads: Takes orders to load.
         inventory: Knows strays.
         council: Knows policies and what they want.
+        precopies: Knows what is copied ahead.
+        preparing: Knows for whom.
         emit: Takes log lines.
-        seed: Of all random choices.
+        settings: Of the job.
     """
 
     def __init__(
@@ -62,9 +69,10 @@ class Boundary:
         loads: Loads,
         inventory: Inventory,
         council: Council,
+        precopies: Precopies,
+        preparing: Preparing,
         emit: Callable[[Effect], None],
-        *,
-        seed: int,
+        settings: SchedulerSettings,
     ) -> None:
         self._ledger = ledger
         self._members = members
@@ -73,7 +81,10 @@ class Boundary:
         self._inventory = inventory
         self._council = council
         self._emit = emit
-        self._seed = seed
+        self._seed = settings.seed
+        self._precopies = precopies
+        self._copies_ahead = settings.precopy
+        self._preparing = preparing
         self._is_starved = False
         self._is_turn_of_policies = False
         self._num_ordered = 0
@@ -86,6 +97,8 @@ class Boundary:
             ask_policies: The membership is the one that policies have seen at work.
         """
         self._is_turn_of_policies = ask_policies
+        if not ask_policies:
+            self._preparing.migrations.clear()
 
     def move(self) -> bool:
         """Order the next moves, if any.
@@ -107,14 +120,22 @@ class Boundary:
         if self._is_turn_of_policies and self._council.has_policies:
             self._council.ask(self._observations())
         self._is_turn_of_policies = False
+        self._order_copies(self._preparing.take_migrations())
         self._move_for_policies()
+        if not self._members.preparing and not self._preparing.migrations:
+            self._precopies.discard_all(round=self._members.round)
         # A load that nobody wants takes room until it is answered: what has none may have some then.
         return self._is_moving() or (self._loads.num_unwanted > 0 and self.obstacle() is not None)
+
+    def is_ready(self) -> bool:
+        """Whether nothing is copied ahead for nodes that arrive or depart; what is to be, is ordered."""
+        return self._preparing.is_ready(self._rng(Purpose.AHEAD))
 
     def load_missing(self) -> None:
         """Order loads of missing chunks; also while an iteration runs."""
         if self._ledger.num_missing <= self._loads.num_pending + len(self._loads.stuck):
             return
+        self._precopies.discard_lost(round=self._members.round)
         chunks = []
         for chunk in self.unplaced():
             node = self._unwanted_load(chunk)
@@ -125,8 +146,9 @@ class Boundary:
         if not chunks:
             return
         avoid = {info.id: self._loads.failed_nodes(info.id) for info in chunks}
-        placement = plan.plan_first(chunks, self._seats(), self._rng(Purpose.LOAD), avoid=avoid)
+        placement = plan.plan_first(chunks, self._seats(for_loads=True), self._rng(Purpose.LOAD), avoid=avoid)
         if placement.unplaced:
+            self._precopies.discard_all(round=self._members.round)  # they may have the room
             return
         for chunk, node in placement.placed:
             self._order_load(chunk, node)
@@ -168,7 +190,11 @@ class Boundary:
             for seat in self._seats()
             if seat.node not in lease.tried and seat.node != lease.source and seat.can_take(info)
         ]
-        return min(seats, key=lambda seat: seat.num_rows / seat.weight).node if seats else None
+        if not seats:
+            return None
+        target = min(seats, key=lambda seat: seat.num_rows / seat.weight).node
+        self._precopies.take(lease.chunk, target)
+        return target
 
     def flaw(self, proposal: Proposal) -> str | None:
         """What is wrong with a decision as things stand, in words; None if it can be tried."""
@@ -178,6 +204,10 @@ class Boundary:
             return f"it is of round {proposal.generation}, and this is round {self._members.round}"
         if proposal.iteration is not None and proposal.iteration <= self._moved_after:
             return f"it saw iteration {proposal.iteration}, and chunks have moved after iteration {self._moved_after}"
+        if self._preparing.migrations:
+            return "chunks are on their way for an earlier one"
+        if self._members.preparing:
+            return f"chunks are on their way for {', '.join(self._members.preparing)}"
         return flaw_of(proposal.moves, {node: len(self._ledger.shelves[node].owned) for node in self._members.seats})
 
     def end(self) -> int:
@@ -204,6 +234,8 @@ class Boundary:
         infos = [self._ledger.info(chunk) for chunk in chunks]
         placement = plan.plan_leave(infos, self._seats(), self._members.joiners, self._rng(Purpose.LEAVE))
         self._order_copies(placement.placed)
+        if placement.unplaced:
+            self._precopies.discard_all(round=self._members.round)  # they may have the room
         if placement.placed:
             moved = count_text(len(placement.placed), "chunk")
             targets = tally_text(node for _, node in placement.placed)
@@ -232,7 +264,10 @@ class Boundary:
                 continue
             rng = self._rng(Purpose.POLICY, number)
             moves = plan.plan_policy(proposal.moves, self._movable(), self._seats(), rng)
-            self._order_copies((move.chunk, move.target) for move in moves)
+            if self._copies_ahead:
+                self._preparing.migrate(moves)
+            else:
+                self._order_copies((move.chunk, move.target) for move in moves)
             wanted = count_text(sum(proposal.moves.values()), "chunk")
             self._emit(Log(text=f"{proposal.policy} moves {len(moves)} of {wanted}: {proposal.reason}"))
 
@@ -244,12 +279,17 @@ class Boundary:
         for chunk, target in placed:
             source = self._ledger.owner(chunk)
             assert source is not None
+            self._precopies.take(chunk, target)
             self._leases.order(chunk, source, target, round=self._members.round)
             self._num_ordered += 1
             self._moved_after = self._ledger.merged
 
-    def _seats(self) -> list[plan.Seat]:
-        """Seats as plans see them, chunks on their way counted at their targets."""
+    def _seats(self, *, for_loads: bool = False) -> list[plan.Seat]:
+        """Seats as plans see them, chunks on their way counted at their targets.
+
+        Args:
+            for_loads: Rows that are copied ahead are of no use; the memory that they are in is taken.
+        """
         coming = dict.fromkeys(self._ledger.shelves, 0)
         for lease in self._leases.in_flight.values():
             num_rows = self._ledger.info(lease.chunk).num_rows
@@ -263,16 +303,16 @@ class Boundary:
                 num_rows=self._ledger.shelves[node].num_rows + coming[node],
                 room_bytes=self._ledger.shelves[node].room_bytes,
                 holds=self._ledger.shelves[node].copies,
+                ahead=() if for_loads else self._precopies.at(node),
             )
             for node in self._members.seats
         ]
 
     def _movable(self) -> dict[NodeId, list[ChunkInfo]]:
         """Chunks that seats own and that are not on their way."""
+        going = self._leases.in_flight.keys() | self._preparing.migrations.keys()
         return {
-            node: [
-                self._ledger.info(chunk) for chunk in self._ledger.owned_by(node) if chunk not in self._leases.in_flight
-            ]
+            node: [self._ledger.info(chunk) for chunk in self._ledger.owned_by(node) if chunk not in going]
             for node in self._members.seats
         }
 

@@ -37,6 +37,24 @@ class CopyChunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrecopyChunk:
+    """Copy the immutable part of a chunk to where the whole chunk may be copied later; say `PrecopiesEnded`.
+
+    Performed while iterations run: the source's task uses the chunk meanwhile. A `CopyChunk` to the same target, or a
+    `FreeChunk`, may come before it has ended.
+
+    Attributes:
+        number: Of this order, for its answer; no other order of the job has it.
+    """
+
+    chunk: ChunkId
+    source: NodeId
+    target: NodeId
+    round: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitChunk:
     """From now on `target` owns the chunk; the copy at `source` is void. (A source that was lost is not told.)"""
 
@@ -113,6 +131,7 @@ Effect: TypeAlias = (
     FormRound
     | LoadChunk
     | CopyChunk
+    | PrecopyChunk
     | CommitChunk
     | FreeChunk
     | AttachChunks

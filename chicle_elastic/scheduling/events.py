@@ -135,6 +135,28 @@ class CopyFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrecopiesEnded:
+    """A node has fetched the immutable parts of chunks, or could not. Several at once: each event is a boundary.
+
+    Attributes:
+        node: The target.
+        whole: Numbers of the orders whose bytes are there and verified.
+        failed: Numbers of those of which nothing is there.
+    """
+
+    node: NodeId
+    whole: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoverDue:
+    """A node under notice waits no longer for its chunks to be copied ahead: it leaves at the next boundary."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkFreed:
     """A node has given back the slot of a chunk it no longer owns. `round` as in `ChunkLoaded`."""
 
@@ -211,6 +233,8 @@ Event: TypeAlias = (
     | LoadFailed
     | ChunkCopied
     | CopyFailed
+    | PrecopiesEnded
+    | HandoverDue
     | ChunkFreed
     | IterationFinished
     | IterationAborted

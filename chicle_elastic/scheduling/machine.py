@@ -47,6 +47,8 @@ from chicle_elastic.scheduling.leases import Lease, Leases
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Member, Members
+from chicle_elastic.scheduling.precopies import Precopies
+from chicle_elastic.scheduling.preparing import Preparing
 from chicle_elastic.scheduling.settings import SchedulerSettings as SchedulerSettings
 from chicle_elastic.scheduling.words import count_text
 
@@ -88,6 +90,8 @@ class Scheduler:
         self._loads = Loads(self.ledger, emit, max_attempts=settings.max_load_attempts)
         self._inventory = Inventory(self.ledger, self._leases, self._loads, emit)
         self._council = Council(policies, emit, history_length=settings.history_length)
+        self._precopies = Precopies(self.ledger, emit)
+        self._preparing = Preparing(self.ledger, self._members, self._precopies, emit)
         self._boundary = Boundary(
             self.ledger,
             self._members,
@@ -95,8 +99,10 @@ class Scheduler:
             self._loads,
             self._inventory,
             self._council,
+            self._precopies,
+            self._preparing,
             emit,
-            seed=settings.seed,
+            settings,
         )
         answers = Answers(self.ledger, self._members, self._leases, self._loads, emit)
         self._has_begun = False
@@ -116,6 +122,8 @@ class Scheduler:
             events.LoadFailed: answers.on_load_failed,
             events.ChunkCopied: answers.on_chunk_copied,
             events.CopyFailed: answers.on_copy_failed,
+            events.PrecopiesEnded: self._precopies.ended,
+            events.HandoverDue: self._on_handover_due,
             events.ChunkFreed: answers.on_chunk_freed,
             events.IterationFinished: self._on_iteration_finished,
             events.IterationAborted: self._on_iteration_aborted,
@@ -220,17 +228,32 @@ class Scheduler:
             )
         else:
             self.ledger.add_node(node, event.capacity_bytes, event.weight)
-            self._members.present[node] = Member(joined_round=self._members.round)
+            self._members.present[node] = Member(joined_round=self._members.round, is_arriving=self.settings.precopy)
 
     def _on_leave_noticed(self, event: events.LeaveNoticed) -> None:
         node = event.node
-        if node not in self._members or self._members.present[node].is_leaving:
+        member = self._members.present.get(node)
+        if member is None or member.is_leaving or member.is_departing:
             known = "is under notice already" if node in self._members else "is not here"
             self._log(f"notice for {node} is ignored: it {known}")
-            return
-        self._members.present[node].is_leaving = True
+        elif self.settings.precopy and not member.is_arriving:
+            member.is_departing = True
+            member.is_planned = False
+        else:
+            self._begin_leaving(node)
+
+    def _on_handover_due(self, event: events.HandoverDue) -> None:
+        member = self._members.present.get(event.node)
+        if member is not None and member.is_departing:
+            self._begin_leaving(event.node)
+
+    def _begin_leaving(self, node: NodeId) -> None:
+        member = self._members.present[node]
+        member.is_arriving = member.is_departing = False
+        member.is_leaving = True
         self._loads.unwant_at(node, round=self._members.round)
         self._leases.abandon_to(node)
+        self._precopies.discard_at(node, round=self._members.round)
 
     def _on_node_lost(self, event: events.NodeLost) -> None:
         if event.node not in self._members:
@@ -249,6 +272,7 @@ class Scheduler:
         self._leases.lose(node)
         self._loads.lose(node)
         self._inventory.lose(node)
+        self._precopies.lose(node)
         self._remove(node)
         self._log(f"{node} was lost with {count_text(len(owned), 'chunk')}")
 
@@ -347,6 +371,7 @@ class Scheduler:
         members = self._members
         self._leases.settle(round=members.round, find_target=self._boundary.find_target)
         self._loads.settle(round=members.round)
+        self._prepare()
         num_staying = len(members.staying)
         if not self._has_begun:
             if not self.ledger.num_chunks or num_staying < self.needed_nodes:
@@ -365,6 +390,28 @@ class Scheduler:
             self._start_iteration()
         else:
             self._pause(obstacle)
+
+    def _prepare(self) -> None:
+        """Let nodes arrive and depart that are ready, or need not wait."""
+        members = self._members
+        nodes = members.preparing
+        if not nodes:
+            return
+        departing = [node for node in nodes if members.present[node].is_departing]
+        can_wait = (
+            self._has_begun
+            and not members.round_is_due()
+            and not members.leaving
+            and self.ledger.merged > self.ledger.began
+            and not self.ledger.num_missing
+            and len(members.staying) - len(departing) >= self.settings.min_nodes
+        )
+        if can_wait and not self._boundary.is_ready():
+            return
+        for node in departing:
+            self._begin_leaving(node)
+        for node in nodes:
+            members.present[node].is_arriving = False
 
     def _form_round(self) -> None:
         self._boundary.begin(ask_policies=False)

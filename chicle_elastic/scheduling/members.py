@@ -1,6 +1,7 @@
 """Who is there: nodes that joined and were neither lost nor released, and the round that they form.
 
-A node is *present* from `NodeJoined` until it is lost or released. It *stays* until it is under notice. Those that stay
+A node is *present* from `NodeJoined` until it is lost or released. It *stays* until it is under notice; where rows are
+copied ahead (`preparing`), it first arrives, and departs for a while before it leaves. Those that stay
 and are members of the current round can be given chunks: the *seats*. When those that stay are not the members of the
 round, a new round is due.
 """
@@ -16,7 +17,10 @@ class Member:
     """One present node.
 
     Attributes:
-        is_leaving: Under notice.
+        is_leaving: Under notice, and on its way out.
+        is_departing: Under notice, and still a member while its chunks are copied ahead.
+        is_arriving: Not to be a member before its share of chunks is copied ahead.
+        is_planned: What is to be copied ahead for it was ordered.
         in_round: A member of the current round.
         is_new: Has not got its share of chunks yet.
         has_reported: Has told what it holds.
@@ -24,6 +28,9 @@ class Member:
     """
 
     is_leaving: bool = False
+    is_departing: bool = False
+    is_arriving: bool = False
+    is_planned: bool = False
     in_round: bool = False
     is_new: bool = True
     has_reported: bool = False
@@ -44,13 +51,18 @@ class Members:
 
     @property
     def staying(self) -> tuple[NodeId, ...]:
-        """Nodes that are not under notice."""
-        return tuple(node for node, member in self.present.items() if not member.is_leaving)
+        """Nodes that are or should be members: neither on their way out nor still arriving."""
+        return tuple(node for node, member in self.present.items() if not (member.is_leaving or member.is_arriving))
 
     @property
     def leaving(self) -> tuple[NodeId, ...]:
-        """Nodes under notice."""
+        """Nodes under notice, on their way out."""
         return tuple(node for node, member in self.present.items() if member.is_leaving)
+
+    @property
+    def preparing(self) -> tuple[NodeId, ...]:
+        """Nodes that arrive or depart, for which rows are copied ahead."""
+        return tuple(node for node, member in self.present.items() if member.is_arriving or member.is_departing)
 
     @property
     def seats(self) -> tuple[NodeId, ...]:

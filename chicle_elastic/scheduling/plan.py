@@ -34,6 +34,7 @@ class Seat:
         num_rows: Samples that are its own already, or on their way.
         room_bytes: Bytes for more chunks; None for no limit.
         holds: Chunks of which it has a copy in any phase, and that it can therefore not be given.
+        ahead: Chunks of which it has the rows, or will have soon: they take no more room, and are given here first.
     """
 
     node: NodeId
@@ -41,15 +42,18 @@ class Seat:
     num_rows: int = 0
     room_bytes: int | None = None
     holds: Container[ChunkId] = ()
+    ahead: Container[ChunkId] = ()
 
     def can_take(self, info: ChunkInfo) -> bool:
         """Whether the chunk fits and is not here already."""
+        if info.id in self.ahead:
+            return True
         return (self.room_bytes is None or info.size_bytes <= self.room_bytes) and info.id not in self.holds
 
     def take(self, info: ChunkInfo) -> None:
         """Count a chunk as placed here."""
         self.num_rows += info.num_rows
-        if self.room_bytes is not None:
+        if self.room_bytes is not None and info.id not in self.ahead:
             self.room_bytes -= info.size_bytes
 
 
@@ -177,7 +181,7 @@ def plan_join(
     surplus = {seat.node: seat.num_rows - target for seat, target in zip(seats, _share_of(seats, 0), strict=True)}
     # A joiner may have more than its share: the first node has loaded everything when the second comes.
     stock = {seat.node: _shuffled(owned[seat.node], rng) for seat in seats if owned.get(seat.node)}
-    moves: list[Transfer] = []
+    moves = _moves_ahead(stock, [seat for seat in seats if seat.node in joiners], surplus)
     while move := _best_move(stock, [seat for seat in seats if seat.node in joiners], surplus):
         source, seat, info = move
         stock[source].remove(info)
@@ -215,6 +219,26 @@ def plan_policy(
                 seat.take(info)
                 moves.append(Transfer(info.id, source, target))
                 count -= 1
+    return moves
+
+
+def _moves_ahead(
+    stock: Mapping[NodeId, list[ChunkInfo]], joiners: Sequence[Seat], surplus: dict[NodeId, int]
+) -> list[Transfer]:
+    """What joiners have the rows of already, as far as it reduces the deviation from the shares."""
+    moves: list[Transfer] = []
+    for seat in joiners:
+        for source, infos in stock.items():
+            if source == seat.node or not seat.ahead:
+                continue
+            for info in [info for info in infos if info.id in seat.ahead]:
+                before = abs(surplus[source]) + abs(surplus[seat.node])
+                if abs(surplus[source] - info.num_rows) + abs(surplus[seat.node] + info.num_rows) < before:
+                    infos.remove(info)
+                    seat.take(info)
+                    surplus[source] -= info.num_rows
+                    surplus[seat.node] += info.num_rows
+                    moves.append(Transfer(info.id, source, seat.node))
     return moves
 
 
@@ -270,7 +294,7 @@ def _deal_once(
         if not open_seats:
             unplaced.append(info)
             continue
-        seat = pick(open_seats, info)
+        seat = next((seat for seat in open_seats if info.id in seat.ahead), None) or pick(open_seats, info)
         seat.take(info)
         placed.append((info.id, seat.node))
     return Placement(tuple(placed), tuple(unplaced))

@@ -18,6 +18,7 @@ class SchedulerSettings:
         max_copy_attempts: Orders to copy a chunk to one node before another is tried, >= 1.
         max_load_attempts: Loads of one chunk that may fail before the job is paused, >= 1.
         history_length: Iterations whose reports policies can look at, >= 1.
+        precopy: Rows travel ahead of their chunks, while iterations run (`preparing`).
     """
 
     seed: int = 0
@@ -26,6 +27,7 @@ class SchedulerSettings:
     max_copy_attempts: int = 3
     max_load_attempts: int = 3
     history_length: int = HISTORY_LENGTH
+    precopy: bool = False
 
     def __post_init__(self) -> None:
         limits = {"seed": 0, "min_nodes": 1, "max_copy_attempts": 1, "max_load_attempts": 1, "history_length": 1}

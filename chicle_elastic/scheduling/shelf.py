@@ -4,6 +4,7 @@ A copy takes the chunk's bytes from the moment it is ordered until it is freed, 
 
     (order to load)  -> LOADING -> LOADED -> OWNED         LOADED waits for a boundary
     (order to copy)  -> COPYING -> COPIED -> OWNED         COPIED waits for a round to be formed; then comes the commit
+    (order to pre-copy) -> PRECOPYING -> PRECOPIED -> COPYING or FREEING      rows without state, nobody's chunk
     LOADING -> UNWANTED -> FREEING                         the load is not wanted any more, and cannot be called back
     (inventory)      -> STRAY -> OWNED or FREEING          a copy that the book did not know
     OWNED            -> FREEING -> (nothing)               void since another copy was committed
@@ -24,6 +25,8 @@ class Phase(Enum):
     LOADED = "loaded"
     COPYING = "copying"
     COPIED = "copied"
+    PRECOPYING = "precopying"
+    PRECOPIED = "precopied"
     UNWANTED = "unwanted"
     STRAY = "stray"
     FREEING = "freeing"

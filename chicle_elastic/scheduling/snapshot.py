@@ -73,6 +73,12 @@ STATE: Mapping[str, Mapping[str, Any]] = {
         "_rounds": dict[tuple[NodeId, ChunkId], int],
         "_failures": dict[ChunkId, Failures],
     },
+    "_precopies": {
+        "in_flight": dict[int, tuple[ChunkId, NodeId]],
+        "held": dict[tuple[NodeId, ChunkId], None],
+        "_num_ordered": int,
+    },
+    "_preparing": {"migrations": dict[ChunkId, tuple[NodeId, NodeId]]},
     "_inventory": {"_strays": dict[ChunkId, dict[NodeId, StateVersion]]},
     "_council": {"proposals": list[Proposal], "disabled": dict[str, None], "reports": dict[NodeId, list[TaskReport]]},
     "_boundary": {"_is_starved": bool, "_is_turn_of_policies": bool, "_num_ordered": int, "_moved_after": int},

@@ -55,8 +55,8 @@ class SimCluster:
         chunks = _draw_chunks(rng)
         total_bytes = sum(info.size_bytes for info in chunks)
         self.capacity_bytes = rng.choice((None, None, total_bytes, max(4, (2 * total_bytes + 2) // 3)))
-        self.truth = Truth(chunks)
         self.settings = _draw_settings(seed, rng)
+        self.truth = Truth(chunks, copies_ahead=self.settings.precopy)
         self.policies = (RandomPolicy(seed), Rebalance()) if self.climate.has_policies else ()
         self.scheduler = make_scheduler(self.settings, self.policies)
         self.story: list[str] = []
@@ -77,6 +77,7 @@ class SimCluster:
             effects.FormRound: self._form_round,
             effects.LoadChunk: self._load_chunk,
             effects.CopyChunk: self._copy_chunk,
+            effects.PrecopyChunk: self._precopy_chunk,
             effects.FreeChunk: self._free_chunk,
             effects.StartIteration: self._start_iteration,
             effects.PauseJob: lambda effect: None,
@@ -229,6 +230,38 @@ class SimCluster:
             answer = events.ChunkCopied(chunk=chunk, source=source.name, target=target.name, round=effect.round)
         self._say(target, answer)
 
+    def _precopy_chunk(self, effect: effects.PrecopyChunk) -> None:
+        source, target = self.truth.nodes[effect.source], self.truth.nodes[effect.target]
+        self.happened["rows sent ahead"] += 1
+        if effect.number in self.truth.refused:
+            self.happened["rows ahead refused"] += 1
+            self._say(target, events.PrecopiesEnded(node=target.name, failed=(effect.number,)))
+            return
+        args = (effect, source, source.life, target, target.life, target.copies.get(effect.chunk))
+        self.after(self.delay_s() * self.rng.choice((1.0, 1.0, 5.0)), self._precopied, *args)
+
+    def _precopied(
+        self,
+        effect: effects.PrecopyChunk,
+        source: SimNode,
+        source_life: int,
+        target: SimNode,
+        target_life: int,
+        place: Copy | None,
+    ) -> None:
+        if not target.is_alive or target.life != target_life:
+            return
+        copy = source.copies.get(effect.chunk) if source.is_alive and source.life == source_life else None
+        is_wanted = target.copies.get(effect.chunk) is place
+        is_there = copy is not None and copy.is_whole and not self._weather.fails()
+        if not is_there and is_wanted:
+            self.happened["rows ahead failed"] += 1
+            del target.copies[effect.chunk]
+        elif not is_wanted:
+            self.happened["rows ahead taken or discarded on their way"] += 1
+        key = "whole" if is_there else "failed"
+        self._say(target, events.PrecopiesEnded(node=target.name, **{key: (effect.number,)}))
+
     def _free_chunk(self, effect: effects.FreeChunk) -> None:
         node = self.truth.nodes[effect.node]
         self.after(self.delay_s(), self._freed, effect, node, node.life)
@@ -241,7 +274,9 @@ class SimCluster:
     def _start_iteration(self, effect: effects.StartIteration) -> None:
         self.happened["complete" if effect.is_complete else "partial"] += 1
         self._lap_lives = {name: self.truth.nodes[name].life for name in self.truth.members}
-        if self._weather.is_calm() and effect.is_complete:
+        present = self.truth.present()
+        is_settled = all(node.name in self.truth.members and not node.is_noticed for node in present)
+        if self._weather.is_calm() and effect.is_complete and is_settled:
             self._calm_laps += 1
             if self._calm_laps > NUM_CALM_LAPS:
                 self.after(0.0, self.deliver, events.StopRequested(reason="seen enough"))
@@ -317,6 +352,7 @@ def _draw_settings(seed: int, rng: random.Random) -> SchedulerSettings:
         start_nodes=rng.choice((None, None, min_nodes + 1)),
         max_copy_attempts=rng.choice((1, 2)),
         max_load_attempts=rng.choice((2, 6)),
+        precopy=rng.random() < 0.6,
     )
 
 

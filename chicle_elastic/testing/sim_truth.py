@@ -52,6 +52,7 @@ class SimNode:
         is_known: The scheduler was told what it holds in this life.
         joined_round: Round that was current or asked for when it joined.
         destroyed: Chunks that it lost without dying, and did not report so yet.
+        is_due: The scheduler was told that it cannot wait for rows to travel ahead.
     """
 
     name: NodeId
@@ -65,6 +66,7 @@ class SimNode:
     is_known: bool = True
     joined_round: int = 0
     destroyed: set[ChunkId] = field(default_factory=set)
+    is_due: bool = False
 
 
 @dataclass(slots=True)
@@ -82,9 +84,11 @@ class Truth:
 
     Args:
         chunks: The data set.
+        copies_ahead: Rows travel ahead, so that a node under notice takes part until they have come.
     """
 
-    def __init__(self, chunks: tuple[ChunkInfo, ...]) -> None:
+    def __init__(self, chunks: tuple[ChunkInfo, ...], *, copies_ahead: bool = False) -> None:
+        self.copies_ahead = copies_ahead
         self.infos: Mapping[ChunkId, ChunkInfo] = {info.id: info for info in chunks}
         self.nodes: dict[NodeId, SimNode] = {}
         self.owner: dict[ChunkId, NodeId] = {}
@@ -102,6 +106,7 @@ class Truth:
         self.freeing: set[tuple[ChunkId, NodeId]] = set()
         self.arrived: set[tuple[ChunkId, NodeId]] = set()
         self.must_stop = False
+        self.refused: set[int] = set()
 
     def used_bytes(self, node: SimNode) -> int:
         """Bytes of everything in its memory, arriving chunks included."""
@@ -156,6 +161,8 @@ class Truth:
                     for chunk in [chunk for chunk, owner in self.owner.items() if owner == event.node]:
                         if chunk not in event.chunks:
                             del self.owner[chunk]
+            case events.HandoverDue() if event.node in self.nodes:
+                self.nodes[event.node].is_due = True
             case events.ChunkCopied() | events.CopyFailed():
                 self.copying.pop((event.chunk, event.target), None)
             case events.ChunkLoaded():
@@ -180,7 +187,7 @@ class Truth:
     def _lost(self, node: SimNode) -> None:
         if self.lap is not None:
             self.lap.gone.add(node.name)
-        node.is_present = node.is_noticed = False
+        node.is_present = node.is_noticed = node.is_due = False
         node.attached.clear()
         self.owner = {chunk: owner for chunk, owner in self.owner.items() if owner != node.name}
         self.copying = {key: source for key, source in self.copying.items() if key[1] != node.name}
@@ -211,6 +218,8 @@ class Truth:
                 self._judge_load(effect)
             case effects.CopyChunk():
                 self._judge_copy(effect)
+            case effects.PrecopyChunk():
+                self._judge_precopy(effect)
             case effects.CommitChunk():
                 self._require(self.owner.get(effect.chunk) in (effect.source, None), "the owner hands over", effect)
                 self.arrived.discard((effect.chunk, effect.target))
@@ -244,6 +253,20 @@ class Truth:
         self._require(not busy, "one copy at a time", effect)
         self.copying[effect.chunk, effect.target] = effect.source
         self.arrived.discard((effect.chunk, effect.target))
+        self._reserve(target, effect.chunk, effect)
+
+    def _judge_precopy(self, effect: effects.PrecopyChunk) -> None:
+        source, target = self._present(effect.source, effect), self._present(effect.target, effect)
+        self._require(self.owner.get(effect.chunk) in (effect.source, None), "the owner's rows are sent", effect)
+        self._require(not target.is_due, "nothing is sent to a node that has to go", effect)
+        if source.is_alive and source.is_known:
+            self._require(self._has_whole(source, effect.chunk), "the source holds the chunk", effect)
+        size_bytes = self.infos[effect.chunk].size_bytes
+        room = None if target.capacity_bytes is None else target.capacity_bytes - self.used_bytes(target)
+        if target.is_alive and not target.is_known and (effect.chunk in target.copies or (room or 0) < size_bytes):
+            self.refused.add(effect.number)  # it came back with more than anybody knows, and says so
+            return
+        self._require(not target.is_alive or effect.chunk not in target.copies, "a node gets no second copy", effect)
         self._reserve(target, effect.chunk, effect)
 
     def _judge_free(self, effect: effects.FreeChunk) -> None:
@@ -280,7 +303,8 @@ class Truth:
         seen: dict[ChunkId, NodeId] = {}
         for name in self.members:
             node = self._present(name, effect)
-            self._require(not node.is_noticed, "a node under notice takes no part", effect)
+            is_waiting = self.copies_ahead and not node.is_due
+            self._require(not node.is_noticed or is_waiting, "a node under notice takes no part", effect)
             for chunk in node.attached:
                 self._require(chunk not in seen, "one owner per chunk", effect)
                 seen[chunk] = name

@@ -153,6 +153,13 @@ class Weather:
         node = self._present()
         if node is not None:
             self._cluster.deliver(events.LeaveNoticed(node=node.name))
+            if self._rng.random() < 0.5:
+                self._soon(self._hand_over, node, node.life, patience=5.0)
+
+    def _hand_over(self, node: SimNode, life: int) -> None:
+        """The grace of a node under notice is nearly over."""
+        if node.is_present and node.is_noticed and node.life == life:
+            self._cluster.deliver(events.HandoverDue(node=node.name))
 
     def _lose(self) -> None:
         """A node dies, and the scheduler hears of it later. Bad luck likes nodes that are handing something over."""
@@ -220,6 +227,8 @@ class Weather:
             events.LoadFailed(chunk=chunk, node=target, reason="late", round=late),
             events.ChunkFreed(chunk=chunk, node=target, round=late),
             events.InventoryReported(node=NodeId("nobody"), chunks={}),
+            events.PrecopiesEnded(node=target, whole=(10**6,), failed=(10**6 + 1,)),
+            events.HandoverDue(node=NodeId("nobody")),
             events.PolicyDisabled(policy=self._rng.choice(("slow", "nobody")), reason="raised KeyError: 7"),
         ]
         for round, iteration in truth.laps[:-1]:

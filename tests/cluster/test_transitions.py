@@ -55,6 +55,7 @@ def test_every_phase_is_reported(stage: Stage) -> None:
             members=(A, B, "c"),
             reasons=("c joins",),
             detect_ms=0,
+            ahead_ms=0,
             pause_ms=20,
             rendezvous_ms=12,
             move_ms=30,
@@ -96,3 +97,30 @@ def test_a_join_before_everything_is_back_does_not_take_the_place_of_the_loss(st
     stage.at(160).started(3, is_complete=True)
     stage.at(200).ended(3, 4)
     assert [(told.round, told.whole_ms) for told in stage.told] == [(2, None), (3, None), (2, 100)]
+
+
+def test_iterations_go_on_while_rows_travel_ahead(stage: Stage) -> None:
+    """The pause begins with the end of the last of them."""
+    stage.at(70).detected("c joins")
+    stage.at(90).ended(1, 3)
+    stage.at(120).ended(1, 4)
+    stage.at(125).called()
+    stage.at(135).formed(2, (A, B, NodeId("c")))
+    stage.at(140).started(2, is_complete=True)
+    stage.at(170).ended(2, 5)
+    [told] = stage.told
+    assert (told.ahead_ms, told.pause_ms, told.rendezvous_ms, told.stall_ms) == (50, 5, 10, 50)
+
+
+def test_an_iteration_that_ends_after_a_loss_is_not_the_whole(stage: Stage) -> None:
+    """The lost node had given its part; its chunks are missing from the next iteration on."""
+    stage.at(70).detected("b is lost", is_loss=True)
+    stage.at(80).ended(1, 3)
+    assert not stage.told
+    stage.at(81).called()
+    stage.at(90).formed(2, (A,))
+    stage.at(90).started(2, is_complete=False)
+    stage.at(120).ended(2, 4)
+    stage.at(120).started(2, is_complete=True)
+    stage.at(150).ended(2, 5)
+    assert [(told.round, told.whole_ms) for told in stage.told] == [(2, None), (2, 80)]

@@ -36,6 +36,7 @@ def transition(**changes: Any) -> dict[str, Any]:
     """A line as agents write it."""
     phases: dict[str, Any] = {
         "detect_ms": 0.0,
+        "ahead_ms": 0.0,
         "pause_ms": 1.0,
         "rendezvous_ms": 2.0,
         "move_ms": 3.0,

@@ -65,6 +65,7 @@ def test_a_change_of_the_membership_has_its_phases(tmp_path):
         members=("n0",),
         reasons=("n1 is lost",),
         detect_ms=1.0,
+        ahead_ms=1.5,
         pause_ms=2.0,
         rendezvous_ms=3.0,
         move_ms=4.0,
@@ -80,8 +81,8 @@ def test_a_change_of_the_membership_has_its_phases(tmp_path):
     assert {name: [(event.step, event.value) for event in events] for name, events in phases.items()} == {
         name: [(7, value)]
         for name, value in zip(
-            ("detect_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms", "whole_ms"),
-            (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 250.0),
+            ("detect_ms", "ahead_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms", "whole_ms"),
+            (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 250.0),
             strict=True,
         )
     }

@@ -94,6 +94,7 @@ MESSAGES = [
         members=("n0", "n1"),
         reasons=("n2 is lost",),
         detect_ms=0.5,
+        ahead_ms=0.0,
         pause_ms=1.0,
         rendezvous_ms=12.0,
         move_ms=3.0,

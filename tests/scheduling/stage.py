@@ -144,6 +144,8 @@ def answer_to(order: effects.Effect) -> events.Event | None:
             return events.ChunkLoaded(chunk=order.chunk, node=order.node, round=order.round)
         case effects.CopyChunk():
             return events.ChunkCopied(chunk=order.chunk, source=order.source, target=order.target, round=order.round)
+        case effects.PrecopyChunk():
+            return events.PrecopiesEnded(node=order.target, whole=(order.number,))
         case effects.FreeChunk():
             return events.ChunkFreed(chunk=order.chunk, node=order.node, round=order.round)
     return None

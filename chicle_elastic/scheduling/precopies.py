@@ -1,0 +1,105 @@
+"""Immutable bytes on their way ahead of their chunks, while iterations run: reserved at the target, owned by nobody.
+
+    order    -> PRECOPYING   PrecopyChunk is asked for; the target's bytes are reserved
+    ended    -> PRECOPIED    the target holds the rows of the chunk, and nothing of its state
+    take     -> COPYING      at a boundary, `leases` copies the chunk there: only the state has to move
+    discard  -> FREEING      nobody wants it any more
+
+Rows never change, so a pre-copy stays good whoever owns the chunk by now, and later plans prefer nodes that have one.
+It is no copy of the chunk: it saves nobody from a loss, and is thrown away when its chunk has to be loaded again. An
+order may be taken or discarded before it has ended; the answer to it, known by its number, is of no interest then.
+"""
+
+from collections.abc import Callable
+
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling.effects import Effect, PrecopyChunk
+from chicle_elastic.scheduling.events import PrecopiesEnded
+from chicle_elastic.scheduling.leases import free
+from chicle_elastic.scheduling.ledger import Ledger
+from chicle_elastic.scheduling.shelf import Phase
+
+
+class Precopies:
+    """All pre-copies.
+
+    Args:
+        ledger: The book; reservations are written there.
+        emit: Takes the effects.
+
+    Attributes:
+        in_flight: (chunk, target) of every order that was not answered, by its number.
+        held: Every pre-copy, whole or not, as (target, chunk).
+    """
+
+    def __init__(self, ledger: Ledger, emit: Callable[[Effect], None]) -> None:
+        self.in_flight: dict[int, tuple[ChunkId, NodeId]] = {}
+        self.held: dict[tuple[NodeId, ChunkId], None] = {}
+        self._num_ordered = 0
+        self._ledger = ledger
+        self._emit = emit
+
+    def order(self, chunk: ChunkId, target: NodeId, *, round: int) -> None:
+        """Ask for a pre-copy; the chunk has an owner, and the target has room and no copy of it."""
+        source = self._ledger.owner(chunk)
+        assert source is not None
+        self._num_ordered += 1
+        self.in_flight[self._num_ordered] = chunk, target
+        self.held[target, chunk] = None
+        self._ledger.hold(target, chunk, Phase.PRECOPYING)
+        self._emit(PrecopyChunk(chunk=chunk, source=source, target=target, round=round, number=self._num_ordered))
+
+    def ended(self, event: PrecopiesEnded) -> None:
+        """A node has answered orders."""
+        for number in (*event.whole, *event.failed):
+            chunk, target = self.in_flight.get(number, (None, None))
+            if chunk is None or target != event.node:
+                continue
+            del self.in_flight[number]
+            if number in event.whole:
+                self._ledger.hold(target, chunk, Phase.PRECOPIED)
+            else:
+                del self.held[target, chunk]
+                self._ledger.drop(target, chunk)
+
+    def is_whole(self, node: NodeId, chunk: ChunkId) -> bool:
+        """Whether the node holds the rows of the chunk."""
+        return self._ledger.phase(node, chunk) is Phase.PRECOPIED
+
+    def at(self, node: NodeId) -> frozenset[ChunkId]:
+        """Chunks of which the node has a pre-copy, whole or not."""
+        return frozenset(chunk for holder, chunk in self.held if holder == node)
+
+    def take(self, chunk: ChunkId, target: NodeId) -> None:
+        """The chunk is about to be copied there; a pre-copy, if there is one, becomes the beginning of the copy."""
+        if (target, chunk) in self.held:
+            self._forget(target, chunk)
+
+    def discard(self, target: NodeId, chunk: ChunkId, *, round: int) -> None:
+        """Give the memory back."""
+        self._forget(target, chunk)
+        free(self._ledger, self._emit, target, chunk, round=round)
+
+    def discard_lost(self, *, round: int) -> None:
+        """The rows of missing chunks come from their source again, into memory that this may take."""
+        for target, chunk in [key for key in self.held if self._ledger.owner(key[1]) is None]:
+            self.discard(target, chunk, round=round)
+
+    def discard_all(self, *, round: int) -> None:
+        """Nobody comes, goes or is relieved."""
+        for target, chunk in list(self.held):
+            self.discard(target, chunk, round=round)
+
+    def discard_at(self, node: NodeId, *, round: int) -> None:
+        """The node leaves."""
+        for chunk in sorted(self.at(node)):
+            self.discard(node, chunk, round=round)
+
+    def lose(self, node: NodeId) -> None:
+        """The node is gone with everything that it was fetching."""
+        for chunk in self.at(node):
+            self._forget(node, chunk)
+
+    def _forget(self, target: NodeId, chunk: ChunkId) -> None:
+        del self.held[target, chunk]
+        self.in_flight = {number: order for number, order in self.in_flight.items() if order != (chunk, target)}
