@@ -206,6 +206,7 @@ class RowsAhead:
         orders, self._to_serve = self._to_serve, []
         said: dict[NodeId, list[dict[str, Any]]] = {}
         for order in orders:
+            reach("rows.before_told", chunk=order.chunk)
             place: dict[str, Any] = {"number": order.number}
             try:
                 place["region"] = self._region(order.chunk).to_json()

@@ -22,6 +22,7 @@ STEPS = frozenset(
         "round.before_inventory",
         "round.before_rendezvous",
         "round.formed",
+        "rows.before_told",
         "rows.before_fetch",
         "rows.arrived",
         "copy.before_fetch",

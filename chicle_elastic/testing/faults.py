@@ -44,7 +44,7 @@ from chicle_elastic.errors import UsageError
 
 PROGRAM = "python -m chicle_elastic.testing.faults"
 ACTIONS = ("kill", "kill_task", "stop", "delay", "drop", "cut")
-DROPPABLE = frozenset({"copy.before_fetch"})
+DROPPABLE = frozenset({"copy.before_fetch", "rows.before_fetch"})
 """Steps at which work begins whose failure the agent has to expect."""
 
 

@@ -25,9 +25,23 @@ WIRING = {
     "_members": set(),
     "_leases": {"_ledger", "_emit", "_max_attempts"},
     "_loads": {"_ledger", "_emit", "_max_attempts"},
+    "_precopies": {"_ledger", "_emit"},
+    "_preparing": {"_ledger", "_members", "_precopies", "_emit"},
     "_inventory": {"_ledger", "_leases", "_loads", "_emit"},
     "_council": {"_policies", "_emit", "_history_length"},
-    "_boundary": {"_ledger", "_members", "_leases", "_loads", "_inventory", "_council", "_emit", "_seed"},
+    "_boundary": {
+        "_ledger",
+        "_members",
+        "_leases",
+        "_loads",
+        "_inventory",
+        "_council",
+        "_emit",
+        "_seed",
+        "_precopies",
+        "_copies_ahead",
+        "_preparing",
+    },
 }
 """What does not change during the life of a scheduler, but for the policies, which have a place of their own."""
 

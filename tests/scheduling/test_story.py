@@ -116,8 +116,8 @@ def test_what_has_no_place_in_a_story_is_not_written():
 @pytest.fixture
 def cluster():
     """A history with joins, losses and policies, recorded."""
-    worth = (seed for seed in range(100) if has_everything(SimCluster(seed)))
-    return next(cluster for seed in worth if len((cluster := SimCluster(seed, is_recorded=True).run()).story) > 100)
+    worth = (seed for seed in range(300) if has_everything(SimCluster(seed)))
+    return next(cluster for seed in worth if len((cluster := SimCluster(seed, is_recorded=True).run()).story) > 60)
 
 
 def has_everything(cluster):

@@ -1,0 +1,109 @@
+"""Real agents whose rows travel ahead: faults in the middle of it, and what moves at the boundary."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chicle_elastic.cluster.event_file import SUFFIX
+from chicle_elastic.testing.chaos_app import NUM_ROWS
+from chicle_elastic.testing.chaos_nodes import ChaosNode, ChaosNodes
+from chicle_elastic.testing.cluster_truth import Evidence, judge
+from chicle_elastic.testing.faults import Fault, read_fired
+from tests.timeouts import timeout_s
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[ChaosNodes]:
+    """A job that counts, without nodes yet."""
+    with ChaosNodes(tmp_path / "job", work="count", min_ms=20, max_nodes=8) as nodes:
+        yield nodes
+
+
+def wait_for_members(nodes: ChaosNodes, members: list[ChaosNode]) -> None:
+    """Wait until exactly these take part, and no sample is missing."""
+    names = {node.name for node in members}
+    before = nodes.iteration()
+
+    def are_there() -> bool:
+        lasts = [node.last("iteration") for node in members]
+        return all(
+            last is not None
+            and last["iteration"] > before
+            and last["samples"].keys() == names
+            and sum(last["samples"].values()) == NUM_ROWS
+            for last in lasts
+        )
+
+    assert nodes.wait_until(are_there, timeout_s(40)), "\n".join(
+        f"{node.name}: {node.last('iteration')}\n{node.output()}" for node in nodes.nodes
+    )
+
+
+def start(nodes: ChaosNodes, count: int) -> list[ChaosNode]:
+    """Start nodes and wait until all of them iterate; the one that leads comes first."""
+    members = [nodes.start() for _ in range(count)]
+    wait_for_members(nodes, members)
+    lead = nodes.lead()
+    return sorted(members, key=lambda node: node is not lead)
+
+
+def end(nodes: ChaosNodes, survivors: list[ChaosNode]) -> Evidence:
+    """End the job; everything that was written down has to fit."""
+    wait_for_members(nodes, survivors)
+    nodes.end_job()
+    assert nodes.wait_until(lambda: not nodes.running(), timeout_s(40))
+    assert [node.exit_code for node in survivors] == [0] * len(survivors), survivors[0].output()
+    evidence = Evidence.read(nodes.log)
+    assert judge(evidence, "count") == []
+    return evidence
+
+
+LEAD, FOLLOWER, NEWCOMER = range(3)
+
+
+@pytest.mark.parametrize(
+    ("victim", "step", "action"),
+    [
+        pytest.param(NEWCOMER, "rows.before_fetch", "kill", id="joiner dies"),
+        pytest.param(FOLLOWER, "rows.before_told", "kill", id="source dies"),
+        pytest.param(LEAD, "rows.before_told", "kill", id="lead dies as the source"),
+        pytest.param(NEWCOMER, "rows.before_fetch", "drop", id="rows do not come"),
+    ],
+)
+def test_a_fault_while_rows_travel_ahead_loses_no_sample(
+    nodes: ChaosNodes, victim: int, step: str, action: str
+) -> None:
+    """A newcomer joins two nodes. Rows that do not come ahead come with their chunks, or from another node."""
+    members = start(nodes, 2)
+    name = "n2" if victim == NEWCOMER else members[victim].name
+    nodes.arm([Fault(name="a", node=name, step=step, action=action)])
+    members.append(nodes.start())
+    assert nodes.wait_until(lambda: bool(read_fired(nodes.fired)), timeout_s(30)), "the fault never struck"
+    dead = members.pop(victim) if action == "kill" else None
+    evidence = end(nodes, members)
+    if dead is not None:
+        assert dead.exit_code == -signal.SIGKILL
+        assert dead.name in evidence.lost
+
+
+def lines_of(nodes: ChaosNodes, node: ChaosNode) -> list[str]:
+    """What the scheduler said for a person, by the event file of a node."""
+    events = map(json.loads, (nodes.log / f"{node.name}{SUFFIX}").read_text().splitlines())
+    return [event["text"] for event in events if event["kind"] == "log"]
+
+
+def test_rows_travel_ahead_of_a_join_and_of_a_leave(nodes: ChaosNodes) -> None:
+    """Both are said in the log, and the node under notice takes part until it goes."""
+    members = start(nodes, 2)
+    members.append(nodes.start())
+    wait_for_members(nodes, members)
+    leaver = members.pop()
+    leaver.send(signal.SIGTERM, to_agent=True)
+    evidence = end(nodes, members)
+    assert leaver.exit_code == 0
+    assert not evidence.lost
+    ahead = [line for line in lines_of(nodes, members[0]) if line.startswith(f"for {leaver.name}: the rows of")]
+    assert len(ahead) == 2, "once when it came, once when it went"
