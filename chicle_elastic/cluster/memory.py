@@ -78,7 +78,7 @@ class NodeMemory:
         sizes: tuple[int, ...],
         say: Say,
         tell_task: Callable[[control.AgentMessage, int | None], None],
-        tell_peer: Callable[[NodeId, str, dict[str, Any]], object],
+        tell_peer: Callable[[NodeId, str, dict[str, Any]], bool],
     ) -> None:
         self.store = store
         self._loop, self._node, self._carrier, self._sizes = loop, node, carrier, sizes

@@ -181,11 +181,13 @@ class Mesh:
         secret = self._secret
         self._loop.work(lambda: links.connect(address, secret, name=life, timeout_s=DIAL_TIMEOUT_S), then)
 
-    def send(self, node: NodeId, kind: str, **fields: Any) -> None:
-        """Say something to a peer that is up; to others nothing is said."""
+    def send(self, node: NodeId, kind: str, **fields: Any) -> bool:
+        """Say something to a peer that is up; to others nothing is said. Returns whether it is up."""
         peer = self._peers.get(node)
-        if peer is not None:
-            self._send(peer, {"kind": kind, **fields})
+        if peer is None:
+            return False
+        self._send(peer, {"kind": kind, **fields})
+        return True
 
     def broadcast(self, kind: str, **fields: Any) -> None:
         """Say something to all peers that are up."""

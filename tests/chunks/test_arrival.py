@@ -9,6 +9,7 @@ from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.arrival import ArrivingChunk
 from chicle_elastic.errors import ChunkCorruptError, ProtocolError
 from chicle_elastic.ids import ChunkId
+from chicle_elastic.values import StateVersion
 from tests.chunks.samples import CHUNKS, VERSION, encoded, sample_chunk
 
 NAMES = list(CHUNKS)
@@ -92,3 +93,53 @@ def test_a_stateless_chunk_has_nothing_more_to_sum():
     chunk = sample_chunk("dense-float64-weights")
     assert chunk.state.size == 0
     assert arrive(encoded(chunk), chunk_id=1, piece_bytes=np.iinfo(np.int32).max) == VERSION
+
+
+def arrive_in_two(content, *, chunk_id, piece_bytes, later=None):
+    """The rows come first, the state later, out of what the chunk is by then; returns the version of the state."""
+    later = content if later is None else later
+    rows_bytes = layout.read_header(content, where="there").immutable_bytes
+    buffer = layout.empty_buffer(len(content))
+    buffer[:] = 0xAA
+    check = ArrivingChunk(buffer, chunk_id=ChunkId(chunk_id), where="from n2")
+    for end in (*range(piece_bytes, rows_bytes, piece_bytes), rows_bytes):
+        buffer[:end] = content[:end]
+        check(end)
+    assert check.finish_rows() == rows_bytes
+    check = ArrivingChunk(buffer, chunk_id=ChunkId(chunk_id), where="from n2", has_rows=True)
+    for end in (*range(rows_bytes + piece_bytes, len(content), piece_bytes), len(content)):
+        buffer[rows_bytes:end] = later[rows_bytes:end]
+        check(end)
+    return check.finish()
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 64, 1 << 18])
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_may_come_long_before_the_state(name, piece_bytes):
+    """The owner has trained on and sealed the state again meanwhile; the rows are the same."""
+    content = encoded(sample_chunk(name))
+    later = content.copy()
+    newer = StateVersion(VERSION.round + 1, VERSION.iteration + 1)
+    layout.seal_state(later, newer, where="there")
+    number = NAMES.index(name)
+    assert arrive_in_two(content, chunk_id=number, piece_bytes=piece_bytes, later=later) == newer
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_damage_is_found_where_rows_come_before_the_state(name):
+    """In the rows, or in the state, one bit in any byte."""
+    good = encoded(sample_chunk(name))
+    for position in range(0, len(good), 7):
+        damaged = good.copy()
+        damaged[position] ^= 1 << position % 8
+        with pytest.raises(ChunkCorruptError):
+            arrive_in_two(damaged, chunk_id=NAMES.index(name), piece_bytes=1 << 18)
+
+
+def test_rows_that_end_early_are_not_finished():
+    """A slot that was given to another chunk ends somewhere else, too."""
+    content = encoded(sample_chunk(NAMES[0]))
+    check = ArrivingChunk(content, chunk_id=ChunkId(0), where="from n2")
+    check(300)
+    with pytest.raises(ChunkCorruptError, match="truncated: 300 bytes of its rows came"):
+        check.finish_rows()

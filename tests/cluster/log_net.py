@@ -91,7 +91,9 @@ class Net:
         self.kept = random.Random(f"kept {seed}").choice(KEPT)
         self.stories: dict[tuple[int, int, int], list[Entry]] = {}
         self.num_first = self.rng.randint(1, 4)
-        self.settings = SchedulerSettings(seed=seed, start_nodes=self.rng.randint(1, self.num_first))
+        self.settings = SchedulerSettings(
+            seed=seed, start_nodes=self.rng.randint(1, self.num_first), precopy=self.rng.random() < 0.6
+        )
         self.chunks = tuple(ChunkInfo(id=ChunkId(n), num_rows=10, size_bytes=1) for n in range(self.rng.randint(1, 6)))
         self.now_s = 0.0
         self.agents: dict[str, Agent] = {}
@@ -445,6 +447,11 @@ class Net:
                 self.after(self.delay_s(), self._loaded, agent, effect)
             elif isinstance(effect, effects.CopyChunk) and effect.target == agent.node:
                 self.after(self.delay_s(), self._copied, agent, effect)
+            elif isinstance(effect, effects.PrecopyChunk) and effect.target == agent.node:
+                key = "whole" if self.rng.random() < 0.8 else "failed"
+                ended = events.PrecopiesEnded(node=agent.node, **{key: (effect.number,)})
+                self.happened["rows ahead"] += 1
+                self.after(self.rng.random() * self.rng.choice((0.01, 0.3)), self._say, agent, ended)
             elif isinstance(effect, effects.FreeChunk) and effect.node == agent.node:
                 agent.chunks.discard(effect.chunk)
                 freed = events.ChunkFreed(chunk=effect.chunk, node=agent.node, round=effect.round)
