@@ -88,6 +88,7 @@ class NodeMemory:
         self._loads: dict[ChunkId, int] = {}
         self._committing: set[ChunkId] = set()
         self._copies: dict[ChunkId, _Copy] = {}
+        self._deferred: dict[ChunkId, effects.CopyChunk] = {}
         self._regions: dict[tuple[ChunkId, int], tuple[NodeId, Region, Offer]] = {}
         self._attached: dict[ChunkId, SlotAddress] = {}
         self._to_commit: dict[ChunkId, int] = {}
@@ -137,8 +138,9 @@ class NodeMemory:
 
     def copy(self, order: effects.CopyChunk) -> None:
         """Fetch a chunk from its source, once that has said where it lies; what has come ahead is not fetched again."""
-        ahead = self.rows.take(order.chunk, lambda: self.copy(order))
+        ahead = self.rows.take(order.chunk, lambda: self._resume(order))
         if ahead is None and self.rows.is_arriving(order.chunk):
+            self._deferred[order.chunk] = order
             return
         try:
             into, num_ahead = ahead or (self._reserve(order.chunk), 0)
@@ -147,6 +149,13 @@ class NodeMemory:
             return
         self._copies[order.chunk] = _Copy(order, into, num_ahead)
         self._fetch_soon()
+
+    def _resume(self, order: effects.CopyChunk) -> None:
+        """Rows do not arrive any more: go on with the copy that waited for them."""
+        if self._deferred.pop(order.chunk, None) is order:
+            self.copy(order)
+        else:
+            self.rows.give_back(order.chunk, lambda: self._fail_copy(order, f"{order.source} is gone"))
 
     def serve(self, order: effects.CopyChunk, *, version: StateVersion) -> None:
         """Seal the state of a chunk and tell the target where it lies; orders that come together are done together."""
@@ -247,6 +256,7 @@ class NodeMemory:
 
     def lose_source(self, node: NodeId) -> None:
         """A node is gone or lost: it says no more where chunks lie. Orders to copy may come after its link broke."""
+        self._deferred = {chunk: order for chunk, order in self._deferred.items() if order.source != node}
         self._regions = {key: known for key, known in self._regions.items() if known[0] != node}
         for copy in list(self._copies.values()):
             if copy.order.source == node and not copy.is_fetching:
@@ -267,6 +277,7 @@ class NodeMemory:
     def forget_task(self) -> None:
         """The task is gone, and with it what it was loading; a new one knows nothing, and nothing is loaded before."""
         self._has_task = False
+        self._deferred.clear()
         self.rows.forget()
         for chunk in self._loads:
             self.store.free(chunk)
@@ -290,6 +301,7 @@ class NodeMemory:
                 self.store.advance(version, [chunk])
         self._regions.clear()
         self._places.clear()
+        self._deferred.clear()
         self.rows.forget()
         for copy in list(self._copies.values()):
             if not copy.is_fetching:

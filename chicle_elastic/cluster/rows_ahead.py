@@ -10,6 +10,7 @@ find that, and the order has failed. An answer is an event for all agents, so th
 when the last of them has ended.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -260,7 +261,8 @@ class RowsAhead:
             for pull, error in route.transport.fetch_each(route.address, list(pulls)):
                 rows, check = pulls[pull]
                 if error is None:
-                    come[rows] = check.finish_rows()
+                    with contextlib.suppress(ChicleError):
+                        come[rows] = check.finish_rows()
             return come
 
         def then(future: "Future[dict[_Rows, int]]") -> None:
