@@ -10,7 +10,8 @@ from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.machine import Scheduler, State
 
 if TYPE_CHECKING:
-    from tests.cluster.log_net import Agent, Net
+    from tests.cluster.log_agent import Agent
+    from tests.cluster.log_net import Net
 
 
 class BrokenPromiseError(AssertionError):

@@ -17,7 +17,8 @@ from chicle_elastic.values import TaskReport
 from tests.cluster.log_judge import BrokenPromiseError
 
 if TYPE_CHECKING:
-    from tests.cluster.log_net import Agent, Net
+    from tests.cluster.log_agent import Agent
+    from tests.cluster.log_net import Net
 
 CALM_LAPS = 3
 

@@ -7,7 +7,7 @@ calmed down, the job must come to its end and every agent that is still there mu
 
 import heapq
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -27,13 +27,13 @@ from chicle_elastic.cluster.log_messages import (
     decode_message,
     encode_message,
 )
-from chicle_elastic.cluster.pace import Pace
-from chicle_elastic.cluster.replica import Replica, Role
+from chicle_elastic.cluster.replica import Role
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.coders import coder_of
-from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings, State
+from chicle_elastic.scheduling.machine import SchedulerSettings, State
 from chicle_elastic.values import ChunkInfo, StateVersion
+from tests.cluster.log_agent import Agent
 from tests.cluster.log_judge import BrokenPromiseError, judge_end
 from tests.cluster.log_laps import Laps
 from tests.cluster.log_link import Link
@@ -41,39 +41,6 @@ from tests.cluster.log_link import Link
 MAX_ACTS = 60_000
 KEPT = (8, 32, 10_000)
 """Entries that logs keep, so that most newcomers are sent a state in some histories and the entries in others."""
-
-
-class Agent:
-    """One life of a node: its replica, what its memory holds, and whether its task votes.
-
-    `story` is the whole log as this agent knows it; what it did not fold, because it began with a state, it has from
-    the agent that sent the state.
-    """
-
-    def __init__(self, net: "Net", name: str, number: int) -> None:
-        self.net = net
-        self.node = NodeId(name)
-        self.life = f"{name}#{number}"
-        self.replica = Replica(self.node, self.life, Scheduler(net.settings), kept=net.kept)
-        self.story: list[Entry] = []
-        self.is_alive = True
-        self.is_gone = False
-        self.is_noticed = False
-        self.is_finished = False
-        self.is_expelled = False
-        self.has_announced = False
-        self.num_waits = 0
-        self.paused_until = 0.0
-        self.wants_vote = False
-        self.may_go_on = False
-        self.pace = Pace()
-        self.unheard: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self.is_looking = False
-        self.task_life = 0
-        self.last_broken_round = 0
-        self.is_task_alive = True
-        self.chunks: set[ChunkId] = set()
-        self.merged: set[tuple[int, int]] = set()
 
 
 class Net:
