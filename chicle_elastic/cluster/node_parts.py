@@ -110,9 +110,7 @@ def build_parts(
     )
     store.prepare()  # before the node joins: the others would wait for it, and for nothing where there is no memory
     start_nodes = options.start_nodes or place.min_nodes
-    settings = SchedulerSettings(
-        seed=declared.seed, min_nodes=place.min_nodes, start_nodes=start_nodes, precopy=True
-    )
+    settings = SchedulerSettings(seed=declared.seed, min_nodes=place.min_nodes, start_nodes=start_nodes, precopy=True)
     members = Membership(
         loop,
         Identity(
