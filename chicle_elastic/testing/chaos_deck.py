@@ -67,6 +67,13 @@ PLACES: tuple[tuple[str, Cause, tuple[Victim, ...], dict[str, Any]], ...] = (
     (_APPENDED, Cause.NOTICE, _BOTH, {"event": "LeaveNoticed"}),
     (_APPENDED, Cause.LOSS, _BOTH, {"event": "NodeLost"}),
     (_APPENDED, Cause.JOIN, _BOTH, {"event": "RoundFormed"}),
+    # Rows travel ahead of a newcomer, and of a leaver: the target fetches what the source has told.
+    ("rows.before_told", Cause.JOIN, _BOTH, {}),
+    ("rows.before_fetch", Cause.JOIN, (Victim.NEWCOMER,), {}),
+    ("rows.before_fetch", Cause.NOTICE, (Victim.MEMBER,), {}),
+    ("rows.arrived", Cause.JOIN, (Victim.NEWCOMER,), {}),
+    ("rows.arrived", Cause.NOTICE, (Victim.MEMBER,), {}),
+    (_APPENDED, Cause.JOIN, _BOTH, {"event": "PrecopiesEnded"}),
     # A copy is the target's; whoever reads that it was made may be its source: between copy and commit.
     ("copy.before_fetch", Cause.JOIN, (Victim.NEWCOMER,), {}),
     ("copy.before_commit", Cause.NOTICE, (Victim.MEMBER,), {}),
@@ -90,7 +97,18 @@ PLACES: tuple[tuple[str, Cause, tuple[Victim, ...], dict[str, Any]], ...] = (
 )
 KILL = "kill"
 OTHER_ACTIONS = ("kill_task", "stop", "delay", "cut")
-REPEATED = frozenset({"copy.before_fetch", "copy.committed", "commit.done", "free.before", "free.done"})
+REPEATED = frozenset(
+    {
+        "rows.before_told",
+        "rows.before_fetch",
+        "rows.arrived",
+        "copy.before_fetch",
+        "copy.committed",
+        "commit.done",
+        "free.before",
+        "free.done",
+    }
+)
 """Steps that are reached once per chunk: the fault strikes at one of the first."""
 
 
@@ -104,7 +122,8 @@ def deck() -> tuple[Card, ...]:
         action = action or OTHER_ACTIONS[number // len(actions) % len(OTHER_ACTIONS)]
         occurrence = rng.randint(1, 3) if step in REPEATED else 1
         cards.append(Card(action=action, step=step, victim=victim, cause=cause, where=where, occurrence=occurrence))
-    cards += [Card(action="drop", step="copy.before_fetch", victim=Victim.NEWCOMER, cause=Cause.JOIN)] * 10
+    for step in ("rows.before_fetch", "copy.before_fetch"):
+        cards += [Card(action="drop", step=step, victim=Victim.NEWCOMER, cause=Cause.JOIN)] * 5
     rng.shuffle(cards)
     return tuple(cards)
 

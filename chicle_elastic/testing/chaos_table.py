@@ -72,6 +72,7 @@ WANTED: Mapping[str, Callable[[str, str], bool]] = {
     "kill of the lead": lambda kind, where: (
         _is_kill(kind) and (kind.endswith(OF_THE_LEAD) or where.endswith(Victim.LEAD.value))
     ),
+    "kill while rows travel ahead": lambda kind, where: _is_kill(kind) and step_of(where).startswith("rows."),
     "kill between copy and commit": lambda kind, where: (
         _is_kill(kind) and step_of(where) in ("copy.committed", "log.appended ChunkCopied")
     ),

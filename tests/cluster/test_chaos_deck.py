@@ -49,6 +49,7 @@ def everything(count: int) -> Struck:
     struck += Counter({("stop", place(step, {}, member)): count for step in steps.STEPS})
     struck["kill", place("log.appended", {"event": "ChunkCopied"}, lead)] = count
     struck["kill", place("commit.done", {}, lead)] = count
+    struck["kill", place("rows.before_told", {}, lead)] = count
     return struck
 
 
@@ -61,10 +62,11 @@ def test_a_tally_counts_what_is_wanted() -> None:
     """A kind counts wherever it struck, the lead by either way to strike it."""
     assert tally(Counter()) == dict.fromkeys([*WANTED, *VISITED], 0)
     counts = tally(everything(5) + Counter({("kill" + OF_THE_LEAD, ANY_TIME): 3}))
-    assert counts["kill of the lead"] == 13
-    assert counts["kill"] == 18
+    assert counts["kill of the lead"] == 18
+    assert counts["kill"] == 23
     assert counts["kill between copy and commit"] == counts["kill between commit and free"] == 5
     assert counts["anything at log.appended"] == 10
+    assert counts["kill while rows travel ahead"] == 5
     assert counts["join"] == counts["drop"] == counts["anything at task.ready"] == 5
 
 
