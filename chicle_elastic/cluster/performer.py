@@ -258,6 +258,7 @@ class Performer:
                 self._ledger.merged,
                 message.merged,
             )
+        self._write_ledger(message.ledger)
         self._events.write("group", round=message.round, merged=message.merged, model_address=message.model_address)
 
     def group_broke(self, message: control.GroupBroke) -> None:

@@ -244,7 +244,14 @@ class ClusterTask:
             has_caller=any(standing.has_caller for standing in standings),
             elapsed_s=self._elapsed_s,
         )
-        self._tell(control.GroupReady(round=order.round, merged=self._merged, model_address=training.model.ctypes.data))
+        self._tell(
+            control.GroupReady(
+                round=order.round,
+                merged=self._merged,
+                model_address=training.model.ctypes.data,
+                ledger=self._pages.merged_by_others(self._merged),
+            )
+        )
 
     def _go_on_from(self, began: int) -> None:
         """Before the first round: be where the checkpoint is that the job goes on from, if it can be read here."""
@@ -308,7 +315,8 @@ class ClusterTask:
             team.add_up(has_vote=has_vote)
         except PeerLostError as error:
             self._leave_team()
-            pages = self._write_pages(None) if has_solved else ()
+            wants_ledger = has_solved and self._link.welcome.wants_ledger
+            pages = self._pages.write_unmerged(self._task.reads, version) if wants_ledger else ()
             self._tell(
                 control.IterationBroke(round=order.round, iteration=order.iteration, reason=str(error), ledger=pages)
             )
@@ -421,7 +429,7 @@ class ClusterTask:
             self._seen.observations(self._round, iteration=lap.iteration, num_chunks=num_chunks, samples=samples)
         )
 
-    def _write_pages(self, after: StateVersion | None) -> tuple[control.LedgerPage, ...]:
+    def _write_pages(self, after: StateVersion) -> tuple[control.LedgerPage, ...]:
         return self._pages.write(self._task.reads, after) if self._link.welcome.wants_ledger else ()
 
     def _team_of(self, round: int) -> Team:

@@ -146,11 +146,13 @@ class GroupReady:
     Attributes:
         merged: Last merged iteration in that model.
         model_address: Address of the model in the task; it never changes.
+        ledger: Of the iteration that this task could not merge, and whoever had this model could.
     """
 
     round: int
     merged: int
     model_address: int
+    ledger: tuple[LedgerPage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ It is kept apart from what the agents think: a version is read from the chunk it
 task has merged. So comparing pages with the placement means something.
 """
 
+import dataclasses
 from collections.abc import Mapping
 
 from chicle_elastic.ids import ChunkId
@@ -16,6 +17,7 @@ class LedgerPages:
 
     def __init__(self) -> None:
         self._versions: dict[ChunkId, StateVersion] = {}
+        self._unmerged: tuple[StateVersion, tuple[LedgerPage, ...]] | None = None
 
     def attach(self, chunk: ChunkId, version: StateVersion) -> None:
         """A chunk has come, with this version of its state."""
@@ -36,6 +38,7 @@ class LedgerPages:
             reads: Rows processed per chunk, as they were counted where they were read.
             after: Version that the chunks will have; None when the iteration was not merged.
         """
+        self._unmerged = None
         pages: dict[StateVersion, tuple[list[ChunkId], list[int]]] = {}
         for chunk, rows in reads.items():
             chunks, counts = pages.setdefault(self._versions[chunk], ([], []))
@@ -45,3 +48,17 @@ class LedgerPages:
             LedgerPage(before=before, after=after, chunks=tuple(chunks), rows=tuple(counts))
             for before, (chunks, counts) in pages.items()
         )
+
+    def write_unmerged(self, reads: Mapping[ChunkId, int], attempt: StateVersion) -> tuple[LedgerPage, ...]:
+        """Pages of an iteration that this task could not merge; others may have had the whole sum."""
+        pages = self.write(reads, None)
+        self._unmerged = attempt, pages
+        return pages
+
+    def merged_by_others(self, merged: int) -> tuple[LedgerPage, ...]:
+        """Pages of the last attempt again, as merged, where the model that this task goes on with has it in it."""
+        unmerged, self._unmerged = self._unmerged, None
+        if unmerged is None or unmerged[0].iteration != merged:
+            return ()
+        attempt, pages = unmerged
+        return tuple(dataclasses.replace(page, after=attempt) for page in pages)

@@ -43,6 +43,9 @@ MESSAGES = [
     control.Loaded(chunk=ChunkId(1), round=2),
     control.LoadFailed(chunk=ChunkId(1), round=2, reason="no such file"),
     control.GroupReady(round=2, merged=6, model_address=1 << 46),
+    control.GroupReady(
+        round=2, merged=6, model_address=1 << 46, ledger=(dataclasses.replace(PAGE, after=StateVersion(1, 6)),)
+    ),
     control.GroupBroke(round=2, reason="peer closed"),
     control.IterationEnded(
         round=2,
