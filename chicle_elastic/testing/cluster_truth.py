@@ -7,13 +7,14 @@ that stayed to the end (`chaos_app`). The rules:
     ledger     in each merged iteration no chunk is on two lines, and no line has more rows than its chunk; every node
                has lines for as many rows as the others were told; a complete iteration has all chunks
     lineage    a chunk's state is never older than what was merged into it, unless somebody was lost in between
-    one job    nobody began afresh, and no model was older than the newest merged one: somebody survived at any time
+    one job    nobody began afresh, and no model was older than the newest merged one that anybody survived with
     counted    (count) the model has, per chunk, the iterations that the ledger has; each state has those since it began
     gap        (svm) the certified gap is the one that NumPy finds from X, y and the gathered duals, and w is w(alpha)
 
 Which iterations count. A node that was cut off may merge an iteration that the others give up and do again in a later
-round; so of one number the iteration of the latest round counts. Lines may be missing where their node died: a line is
-written after the merge, and the last one of a killed task may never come. Nothing else may be missing.
+round; so of one number the iteration of the latest round counts. One that nobody merged who lived to go on with it does
+not count: its model is gone, and the next round began with the one before. Lines may be missing where their node died:
+a line is written after the merge, and the last one of a killed task may never come. Nothing else may be missing.
 
 What came first. Nothing here compares clocks: a task that was stopped writes its last lines when the others are long in
 another round. Losses are entries of the common log, and come with the iteration that was merged last before them.
@@ -77,10 +78,40 @@ class Evidence:
     @cached_property
     def merged(self) -> dict[int, int]:
         """The round in which each iteration was merged for good."""
+        return {number: round for number, round in self._merged_by_anybody.items() if number not in self.undone}
+
+    @cached_property
+    def undone(self) -> set[int]:
+        """Iterations that went away with everybody who had merged them, so that the next round began without them.
+
+        Who has the sum when a member dies is chance: perhaps a single survivor, which dies as well.
+        """
+        undone = set()
+        for group in self.of_kind("group"):
+            for number, round in self._merged_by_anybody.items():
+                if number > group["merged"] and round < group["round"] and not self._is_known(number):
+                    undone.add(number)
+        return undone
+
+    @cached_property
+    def _merged_by_anybody(self) -> dict[int, int]:
         rounds: dict[int, int] = {}
         for event in self.of_kind("iteration"):
             rounds[event["iteration"]] = max(event["round"], rounds.get(event["iteration"], 0))
         return rounds
+
+    def _is_known(self, number: int) -> bool:
+        """Whether somebody who merged an iteration kept the model of it for long enough to go on with it."""
+        open_nodes: set[str] = set()  # what became of them is not yet clear
+        for event in self.events:
+            node, kind = event["node"], event["kind"]
+            if kind == "iteration" and event["iteration"] == number:
+                open_nodes.add(node)
+            elif node in open_nodes and kind in ("iteration", "ended"):
+                return True
+            elif node in open_nodes and kind == "task_died":
+                open_nodes.remove(node)
+        return False
 
     @cached_property
     def lines(self) -> dict[int, list[Line]]:
@@ -108,7 +139,7 @@ class Evidence:
         return {
             event["iteration"]: event["samples"]
             for event in self.of_kind("iteration")
-            if self.merged[event["iteration"]] == event["round"]
+            if self.merged.get(event["iteration"]) == event["round"]
         }
 
     @cached_property
@@ -194,14 +225,15 @@ def _judge_equality(evidence: Evidence) -> Iterator[str]:
         for name in ("iterations", "model", "state", "gap"):
             if other[name] != first[name]:
                 yield f"{other['node']} and {first['node']} come to another {name}"
-    if first["iterations"] != max(evidence.merged):
-        yield f"the history has {first['iterations']} iterations, and {max(evidence.merged)} were merged"
+    num_merged = max(evidence.merged) - len(evidence.undone)
+    if first["iterations"] != num_merged:
+        yield f"the history has {first['iterations']} iterations, and {num_merged} were merged"
 
 
 def _judge_ledger(evidence: Evidence) -> Iterator[str]:
     rows_of = _rows_of_chunks()
     last = max(evidence.merged)
-    for iteration in sorted(set(range(1, last + 1)) - evidence.merged.keys()):
+    for iteration in sorted(set(range(1, last + 1)) - evidence.merged.keys() - evidence.undone):
         yield f"iteration {iteration} was merged by nobody, and iteration {last} was"
     for iteration, lines in sorted(evidence.lines.items()):
         readers = Counter(line.chunk for line in lines)

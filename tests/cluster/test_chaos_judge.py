@@ -173,6 +173,29 @@ def test_a_merge_that_was_not_committed_is_found(evidence: Evidence, work: str) 
     assert any("has lines for 0" in fault for fault in judge(fresh(evidence), work))
 
 
+def test_a_round_that_goes_back_behind_a_merge_of_survivors_is_found(evidence: Evidence, work: str) -> None:
+    """A model is older than the newest one that somebody still has."""
+    group = _mutable([event for event in evidence.of_kind("group") if event["merged"] > 1][-1])
+    group["merged"] -= 1
+    assert any("nobody was left who had it" in fault for fault in judge(fresh(evidence), work))
+
+
+@pytest.mark.parametrize(("fate", "undone"), [("task_died", {2}), ("killed", {2}), ("iteration", set())])
+def test_what_nobody_lived_to_go_on_with_was_not_merged(fate: str, undone: set[int]) -> None:
+    """Of three nodes one is killed when sums are exchanged, only one of the others has all, and is lost as well."""
+    events = [
+        {"node": "a", "kind": "iteration", "iteration": 1, "round": 1},
+        {"node": "a", "kind": "iteration", "iteration": 2, "round": 1},
+        *([{"node": "a", "kind": fate, "iteration": 3, "round": 3}] if fate != "killed" else []),
+        {"node": "b", "kind": "iteration", "iteration": 1, "round": 1},
+        {"node": "b", "kind": "group", "round": 2, "merged": 1},
+        {"node": "b", "kind": "iteration", "iteration": 3, "round": 2},
+    ]
+    evidence = Evidence(events=events, outcomes=[])
+    assert evidence.undone == undone
+    assert (2 in evidence.merged) == (not undone)
+
+
 def test_stale_state_is_found_by_its_version(evidence: Evidence, work: str) -> None:
     """A chunk went on with the state of an iteration earlier."""
     line = last_lines(evidence)[0]
