@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chicle_elastic.chunks.arrival import ArrivingChunk
+from chicle_elastic.cluster.answers import Answers
 from chicle_elastic.cluster.event_loop import EventLoop
 from chicle_elastic.cluster.mesh import Peer
 from chicle_elastic.cluster.rows_ahead import RowsAhead
@@ -32,6 +33,7 @@ from chicle_elastic.store.chunk_store import ChunkStore
 from chicle_elastic.store.slots import SlotAddress
 from chicle_elastic.transports.base import Pull, Region
 from chicle_elastic.transports.carrier import Carrier, Offer
+from chicle_elastic.transports.checksum import fastest_crc32
 from chicle_elastic.values import StateVersion
 
 MAX_PULLS = 16
@@ -82,7 +84,10 @@ class NodeMemory:
     ) -> None:
         self.store = store
         self._loop, self._node, self._carrier, self._sizes = loop, node, carrier, sizes
-        self._say, self._tell_task, self._tell_peer = say, tell_task, tell_peer
+        self._tell_task, self._tell_peer = tell_task, tell_peer
+        self._answers = Answers(loop, say)
+        self._say = self._answers.say
+        self._crc32, _ = fastest_crc32()
         self._num_arenas = 0
         self._num_arenas_of_task = 0
         self._loads: dict[ChunkId, int] = {}
@@ -98,13 +103,14 @@ class NodeMemory:
         self._is_about_to_fetch = False
         self._has_task = True
         self.rows = RowsAhead(
-            loop, node=node, store=store, carrier=carrier, reserve=self._reserve, say=say, tell_peer=tell_peer
+            loop, node=node, store=store, carrier=carrier, reserve=self._reserve, say=self._say, tell_peer=tell_peer
         )
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is under way that was ordered earlier."""
-        return self.rows.is_quiet and not (self._loads or self._to_commit or self._committing or self._copies)
+        is_told = self._answers.are_said and self.rows.is_quiet
+        return is_told and not (self._loads or self._to_commit or self._committing or self._copies)
 
     @property
     def under_way(self) -> dict[str, int]:
@@ -412,6 +418,7 @@ class NodeMemory:
                         copy.into,
                         chunk_id=copy.order.chunk,
                         where=f"{node} by {route.reason}",
+                        crc32=self._crc32,
                         has_rows=copy.num_ahead > 0,
                     )
                     pulls[_pull(copy, region, check)] = (copy, check)

@@ -29,6 +29,7 @@ from chicle_elastic.scheduling.events import Event
 from chicle_elastic.store.chunk_store import ChunkStore
 from chicle_elastic.transports.base import Pull, Region
 from chicle_elastic.transports.carrier import Carrier, Offer
+from chicle_elastic.transports.checksum import fastest_crc32
 
 MAX_PULLS = 16
 """Chunks that one worker fetches in one go; the next worker takes the next ones."""
@@ -87,6 +88,7 @@ class RowsAhead:
     ) -> None:
         self._loop, self._node, self._store, self._carrier = loop, node, store, carrier
         self._reserve, self._say, self._tell_peer = reserve, say, tell_peer
+        self._crc32, _ = fastest_crc32()
         self._rows: dict[ChunkId, _Rows] = {}
         self._regions: dict[int, tuple[NodeId, Region | str, Offer]] = {}
         self._to_serve: list[effects.PrecopyChunk] = []
@@ -256,7 +258,9 @@ class RowsAhead:
             route = self._carrier.route(offer)
             for rows, region in pairs:
                 reach("rows.before_fetch", chunk=rows.order.chunk)
-                check = ArrivingChunk(rows.into, chunk_id=rows.order.chunk, where=f"{node} by {route.reason}")
+                check = ArrivingChunk(
+                    rows.into, chunk_id=rows.order.chunk, where=f"{node} by {route.reason}", crc32=self._crc32
+                )
                 pulls[Pull(region, rows.into[: region.size_bytes], check)] = rows, check
             for pull, error in route.transport.fetch_each(route.address, list(pulls)):
                 rows, check = pulls[pull]

@@ -13,7 +13,7 @@ What a shell promises:
 * A node that joins again has ended whatever its earlier life had begun, and reports its inventory before the round.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -166,6 +166,51 @@ class ChunkFreed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChunksLoaded:
+    """`ChunkLoaded` of several chunks at once: each event costs every agent the same, however much it says."""
+
+    chunks: tuple[ChunkId, ...]
+    node: NodeId
+    round: int | None = None
+
+    @property
+    def parts(self) -> "tuple[ChunkLoaded, ...]":
+        """One event per chunk."""
+        return tuple(ChunkLoaded(chunk=chunk, node=self.node, round=self.round) for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunksCopied:
+    """`ChunkCopied` of several chunks at once, all from one source."""
+
+    chunks: tuple[ChunkId, ...]
+    source: NodeId
+    target: NodeId
+    round: int
+
+    @property
+    def parts(self) -> "tuple[ChunkCopied, ...]":
+        """One event per chunk."""
+        return tuple(
+            ChunkCopied(chunk=chunk, source=self.source, target=self.target, round=self.round) for chunk in self.chunks
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunksFreed:
+    """`ChunkFreed` of several chunks at once."""
+
+    chunks: tuple[ChunkId, ...]
+    node: NodeId
+    round: int | None = None
+
+    @property
+    def parts(self) -> "tuple[ChunkFreed, ...]":
+        """One event per chunk."""
+        return tuple(ChunkFreed(chunk=chunk, node=self.node, round=self.round) for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IterationFinished:
     """All tasks of the round have finished an iteration and its update is merged: the boundary begins."""
 
@@ -236,9 +281,19 @@ Event: TypeAlias = (
     | PrecopiesEnded
     | HandoverDue
     | ChunkFreed
+    | ChunksLoaded
+    | ChunksCopied
+    | ChunksFreed
     | IterationFinished
     | IterationAborted
     | PolicyDecided
     | PolicyDisabled
     | StopRequested
 )
+
+SEVERAL: Mapping[type, Callable[..., Event]] = {
+    ChunkLoaded: ChunksLoaded,
+    ChunkCopied: ChunksCopied,
+    ChunkFreed: ChunksFreed,
+}
+"""Answers about one chunk, and the event that says the same of several."""

@@ -125,6 +125,9 @@ class Scheduler:
             events.PrecopiesEnded: self._precopies.ended,
             events.HandoverDue: self._on_handover_due,
             events.ChunkFreed: answers.on_chunk_freed,
+            events.ChunksLoaded: self._on_several,
+            events.ChunksCopied: self._on_several,
+            events.ChunksFreed: self._on_several,
             events.IterationFinished: self._on_iteration_finished,
             events.IterationAborted: self._on_iteration_aborted,
             events.PolicyDecided: self._on_policy_decided,
@@ -313,6 +316,10 @@ class Scheduler:
             return
         member.has_reported = True
         self._inventory.report(event, is_running=self.state is State.RUNNING)
+
+    def _on_several(self, event: events.ChunksLoaded | events.ChunksCopied | events.ChunksFreed) -> None:
+        for part in event.parts:
+            self._handlers[type(part)](part)
 
     # Iterations.
 

@@ -79,7 +79,7 @@ PLACES: tuple[tuple[str, Cause, tuple[Victim, ...], dict[str, Any]], ...] = (
     ("copy.before_commit", Cause.NOTICE, (Victim.MEMBER,), {}),
     ("copy.committed", Cause.JOIN, (Victim.NEWCOMER,), {}),
     ("copy.committed", Cause.NOTICE, _BOTH, {}),
-    (_APPENDED, Cause.JOIN, _BOTH, {"event": "ChunkCopied"}),
+    (_APPENDED, Cause.JOIN, _BOTH, {"event": "ChunksCopied"}),
     # Between commit and free.
     ("commit.done", Cause.JOIN, (*_BOTH, Victim.NEWCOMER), {}),
     ("free.before", Cause.JOIN, _BOTH, {}),

@@ -74,7 +74,7 @@ WANTED: Mapping[str, Callable[[str, str], bool]] = {
     ),
     "kill while rows travel ahead": lambda kind, where: _is_kill(kind) and step_of(where).startswith("rows."),
     "kill between copy and commit": lambda kind, where: (
-        _is_kill(kind) and step_of(where) in ("copy.committed", "log.appended ChunkCopied")
+        _is_kill(kind) and step_of(where) in ("copy.committed", "log.appended ChunksCopied")
     ),
     "kill between commit and free": lambda kind, where: (
         _is_kill(kind) and step_of(where) in ("commit.done", "free.before")

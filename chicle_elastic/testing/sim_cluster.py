@@ -13,11 +13,13 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.events import SEVERAL
 from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings, State
 from chicle_elastic.scheduling.story import Recorder, replay
 from chicle_elastic.testing.sim_truth import Copy, SimNode, Truth, ViolationError
@@ -73,6 +75,7 @@ class SimCluster:
         self._last_word_s: dict[NodeId, float] = {}
         self._inventory_s: dict[NodeId, float] = {}
         self._lap_lives: dict[NodeId, int] = {}
+        self._together: dict[tuple[Any, ...], tuple[float, list[ChunkId]]] = {}
         self._perform: dict[type, Callable[[Any], None]] = {
             effects.FormRound: self._form_round,
             effects.LoadChunk: self._load_chunk,
@@ -158,9 +161,31 @@ class SimCluster:
         if isinstance(event, events.InventoryReported):
             arrival_s = self._inventory_s[node.name] = max(arrival_s, last_s)
         self._last_word_s[node.name] = max(arrival_s, last_s)
+        if type(event) in SEVERAL and self.rng.random() < 0.5:
+            self._say_with_others(node, event, arrival_s)
+            return
         self._at(arrival_s, self.deliver, event)
         if isinstance(event, events.ChunkLoaded | events.ChunkCopied) and self.rng.random() < 0.02:
             self._at(arrival_s + self.delay_s(), self.deliver, event)
+
+    def _say_with_others(self, node: SimNode, event: Any, arrival_s: float) -> None:
+        """Answers that differ in nothing but the chunk may be said by one event."""
+        others = {field.name: getattr(event, field.name) for field in fields(event) if field.name != "chunk"}
+        key = (node.life, type(event), *others.values())
+        known_s, chunks = self._together.get(key, (0.0, []))
+        if chunks and known_s > self._inventory_s.get(node.name, 0.0):
+            chunks.append(event.chunk)
+            return
+        chunks = [event.chunk]
+        self._together[key] = arrival_s, chunks
+
+        def say() -> None:
+            if self._together[key][1] is chunks:
+                self._together[key] = 0.0, []
+            self.happened["answers said together"] += len(chunks) > 1
+            self.deliver(SEVERAL[type(event)](chunks=tuple(chunks), **others))
+
+        self._at(arrival_s, say)
 
     # Performing effects.
 

@@ -169,6 +169,9 @@ class Truth:
                 self.reloaded.add(event.chunk)  # from now on a fresh copy may have taken the place of a lost one
             case events.ChunkFreed():
                 self.freeing.discard((event.chunk, event.node))
+            case events.ChunksLoaded() | events.ChunksCopied() | events.ChunksFreed():
+                for part in event.parts:
+                    self.told(part)
             case events.IterationFinished() if self._ends_lap(event):
                 assert self.lap is not None
                 for chunks in self.lap.chunks.values():

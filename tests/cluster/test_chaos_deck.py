@@ -47,7 +47,7 @@ def everything(count: int) -> Struck:
     lead, member = Victim.LEAD.value, Victim.MEMBER.value
     struck: Struck = Counter({(kind, ANY_TIME): count for kind in ("join", "notice", "two at once", *ACTIONS)})
     struck += Counter({("stop", place(step, {}, member)): count for step in steps.STEPS})
-    struck["kill", place("log.appended", {"event": "ChunkCopied"}, lead)] = count
+    struck["kill", place("log.appended", {"event": "ChunksCopied"}, lead)] = count
     struck["kill", place("commit.done", {}, lead)] = count
     struck["kill", place("rows.before_told", {}, lead)] = count
     return struck

@@ -15,7 +15,7 @@ from chicle_elastic.testing.sim_cluster import SimCluster
 from chicle_elastic.values import StateVersion, TaskReport
 from tests.scheduling.stage import infos
 
-A, B, ZERO = NodeId("a"), NodeId("b"), ChunkId(0)
+A, B, ZERO, ONE = NodeId("a"), NodeId("b"), ChunkId(0), ChunkId(1)
 
 EVERY_EVENT = [
     events.ChunksDeclared(chunks=infos(2)),
@@ -31,6 +31,9 @@ EVERY_EVENT = [
     events.PrecopiesEnded(node=A, whole=(1, 2), failed=(3,)),
     events.HandoverDue(node=A),
     events.ChunkFreed(chunk=ZERO, node=A, round=2),
+    events.ChunksLoaded(chunks=(ZERO, ONE), node=A, round=1),
+    events.ChunksCopied(chunks=(ZERO, ONE), source=A, target=B, round=1),
+    events.ChunksFreed(chunks=(ZERO, ONE), node=A),
     events.IterationFinished(round=1, iteration=2, reports={A: TaskReport(samples=3, duration_s=1 / 3)}),
     events.IterationAborted(round=1, iteration=2, reason="x"),
     events.PolicyDecided(policy="p", generation=1, moves={(A, B): 2}, reason="x"),

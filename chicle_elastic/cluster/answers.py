@@ -1,0 +1,59 @@
+"""Answers of a node to orders of the scheduler: those that come together are said together.
+
+Every event gets a place in the log, travels to all agents and is folded by each, which takes the same time whether it
+speaks of one chunk or of a hundred. A boundary waits for two answers per chunk that moves: that the copy is there, and
+that the other one is given back.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Hashable
+from typing import Any, cast
+
+from chicle_elastic.cluster.event_loop import EventLoop
+from chicle_elastic.scheduling.events import SEVERAL, Event
+
+
+class Answers:
+    """Collects answers until the loop has nothing else to do at this moment. Everything is called in the loop.
+
+    Args:
+        loop: The loop.
+        say: Takes what is said, in the order of the answers.
+    """
+
+    def __init__(self, loop: EventLoop, say: Callable[[Event], None]) -> None:
+        self._loop, self._say_now = loop, say
+        self._waiting: list[Event] = []
+
+    @property
+    def are_said(self) -> bool:
+        """Whether nothing waits to be said."""
+        return not self._waiting
+
+    def say(self, answer: Event) -> None:
+        """Say it soon."""
+        if not self._waiting:
+            self._loop.soon(self._say_all)
+        self._waiting.append(answer)
+
+    def _say_all(self) -> None:
+        answers, self._waiting = self._waiting, []
+        for _, group in itertools.groupby(answers, _what_is_shared):
+            self._say_now(_as_one(list(group)))
+
+
+def _what_is_shared(answer: Event) -> Hashable:
+    """Equal for answers that one event can say."""
+    return (type(answer), *_other_fields(answer).values()) if type(answer) in SEVERAL else object()
+
+
+def _as_one(answers: list[Any]) -> Event:
+    first = answers[0]
+    if len(answers) == 1:
+        return cast(Event, first)
+    return SEVERAL[type(first)](chunks=tuple(answer.chunk for answer in answers), **_other_fields(first))
+
+
+def _other_fields(answer: Any) -> dict[str, Any]:
+    return {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer) if field.name != "chunk"}
