@@ -133,12 +133,19 @@ class Side:
 
 
 class Chicle(Side):
-    """Ours."""
+    """Ours.
+
+    Args:
+        folder: For everything.
+        iteration_ms: Shortest time of an iteration.
+        data: A chunk folder; None for small arrays.
+    """
 
     name = "Chicle"
 
-    def __init__(self, folder: Path, iteration_ms: float) -> None:
+    def __init__(self, folder: Path, iteration_ms: float, data: Path | None = None) -> None:
         super().__init__(folder, iteration_ms)
+        self._data = data
         JobSecret.load_or_create(folder / "job.secret")
 
     def command(self, name: str) -> list[str]:
@@ -148,6 +155,7 @@ class Chicle(Side):
             *("--rdzv-endpoint", self.store.endpoint, "--secret-file", str(self.folder / "job.secret")),
             *("--log-dir", str(self.folder), "-m", "benchmarks.elastic_task"),
             *(str(self.folder), name, str(self.iteration_ms)),
+            *(() if self._data is None else ("--data", str(self._data))),
         ]
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.elastic_laps import LapWriter
-from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.folder import ChunkFolder
+from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.runtime.cluster_runtime import cluster_runtime
 from chicle_elastic.runtime.job import Job
@@ -29,11 +30,14 @@ class PacedCocoa(CocoaTrainer):
         iteration_s: Shortest time of an iteration; the solver sleeps, because all nodes share the processors.
         laps: Takes the end of each iteration; None elsewhere than in a task.
         end_file: Holds the iteration that is the last one, once there is one.
+        certifies: Whether certificates come at intervals as usual: with large data each is an iteration of another
+            length, at a moment that has nothing to do with what is measured.
     """
 
     iteration_s: float
     laps: LapWriter
     end_file: Path
+    certifies: bool = True
 
     def solver(self, ctx: Context) -> Solver:
         """The solver of CoCoA, slowed down."""
@@ -56,6 +60,8 @@ class PacedCocoa(CocoaTrainer):
             self.laps.ended(report.num_tasks)
         if self.end_file.exists() and report.iteration >= int(self.end_file.read_text()):
             return Verdict(action=Action.STOP if report.is_certificate else Action.CERTIFY, reason="it is over")
+        if not self.certifies:
+            return Verdict(action=Action.GO_ON)
         verdict = CocoaTrainer.verdict(self, model, report)
         return Verdict(action=Action.GO_ON) if verdict.action is Action.STOP else verdict
 
@@ -66,21 +72,26 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("node")
     parser.add_argument("iteration_ms", type=float)
+    parser.add_argument("--data", type=Path, help="a chunk folder; by default small arrays")
     options = parser.parse_args()
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((NUM_ROWS, NUM_FEATURES))
-    y = (X[:, 0] + rng.standard_normal(NUM_ROWS) > 0).astype(np.int32)
     runtime = cluster_runtime()
+    source: ChunkSource
+    if options.data is None:
+        rng = np.random.default_rng(0)
+        X = rng.standard_normal((NUM_ROWS, NUM_FEATURES))
+        y = (X[:, 0] + rng.standard_normal(NUM_ROWS) > 0).astype(np.int32)
+        source = ArraySource(X, y, max_tasks=runtime.most_tasks())
+    else:
+        source = ChunkFolder(options.data)
     trainer = PacedCocoa(
         C=1.0,
         tol=0.0,
         iteration_s=options.iteration_ms / 1e3,
         laps=LapWriter(options.folder / f"{options.node}.laps"),
         end_file=options.folder / "end",
+        certifies=options.data is None,
     )
-    outcome = runtime.run(
-        Job(trainer=trainer, source=ArraySource(X, y, max_tasks=runtime.most_tasks()), max_iterations=1_000_000)
-    )
+    outcome = runtime.run(Job(trainer=trainer, source=source, max_iterations=1_000_000))
     certificate = outcome.certificate
     result = {
         "iterations": len(outcome.history),

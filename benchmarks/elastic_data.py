@@ -1,0 +1,281 @@
+"""What a change of the membership costs when the data is large: rows have to travel while training goes on.
+
+Four nodes of Chicle train on a chunk folder with CoCoA; the same changes strike jobs of little and of much data, turn
+about, and the stalls are compared. Rows of `NUM_FEATURES` float32 with wide margins: most duals are settled after some
+passes, screening leaves their rows out, and iterations are as long as asked for whatever the size of the data.
+
+    join to work   of a node with its share: from the start of its process, and from when it is hot, to the first
+                   iteration that it took part in
+    plain copy     of as many bytes from one memory file to another, by one thread, in this process
+    throughput     of those who stay, from when the joiner is hot to its first iteration, over that before it came
+    time to whole  after a kill: until an iteration has every sample again, what was lost being read from the folder
+"""
+
+import itertools
+import os
+import signal
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.elastic_laps import NUM_AROUND, NUM_BEFORE, first_after, stall_s
+from benchmarks.elastic_nodes import NUM_NODES, Chicle, Node, Side
+from benchmarks.svm_bars import Bar
+from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
+from chicle_elastic.cluster.event_file import read_events
+
+JOIN, NOTICE, SIGKILL = "join", "notice", "SIGKILL"
+SMALL_MB, LARGE_MB, JOIN_MB = 40, 400, 200
+STALL_MS = {JOIN: Bar(120, at_most=True), NOTICE: Bar(150, at_most=True), SIGKILL: Bar(300, at_most=True)}
+GROWTH = {JOIN: Bar(1.5, at_most=True), NOTICE: Bar(1.5, at_most=True)}
+"""Stall with much data over that with little."""
+COPIES = Bar(2.0, at_most=True)
+"""From a hot joiner to its first iteration, in plain copies of its share."""
+THROUGHPUT = Bar(0.8)
+NUM_FEATURES = 256
+ROWS_PER_BLOCK = 16384
+MARGIN = 3.0
+MIB = 1 << 20
+
+
+@dataclass(slots=True)
+class Joined:
+    """What it took to have a joiner work.
+
+    Attributes:
+        start_s: From the start of its process until it was hot.
+        work_s: From then to its first iteration.
+        throughput: Iterations of the others per second in `work_s`, over what is normal.
+    """
+
+    start_s: float
+    work_s: float
+    throughput: float
+
+
+@dataclass(slots=True)
+class Found:
+    """What the changes of jobs of one size cost.
+
+    Attributes:
+        stalls_ms: By kind of change.
+        whole_s: From a kill until nothing was missing.
+        joined: What each joiner took.
+        phases: Of joins, as the agents wrote them.
+    """
+
+    stalls_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    whole_s: list[float] = field(default_factory=list)
+    joined: list[Joined] = field(default_factory=list)
+    phases: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+
+
+def write_data(path: Path, megabytes: int) -> Path:
+    """A chunk folder of about so many MiB, dense, float32, two classes with few rows near the border."""
+    rng = np.random.default_rng(0)
+    num_rows = megabytes * MIB // (4 * NUM_FEATURES)
+    with ChunkFolderWriter(path, kind="dense", dtype="float32", max_tasks=NUM_NODES) as writer:
+        for start in range(0, num_rows, ROWS_PER_BLOCK):
+            count = min(ROWS_PER_BLOCK, num_rows - start)
+            rows = rng.standard_normal((count, NUM_FEATURES), dtype=np.float32)
+            codes = rng.integers(0, 2, count)
+            rows[:, 0] += MARGIN * (2 * codes - 1)
+            writer.add(rows, codes.astype(np.float64))
+        writer.finish(classes=(0, 1))
+    return path
+
+
+def plain_copy_s(num_bytes: int) -> float:
+    """Seconds that a copy of so many bytes takes from one memory file to another that has its pages."""
+    source, target = (os.memfd_create(name) for name in ("source", "target"))
+    try:
+        times = []
+        for fd in (source, target):
+            os.posix_fallocate(fd, 0, num_bytes)
+        into = np.memmap(f"/proc/self/fd/{target}", dtype=np.uint8, mode="r+", shape=(num_bytes,))
+        into[::4096] = 1  # mapped; an arena is, too
+        for _ in range(5):
+            start_s = time.perf_counter()
+            position = 0
+            while position < num_bytes:
+                position += os.preadv(source, [into[position : position + MIB]], position)
+            times.append(time.perf_counter() - start_s)
+        return statistics.median(times)
+    finally:
+        os.close(source)
+        os.close(target)
+
+
+def play(side: Chicle, data_rows: int, rounds: int, found: Found) -> None:
+    """So many notices and kills on one job, a join after each."""
+    for _ in range(NUM_NODES):
+        side.start()
+    settle(side, 0.0)
+    for number, kind in enumerate([NOTICE, SIGKILL] * rounds):
+        _take_one(side, kind, number // 2 % NUM_NODES, data_rows, found)
+        _add_one(side, found)
+        notes = [f"{kind} {found.stalls_ms[kind][-1]:.0f} ms", f"join {found.stalls_ms[JOIN][-1]:.0f} ms"]
+        if kind == SIGKILL:
+            notes.append(f"whole after {found.whole_s[-1]:.2f} s")
+        last = found.joined[-1]
+        notes.append(f"hot to work {last.work_s:.2f} s at {last.throughput:.2f} of the throughput")
+        print(f"  {side.folder.name}: {', '.join(notes)}", flush=True)
+    _note_phases(side, found)
+
+
+def settle(side: Side, start_s: float) -> None:
+    """Wait until all nodes have iterated together for long enough to be compared with."""
+    members = len(side.nodes)
+
+    def is_settled() -> bool:
+        for node in side.nodes:
+            laps = node.laps()
+            first = first_after(laps, start_s, members)
+            if first is None or len(laps) - first <= NUM_BEFORE + NUM_AROUND or laps[-1].members != members:
+                return False
+        return True
+
+    side.wait_for(f"iterations of {members} nodes", is_settled)
+
+
+def _take_one(side: Side, kind: str, which: int, data_rows: int, found: Found) -> None:
+    victim = side.nodes.pop(which)
+    start_s, start_time = time.perf_counter(), time.time()
+    victim.send(signal.SIGTERM if kind == NOTICE else signal.SIGKILL, to_task=kind == SIGKILL)
+    settle(side, start_s)
+    found.stalls_ms[kind].append(1e3 * max(stall_s(node.laps(), start_s, len(side.nodes)) for node in side.nodes))
+    if kind == SIGKILL:
+        whole: list[float] = []
+
+        def is_whole() -> bool:
+            whole[:] = [
+                event["time"]
+                for event in _events(side, side.nodes[0], "iteration")
+                if event["time"] > start_time
+                and len(event["samples"]) == len(side.nodes)
+                and sum(event["samples"].values()) == data_rows
+            ]
+            return bool(whole)
+
+        side.wait_for("an iteration with every sample", is_whole)
+        found.whole_s.append(whole[0] - start_time)
+        settle(side, time.perf_counter())
+
+
+def _add_one(side: Side, found: Found) -> None:
+    others = list(side.nodes)
+    start_s, start_time = time.perf_counter(), time.time()
+    node = side.start()
+    settle(side, start_s)
+    found.stalls_ms[JOIN].append(
+        1e3 * max(stall_s(other.laps(), start_s, len(side.nodes), is_join=True) for other in others)
+    )
+    hot_time = next(event["time"] for event in _events(side, node, "hot"))
+    hot_s = start_s + hot_time - start_time
+    work_s = node.laps()[0].end_s
+    laps = [lap.end_s for lap in others[0].laps()]
+    normal = [lap for lap in laps if lap <= start_s][-NUM_BEFORE:]
+    rate = (len(normal) - 1) / (normal[-1] - normal[0])
+    meanwhile = sum(hot_s < lap <= work_s for lap in laps) / (work_s - hot_s)
+    found.joined.append(Joined(hot_s - start_s, work_s - hot_s, meanwhile / rate))
+
+
+def _note_phases(side: Side, found: Found) -> None:
+    for event in read_events(side.folder, side.nodes[0].name):
+        if event["kind"] == "transition" and event["stall_ms"]:
+            ends = {reason.rpartition(" ")[2] for reason in event["reasons"]}
+            for kind, end in ((JOIN, "joins"), (NOTICE, "leaves"), (SIGKILL, "lost")):
+                if end in ends:
+                    found.phases[kind].append(event)
+
+
+def _events(side: Side, node: Node, kind: str) -> Iterator[dict[str, Any]]:
+    return (event for event in read_events(side.folder, node.name) if event["kind"] == kind)
+
+
+def measure(folder: Path, *, rounds: int, pairs: int, iteration_ms: float) -> dict[int, Found]:
+    """Jobs of all sizes, turn about; what was found by size in MiB."""
+    share = NUM_NODES * JOIN_MB
+    sizes = {mb: write_data(folder / f"{mb}-mb", mb) for mb in (SMALL_MB, LARGE_MB, share)}
+    found: dict[int, Found] = {mb: Found() for mb in sizes}
+    turns = [*itertools.chain.from_iterable([SMALL_MB, LARGE_MB] for _ in range(pairs)), share]
+    for number, mb in enumerate(turns):
+        num_rows = mb * MIB // (4 * NUM_FEATURES)
+        with Chicle(folder / f"job-{number}-{mb}-mb", iteration_ms, sizes[mb]) as side:
+            play(side, num_rows, rounds if mb != share else 1, found[mb])
+    return found
+
+
+def rows_of(found: dict[int, Found]) -> Iterator[dict[str, Any]]:
+    """A row per bar."""
+    small, large, share = found.values()
+    for kind, bar in STALL_MS.items():
+        little, much = statistics.median(small.stalls_ms[kind]), statistics.median(large.stalls_ms[kind])
+        row = {"what": f"stall on {kind}", "unit": "ms", "small": small.stalls_ms[kind], "large": large.stalls_ms[kind]}
+        row |= {"ratio": much / little, "bar": f"<= {bar.gate:g} ms", "verdicts": [bar.verdict(much)]}
+        if kind in GROWTH:
+            row["bar"] += f" and <= {GROWTH[kind].gate:g} x"
+            row["verdicts"].append(GROWTH[kind].verdict(row["ratio"]))
+        yield row
+    ratio = statistics.median(large.whole_s) / statistics.median(small.whole_s)
+    yield {
+        "what": "time to whole after SIGKILL",
+        "unit": "s",
+        "small": small.whole_s,
+        "large": large.whole_s,
+        "ratio": ratio,
+        "bar": "reported",
+        "verdicts": [],
+    }
+    copy_s = plain_copy_s(JOIN_MB * MIB)
+    work_s = statistics.median(joined.work_s for joined in share.joined)
+    yield {
+        "what": f"hot joiner to its first iteration, {JOIN_MB} MB for it; in plain copies of {1e3 * copy_s:.0f} ms",
+        "unit": "s",
+        "small": [],
+        "large": [joined.work_s for joined in share.joined],
+        "ratio": work_s / copy_s,
+        "bar": f"<= {COPIES.gate:g} x",
+        "verdicts": [COPIES.verdict(work_s / copy_s)],
+    }
+    kept = [joined.throughput for joined in share.joined]
+    yield {
+        "what": "throughput of the others meanwhile",
+        "unit": "",
+        "small": [],
+        "large": kept,
+        "ratio": statistics.median(kept),
+        "bar": f">= {THROUGHPUT.gate:g}",
+        "verdicts": [THROUGHPUT.verdict(statistics.median(kept))],
+    }
+    yield {
+        "what": "start of the joiner's process until it is hot",
+        "unit": "s",
+        "small": [],
+        "large": [joined.start_s for joined in share.joined],
+        "ratio": None,
+        "bar": "reported",
+        "verdicts": [],
+    }
+
+
+def as_markdown(row: dict[str, Any]) -> str:
+    """A line of the table."""
+    verdict = "" if not row["verdicts"] else "MISSED" if "GATE MISSED" in row["verdicts"] else "met"
+    ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+    cells = (row["what"], _summary(row["small"], row["unit"]), _summary(row["large"], row["unit"]), ratio)
+    return f"| {' | '.join((*cells, row['bar'], verdict))} |"
+
+
+def _summary(values: Sequence[float], unit: str) -> str:
+    if not values:
+        return ""
+    digits = 0 if unit == "ms" else 2
+    low, middle, high = (f"{value:.{digits}f}" for value in (min(values), statistics.median(values), max(values)))
+    return f"{middle} {unit} ({low} to {high}; {len(values)})".replace("  ", " ")
