@@ -14,6 +14,7 @@ membership. What happens here:
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -37,6 +38,8 @@ from chicle_elastic.runtime.channel import new_address
 NOTICES = (signal.SIGTERM, signal.SIGUSR1)
 STANDING = signal.SIGUSR2
 """Writes where the agent stands into the event file; for whoever looks for the reason of a hang."""
+SWITCH_S = 0.0005
+"""Python's own 5 ms are a fifth of what a change of the membership takes."""
 
 
 class ElasticAgent(SingleTaskAgent):
@@ -94,7 +97,7 @@ class ElasticAgent(SingleTaskAgent):
             stack.callback(node.close)
             self.begins(loop, node)
             notice = dict.fromkeys(NOTICES, lambda: loop.soon(node.notice))
-            with _signals_call({**notice, STANDING: lambda: loop.soon(node.say_standing)}):
+            with _quick_turns(), _signals_call({**notice, STANDING: lambda: loop.soon(node.say_standing)}):
                 end = node.run()
             if end.is_over:
                 handler.set_closed()  # whoever comes now must not begin it again
@@ -135,6 +138,17 @@ class ElasticAgent(SingleTaskAgent):
             StoreLostError: The store is gone.
         """
         return self._handler.is_closed()
+
+
+@contextlib.contextmanager
+def _quick_turns() -> Iterator[None]:
+    """Within this, the loop waits for the interpreter no longer than `SWITCH_S` while workers check what has come."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @contextlib.contextmanager

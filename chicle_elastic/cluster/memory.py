@@ -21,6 +21,7 @@ from chicle_elastic.chunks.arrival import ArrivingChunk
 from chicle_elastic.cluster.answers import Answers
 from chicle_elastic.cluster.event_loop import EventLoop
 from chicle_elastic.cluster.mesh import Peer
+from chicle_elastic.cluster.portions import portions
 from chicle_elastic.cluster.rows_ahead import RowsAhead
 from chicle_elastic.cluster.steps import reach
 from chicle_elastic.errors import ChicleError, ProtocolError
@@ -35,9 +36,6 @@ from chicle_elastic.transports.base import Pull, Region
 from chicle_elastic.transports.carrier import Carrier, Offer
 from chicle_elastic.transports.checksum import fastest_crc32
 from chicle_elastic.values import StateVersion
-
-MAX_PULLS = 16
-"""Chunks that one worker fetches in one go; the next worker takes the next ones."""
 
 Say = Callable[[Event], None]
 
@@ -404,8 +402,8 @@ class NodeMemory:
             offers[node] = offer
             together.setdefault(node, []).append((copy, region))
         for node, pairs in together.items():
-            for start in range(0, len(pairs), MAX_PULLS):
-                self._fetch(node, offers[node], pairs[start : start + MAX_PULLS])
+            for portion in portions(pairs, lambda pair: len(pair[0].into) - pair[0].num_ahead):
+                self._fetch(node, offers[node], portion)
 
     def _fetch(self, node: NodeId, offer: Offer, pairs: list[tuple[_Copy, Region]]) -> None:
         def do() -> None:

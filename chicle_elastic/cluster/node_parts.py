@@ -108,7 +108,9 @@ def build_parts(
         capacity_bytes=capacity_bytes(declared, options.memory_bytes),
         arena_bytes=min(DEFAULT_ARENA_BYTES, len(declared.rows) * declared.slot_bytes),
     )
-    store.prepare()  # before the node joins: the others would wait for it, and for nothing where there is no memory
+    # Before the node joins: the others would wait for it, and for nothing where there is no memory. The share of one of
+    # the most nodes is the least that it will hold.
+    store.prepare(len(declared.rows) * declared.slot_bytes // max(1, place.max_nodes))
     start_nodes = options.start_nodes or place.min_nodes
     settings = SchedulerSettings(seed=declared.seed, min_nodes=place.min_nodes, start_nodes=start_nodes, precopy=True)
     members = Membership(

@@ -21,6 +21,7 @@ from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.arrival import ArrivingChunk
 from chicle_elastic.cluster.event_loop import EventLoop
 from chicle_elastic.cluster.mesh import Peer
+from chicle_elastic.cluster.portions import portions
 from chicle_elastic.cluster.steps import reach
 from chicle_elastic.errors import ChicleError, ProtocolError
 from chicle_elastic.ids import ChunkId, NodeId
@@ -30,9 +31,6 @@ from chicle_elastic.store.chunk_store import ChunkStore
 from chicle_elastic.transports.base import Pull, Region
 from chicle_elastic.transports.carrier import Carrier, Offer
 from chicle_elastic.transports.checksum import fastest_crc32
-
-MAX_PULLS = 16
-"""Chunks that one worker fetches in one go; the next worker takes the next ones."""
 
 
 class Progress(Enum):
@@ -246,8 +244,8 @@ class RowsAhead:
             offers[node] = offer
             together.setdefault(node, []).append((rows, where))
         for node, pairs in together.items():
-            for start in range(0, len(pairs), MAX_PULLS):
-                self._pull(node, offers[node], pairs[start : start + MAX_PULLS])
+            for portion in portions(pairs, lambda pair: pair[1].size_bytes):
+                self._pull(node, offers[node], portion)
 
     def _pull(self, node: NodeId, offer: Offer, pairs: Iterable[tuple[_Rows, Region]]) -> None:
         """Fetch rows that lie on one node; a worker thread does it."""

@@ -44,10 +44,10 @@ class Book:
         """Add the slots of a new arena; returns its number."""
         return self._slots.add_arena(num_slots)
 
-    def num_slots_to_add(self, wanted: int) -> int:
-        """Slots of the next arena, when one is needed now: `wanted`, or what is left of `max_slots`; 0 if none is."""
+    def num_slots_to_add(self, wanted: int, least: int = 1) -> int:
+        """Slots of the next arena while fewer than `least` are free: `wanted`, or what is left of `max_slots`."""
         stats = self._slots.stats()
-        return 0 if stats.free else min(wanted, self.max_slots - stats.total)
+        return 0 if stats.free >= least else min(wanted, self.max_slots - stats.total)
 
     def slot_stats(self) -> SlotStats:
         """Slots so far, by state."""

@@ -201,15 +201,19 @@ class ChunkStore:
             self._grow_if_full()
             return self._bytes(self._book.reserve(chunk_id, size_bytes))
 
-    def prepare(self) -> None:
+    def prepare(self, num_bytes: int = 1) -> None:
         """Take memory for the first chunks, so that a shortage is known before anything depends on it.
+
+        Args:
+            num_bytes: Of slots that are going to be needed; no more than the capacity is taken.
 
         Raises:
             CapacityError: There is not so much.
         """
         with self._lock:
             self._require_open()
-            self._grow_if_full()
+            while num_slots := self._book.num_slots_to_add(self._slots_per_arena, -(-num_bytes // self.slot_bytes)):
+                self._add_arena(num_slots)
 
     def commit(self, chunk_id: ChunkId, *, where: str = "") -> SlotAddress:
         """Check the bytes that have arrived in a reserved slot; from now on the chunk is here.
@@ -344,8 +348,11 @@ class ChunkStore:
     def _grow_if_full(self) -> None:
         num_slots = self._book.num_slots_to_add(self._slots_per_arena)
         if num_slots:
-            self._arenas.append(Arena.create(num_slots, slot_bytes=self.slot_bytes))
-            self._book.add_arena(num_slots)
+            self._add_arena(num_slots)
+
+    def _add_arena(self, num_slots: int) -> None:
+        self._arenas.append(Arena.create(num_slots, slot_bytes=self.slot_bytes))
+        self._book.add_arena(num_slots)
 
     def _bytes(self, entry: Entry) -> memoryview:
         return self._arenas[entry.address.arena].view(entry.address.slot)[: entry.size_bytes]
