@@ -53,8 +53,9 @@ bench-transports: $(VENV)/.chicle-test  ## Measure chunks over TCP against a pla
 bench-overhead: $(VENV)/.chicle-test  ## Measure an iteration with agents watching against the same loop without
 	$(RUN) -m benchmarks.elastic_overhead $(ARGS)
 
-bench-elastic: $(VENV)/.chicle-test  ## Measure the stall of each change of the membership against stock torchrun
+bench-elastic: $(VENV)/.chicle-test  ## Measure the stall of each change of the membership against stock torchrun, and with much data
 	$(RUN) -m benchmarks.elastic $(ARGS)
+	$(RUN) -m benchmarks.elastic_data $(DATA_ARGS)
 
 bench-rebalance: $(VENV)/.chicle-test  ## Measure rebalancing on two real agents against a perfect split
 	$(RUN) -m benchmarks.rebalance $(ARGS)

@@ -4,17 +4,26 @@ Four nodes of Chicle train on a chunk folder with CoCoA; the same changes strike
 about, and the stalls are compared. Rows of `NUM_FEATURES` float32 with wide margins: most duals are settled after some
 passes, screening leaves their rows out, and iterations are as long as asked for whatever the size of the data.
 
-    join to work   of a node with its share: from the start of its process, and from when it is hot, to the first
-                   iteration that it took part in
-    plain copy     of as many bytes from one memory file to another, by one thread, in this process
-    throughput     of those who stay, from when the joiner is hot to its first iteration, over that before it came
+    python -m benchmarks.elastic_data [--pairs N] [--rounds N] [--iteration-ms MS] [--json FILE]
+
+    hot to work    from when the task of a joiner is ready, and its node asks to join, to its first iteration;
+                   before it, its process starts, which takes what two imports of torch take
+    plain copy     of the joiner's share from one memory file to another one that is new, by one thread, with nothing
+                   else going on: what `hot to work` may take twice of, beyond what a joiner of little data takes
+    throughput     iterations of those who stay per second, from the start of the joiner's process to its first
+                   iteration, over what it was before; also from when it is hot: that is a few iterations and one stall
     time to whole  after a kill: until an iteration has every sample again, what was lost being read from the folder
 """
 
+import argparse
 import itertools
+import json
+import mmap
 import os
 import signal
 import statistics
+import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -26,6 +35,7 @@ import numpy as np
 
 from benchmarks.elastic_laps import NUM_AROUND, NUM_BEFORE, first_after, stall_s
 from benchmarks.elastic_nodes import NUM_NODES, Chicle, Node, Side
+from benchmarks.svm import machine
 from benchmarks.svm_bars import Bar
 from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
 from chicle_elastic.cluster.event_file import read_events
@@ -41,6 +51,7 @@ THROUGHPUT = Bar(0.8)
 NUM_FEATURES = 256
 ROWS_PER_BLOCK = 16384
 MARGIN = 3.0
+PHASES = ("ahead_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms", "stall_ms")
 MIB = 1 << 20
 
 
@@ -51,12 +62,14 @@ class Joined:
     Attributes:
         start_s: From the start of its process until it was hot.
         work_s: From then to its first iteration.
-        throughput: Iterations of the others per second in `work_s`, over what is normal.
+        throughput: Iterations of the others per second in both, over what is normal.
+        throughput_hot: The same for the second part.
     """
 
     start_s: float
     work_s: float
     throughput: float
+    throughput_hot: float
 
 
 @dataclass(slots=True)
@@ -92,23 +105,26 @@ def write_data(path: Path, megabytes: int) -> Path:
 
 
 def plain_copy_s(num_bytes: int) -> float:
-    """Seconds that a copy of so many bytes takes from one memory file to another that has its pages."""
-    source, target = (os.memfd_create(name) for name in ("source", "target"))
+    """Seconds that a copy of so many bytes takes from one memory file to a new one."""
+    source = os.memfd_create("source")
     try:
-        times = []
-        for fd in (source, target):
-            os.posix_fallocate(fd, 0, num_bytes)
-        into = np.memmap(f"/proc/self/fd/{target}", dtype=np.uint8, mode="r+", shape=(num_bytes,))
-        into[::4096] = 1  # mapped; an arena is, too
-        for _ in range(5):
-            start_s = time.perf_counter()
+        os.posix_fallocate(source, 0, num_bytes)
+        return statistics.median(_copy_s(source, num_bytes) for _ in range(5))
+    finally:
+        os.close(source)
+
+
+def _copy_s(source: int, num_bytes: int) -> float:
+    target = os.memfd_create("target")
+    try:
+        start_s = time.perf_counter()
+        os.posix_fallocate(target, 0, num_bytes)
+        with mmap.mmap(target, num_bytes) as pages, memoryview(pages) as into:
             position = 0
             while position < num_bytes:
                 position += os.preadv(source, [into[position : position + MIB]], position)
-            times.append(time.perf_counter() - start_s)
-        return statistics.median(times)
+        return time.perf_counter() - start_s
     finally:
-        os.close(source)
         os.close(target)
 
 
@@ -124,7 +140,7 @@ def play(side: Chicle, data_rows: int, rounds: int, found: Found) -> None:
         if kind == SIGKILL:
             notes.append(f"whole after {found.whole_s[-1]:.2f} s")
         last = found.joined[-1]
-        notes.append(f"hot to work {last.work_s:.2f} s at {last.throughput:.2f} of the throughput")
+        notes.append(f"hot to work {last.work_s:.2f} s, {last.throughput:.2f} of the throughput")
         print(f"  {side.folder.name}: {', '.join(notes)}", flush=True)
     _note_phases(side, found)
 
@@ -182,8 +198,10 @@ def _add_one(side: Side, found: Found) -> None:
     laps = [lap.end_s for lap in others[0].laps()]
     normal = [lap for lap in laps if lap <= start_s][-NUM_BEFORE:]
     rate = (len(normal) - 1) / (normal[-1] - normal[0])
-    meanwhile = sum(hot_s < lap <= work_s for lap in laps) / (work_s - hot_s)
-    found.joined.append(Joined(hot_s - start_s, work_s - hot_s, meanwhile / rate))
+    kept, kept_hot = (
+        sum(since < lap <= work_s for lap in laps) / (work_s - since) / rate for since in (start_s, hot_s)
+    )
+    found.joined.append(Joined(hot_s - start_s, work_s - hot_s, kept, kept_hot))
 
 
 def _note_phases(side: Side, found: Found) -> None:
@@ -208,7 +226,7 @@ def measure(folder: Path, *, rounds: int, pairs: int, iteration_ms: float) -> di
     for number, mb in enumerate(turns):
         num_rows = mb * MIB // (4 * NUM_FEATURES)
         with Chicle(folder / f"job-{number}-{mb}-mb", iteration_ms, sizes[mb]) as side:
-            play(side, num_rows, rounds if mb != share else 1, found[mb])
+            play(side, num_rows, rounds, found[mb])
     return found
 
 
@@ -223,46 +241,39 @@ def rows_of(found: dict[int, Found]) -> Iterator[dict[str, Any]]:
             row["bar"] += f" and <= {GROWTH[kind].gate:g} x"
             row["verdicts"].append(GROWTH[kind].verdict(row["ratio"]))
         yield row
-    ratio = statistics.median(large.whole_s) / statistics.median(small.whole_s)
-    yield {
-        "what": "time to whole after SIGKILL",
-        "unit": "s",
-        "small": small.whole_s,
-        "large": large.whole_s,
-        "ratio": ratio,
-        "bar": "reported",
-        "verdicts": [],
-    }
+    yield _row(
+        "time to whole after SIGKILL",
+        "s",
+        small.whole_s,
+        large.whole_s,
+        statistics.median(large.whole_s) / statistics.median(small.whole_s),
+    )
     copy_s = plain_copy_s(JOIN_MB * MIB)
-    work_s = statistics.median(joined.work_s for joined in share.joined)
-    yield {
-        "what": f"hot joiner to its first iteration, {JOIN_MB} MB for it; in plain copies of {1e3 * copy_s:.0f} ms",
-        "unit": "s",
-        "small": [],
-        "large": [joined.work_s for joined in share.joined],
-        "ratio": work_s / copy_s,
-        "bar": f"<= {COPIES.gate:g} x",
-        "verdicts": [COPIES.verdict(work_s / copy_s)],
-    }
-    kept = [joined.throughput for joined in share.joined]
-    yield {
-        "what": "throughput of the others meanwhile",
-        "unit": "",
-        "small": [],
-        "large": kept,
-        "ratio": statistics.median(kept),
-        "bar": f">= {THROUGHPUT.gate:g}",
-        "verdicts": [THROUGHPUT.verdict(statistics.median(kept))],
-    }
-    yield {
-        "what": "start of the joiner's process until it is hot",
-        "unit": "s",
-        "small": [],
-        "large": [joined.start_s for joined in share.joined],
-        "ratio": None,
-        "bar": "reported",
-        "verdicts": [],
-    }
+    little, much = ([joined.work_s for joined in some.joined] for some in (small, share))
+    yield _row(
+        f"hot to work; the joiner of the second column gets {JOIN_MB} MB; difference in plain copies of "
+        f"{1e3 * copy_s:.0f} ms",
+        "s",
+        little,
+        much,
+        (statistics.median(much) - statistics.median(little)) / copy_s,
+        COPIES,
+    )
+    little, much = ([joined.throughput for joined in some.joined] for some in (small, share))
+    yield _row(f"throughput meanwhile, {JOIN_MB} MB", "", little, much, statistics.median(much), THROUGHPUT)
+    little, much = ([joined.throughput_hot for joined in some.joined] for some in (small, share))
+    yield _row(f"throughput from hot to work, {JOIN_MB} MB", "", little, much, statistics.median(much))
+    little, much = ([joined.start_s for joined in some.joined] for some in (small, share))
+    yield _row("start of the process to hot", "s", little, much, None)
+
+
+def _row(
+    what: str, unit: str, small: list[float], large: list[float], ratio: float | None, bar: Bar | None = None
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"what": what, "unit": unit, "small": small, "large": large, "ratio": ratio}
+    if bar is None or ratio is None:
+        return {**row, "bar": "reported", "verdicts": []}
+    return {**row, "bar": f"{'<=' if bar.at_most else '>='} {bar.gate:g}", "verdicts": [bar.verdict(ratio)]}
 
 
 def as_markdown(row: dict[str, Any]) -> str:
@@ -273,9 +284,54 @@ def as_markdown(row: dict[str, Any]) -> str:
     return f"| {' | '.join((*cells, row['bar'], verdict))} |"
 
 
+def print_tables(found: dict[int, Found], rows: Sequence[dict[str, Any]]) -> None:
+    """What was found, for a page."""
+    print(f"\n| median (range; count) | {SMALL_MB} MB | {LARGE_MB} MB | ratio | bar | |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for row in rows:
+        print(as_markdown(row))
+    print(f"\n| phases, median ms | {' | '.join(name.removesuffix('_ms') for name in PHASES)} |")
+    print(f"| {' | '.join(['---'] * (len(PHASES) + 1))} |")
+    for mb, kind in itertools.product(found, STALL_MS):
+        events = found[mb].phases[kind]
+        if events:
+            medians = (f"{statistics.median(event[name] for event in events):.0f}" for name in PHASES)
+            print(f"| {kind}, {mb} MB | {' | '.join(medians)} |")
+
+
 def _summary(values: Sequence[float], unit: str) -> str:
     if not values:
         return ""
     digits = 0 if unit == "ms" else 2
     low, middle, high = (f"{value:.{digits}f}" for value in (min(values), statistics.median(values), max(values)))
     return f"{middle} {unit} ({low} to {high}; {len(values)})".replace("  ", " ")
+
+
+def main() -> int:
+    """Measure, print the tables and one line of JSON, compare with the bars."""
+    parser = argparse.ArgumentParser(
+        description="The stall of each change of the membership, with little and much data."
+    )
+    parser.add_argument("--pairs", type=int, default=2, help="jobs of each size, turn about (default 2)")
+    parser.add_argument("--rounds", type=int, default=3, help="notices, and kills, per job (default 3)")
+    parser.add_argument("--iteration-ms", type=float, default=30.0, help="what a solver takes (default 30)")
+    parser.add_argument("--json", type=Path, help="file for the result as JSON")
+    arguments = parser.parse_args()
+    if arguments.pairs < 1 or arguments.rounds < 1:
+        parser.error("--pairs and --rounds have to be 1 or more")
+    print(f"{machine()}; load {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory(prefix="chicle-bench-elastic-data-") as name:
+        found = measure(Path(name), rounds=arguments.rounds, pairs=arguments.pairs, iteration_ms=arguments.iteration_ms)
+    rows = list(rows_of(found))
+    print_tables(found, rows)
+    passed = not any("GATE MISSED" in row["verdicts"] for row in rows)
+    result = {"machine": machine(), "load": os.getloadavg(), "rows": rows, "passed": passed}
+    print(json.dumps(result))
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,10 +21,12 @@ from chicle_elastic.solvers.base import Budget
 NAME = NodeId("practice")
 PRACTICE_S = 1.0
 """After this long the solver is asked to return; kernels are loaded by then."""
+PRACTICE_BYTES = 4 << 20
+"""Of rows; a solver may do without its kernels on less, and need them on what it will really be given."""
 
 
 def practise(job: Job, state: StateSpec, clock: Clock) -> None:
-    """One iteration and one evaluation on a copy of the first chunk, by a solver that is thrown away.
+    """One iteration and one evaluation on copies of the first chunks, by a solver that is thrown away.
 
     Args:
         job: The job; nothing of it is changed.
@@ -36,9 +38,15 @@ def practise(job: Job, state: StateSpec, clock: Clock) -> None:
     mailboxes.add(NAME)
     task = UniTask(NAME, job.trainer, LocalContext(NAME, rng, mailboxes), clock)
     with contextlib.suppress(Exception), contextlib.closing(task):
-        chunk = ChunkId(0)
-        task.hold(job.source.load(chunk, state))
-        task.attach([chunk], [])
+        chunks: list[ChunkId] = []
+        num_bytes = 0
+        for info in job.source.infos(state):
+            task.hold(job.source.load(info.id, state))
+            chunks.append(info.id)
+            num_bytes += info.size_bytes
+            if num_bytes >= PRACTICE_BYTES:
+                break
+        task.attach(chunks, [])
         model = job.trainer.init(job.source.schema, rng)
         budget = Budget(clock=clock, num_tasks=1, iteration=1, deadline_s=clock.now() + PRACTICE_S)
         task.solve(model, budget)

@@ -253,11 +253,14 @@ class CocoaSolver(Solver):
         return np.asarray(gaps / np.maximum(primal, np.finfo(np.float64).tiny))
 
     def recover(self, model: Array) -> Array:
-        """w of the local duals, in float64, flattened."""
-        return self.evaluate(model).delta
+        """w of the local duals, in float64, flattened. Rows whose duals are 0 are not looked at: everybody waits."""
+        return self._evaluate(model, has_losses=False).delta
 
     def evaluate(self, model: Array) -> Update:
         """w of the local duals, and the sums of losses (at `model`) and of dual values of the local samples."""
+        return self._evaluate(model, has_losses=True)
+
+    def _evaluate(self, model: Array, *, has_losses: bool) -> Update:
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         tables = self._local_tables()
@@ -273,6 +276,7 @@ class CocoaSolver(Solver):
                 int(part[-1]) + 1,
                 scd.positives(tables.num_outputs),
                 self.intercept,
+                has_losses,
                 w,
                 rebuilt,
                 stats,

@@ -184,15 +184,29 @@ def test_a_row_comes_back_when_w_has_moved_beyond_its_slack():
 
 @pytest.mark.parametrize("loss", list(Loss))
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_objective_sums_equals_its_numpy_form(kind, outputs, loss):
+@pytest.mark.parametrize("has_losses", [True, False])
+def test_objective_sums_equals_its_numpy_form(kind, outputs, loss, has_losses):
     """Losses, dual values and w(alpha), summed over two ranges of chunks."""
     case = Case(kind, outputs, loss)
     stats, rebuilt = np.zeros((outputs, 2)), np.zeros((outputs, 6))
-    expected = case.reference(scd.objective_sums, range(20), stats=stats.copy(), rebuilt=rebuilt.copy())
+    expected = case.reference(
+        scd.objective_sums, range(20), stats=stats.copy(), rebuilt=rebuilt.copy(), has_losses=has_losses
+    )
     for begin, end in [(0, 1), (1, 3)]:
         scd.objective_sums(
-            int(loss), case.rows, case.samples, begin, end, case.positives, INTERCEPT, case.vectors, rebuilt, stats
+            int(loss),
+            case.rows,
+            case.samples,
+            begin,
+            end,
+            case.positives,
+            INTERCEPT,
+            has_losses,
+            case.vectors,
+            rebuilt,
+            stats,
         )
+    assert stats[:, 0].any() == has_losses
     np.testing.assert_allclose(stats, expected["stats"], rtol=1e-12)
     np.testing.assert_allclose(rebuilt, expected["rebuilt"], rtol=1e-12, atol=1e-14)
 

@@ -101,6 +101,17 @@ def test_a_store_takes_nothing_before_the_first_chunk_and_grows_by_whole_arenas(
             assert_same(store.get(ChunkId(number)), make_chunk(number))
 
 
+def test_memory_that_is_going_to_be_needed_can_be_taken_before():
+    """Whole arenas, and no more than the capacity."""
+    with make_store(num_slots=5, slots_per_arena=2) as store:
+        store.prepare()
+        assert [arena.num_slots for arena in store.arenas] == [2]
+        store.prepare(3 * SLOT_BYTES)
+        assert [arena.num_slots for arena in store.arenas] == [2, 2]
+        store.prepare(100 * SLOT_BYTES)
+        assert [arena.num_slots for arena in store.arenas] == [2, 2, 1]
+
+
 def test_capacity_is_counted_in_whole_slots():
     """A chunk takes a slot whatever its size."""
     with ChunkStore(slot_bytes=SLOT_BYTES, capacity_bytes=3 * SLOT_BYTES + 100) as store:

@@ -364,6 +364,7 @@ def objective_sums(
     end,
     positives,
     intercept,
+    has_losses,
     vectors,
     rebuilt,  # OUT
     stats,  # OUT
@@ -373,6 +374,7 @@ def objective_sums(
     Args:
         loss, rows, samples, positives, intercept: As in `scd_pass`.
         begin, end: Range of chunks.
+        has_losses: Without, the sums of losses stay 0, and a row whose dual is 0 is not looked at.
         vectors: Where losses are evaluated, shape (outputs, num_features + 1), float64.
         rebuilt: w(alpha) of these chunks is added here, shape as `vectors`.
         stats: Per output, the sums of losses and of dual values are added here, shape (outputs, 2), float64.
@@ -381,8 +383,9 @@ def objective_sums(
 
         for i in visited:
             for k in range(outputs):
-                margin = y[i, k] * (x(i) @ v[k])
-                stats[k, 0] += primal_losses(loss, margin, upper[i])
+                if has_losses:
+                    margin = y[i, k] * (x(i) @ v[k])
+                    stats[k, 0] += primal_losses(loss, margin, upper[i])
                 stats[k, 1] += dual_values(loss, a[i, k], upper[i])
                 rebuilt[k] += a[i, k] * y[i, k] * x(i)
     """
@@ -404,8 +407,9 @@ def objective_sums(
                         upper = load(samples.upper[chunk], row, samples.like_real)
                     sign = 1.0 if load(samples.targets[chunk], row, samples.like_code) == positives[k] else -1.0
                     alpha = load(samples.duals[chunk], row * num_outputs + k, samples.like_real)
-                    margin = sign * (row_dot(rows, chunk, row, vector) + offset)
-                    sum_loss += primal_loss(loss, margin, upper)
+                    if has_losses:
+                        margin = sign * (row_dot(rows, chunk, row, vector) + offset)
+                        sum_loss += primal_loss(loss, margin, upper)
                     sum_dual += dual_value(loss, alpha, upper)
                     if alpha != 0.0:
                         row_add(rows, chunk, row, sign * alpha, target)
