@@ -96,6 +96,7 @@ class Truth:
         self.processed: dict[ChunkId, int] = dict.fromkeys(self.infos, 0)
         self.newest: dict[ChunkId, StateVersion] = dict.fromkeys(self.infos, NEVER)
         self.reloaded: set[ChunkId] = set()
+        self.before_restart: dict[ChunkId, int] = {}
         self.restarts: Counter[ChunkId] = Counter()
         self.merged = 0
         self.lap: Lap | None = None
@@ -129,6 +130,7 @@ class Truth:
                 self.expected[chunk] += 1
                 self.newest[chunk] = StateVersion(self.lap.round, self.lap.iteration)
                 self.reloaded.discard(chunk)
+                self.before_restart.pop(chunk, None)
                 if node in there:
                     copy = node.copies[chunk]
                     copy.counter += 1
@@ -340,8 +342,11 @@ class Truth:
         self._require(copy is not None and copy.is_whole, "the new owner holds the chunk", effect)
         assert copy is not None
         if chunk not in self.owner and copy.counter == 0 and self.expected[chunk] > 0:
+            self.before_restart[chunk] = self.expected[chunk]
             self.expected[chunk] = 0
             self.restarts[chunk] += 1
+        elif chunk not in self.owner and copy.counter == self.before_restart.get(chunk):
+            self.expected[chunk] = copy.counter  # nothing was merged into the fresh state before it was lost as well
         self._require(copy.counter == self.expected[chunk], "the state is the newest one", effect)
         self.owner[chunk] = name
 
