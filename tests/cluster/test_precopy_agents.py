@@ -89,6 +89,21 @@ def test_a_fault_while_rows_travel_ahead_loses_no_sample(
         assert dead.name in evidence.lost
 
 
+@pytest.mark.parametrize("leaver", [pytest.param(LEAD, id="the lead"), pytest.param(FOLLOWER, id="a follower")])
+def test_a_source_that_leaves_while_its_rows_are_read_loses_no_sample(nodes: ChaosNodes, leaver: int) -> None:
+    """Its grace period does not wait for them: chunks move while the newcomer still reads the slots they were in."""
+    members = start(nodes, 2)
+    nodes.arm([Fault(name="a", node="n2", step="rows.before_fetch", action="delay", seconds=4.0)])
+    members.append(nodes.start())
+    assert nodes.wait_until(lambda: bool(read_fired(nodes.fired)), timeout_s(30)), "the fault never struck"
+    source = members.pop(leaver)
+    source.send(signal.SIGTERM, to_agent=True)
+    assert nodes.wait_until(lambda: not source.is_running, timeout_s(30)), source.output()
+    evidence = end(nodes, members)
+    assert source.exit_code == 0
+    assert not evidence.lost
+
+
 def lines_of(nodes: ChaosNodes, node: ChaosNode) -> list[str]:
     """What the scheduler said for a person, by the event file of a node."""
     events = map(json.loads, (nodes.log / f"{node.name}{SUFFIX}").read_text().splitlines())
