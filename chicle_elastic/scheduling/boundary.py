@@ -108,7 +108,7 @@ class Boundary:
         """
         if self._is_moving():
             return True
-        self._inventory.settle(self._members.arrived, round=self._members.round)
+        self._inventory.settle(round=self._members.round)
         if self._is_moving():
             return True
         self._is_starved = self._is_starved or self._ledger.num_missing == self._ledger.num_chunks

@@ -7,7 +7,7 @@
 * A version of round 0 is that of a load never told to a task: it says nothing about age, and the book's is taken.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.effects import CommitChunk, Effect, FreeChunk, Log
@@ -64,17 +64,10 @@ class Inventory:
         """Whether a stray can make the loss of a missing chunk undone."""
         return any(version >= self._ledger.version(chunk) for version in self._strays.get(chunk, {}).values())
 
-    def settle(self, nodes: Container[NodeId], *, round: int) -> None:
-        """At a boundary where nothing is in flight: the newest copy wins, the others are freed.
-
-        Args:
-            nodes: Those whose copies count; what somebody who arrives holds is looked at when it takes part.
-            round: The current round.
-        """
+    def settle(self, *, round: int) -> None:
+        """At a boundary where nothing is in flight: the newest copy wins, the others are freed."""
         for chunk in sorted(self._strays):
-            versions = {node: version for node, version in self._strays[chunk].items() if node in nodes}
-            if not versions:
-                continue
+            versions = self._strays[chunk]
             winner = max(versions, key=lambda node: versions[node])
             if not self._is_better(chunk, versions[winner]):
                 losers = list(versions)
@@ -83,8 +76,7 @@ class Inventory:
                 self._enthrone(chunk, winner, versions[winner], round)
             for node in losers:
                 free(self._ledger, self._emit, node, chunk, round=round)
-            for node in versions:
-                self._drop_stray(node, chunk)
+        self._strays.clear()
 
     def lose(self, node: NodeId) -> None:
         """The node is gone, and its strays with it."""

@@ -395,34 +395,29 @@ class Scheduler:
         obstacle = self._too_few_nodes(num_staying) or self._boundary.obstacle()
         if obstacle is None:
             self._start_iteration()
-        elif self._members.preparing:
-            self._end_preparing()  # they may be of help
-            self._advance_boundary()
         else:
             self._pause(obstacle)
 
     def _prepare(self) -> None:
         """Let nodes arrive and depart that are ready, or need not wait."""
         members = self._members
-        if not members.preparing:
+        nodes = members.preparing
+        if not nodes:
             return
-        goes_on = (
+        departing = [node for node in nodes if members.present[node].is_departing]
+        can_wait = (
             self._has_begun
+            and not members.round_is_due()
             and not members.leaving
             and self.ledger.merged > self.ledger.began
-            and len(members.staying) - len(members.departing) >= self.settings.min_nodes
+            and not self.ledger.num_missing
+            and len(members.staying) - len(departing) >= self.settings.min_nodes
         )
-        is_hurt = members.round_is_due() or self.ledger.num_missing > 0
-        if is_hurt and goes_on and not members.departing:
-            self._preparing.plan_again()  # when the others are whole again, and have not waited for rows
-        elif not goes_on or is_hurt or self._boundary.is_ready():
-            self._end_preparing()
-
-    def _end_preparing(self) -> None:
-        members = self._members
-        for node in members.preparing:
-            if members.present[node].is_departing:
-                self._begin_leaving(node)
+        if can_wait and not self._boundary.is_ready():
+            return
+        for node in departing:
+            self._begin_leaving(node)
+        for node in nodes:
             members.present[node].is_arriving = False
 
     def _form_round(self) -> None:

@@ -65,16 +65,6 @@ class Members:
         return tuple(node for node, member in self.present.items() if member.is_arriving or member.is_departing)
 
     @property
-    def departing(self) -> tuple[NodeId, ...]:
-        """Nodes under notice that are still members."""
-        return tuple(node for node, member in self.present.items() if member.is_departing)
-
-    @property
-    def arrived(self) -> tuple[NodeId, ...]:
-        """All but those that are still arriving."""
-        return tuple(node for node, member in self.present.items() if not member.is_arriving)
-
-    @property
     def seats(self) -> tuple[NodeId, ...]:
         """Members of the current round that stay."""
         return tuple(node for node, member in self.present.items() if member.in_round and not member.is_leaving)

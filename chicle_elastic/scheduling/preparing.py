@@ -4,9 +4,8 @@
     a notice comes    departing: still a member; its chunks are pre-copied to others; then it leaves
     a policy moves    migrations: pre-copied to where they go; then they are copied, at a boundary like any other
 
-A loss ends the waiting of those who depart: they leave with the round that it asks for, and what has been pre-copied so
-far is used. Those who arrive go on waiting until nothing is missing any more, because the others would wait for their
-rows otherwise. Whatever keeps iterations from running ends all waiting: then there is nothing to gain.
+Whatever asks for a new round ends the waiting: those who arrive are in it, those who depart leave, and what has been
+pre-copied so far is used. So does everything that keeps iterations from running: then there is nothing to gain.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,11 +55,6 @@ class Preparing:
                 self._members.present[node].is_planned = True
             self._plan(rng)
         return not self._precopies.in_flight
-
-    def plan_again(self) -> None:
-        """Shares have changed, and some of what was ordered may be gone."""
-        for node in self._members.preparing:
-            self._members.present[node].is_planned = False
 
     def migrate(self, moves: Iterable[plan.Transfer]) -> None:
         """Make moves ready that a policy wants."""

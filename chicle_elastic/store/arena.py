@@ -49,7 +49,8 @@ class Arena:
         self.size_bytes = arena_bytes(num_slots, slot_bytes)
         self._fd = fd
         # The array holds the map, every view holds the array: the memory is unmapped when the last of them is gone.
-        mapped = mmap.mmap(fd, self.size_bytes)
+        # Pages are there; to enter them into this map now is cheaper than one by one, when others may be waiting.
+        mapped = mmap.mmap(fd, self.size_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         self._map = weakref.ref(mapped)
         self._bytes: Array | None = np.frombuffer(mapped, dtype=np.uint8)
         self._close_fd = weakref.finalize(self, os.close, fd)

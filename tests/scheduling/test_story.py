@@ -198,3 +198,29 @@ def test_a_recorder_is_a_scheduler():
         assert recorder.handle(event, now=1.0) == plain.handle(event, now=1.0)
     assert len(lines) == 3
     assert all(line.endswith("\n") and line.count("\n") == 1 for line in lines)
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [[1, {"round": 2, "iteration": 3.5}]],
+        [[1, {"round": 2, "iteration": True}]],
+        [[1, {"round": 2, "iteration": 3, "more": 4}]],
+        [["1", {"round": 2, "iteration": 3}]],
+        [[1, [2, 3]]],
+        [[1]],
+        7,
+    ],
+)
+def test_an_inventory_with_anything_else_in_it_is_refused(chunks):
+    """However long mappings of versions are read."""
+    data = encode(events.InventoryReported(node=A, chunks={ZERO: StateVersion(2, 3), ONE: StateVersion(4, 5)}))
+    assert decode_event(data).chunks == {ZERO: StateVersion(2, 3), ONE: StateVersion(4, 5)}
+    with pytest.raises(ProtocolError, match=r"InventoryReported\.chunks"):
+        decode_event(data | {"chunks": chunks})
+
+
+def test_a_version_that_says_less_has_the_rest_by_default():
+    """Fields may come with later releases."""
+    data = encode(events.InventoryReported(node=A, chunks={}))
+    assert decode_event(data | {"chunks": [[1, {"round": 2}]]}).chunks == {ONE: StateVersion(2, 0)}
