@@ -24,6 +24,8 @@ _T = TypeVar("_T")
 
 EVENT_TYPES: Mapping[str, type] = {cls.__name__: cls for cls in typing.get_args(Event)}
 EFFECT_TYPES: Mapping[str, type] = {cls.__name__: cls for cls in typing.get_args(Effect)}
+AS_THEY_ARE = frozenset({int, str, float, bool, type(None)})
+"""Types whose values JSON has."""
 
 
 def prepare(kinds: Iterable[type]) -> None:
@@ -40,7 +42,8 @@ def encode(value: Event | Effect) -> dict[str, Any]:
 
 def encode_fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass as JSON values."""
-    return {name: _encode(getattr(value, name)) for name in _names(typing.cast(Any, type(value)))}
+    values = {name: getattr(value, name) for name in _names(typing.cast(Any, type(value)))}
+    return {name: item if type(item) in AS_THEY_ARE else _encode(item) for name, item in values.items()}
 
 
 def decode_event(data: Any) -> Event:
@@ -155,9 +158,14 @@ def _object_decoder(cls: type) -> Callable[[Any], Any]:
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     }
 
+    plain = {name: getattr(hints[name], "__supertype__", hints[name]) for name in decoders}
+    is_plain = all(kind in (int, str, bool) for kind in plain.values())
+
     def decode(data: Any) -> Any:
         if not isinstance(data, dict):
             raise _MisfitError(f"is {_short(data)} and not an object")
+        if is_plain and len(data) == len(plain) and all(type(item) is plain.get(name) for name, item in data.items()):
+            return cls(**data)  # state versions by the hundred: a look at each field is enough
         if not required <= data.keys():
             missing = next(name for name in decoders if name in required and name not in data)
             raise _MisfitError(f"has no {missing!r}")
