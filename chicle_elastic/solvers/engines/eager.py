@@ -1,0 +1,263 @@
+"""The engine for any module: torch's eager mode on flat buffers, on a CPU or a CUDA device.
+
+On CPUs with one intra-op thread: at 8 samples a step two threads are slower than one (docs/design). With a batch that
+small, which kernels are fastest is a matter of the shapes and of the processor, so `tune` measures it: oneDNN on or
+off, images as they are or channels last. What it finds is kept for the process, so that equal fits in one process are
+equal to the bit.
+"""
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.engines.base import Samples
+from chicle_elastic.solvers.engines.modules import build_module, check_module
+from chicle_elastic.solvers.flat import FlatModule
+from chicle_elastic.solvers.model_vector import Layout
+from chicle_elastic.solvers.network import Network
+
+SCALE = 2.0 / 255.0
+"""uint8 samples go from -1 to 1."""
+AT_ONCE_VALUES = 1 << 20
+"""Values of an iteration's samples up to which all are scaled at once; more would leave the cache before their step."""
+TUNING_STEPS = 4
+TUNING_TURNS = 6
+"""Rounds of a few steps by each candidate in turn; the fastest of its rounds counts, because a machine is shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """How a step is computed on a CPU; the results differ by rounding.
+
+    Attributes:
+        has_onednn: Whether oneDNN's kernels are used.
+        is_channels_last: Whether images are laid out channels last.
+    """
+
+    has_onednn: bool = True
+    is_channels_last: bool = False
+
+    def __str__(self) -> str:
+        return f"{'onednn' if self.has_onednn else 'native'}{', channels last' if self.is_channels_last else ''}"
+
+
+KERNELS = {"onednn": Kernels(), "native": Kernels(has_onednn=False)}
+"""Kernels by the names that a user may give."""
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_tuned: dict[tuple[str, tuple[int, ...], int], Kernels] = {}
+
+
+class EagerEngine:
+    """See the top of the module.
+
+    Args:
+        network: What to train.
+        seed: Of its first weights.
+        device: "cpu", "cuda" or "cuda:N".
+        kernels: "auto" (what `tune` finds; without it, oneDNN), or a key of `KERNELS`.
+
+    Raises:
+        UsageError: The network cannot be made or used, or the device is not there.
+    """
+
+    def __init__(self, network: Network, *, seed: int, device: str = "cpu", kernels: str = "auto") -> None:
+        self._device = device_of(device)
+        self._network = network
+        with one_thread(self._device):
+            module = build_module(network, seed)
+            check_module(module, network)
+            self._flat = FlatModule(module, self._device)
+        self._kernels = KERNELS.get(kernels, Kernels())
+        self._is_tunable = kernels == "auto" and self._device.type == "cpu"
+        self._has_checked = False
+        # Batch norm cannot train on one sample; a batch that would be left with one is joined to the one before.
+        self._joins_last = any(isinstance(part, BATCH_NORMS) for part in module.modules())
+
+    @property
+    def layout(self) -> Layout:
+        """Of the models that it takes, without outer momentum."""
+        return Layout(num_weights=self._flat.num_weights, num_buffers=self._flat.num_buffers)
+
+    def initial(self) -> tuple[Array, Array]:
+        """Weights and buffers at present, float32."""
+        return self._flat.w.cpu().numpy().copy(), self._flat.read_buffers().cpu().numpy()
+
+    def load(self, w: Array, buffers: Array, v: Array) -> None:
+        """Set the replica."""
+        flat = self._flat
+        with torch.no_grad():
+            flat.w.copy_(_tensor(w))
+            flat.v.copy_(_tensor(v))
+            flat.g.zero_()
+            if len(buffers):
+                flat.write_buffers(_tensor(buffers).to(self._device))
+
+    def store(self, w: Array, buffers: Array, v: Array) -> None:
+        """Copy the replica out."""
+        flat = self._flat
+        torch.from_numpy(w).copy_(flat.w)
+        torch.from_numpy(v).copy_(flat.v)
+        if len(buffers):
+            torch.from_numpy(buffers).copy_(flat.read_buffers())
+
+    def run(
+        self,
+        samples: Samples,
+        *,
+        batch_size: int,
+        lr: float,
+        momentum: float,
+        seed: int,
+        is_spent: Callable[[], bool],
+    ) -> tuple[int, float]:
+        """Steps over all samples in batches; see `StepEngine.run`."""
+        with one_thread(self._device), self._onednn(self._kernels), _seeded(seed):
+            return self._run(samples, batch_size, lr, momentum, is_spent)
+
+    def tune(self, batch_size: int) -> str:
+        """Find the fastest kernels for such batches, once per process; see `StepEngine.tune`."""
+        if not self._is_tunable:
+            return f"kernels on {self._device}: {self._kernels}"
+        key = (repr(self._flat.module), self._network.input_shape, batch_size)
+        if key not in _tuned:
+            _tuned[key] = self._fastest(batch_size)
+        self._kernels = _tuned[key]
+        return f"kernels for {batch_size} samples a step: {self._kernels}"
+
+    def _fastest(self, batch_size: int) -> Kernels:
+        shape = self._network.input_shape
+        choices = (True, False) if len(shape) == 3 else (False,)
+        candidates = [Kernels(*pair) for pair in itertools.product((True, False), choices)]
+        rng = np.random.default_rng(0)
+        count = TUNING_STEPS * batch_size
+        samples = Samples(
+            rows=rng.random((count, int(np.prod(shape))), dtype=np.float32),
+            codes=rng.integers(0, self._network.num_classes, count),
+            weights=None,
+        )
+        flat, before = self._flat, self._kernels
+        kept = flat.w.clone(), flat.v.clone(), flat.read_buffers()
+        best = dict.fromkeys(candidates, float("inf"))
+        for _, kernels in itertools.product(range(TUNING_TURNS), candidates):
+            self._kernels = kernels
+            start_s = time.perf_counter()
+            self.run(samples, batch_size=batch_size, lr=0.0, momentum=0.0, seed=0, is_spent=lambda: False)
+            best[kernels] = min(best[kernels], time.perf_counter() - start_s)
+        self._kernels = before
+        with torch.no_grad():
+            flat.w.copy_(kept[0])
+            flat.v.copy_(kept[1])
+            flat.write_buffers(kept[2])
+        return min(best, key=best.__getitem__)
+
+    def _run(
+        self, samples: Samples, batch_size: int, lr: float, momentum: float, is_spent: Callable[[], bool]
+    ) -> tuple[int, float]:
+        flat, shape, device = self._flat, (-1, *self._network.input_shape), self._device
+        module = flat.module.train()
+        rows, codes = torch.from_numpy(samples.rows).to(device), torch.from_numpy(samples.codes).to(device)
+        weights = None if samples.weights is None else torch.from_numpy(samples.weights).to(device)
+        is_scaled = rows.dtype == torch.float32
+        if not is_scaled and rows.numel() <= AT_ONCE_VALUES:
+            rows, is_scaled = rows.float().mul_(SCALE).sub_(1.0), True
+        losses: list[torch.Tensor] = []
+        done, count = 0, len(codes)
+        while done < count and not is_spent():
+            stop = min(done + batch_size, count)
+            if self._joins_last and count - stop == 1:
+                stop = count
+            batch = rows[done:stop] if is_scaled else rows[done:stop].float().mul_(SCALE).sub_(1.0)
+            images = batch.view(shape)
+            if self._kernels.is_channels_last:
+                images = images.contiguous(memory_format=torch.channels_last)
+            logits = module(images)
+            if weights is None:
+                loss = functional.cross_entropy(logits, codes[done:stop])
+            else:
+                each = functional.cross_entropy(logits, codes[done:stop], reduction="none")
+                loss = torch.dot(each, weights[done:stop]) / (stop - done)
+            loss.backward()
+            if not self._has_checked:
+                self._check_gradients()
+            with torch.no_grad():
+                flat.step(lr, momentum)
+                losses.append(loss.detach() * (stop - done))
+            done = stop
+        return done, float(torch.stack(losses).sum()) if losses else 0.0
+
+    def _check_gradients(self) -> None:
+        """After the first step: whether the gradients are where they are looked for."""
+        lost = list(self._flat.lost_views())
+        if lost:
+            raise UsageError(
+                f"the gradients of {', '.join(lost)} of {self._network.name} were dropped or replaced while it was used; "
+                "leave .grad and zero_grad() to the engine"
+            )
+        self._has_checked = True
+
+    @contextlib.contextmanager
+    def _onednn(self, kernels: Kernels) -> Iterator[None]:
+        before = torch.backends.mkldnn.enabled
+        torch.backends.mkldnn.enabled = kernels.has_onednn  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            torch.backends.mkldnn.enabled = before
+
+
+def device_of(name: str) -> torch.device:
+    """The device of this name.
+
+    Raises:
+        UsageError: There is none like it here.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"device={name!r} is no device; say 'cpu', 'cuda' or 'cuda:N'") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"device={name!r} is not supported; say 'cpu', 'cuda' or 'cuda:N'")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise UsageError(
+                f"device={name!r} was asked for, and torch {torch.__version__} sees {count} CUDA devices here; say "
+                "device='cpu', or install a torch with CUDA on a machine that has such a device"
+            )
+    return device
+
+
+@contextlib.contextmanager
+def one_thread(device: torch.device) -> Iterator[None]:
+    """One intra-op thread for steps on a CPU; the number of before comes back."""
+    before = torch.get_num_threads()
+    if device.type != "cpu" or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """What is drawn inside depends on `seed` only, and nothing outside depends on what was drawn."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_available() else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def _tensor(array: Array) -> torch.Tensor:
+    """The array as a tensor to read from; models may be read-only, and torch would warn of that."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

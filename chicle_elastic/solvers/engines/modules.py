@@ -1,0 +1,101 @@
+"""Making a torch module from its description, and the check that it is a classifier of the samples at hand."""
+
+import copy
+import importlib
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.network import Network
+
+
+def build_module(network: Network, seed: int) -> nn.Module:
+    """The module, with float32 parameters.
+
+    Args:
+        network: Says how; of an instance a copy is made.
+        seed: Of what its constructor draws; torch's own generator is left as it was.
+
+    Raises:
+        UsageError: It cannot be made.
+    """
+    if isinstance(network.module, nn.Module):
+        return copy.deepcopy(network.module).float()
+    kind = find_class(network)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            module: Any = kind(**network.settings)
+        except TypeError as error:
+            raise UsageError(
+                f"module {network.name} cannot be made with {dict(network.settings)}: {error}; its arguments are "
+                f"module__* parameters, and its signature is {_signature(kind)}"
+            ) from error
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"module={network.name} makes a {type(module).__qualname__}, which is no torch.nn.Module")
+    return module.float()
+
+
+def find_class(network: Network) -> Any:
+    """What makes the module.
+
+    Raises:
+        UsageError: A name that cannot be imported.
+    """
+    if not isinstance(network.module, str):
+        return network.module
+    module_name, _, path = network.module.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"the module class {network.module!r} cannot be imported here ({error}); it has to stand in a file that "
+            "every node can import"
+        ) from error
+    return found
+
+
+def check_module(module: nn.Module, network: Network) -> None:
+    """Try the module on two samples; nothing of it is changed.
+
+    Raises:
+        UsageError: It does not take such samples, or does not give one logit per class.
+    """
+    was_training = module.training
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    shape = network.input_shape
+    try:
+        with torch.no_grad():
+            out = module.eval()(torch.zeros(2, *shape, device=device))
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"module {network.name} does not take samples of shape {shape}: {_first_line(error)}; pass a module that "
+            "takes tensors of shape (n, " + ", ".join(map(str, shape)) + "), or other samples (image_shape)"
+        ) from error
+    finally:
+        module.train(was_training)
+    found = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+    if found != (2, network.num_classes):
+        raise UsageError(
+            f"module {network.name} gives {found} for 2 samples of shape {shape}, and the {network.num_classes} "
+            f"classes of y need logits of shape (2, {network.num_classes}); set the number of its outputs (a module__* "
+            "parameter)"
+        )
+
+
+def _signature(kind: Any) -> str:
+    try:
+        return f"{kind.__name__}{inspect.signature(kind)}"
+    except (TypeError, ValueError):
+        return "unknown"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).partition("\n")[0][:200]

@@ -1,0 +1,98 @@
+"""A torch module on flat buffers: parameters and gradients are views, so that a step is two operations on a vector.
+
+`Module.to()`, `.half()` and the like would give parameters memory of their own again, and `zero_grad()` would drop the
+gradients' views; nobody may call them on a module that is held here.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from chicle_elastic.errors import UsageError
+
+
+class FlatModule:
+    """Takes a module over.
+
+    Args:
+        module: Its parameters and buffers get other memory, with the same values as float32.
+        device: Where to.
+
+    Attributes:
+        module: The module.
+        w: Parameters, tensor of shape (num_weights,), float32, in the order of `Module.parameters()`.
+        g: Gradients, of the same shape; backward adds to them.
+        v: Momentum, of the same shape.
+
+    Raises:
+        UsageError: A parameter is not real, or the module has none.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self.module = module.to(device)
+        self._parameters = list(module.parameters())
+        for name, parameter in module.named_parameters():
+            if not parameter.is_floating_point():
+                raise UsageError(
+                    f"{type(module).__name__} has the parameter {name!r} of dtype {parameter.dtype}; only modules with "
+                    "parameters of real numbers can be trained"
+                )
+        if not any(parameter.requires_grad for parameter in self._parameters):
+            raise UsageError(
+                f"{type(module).__name__} has no parameter that could be trained; register layers as attributes "
+                "(nn.ModuleList instead of a list), and leave requires_grad set"
+            )
+        num_weights = sum(parameter.numel() for parameter in self._parameters)
+        self.w = torch.empty(num_weights, device=device)
+        self.g = torch.zeros(num_weights, device=device)
+        self.v = torch.zeros(num_weights, device=device)
+        start = 0
+        for parameter in self._parameters:
+            span = slice(start, start + parameter.numel())
+            self.w[span].copy_(parameter.detach().reshape(-1))
+            parameter.data = self.w[span].view(parameter.shape)
+            if parameter.requires_grad:
+                parameter.grad = self.g[span].view(parameter.shape)
+            start = span.stop
+        self._buffers = [buffer for buffer in module.buffers() if buffer.numel()]
+
+    @property
+    def num_weights(self) -> int:
+        """Values in all parameters."""
+        return len(self.w)
+
+    @property
+    def num_buffers(self) -> int:
+        """Values in all buffers."""
+        return sum(buffer.numel() for buffer in self._buffers)
+
+    def read_buffers(self) -> torch.Tensor:
+        """All buffers, tensor of shape (num_buffers,), float32; counters become numbers like the others."""
+        parts = [buffer.detach().reshape(-1).float() for buffer in self._buffers]
+        return torch.cat(parts) if parts else self.w.new_empty(0)
+
+    def write_buffers(self, values: torch.Tensor) -> None:
+        """Set all buffers; counters (batch norm's number of batches) are rounded."""
+        start = 0
+        for buffer in self._buffers:
+            part = values[start : start + buffer.numel()].view(buffer.shape)
+            buffer.copy_(part if buffer.is_floating_point() else part.round())
+            start += buffer.numel()
+
+    def lost_views(self) -> Iterator[str]:
+        """Names of parameters whose gradient does not lie in `g` any more: dropped by a `zero_grad()`, say."""
+        start = self.g.data_ptr()
+        stop = start + self.g.numel() * self.g.element_size()
+        for name, parameter in self.module.named_parameters():
+            gradient = parameter.grad
+            if parameter.requires_grad and (
+                gradient is None or gradient.is_sparse or not start <= gradient.data_ptr() < stop
+            ):
+                yield name
+
+    def step(self, lr: float, momentum: float) -> None:
+        """v <- momentum v + g; w <- w - lr v; g <- 0."""
+        self.v.mul_(momentum).add_(self.g)
+        self.w.add_(self.v, alpha=-lr)
+        self.g.zero_()

@@ -1,0 +1,124 @@
+"""The model of local SGD as one flat vector: weights, momentum, buffers, and where the training is.
+
+    part      length          meaning
+    w         num_weights     parameters of the module, in the order of `Module.parameters()`
+    buffers   num_buffers     its buffers (batch norm's running statistics, say), averaged like the weights
+    v         num_weights     momentum, in units of a gradient: v <- momentum v + g, w <- w - lr v
+    outer     num_weights     outer momentum, only where that is asked for
+    place     PLACE           figures of `Place`, the same for every task
+
+One all-reduce carries all of it, and a joiner that gets the model gets momentum and place with it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+
+PLACE = 7
+MERGED, EPOCH, FIRST, SAMPLES, LOSS, LAST_LOSS, NUM_ROWS = range(PLACE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the training is. Figures below 2^24 are exact in float32.
+
+    Attributes:
+        merged: Last merged iteration; 0 before the first.
+        epoch: Number of the present epoch, from 1.
+        first: First iteration of the present epoch.
+        samples: Samples processed in this epoch.
+        loss: Sum of their losses.
+        last_loss: Mean loss of the epoch before; NaN before its end.
+        num_rows: Samples in the data set.
+    """
+
+    merged: int
+    epoch: int
+    first: int
+    samples: int
+    loss: float
+    last_loss: float
+    num_rows: int
+
+    @classmethod
+    def of(cls, place: Array) -> "Place":
+        """From the last `PLACE` numbers of a model."""
+        merged, epoch, first, samples, loss, last_loss, num_rows = place.tolist()
+        return cls(
+            merged=round(merged),
+            epoch=round(epoch),
+            first=round(first),
+            samples=round(samples),
+            loss=loss,
+            last_loss=last_loss,
+            num_rows=round(num_rows),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where the parts of a model lie.
+
+    Attributes:
+        num_weights: Values in all parameters.
+        num_buffers: Values in all buffers.
+        has_outer: Whether there is an outer momentum.
+    """
+
+    num_weights: int
+    num_buffers: int
+    has_outer: bool = False
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        return self.num_averaged + (self.num_weights if self.has_outer else 0) + PLACE
+
+    @property
+    def num_averaged(self) -> int:
+        """Length of what tasks change and the trainer averages: w, buffers and v."""
+        return 2 * self.num_weights + self.num_buffers
+
+    def w(self, model: Array) -> Array:
+        """View of the weights, shape (num_weights,)."""
+        return model[: self.num_weights]
+
+    def buffers(self, model: Array) -> Array:
+        """View of the buffers, shape (num_buffers,)."""
+        return model[self.num_weights : self.num_weights + self.num_buffers]
+
+    def v(self, model: Array) -> Array:
+        """View of the momentum, shape (num_weights,)."""
+        return model[self.num_weights + self.num_buffers : self.num_averaged]
+
+    def outer(self, model: Array) -> Array:
+        """View of the outer momentum, shape (num_weights,); empty without one."""
+        return model[self.num_averaged : -PLACE]
+
+    def place(self, model: Array) -> Array:
+        """View of the place, shape (PLACE,)."""
+        return model[-PLACE:]
+
+    def begin(self, w: Array, buffers: Array, *, num_rows: int, v: Array | None = None) -> Array:
+        """A model at the beginning of its first epoch.
+
+        Args:
+            w: Shape (num_weights,).
+            buffers: Shape (num_buffers,).
+            num_rows: Samples in the data set.
+            v: Momentum to go on with, shape (num_weights,); None for zeros.
+
+        Returns:
+            ndarray of shape (size,), float32.
+        """
+        model = np.zeros(self.size, dtype=np.float32)
+        self.w(model)[:] = w
+        self.buffers(model)[:] = buffers
+        if v is not None:
+            self.v(model)[:] = v
+        place: Any = self.place(model)
+        place[[EPOCH, FIRST, LAST_LOSS, NUM_ROWS]] = 1, 1, np.nan, num_rows
+        return model

@@ -1,0 +1,198 @@
+"""The eager engine: flat buffers, what it refuses, and that looking for fast kernels changes nothing."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.engines.base import Samples
+from chicle_elastic.solvers.engines.eager import EagerEngine, device_of
+from chicle_elastic.solvers.engines.modules import build_module
+from chicle_elastic.solvers.engines.paper_cnn import PaperCNN
+from chicle_elastic.solvers.engines.paper_cnn_shape import square_for
+from chicle_elastic.solvers.flat import FlatModule
+from chicle_elastic.solvers.network import Network
+from tests.solvers import nets
+
+CPU = torch.device("cpu")
+
+
+class Forgetful(nets.Tiny):
+    """Drops its gradients while it is used."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        self.zero_grad()
+        return super().forward(images)
+
+
+def never():
+    """No reason to stop."""
+    return False
+
+
+def samples(count=8):
+    """Some images."""
+    X, y = nets.images(count)
+    return Samples(rows=X.reshape(count, -1), codes=y, weights=None)
+
+
+def state(engine):
+    """Weights, buffers and momentum."""
+    layout = engine.layout
+    parts = [np.empty(size, np.float32) for size in (layout.num_weights, layout.num_buffers, layout.num_weights)]
+    engine.store(*parts)
+    return parts
+
+
+def test_parameters_and_gradients_are_views_of_one_vector():
+    """In the order of parameters(); tied parameters are there once, frozen ones have no gradient and stay."""
+    module = nets.Tiny()
+    module.out.bias.requires_grad_(False)
+    module.tied = module.conv
+    expected = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+    flat = FlatModule(module, CPU)
+    torch.testing.assert_close(flat.w, expected)
+    module(torch.ones(2, 1, 8, 8)).sum().backward()
+    assert flat.g.abs().sum() > 0
+    assert list(flat.lost_views()) == []
+    flat.step(0.1, 0.9)
+    assert not flat.g.any()
+    assert not torch.equal(flat.w, expected)
+    torch.testing.assert_close(module.out.bias.detach(), expected[-3:])
+    flat.w.zero_()
+    assert not any(parameter.any() for parameter in module.parameters())
+
+
+def test_buffers_make_a_round_trip_with_their_counters():
+    """float32 between them; counters are whole again."""
+    flat = FlatModule(nets.Tiny(has_norm=True), CPU)
+    values = torch.arange(flat.num_buffers) / 2
+    flat.write_buffers(values)
+    torch.testing.assert_close(flat.read_buffers()[:-1], values[:-1])
+    assert flat.module.norm.num_batches_tracked.dtype == torch.int64
+
+
+def test_looking_for_kernels_changes_nothing_and_is_done_once():
+    """The replica is as before, and so is what the user has set in torch."""
+    engine = EagerEngine(nets.network(has_norm=True, dropout=0.5), seed=0)
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    before = state(engine)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert engine.tune(8) == engine.tune(8)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    for old, new in zip(before, state(engine), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert torch.backends.mkldnn.enabled
+    torch.testing.assert_close(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize("kernels", ["onednn", "native", "auto"])
+def test_all_kernels_agree_but_for_rounding(kernels):
+    """Some steps with each."""
+    engine = EagerEngine(nets.network(), seed=0, kernels=kernels)
+    engine.tune(4)
+    reference = EagerEngine(nets.network(), seed=0, kernels="onednn")
+    found = [e.run(samples(), batch_size=4, lr=0.1, momentum=0.9, seed=0, is_spent=never) for e in (engine, reference)]
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    np.testing.assert_allclose(state(engine)[0], state(reference)[0], atol=1e-5)
+
+
+def test_a_run_ends_between_two_steps():
+    """What was done until then is reported."""
+    answers = iter([False, True])
+    engine = EagerEngine(nets.network(), seed=0)
+    done, loss = engine.run(samples(24), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=lambda: next(answers))
+    assert done == 8
+    assert loss > 0
+
+
+def test_one_sample_that_is_left_over_joins_the_batch_before_where_there_is_batch_norm():
+    """Which cannot train on one."""
+    flat_norm = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3))
+    engine = EagerEngine(nets.network(flat_norm), seed=0)
+    assert engine.run(samples(9), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=never)[0] == 9
+    assert state(engine)[1][-1] == 1, "one batch"
+
+
+def test_an_instance_is_copied_with_its_weights():
+    """What the user passed stays as it is."""
+    module = nets.Tiny()
+    expected = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()]).numpy()
+    engine = EagerEngine(nets.network(module), seed=0)
+    np.testing.assert_array_equal(engine.initial()[0], expected)
+    engine.run(samples(), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=never)
+    found = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()]).numpy()
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_the_papers_network_has_the_size_of_the_paper():
+    """62,006 and 44,426 parameters; and the smallest image is 16 x 16."""
+    sizes = [sum(p.numel() for p in PaperCNN(c, side, side, 10).parameters()) for c, side in ((3, 32), (1, 28))]
+    assert sizes == [62_006, 44_426]
+    assert PaperCNN(1, 16, 16, 2)(torch.zeros(1, 1, 16, 16)).shape == (1, 2)
+    with pytest.raises(UsageError, match="16 x 16 and more"):
+        PaperCNN(1, 15, 20, 2)
+    assert [square_for(count) for count in (1, 256, 257, 784, 785)] == [16, 16, 17, 28, 29]
+
+
+@pytest.mark.parametrize(
+    ("net", "complaint"),
+    [
+        (nets.network(num_classes=7), r"gives \(2, 7\) .* need logits of shape \(2, 3\)"),
+        (nets.network(wrong=1), r"cannot be made with .*wrong.*signature is Tiny\(num_classes"),
+        (
+            Network(module=nets.Tiny, input_shape=(3, 8, 8), num_classes=3),
+            r"does not take samples of shape \(3, 8, 8\)",
+        ),
+        (nets.network("tests.solvers.nets:Missing"), "cannot be imported here"),
+        (nets.network("no_such_module:X"), "cannot be imported here"),
+        (nets.network(dict), "makes a dict, which is no torch"),
+        (nets.network(nn.Flatten), "gives"),
+        (nets.network(lambda: nn.Sequential(nn.Flatten(), nn.MaxPool1d(21))), "no parameter that could be trained"),
+    ],
+)
+def test_a_module_that_does_not_fit_is_refused(net, complaint):
+    """With what it gives or takes, and what is needed."""
+    with pytest.raises(UsageError, match=complaint):
+        EagerEngine(net, seed=0)
+
+
+def test_a_module_that_drops_its_gradients_is_refused():
+    """They would not lie in the flat vector any more, and nothing would be learnt."""
+    engine = EagerEngine(nets.network(Forgetful), seed=0)
+    with pytest.raises(UsageError, match=r"conv\.weight, .* of Forgetful"):
+        engine.run(samples(), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=never)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_cuda_where_there_is_none_is_refused():
+    """With the version of torch and what to do."""
+    with pytest.raises(UsageError, match=r"device='cuda' .* sees 0 CUDA devices here; say device='cpu'"):
+        EagerEngine(nets.network(), seed=0, device="cuda")
+
+
+@pytest.mark.parametrize("name", ["gpu", "meta", "xpu"])
+def test_other_devices_are_refused(name):
+    """With those that there are."""
+    with pytest.raises(UsageError, match="'cuda:N'"):
+        device_of(name)
+
+
+def test_names_are_found_and_seeds_decide_the_first_weights():
+    """A class by name; torch's own generator is left alone."""
+    net = nets.network("tests.solvers.nets:Tiny")
+    torch.manual_seed(0)
+    first = torch.rand(1)
+    torch.manual_seed(0)
+    a, b, c = (build_module(net, seed).conv.weight for seed in (1, 1, 2))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+    assert torch.equal(torch.rand(1), first)
