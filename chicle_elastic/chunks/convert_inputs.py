@@ -164,7 +164,7 @@ def _refuse_options_of_other_formats(path: Path, format_: Format, read: ReadOpti
         "--delimiter": (read.delimiter is not None, {"csv"}),
         "--label-column": (read.label_column is not None, {"parquet"}),
         "--weight-column": (read.weight_column is not None, {"parquet"}),
-        "--targets": (read.targets is not None, {"npy", "npz"}),
+        "--targets": (read.targets is not None, {"npy", "npz", "idx"}),
         "--weights": (read.weights is not None, {"npy", "npz"}),
     }
     for name, (is_set, formats) in options.items():

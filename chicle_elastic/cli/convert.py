@@ -1,8 +1,9 @@
 """Turn data files into a folder of chunks that ChicleSVM().fit(ChunkFolder(path)) reads.
 
 Formats: svmlight and CSV (plain, .gz, .bz2; CSV with the label first), npy (with --targets), npz (X, y and perhaps
-sample_weight; or a CSR matrix as scipy.sparse.save_npz writes it, and y), Parquet (needs pyarrow). The format is found
-out from the bytes. Rows are shuffled. Labels that are all whole numbers or text become class codes.
+sample_weight; or a CSR matrix as scipy.sparse.save_npz writes it, and y), Parquet (needs pyarrow), and images: IDX, as
+MNIST comes (plain or .gz, labels from the file beside it), and CIFAR-10's binary version. The format is found out from
+the bytes. Rows are shuffled. Labels that are all whole numbers or text become class codes.
 
 Memory stays bounded whatever the size of the files. Nothing is left behind when the conversion fails.
 """
@@ -65,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     labels = parser.add_argument_group("labels")
     labels.add_argument("--regression", action="store_true", help="keep labels as real values")
-    labels.add_argument("--targets", type=Path, metavar="FILE", help="npy, npz: file with the labels")
+    labels.add_argument("--targets", type=Path, metavar="FILE", help="npy, npz, IDX: file with the labels")
     labels.add_argument("--weights", type=Path, metavar="FILE", help="npy, npz: file with the sample weights")
     labels.add_argument("--label-column", metavar="NAME", help="Parquet: the label's column (default: the first)")
     labels.add_argument("--weight-column", metavar="NAME", help="Parquet: the column of sample weights")

@@ -77,4 +77,4 @@ def test_the_real_files_are_told() -> None:
 
 def test_every_format_has_a_reader() -> None:
     """The table of readers and the choices of --format cannot drift apart."""
-    assert set(READERS) == {"svmlight", "csv", "npy", "npz", "parquet"}
+    assert set(READERS) == {"svmlight", "csv", "npy", "npz", "parquet", "idx", "cifar10"}

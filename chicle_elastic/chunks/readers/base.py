@@ -31,7 +31,7 @@ class ReadOptions:
         delimiter: CSV: one character; None means a tab for names that contain ".tsv", else a comma.
         label_column: Parquet: name of the label's column; None means the first.
         weight_column: Parquet: name of the column of sample weights, if there is one.
-        targets: npy: file with the targets (npz may use it in place of its own `y`).
+        targets: npy, idx: file with the targets (npz may use it in place of its own `y`, and idx finds it by name).
         weights: npy, npz: file with the sample weights.
     """
 

@@ -8,12 +8,20 @@ from typing import Literal, TypeAlias, get_args
 from chicle_elastic.chunks.readers.arrays import read_npy, read_npz
 from chicle_elastic.chunks.readers.base import Block, ReadOptions
 from chicle_elastic.chunks.readers.csv import read_csv
+from chicle_elastic.chunks.readers.images import (
+    GZIP_MAGIC,
+    is_cifar,
+    is_compressed_idx,
+    is_idx,
+    read_cifar,
+    read_idx,
+)
 from chicle_elastic.chunks.readers.parquet import read_parquet
 from chicle_elastic.chunks.readers.svmlight import read_svmlight
 from chicle_elastic.chunks.readers.text import line_blocks
 from chicle_elastic.errors import DataError, UsageError
 
-Format: TypeAlias = Literal["svmlight", "csv", "npy", "npz", "parquet"]
+Format: TypeAlias = Literal["svmlight", "csv", "npy", "npz", "parquet", "idx", "cifar10"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 READERS: dict[Format, Callable[[Path, ReadOptions], Iterator[Block]]] = {
@@ -22,6 +30,8 @@ READERS: dict[Format, Callable[[Path, ReadOptions], Iterator[Block]]] = {
     "npy": read_npy,
     "npz": read_npz,
     "parquet": read_parquet,
+    "idx": read_idx,
+    "cifar10": read_cifar,
 }
 
 _MAGIC: tuple[tuple[bytes, Format], ...] = ((b"\x93NUMPY", "npy"), (b"PK\x03\x04", "npz"), (b"PAR1", "parquet"))
@@ -51,6 +61,10 @@ def detect_format(path: Path) -> Format:
     for magic, format_ in _MAGIC:
         if start.startswith(magic):
             return format_
+    if is_idx(start) or (start.startswith(GZIP_MAGIC) and is_compressed_idx(path)):
+        return "idx"
+    if is_cifar(path):
+        return "cifar10"
     suffixes = set(path.suffixes)
     if suffixes & _SVMLIGHT_SUFFIXES:
         return "svmlight"

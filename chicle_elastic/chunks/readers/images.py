@@ -1,0 +1,183 @@
+"""Files of images: IDX, as MNIST and Fashion-MNIST come, and the binary version of CIFAR-10.
+
+IDX     magic 00 00 TYPE NDIM, then NDIM big-endian u32 lengths, then the values row by row; one file has the images
+        and another one the labels. Usually compressed (.gz).
+CIFAR   records of 3073 bytes without a header: a label 0 to 9, then 3 x 32 x 32 bytes, channel by channel.
+
+Both are read as a stream, and images keep their shape: (28, 28), (3, 32, 32).
+"""
+
+import gzip
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, cast
+
+import numpy as np
+
+from chicle_elastic.chunks.readers.base import Block, Origin, ReadOptions
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import DataError, UsageError
+
+GZIP_MAGIC = b"\x1f\x8b"
+IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+MAX_IDX_DIMENSIONS = 4
+MAX_SAMPLE_BYTES = 256 << 20
+"""A header that claims a larger sample is taken for a damaged one."""
+
+CIFAR_SHAPE = (3, 32, 32)
+CIFAR_RECORD_BYTES = 1 + 3 * 32 * 32
+CIFAR_CLASSES = 10
+
+
+def is_idx(start: bytes) -> bool:
+    """Whether a file that begins like this (4 bytes are enough) is IDX."""
+    return len(start) >= 4 and start[:2] == b"\0\0" and start[2] in IDX_DTYPES and 1 <= start[3] <= MAX_IDX_DIMENSIONS
+
+
+def is_compressed_idx(path: Path) -> bool:
+    """Whether a gzip file holds IDX; False for one that cannot be read."""
+    try:
+        with gzip.open(path) as file:
+            return is_idx(file.read(4))
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+def is_cifar(path: Path) -> bool:
+    """Whether a file is one of CIFAR-10's by its name (.bin) and size; there is no magic."""
+    size = path.stat().st_size
+    return path.suffix == ".bin" and size > 0 and size % CIFAR_RECORD_BYTES == 0
+
+
+def read_idx(path: Path, options: ReadOptions) -> Iterator[Block]:
+    """Read images from an IDX file, and labels from `options.targets` or from the file beside it that belongs to it.
+
+    Raises:
+        UsageError: There is no file of labels.
+        DataError: A file is no IDX, or is cut short, or the two do not belong together.
+    """
+    with ExitStack() as stack:
+        images = IdxFile(path, stack)
+        if len(images.shape) < 2:
+            raise DataError(f"{path}: shape {images.shape}; this is a file of labels, name the one of the images")
+        labels = IdxFile(_labels_of(path, options), stack)
+        if labels.shape != images.shape[:1]:
+            raise DataError(
+                f"{labels.path}: labels of shape {labels.shape}, but {path} has {images.shape[0]} images; pass the "
+                "file that belongs to them with --targets"
+            )
+        sample_shape = images.shape[1:]
+        values = int(np.prod(sample_shape, dtype=np.int64))
+        per_block = max(1, options.block_bytes // (values * images.dtype.itemsize))
+        for start in range(0, images.shape[0], per_block):
+            count = min(per_block, images.shape[0] - start)
+            yield Block(
+                rows=images.take(count).reshape(count, values),
+                targets=labels.take(count),
+                origin=Origin(path=path, unit="row", numbers=range(start, start + count)),
+                bytes_read=images.bytes_read,
+                sample_shape=sample_shape if len(sample_shape) > 1 else (),
+            )
+
+
+def read_cifar(path: Path, options: ReadOptions) -> Iterator[Block]:
+    """Read a file of CIFAR-10's binary version, such as data_batch_1.bin.
+
+    Raises:
+        DataError: It is cut short, or a label is none of CIFAR-10's.
+    """
+    per_block = max(1, options.block_bytes // CIFAR_RECORD_BYTES)
+    start = 0
+    with path.open("rb") as file:
+        while piece := file.read(per_block * CIFAR_RECORD_BYTES):
+            count, rest = divmod(len(piece), CIFAR_RECORD_BYTES)
+            if rest:
+                raise DataError(
+                    f"{path}: {rest} bytes are left behind row {start + count - 1}, and a row has "
+                    f"{CIFAR_RECORD_BYTES}; the file is cut short, or is not CIFAR-10 (binary version)"
+                )
+            records = np.frombuffer(piece, dtype=np.uint8).reshape(count, CIFAR_RECORD_BYTES)
+            labels = records[:, 0].astype(np.int64)
+            if labels.max() >= CIFAR_CLASSES:
+                row = int(np.argmax(labels >= CIFAR_CLASSES))
+                raise DataError(
+                    f"{path}, row {start + row}: the label is {labels[row]}, and CIFAR-10 has 0 to "
+                    f"{CIFAR_CLASSES - 1}; this is another file"
+                )
+            yield Block(
+                rows=np.ascontiguousarray(records[:, 1:]),
+                targets=labels,
+                origin=Origin(path=path, unit="row", numbers=range(start, start + count)),
+                bytes_read=file.tell(),
+                sample_shape=CIFAR_SHAPE,
+            )
+            start += count
+
+
+class IdxFile:
+    """An IDX file, plain or compressed, whose values are taken in order.
+
+    Args:
+        path: The file.
+        stack: Closes it.
+
+    Attributes:
+        path: The file.
+        shape: Of the whole array; the first length counts samples.
+        dtype: Of the values.
+
+    Raises:
+        DataError: It is no IDX file.
+        OSError: It cannot be opened.
+    """
+
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        self.path = path
+        self._raw: IO[bytes] = stack.enter_context(path.open("rb"))
+        is_compressed = self._raw.read(2) == GZIP_MAGIC
+        self._raw.seek(0)
+        self._file: IO[bytes] = self._raw
+        if is_compressed:
+            self._file = cast(IO[bytes], stack.enter_context(gzip.open(self._raw)))
+        start = self._read(4)
+        if not is_idx(start):
+            raise DataError(f"{path}: no IDX file (it begins with {start.hex(' ')}); MNIST's files begin with 00 00 08")
+        self.dtype = np.dtype(IDX_DTYPES[start[2]])
+        self.shape: tuple[int, ...] = struct.unpack(f">{start[3]}I", self._read(4 * start[3]))
+        sample_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.float64))
+        if 0 in self.shape or sample_bytes > MAX_SAMPLE_BYTES:
+            raise DataError(f"{path}: shape {self.shape} cannot be; the header is damaged, or there are no samples")
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the file consumed so far, compressed where it is."""
+        return self._raw.tell()
+
+    def take(self, count: int) -> Array:
+        """The next `count` samples, shape (count, *shape[1:]), in the byte order of this machine."""
+        shape = (count, *self.shape[1:])
+        content = self._read(self.dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
+        return np.frombuffer(content, self.dtype).reshape(shape).astype(self.dtype.newbyteorder("="))
+
+    def _read(self, size: int) -> bytes:
+        try:
+            content = self._file.read(size)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(f"{self.path}: the compressed data is damaged or cut short ({error})") from error
+        if len(content) < size:
+            raise DataError(f"{self.path}: {size - len(content)} bytes are missing at its end; it is cut short")
+        return content
+
+
+def _labels_of(path: Path, options: ReadOptions) -> Path:
+    if options.targets is not None:
+        return options.targets
+    name = path.name.replace("images", "labels").replace("idx3", "idx1").replace("idx4", "idx1")
+    beside = [path.with_name(name), path.with_name(name.removesuffix(".gz")), path.with_name(f"{name}.gz")]
+    for candidate in beside:
+        if candidate != path and candidate.is_file():
+            return candidate
+    raise UsageError(f"{path}: an IDX file of images has no labels, and there is no {name} beside it; pass --targets")
