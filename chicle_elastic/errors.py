@@ -54,6 +54,10 @@ class IncompatibleVersionError(ChicleError, ImportError):
     """An installed package does not fit; the message names the version found and those that were tested."""
 
 
+class DivergedError(ChicleError, FloatingPointError):
+    """Training left the range of numbers; the message has the iteration and the learning rate."""
+
+
 class MissingExtraError(ChicleError, ImportError):
     """An optional part is not installed; the message names the extra to install."""
 

@@ -6,12 +6,17 @@ Importing this package costs nothing; scikit-learn is loaded with the first name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from estimators.cnn import ChicleCNNClassifier
     from estimators.logistic import ChicleLogisticRegression
     from estimators.svm import ChicleSVM
 
-__all__ = ["ChicleLogisticRegression", "ChicleSVM"]
+__all__ = ["ChicleCNNClassifier", "ChicleLogisticRegression", "ChicleSVM"]
 
-_MODULES = {"ChicleLogisticRegression": "estimators.logistic", "ChicleSVM": "estimators.svm"}
+_MODULES = {
+    "ChicleCNNClassifier": "estimators.cnn",
+    "ChicleLogisticRegression": "estimators.logistic",
+    "ChicleSVM": "estimators.svm",
+}
 
 
 def __getattr__(name: str) -> Any:

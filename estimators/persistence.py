@@ -17,6 +17,7 @@ import json
 import os
 import uuid
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeAlias
 
@@ -95,11 +96,7 @@ class SaveMixin:
         UsageError
             The file holds another estimator.
         """
-        header, arrays = _read(Path(path))
-        if header["estimator"] != cls.__name__:
-            raise UsageError(
-                f"{path} holds a {header['estimator']}, not a {cls.__name__}; use {header['estimator']}.load"
-            )
+        header, arrays = _read(Path(path), estimator=cls.__name__)
         try:
             estimator = cls(**_params_from_json(header["params"]))
             for name in VALUES:
@@ -132,8 +129,10 @@ def _write(path: Path, header: str, arrays: dict[str, Array]) -> None:
             temporary.unlink()
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Header and arrays of a model file, the header checked for format and version."""
+def _read(
+    path: Path, *, estimator: str, arrays: Sequence[str] = ARRAYS, required: Sequence[str] = REQUIRED_ARRAYS
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Header and arrays of a model file, the header checked for format, version and estimator."""
     with path.open("rb") as file:
         try:
             content = _read_arrays(file)
@@ -147,10 +146,12 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
             f"{path} is a model of format version {header.get('version')}; this version of Chicle ({__version__}) "
             f"reads 1 to {VERSION}: upgrade chicle-elastic"
         )
-    missing = {*REQUIRED_ARRAYS} - {*content}
+    if header["estimator"] != estimator:
+        raise UsageError(f"{path} holds a {header['estimator']}, not a {estimator}; use {header['estimator']}.load")
+    missing = {*required} - {*content}
     if missing:
         raise DataError(f"{path}: the model lacks {', '.join(sorted(missing))}; save it again")
-    return header, {name: content[name] for name in ARRAYS if name in content}
+    return header, {name: content[name] for name in arrays if name in content}
 
 
 def _read_arrays(file: BinaryIO) -> dict[str, Array]:

@@ -42,6 +42,8 @@ class CallbackBridge:
     attributes : callable
         Makes the attributes of an estimator that can predict from (model, number of iterations); called only when a
         callback asks for `fitted_estimator`.
+    task_name : str, default="iteration"
+        Of the subcontexts.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class CallbackBridge:
         tol: float,
         arguments: dict[str, Any],
         attributes: Callable[[Array, int], dict[str, Any]],
+        task_name: str = "iteration",
     ) -> None:
         self._estimator = estimator
         self._context = context
@@ -60,12 +63,13 @@ class CallbackBridge:
         self._tol = tol
         self._arguments = arguments
         self._attributes = attributes
+        self._task_name = task_name
         self._iteration: Any = None
 
     def begin(self, model: Array | None = None, iteration: int = 0) -> None:
         """Open the subcontext of the next iteration; `model` is what it begins with."""
         attributes = None if model is None else partial(self._attributes, model, iteration)
-        self._iteration = self._context.subcontext(task_name="iteration")
+        self._iteration = self._context.subcontext(task_name=self._task_name)
         self._iteration.call_on_fit_task_begin(
             estimator=self._estimator, reconstruction_attributes=attributes, **self._arguments
         )
@@ -154,14 +158,18 @@ def _print_transition(name: str, transition: Transition) -> None:
 
 def _print_line(name: str, verbose: int, record: IterationRecord) -> None:
     line = line_of(record)
-    if verbose >= 2 or "duality_gap" in record.figures:
+    if verbose >= 2 or "duality_gap" in record.figures or "epoch" in record.figures:
         print(f"[{name}] {line}", flush=True)
 
 
 def line_of(record: IterationRecord) -> str:
     """One iteration in words, e.g. "iteration 12: relative duality gap 8.3e-04, objective 31.73, 0.021 s"."""
     figures = record.figures
-    if "duality_gap" in figures:
+    if "epoch" in figures:
+        what = f"epoch {figures['epoch']:.0f} done, mean loss {figures['epoch_loss']:.4g}"
+    elif "loss" in figures:
+        what = f"loss {figures['loss']:.4g}"
+    elif "duality_gap" in figures:
         what = f"relative duality gap {figures['duality_gap']:.1e}, objective {figures['objective']:.6g}"
     else:
         what = f"estimated relative duality gap {figures.get('duality_gap_estimate', np.nan):.1e}"

@@ -53,6 +53,8 @@ def stage(job: Job, file: StagedFile) -> dict[str, Any]:
     }
     if job.initial_state is not None:
         described["initial_state"] = describe_array(job.initial_state, file)
+    if job.initial_model is not None:
+        described["initial_model"] = describe_array(job.initial_model, file)
     file.seal()
     return described
 
@@ -80,6 +82,7 @@ def build(
     """
     memory = map_file(fd)
     initial, checkpoint = described.get("initial_state"), described["checkpoint"]
+    model = described.get("initial_model")
     policies = described["policies"]
     return Job(
         trainer=make(described["trainer"], Trainer),
@@ -88,6 +91,7 @@ def build(
         max_iterations=described["max_iterations"],
         seed=described["seed"],
         initial_state=None if initial is None else open_array(initial, memory),
+        initial_model=None if model is None else open_array(model, memory),
         keep_state=described["keep_state"],
         checkpoint=None if checkpoint is None else CheckpointSettings(**checkpoint),
         tell=tell if described["tells"] else None,

@@ -29,6 +29,7 @@ class Job:
             bit-identical models.
         initial_state: Per-sample state to go on from, by global row id, shape (num_rows, outputs, width); the model is
             rebuilt from it. None starts afresh.
+        initial_model: Model to begin with, ndarray of shape (num_parameters,); None takes the one of `Trainer.init`.
         keep_state: Whether the outcome holds the per-sample state.
         checkpoint: Where and when the job is saved, and whether it goes on from there; by default what the launcher
             says.
@@ -48,6 +49,7 @@ class Job:
     max_iterations: int
     seed: int = 0
     initial_state: Array | None = None
+    initial_model: Array | None = None
     keep_state: bool = False
     checkpoint: CheckpointSettings | None = None
     on_iteration: Callable[[IterationRecord], bool | None] | None = None

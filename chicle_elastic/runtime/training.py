@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.records import History, IterationRecord, Transition
 from chicle_elastic.runtime.archive import Archive
 from chicle_elastic.runtime.job import Job
@@ -80,7 +81,7 @@ class Training:
         self, job: Job, *, context: Context, elapsed_s: Callable[[], float], keeps_address: bool = False
     ) -> None:
         self.job = job
-        self.model: Array = job.trainer.init(job.source.schema, context.rng)
+        self.model: Array = _first_model(job, context)
         self.certificate: Report | None = None
         self.last_certificate = 0
         self.samples = 0
@@ -276,3 +277,20 @@ class Training:
             np.copyto(self.model, model)
         else:
             self.model = model
+
+
+def _first_model(job: Job, context: Context) -> Array:
+    """The caller's, as a copy, or the trainer's.
+
+    Raises:
+        UsageError: The caller's has another length than the trainer's.
+    """
+    model = job.trainer.init(job.source.schema, context.rng)
+    if job.initial_model is None:
+        return model
+    if job.initial_model.shape != model.shape:
+        raise UsageError(
+            f"initial_model has shape {job.initial_model.shape}, and models of this job have {model.shape}; it belongs "
+            "to another trainer, or to other data"
+        )
+    return job.initial_model.astype(model.dtype)

@@ -50,8 +50,6 @@ class LocalSGDTrainer(Trainer):
         mean_weight: Mean factor of all samples, which the learning rate is for.
         device: "cpu", "cuda" or "cuda:N".
         kernels: "auto", "onednn" or "native"; see `engines.eager`.
-        own_code: Name and text of a module that no import finds, which `network.module` is in; a local cluster hands it
-            to its tasks.
     """
 
     network: Network
@@ -68,7 +66,6 @@ class LocalSGDTrainer(Trainer):
     mean_weight: float = 1.0
     device: str = "cpu"
     kernels: str = "auto"
-    own_code: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         if not (
@@ -124,7 +121,7 @@ class LocalSGDTrainer(Trainer):
 
     def identity(self) -> Mapping[str, Any]:
         """Everything but when to stop and what does not change the meaning of a model."""
-        left_out = ("network", "max_epochs", "device", "kernels", "own_code")
+        left_out = ("network", "max_epochs", "device", "kernels")
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
         network = {
             "module": self.network.name,
@@ -139,8 +136,7 @@ class LocalSGDTrainer(Trainer):
         Raises:
             UsageError: The module of the network has no name to import it by.
         """
-        left_out = ("network", "own_code")
-        settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
+        settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "network"}
         return f"{__name__}:make_trainer", {**settings, "network": self.network.to_json()}
 
     def scaled_rate(self, num_tasks: int) -> float:

@@ -10,7 +10,7 @@ used, their loss, and (where the number of the epoch would be) the samples that 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers import model_vector
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.engines.base import Samples, StepEngine
+from chicle_elastic.solvers.engines.paper_cnn_shape import columns_for
 from chicle_elastic.solvers.epoch_order import EpochOrder, forget
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 from chicle_elastic.solvers.model_vector import Place
@@ -47,6 +48,7 @@ class LocalSGDSolver(Solver):
         self._epoch = 0
         self._carry = 0
         self._rows: Array = np.empty((0, 0))
+        self._columns: Any = slice(None)
         self._codes: Array = np.empty(0, dtype=np.int64)
         self._weights: Array = np.empty(0, dtype=np.float32)
         self._class_weights = None if trainer.class_weights is None else np.array(trainer.class_weights)
@@ -155,7 +157,8 @@ class LocalSGDSolver(Solver):
         num_features = dense[0][1].shape[1]
         is_byte = dense[0][1].dtype == np.uint8
         if len(self._rows) < count:
-            num_values = int(np.prod(self._trainer.network.input_shape))
+            shape = self._trainer.network.input_shape
+            num_values, self._columns = int(np.prod(shape)), columns_for(num_features, shape)
             self._rows = np.zeros((count, num_values), dtype=np.uint8 if is_byte else np.float32)
             self._codes = np.empty(count, dtype=np.int64)
             self._weights = np.empty(count, dtype=np.float32)
@@ -163,7 +166,7 @@ class LocalSGDSolver(Solver):
         has_weights = first.weights is not None
         for target, (position, row) in enumerate(zip(positions.tolist(), rows.tolist(), strict=True)):
             values, block = sources[position]
-            self._rows[target, :num_features] = values[row]
+            self._rows[target, self._columns] = values[row]
             self._codes[target] = block.targets[row]
             if block.weights is not None:
                 self._weights[target] = block.weights[row]

@@ -58,7 +58,9 @@ def test_importing_chicle_elastic_loads_nothing_but_itself() -> None:
     assert not heavy
 
 
-@pytest.mark.parametrize("statement", ["import estimators", "from estimators import ChicleSVM"])
+@pytest.mark.parametrize(
+    "statement", ["import estimators", "from estimators import ChicleSVM", "from estimators import ChicleCNNClassifier"]
+)
 def test_importing_an_estimator_loads_nothing_heavy(statement: str) -> None:
     """No torch, no numba and no optional package, beyond what scikit-learn's own base class loads."""
     by_peer = set(import_afresh(f"import {PEER}")["loaded"])

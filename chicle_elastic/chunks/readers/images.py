@@ -141,7 +141,7 @@ class IdxFile:
         self._raw.seek(0)
         self._file: IO[bytes] = self._raw
         if is_compressed:
-            self._file = cast(IO[bytes], stack.enter_context(gzip.open(self._raw)))
+            self._file = cast(IO[bytes], stack.enter_context(gzip.GzipFile(fileobj=self._raw)))
         start = self._read(4)
         if not is_idx(start):
             raise DataError(f"{path}: no IDX file (it begins with {start.hex(' ')}); MNIST's files begin with 00 00 08")

@@ -18,7 +18,7 @@ class Samples:
 
     Attributes:
         rows: ndarray of shape (n, values), uint8 (0 to 255 becomes -1 to 1 when it is used) or float32; zeros
-            behind the features where the network takes more values than there are.
+            around the features where the network takes more values than there are.
         codes: Class codes, ndarray of shape (n,), int64.
         weights: Factors of the losses, ndarray of shape (n,), float32; None for 1.
     """

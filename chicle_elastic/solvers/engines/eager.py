@@ -199,8 +199,8 @@ class EagerEngine:
         lost = list(self._flat.lost_views())
         if lost:
             raise UsageError(
-                f"the gradients of {', '.join(lost)} of {self._network.name} were dropped or replaced while it was used; leave "
-                " .grad and zero_grad() to the engine"
+                f"the gradients of {', '.join(lost)} of {self._network.name} were dropped or replaced while it was "
+                "used; leave .grad and zero_grad() to the engine"
             )
         self._has_checked = True
 

@@ -1,0 +1,498 @@
+"""A classifier of images: a small torch network, trained by local SGD on uni-tasks."""
+
+import math
+from collections.abc import Mapping
+from numbers import Integral, Real
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
+from sklearn.callback import CallbackSupportMixin
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+
+from chicle_elastic.errors import DivergedError, MissingExtraError, UsageError
+from estimators.cnn_params import ModuleParamsMixin
+from estimators.cnn_persistence import SaveNetworkMixin
+from estimators.cnn_prediction import ImagePredictionMixin
+
+if TYPE_CHECKING:
+    from chicle_elastic.monitoring.records import IterationRecord
+    from chicle_elastic.runtime.job import Outcome, Runtime
+    from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
+    from chicle_elastic.solvers.network import Network
+    from estimators.cnn_inputs import ImageSet
+
+Array: TypeAlias = npt.NDArray[Any]
+
+ITERATIONS_PER_EPOCH = 4
+"""Iterations that are allowed for each that an epoch of one task takes: after a crash samples are used again."""
+
+
+class ChicleCNNClassifier(
+    ModuleParamsMixin,
+    ImagePredictionMixin,
+    SaveNetworkMixin,
+    ClassifierMixin,
+    CallbackSupportMixin,
+    BaseEstimator,
+):
+    """Classifier of images by a small convolutional network, trained by local SGD on the cross-entropy.
+
+    On one task this is SGD with momentum and small batches; on K tasks each takes `local_steps` steps on its own
+    samples, then weights and momentum are averaged. Needs torch: ``pip install 'chicle-elastic[cnn]'``.
+
+    Parameters
+    ----------
+    module : type, instance of torch.nn.Module, or None, default=None
+        The network. None is that of the paper: two convolutions (6 and 16 filters of 5 x 5) with ReLU and max-pooling,
+        three fully connected layers. A class is made with the arguments `module__*`; an instance is copied, and trained
+        from the weights that it has. It has to give one logit per class, without softmax.
+    image_shape : tuple of int, default=None
+        (height, width) or (channels, height, width) of the samples of a 2-D X. Without it the default network gets
+        them row by row as a square, in the middle of zeros up to the smallest square that it takes; other modules get
+        them flat.
+    max_epochs : int, default=10
+        Passes over the data.
+    batch_size : int, default=8
+        Samples of a step, L.
+    local_steps : int, default=16
+        Steps between two averages, H; with 1 this is mini-batch SGD.
+    learning_rate : float, default=5e-4
+        For one task; see `lr_scaling`.
+    momentum : float, default=0.9
+        Of each step.
+    lr_scaling : {"sqrt", "linear", "none"}, default="sqrt"
+        How the learning rate grows with the number of tasks, also when that changes during the fit. The paper has the
+        square root; "linear" is beyond it.
+    outer_momentum : float, default=0.0
+        Nesterov momentum of the averaged changes, beyond the paper: with 0.9 many tasks need about as few epochs as
+        one.
+    outer_learning_rate : float, default=0.7
+        Goes with `outer_momentum`.
+    class_weight : dict, "balanced" or None, default=None
+        Factor of the loss per class.
+    early_stopping : bool, default=False
+        Hold out a part of the samples, score each epoch on it, stop when that does not improve, and keep the best.
+    validation_fraction : float, default=0.1
+        The part, with `early_stopping`.
+    n_iter_no_change : int, default=5
+        Epochs without improvement that end the fit, with `early_stopping`.
+    tol : float, default=1e-4
+        Improvement of the accuracy that counts, with `early_stopping`.
+    random_state : int, RandomState instance or None, default=None
+        Of first weights, order of samples, dropout and splits.
+    verbose : int, default=0
+        1 shows a bar on a terminal, or a line per epoch; 2 a line per iteration.
+    warm_start : bool, default=False
+        Begin with the weights of the last fit.
+    device : str, default="cpu"
+        "cpu", "cuda" or "cuda:N". CUDA is experimental: it has not been run on a card yet (``make test-gpu``).
+    kernels : {"auto", "onednn", "native"}, default="auto"
+        How a CPU computes a step; "auto" tries and keeps the fastest, in fits of some length. Their results differ by
+        rounding: say one of the others where models are to be equal to the bit from process to process.
+    chunk_size : int or None, default=None
+        Bytes of a chunk.
+    runtime : runtime or None, default=None
+        Where to fit: None for this process, or a `LocalCluster` or another runtime.
+    n_workers : int, tuple of two int, or None, default=None
+        Short for ``runtime=LocalCluster(n_workers)``.
+    logdir : str, path-like or None, default=None
+        Folder for TensorBoard.
+    **module_params : dict
+        Arguments of the module's class, as `module__NAME`.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels, sorted.
+    module_ : torch.nn.Module
+        The trained network, on the CPU.
+    image_shape_ : tuple of int
+        Shape of a sample as the network takes it.
+    is_byte_ : bool
+        Whether it was fitted with uint8 images, which are scaled from -1 to 1.
+    n_epochs_ : int
+        Epochs of the last fit.
+    n_iter_ : int
+        Iterations of the last fit, of `local_steps` steps on each task.
+    loss_ : float
+        Mean training loss of the last epoch.
+    history_ : chicle_elastic.monitoring.records.History
+        A record per iteration; ``pandas.DataFrame(history_.to_dict())``.
+    validation_scores_ : list of float
+        Accuracy on the samples held out, per epoch; only with `early_stopping`.
+    best_validation_score_ : float
+        The best of them, which `module_` has; only with `early_stopping`.
+    n_features_in_ : int
+        Values of a sample.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X had some.
+
+    References
+    ----------
+    Kaufmann et al., "Addressing Algorithmic Bottlenecks in Elastic Machine Learning with Chicle".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from estimators import ChicleCNNClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = ChicleCNNClassifier(max_epochs=5, learning_rate=0.01, random_state=0).fit(X / 16, y)
+    >>> bool(model.score(X / 16, y) > 0.9)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "image_shape": [tuple, list, None],
+        "max_epochs": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "local_steps": [Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [Interval(Real, 0.0, None, closed="neither")],
+        "momentum": [Interval(Real, 0.0, 1.0, closed="left")],
+        "lr_scaling": [StrOptions({"sqrt", "linear", "none"})],
+        "outer_momentum": [Interval(Real, 0.0, 1.0, closed="left")],
+        "outer_learning_rate": [Interval(Real, 0.0, None, closed="neither")],
+        "class_weight": [None, dict, StrOptions({"balanced"})],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0.0, 1.0, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0.0, None, closed="left")],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "warm_start": ["boolean"],
+        "device": [str],
+        "kernels": [StrOptions({"auto", "onednn", "native"})],
+        "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
+        "runtime": [HasMethods(["run", "most_tasks"]), None],
+        "n_workers": [Interval(Integral, 1, None, closed="left"), tuple, None],
+        "logdir": [str, PathLike, None],
+    }
+
+    classes_: Array
+    module_: Any
+    image_shape_: tuple[int, ...]
+    n_features_in_: int
+
+    def __init__(
+        self,
+        module: Any = None,
+        *,
+        image_shape: tuple[int, ...] | None = None,
+        max_epochs: int = 10,
+        batch_size: int = 8,
+        local_steps: int = 16,
+        learning_rate: float = 5e-4,
+        momentum: float = 0.9,
+        lr_scaling: Literal["sqrt", "linear", "none"] = "sqrt",
+        outer_momentum: float = 0.0,
+        outer_learning_rate: float = 0.7,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        verbose: int = 0,
+        warm_start: bool = False,
+        device: str = "cpu",
+        kernels: Literal["auto", "onednn", "native"] = "auto",
+        chunk_size: int | None = None,
+        runtime: "Runtime | None" = None,
+        n_workers: int | tuple[int, int] | None = None,
+        logdir: str | PathLike[str] | None = None,
+        **module_params: Any,
+    ) -> None:
+        self.module = module
+        self.image_shape = image_shape
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.local_steps = local_steps
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.lr_scaling = lr_scaling
+        self.outer_momentum = outer_momentum
+        self.outer_learning_rate = outer_learning_rate
+        self.class_weight = class_weight
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.device = device
+        self.kernels = kernels
+        self.chunk_size = chunk_size
+        self.runtime = runtime
+        self.n_workers = n_workers
+        self.logdir = logdir
+        self._take_module_params(module_params)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the network.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...), or ChunkFolder
+            Images: (n_samples, channels, height, width), (n_samples, height, width), or flat (see `image_shape`).
+            uint8 images stay bytes until they are used, and go from -1 to 1 then; all others become float32 and are
+            taken as they are. A `chicle_elastic.chunks.folder.ChunkFolder` brings its labels and weights along.
+        y : array-like of shape (n_samples,)
+            Labels; none for a ChunkFolder.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Factors of the loss, relative to their mean; none for a ChunkFolder.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        DivergedError
+            The loss is not finite; the message has iteration and learning rate.
+        MissingExtraError
+            torch is not installed.
+        UsageError
+            The network does not fit images or classes, or the device is not there.
+        ValueError
+            X, y or a parameter cannot be used.
+        KeyboardInterrupt
+            Ctrl-C; the attributes are set, as after fewer iterations.
+        """
+        is_warm = self.warm_start and hasattr(self, "module_")
+        return self._fit(X, y, sample_weight, epochs=int(self.max_epochs), is_warm=is_warm, is_partial=False)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+        """One epoch over some samples, going on from where the last call ended, momentum included.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...), or ChunkFolder
+            Images, as in `fit`.
+        y : array-like of shape (n_samples,)
+            Labels; none for a ChunkFolder.
+        classes : array-like of shape (n_classes,), default=None
+            All labels that there will ever be; needed in the first call, unless y has all of them.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Factors of the loss, relative to their mean.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+
+        Raises
+        ------
+        UsageError
+            A label is none of `classes_`; and as in `fit`.
+        """
+        return self._fit(
+            X, y, sample_weight, epochs=1, is_warm=hasattr(self, "module_"), is_partial=True, classes=classes
+        )
+
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        epochs: int,
+        is_warm: bool,
+        is_partial: bool,
+        classes: Any = None,
+    ) -> Self:
+        _require_torch()
+        from estimators.cnn_inputs import image_set
+        from estimators.place import runtime_of
+
+        self._require_class_for_params()
+        runtime = runtime_of(self)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        goes_on = is_warm and is_partial
+        if goes_on and classes is not None and np.unique(classes).tolist() != self.classes_.tolist():
+            raise UsageError(f"classes={classes!r} are not those of the first call, {self.classes_.tolist()}")
+        images = image_set(
+            self,
+            X,
+            y,
+            sample_weight,
+            classes=self.classes_ if goes_on else classes,
+            reset=not goes_on,
+            max_tasks=runtime.most_tasks(),
+            seed=seed,
+        )
+        network = self._network(images)
+        trainer = self._trainer(network, images, seed, epochs)
+        layout, first = self._first_model(trainer, images, is_warm=is_warm, has_momentum=goes_on)
+        outcome, best = self._run(runtime, trainer, images, seed, first)
+        model = outcome.model if best is None else best
+        for name, value in self._predicting_attributes(network, images, layout, model).items():
+            setattr(self, name, value)
+        self._momentum = layout.v(outcome.model).copy()
+        self.history_ = outcome.history
+        self.n_iter_ = len(outcome.history)
+        ends = [record for record in outcome.history if "epoch" in record.figures]
+        self.n_epochs_ = len(ends)
+        self.loss_ = ends[-1].figures["epoch_loss"] if ends else math.nan
+        if outcome.is_interrupted:
+            raise KeyboardInterrupt
+        last = outcome.history[-1].figures.get("loss", 0.0) if outcome.history else 0.0
+        if not math.isfinite(last):
+            raise DivergedError(outcome.reason)
+        return self
+
+    def _network(self, images: "ImageSet") -> "Network":
+        from chicle_elastic.solvers.network import PAPER_CNN, Network
+
+        shape, num_classes = images.input_shape, len(images.classes)
+        if self.module is not None:
+            return Network(
+                module=self.module, settings=self._module_params(), input_shape=shape, num_classes=num_classes
+            )
+        channels, height, width = shape
+        settings = {"channels": channels, "height": height, "width": width, "num_classes": num_classes}
+        unknown = [name for name in self._module_params() if name not in settings]
+        if unknown:
+            raise UsageError(f"the default network has no arguments to be set, got module__{unknown[0]}; pass a module")
+        return Network(module=PAPER_CNN, settings=settings, input_shape=shape, num_classes=num_classes)
+
+    def _trainer(self, network: "Network", images: "ImageSet", seed: int, epochs: int) -> "LocalSGDTrainer":
+        from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
+
+        return LocalSGDTrainer(
+            network=network,
+            batch_size=int(self.batch_size),
+            local_steps=int(self.local_steps),
+            learning_rate=float(self.learning_rate),
+            momentum=float(self.momentum),
+            lr_scaling=self.lr_scaling,
+            outer_momentum=float(self.outer_momentum),
+            outer_learning_rate=float(self.outer_learning_rate),
+            max_epochs=epochs,
+            seed=seed,
+            class_weights=None if images.class_weights is None else tuple(images.class_weights.tolist()),
+            mean_weight=images.mean_weight,
+            device=self.device,
+            kernels=self.kernels,
+        )
+
+    def _first_model(
+        self, trainer: "LocalSGDTrainer", images: "ImageSet", *, is_warm: bool, has_momentum: bool
+    ) -> tuple[Any, Array | None]:
+        """Layout of the model, and what to begin with; None leaves that to the trainer."""
+        from chicle_elastic.solvers.engines.predict import values_of
+
+        engine = trainer.engine()  # so that a module that does not fit is refused here, and not in a task
+        layout = trainer.layout(engine.layout)
+        if not is_warm and isinstance(self.module, type | None):
+            return layout, None
+        w, buffers = values_of(self.module_) if is_warm else engine.initial()
+        if (len(w), len(buffers)) != (layout.num_weights, layout.num_buffers):
+            raise UsageError(
+                f"warm_start cannot go on with a network of {len(w)} parameters, because X and y now need one of "
+                f"{layout.num_weights}; fit a new estimator, or turn warm_start off"
+            )
+        v = self._momentum if has_momentum and hasattr(self, "_momentum") else None
+        return layout, layout.begin(w, buffers, num_rows=images.source.schema.num_rows, v=v)
+
+    def _run(
+        self, runtime: "Runtime", trainer: "LocalSGDTrainer", images: "ImageSet", seed: int, first: Array | None
+    ) -> tuple["Outcome", Array | None]:
+        """Run the job with everybody who wants to look on; returns its outcome and the best model of early stopping."""
+        from chicle_elastic.runtime.job import Job
+        from estimators.cnn_watch import EarlyStopping, EpochBridge
+        from estimators.watch import listener
+
+        context = self._init_callback_context(max_subtasks=trainer.max_epochs)
+        context.call_on_fit_task_begin(estimator=self, **images.hook_arguments)
+        layout = trainer.layout(trainer.engine().layout)
+
+        def attributes(model: Array, _: int) -> dict[str, Any]:
+            return self._predicting_attributes(trainer.network, images, layout, model)
+
+        bridge = EpochBridge(
+            self,
+            context,
+            max_iter=trainer.max_epochs,
+            tol=0.0,
+            arguments=images.hook_arguments,
+            attributes=attributes,
+            task_name="epoch",
+        )
+        stopper = None
+        if images.validation is not None:
+            rows, codes, weights = images.validation
+
+            def score(model: Array) -> float:
+                from chicle_elastic.solvers.engines.predict import filled_module, logits
+
+                module = filled_module(trainer.network, layout.w(model), layout.buffers(model))
+                is_right = logits(module, rows, images.input_shape).argmax(axis=1) == codes
+                return float(np.average(is_right, weights=weights))
+
+            stopper = EarlyStopping(score, tol=float(self.tol), patience=int(self.n_iter_no_change))
+        lookers = [] if stopper is None else [stopper.on_model]
+        if getattr(self, "_skl_callbacks", ()):
+            bridge.begin()
+            lookers.append(bridge.on_model)
+
+        def on_model(record: "IterationRecord", model: Array) -> bool:
+            answers = [look(record, model) for look in lookers]  # everybody is told
+            return any(answers)
+
+        steps = images.source.schema.num_rows / (trainer.batch_size * trainer.local_steps)
+        most = trainer.max_epochs * math.ceil(steps + 1)
+        name = type(self).__name__
+        with listener(name, verbose=self.verbose, logdir=self.logdir, max_iter=most) as tell:
+            outcome = runtime.run(
+                Job(
+                    trainer=trainer,
+                    source=images.source,
+                    max_iterations=ITERATIONS_PER_EPOCH * most,
+                    seed=seed,
+                    initial_model=first,
+                    on_iteration=tell,
+                    on_model=on_model if lookers else None,
+                )
+            )
+            bridge.close()
+        if stopper is not None and stopper.scores:
+            self.validation_scores_ = stopper.scores
+            self.best_validation_score_ = max(stopper.scores)
+        best = None if stopper is None else stopper.best_model
+        model = outcome.model if best is None else best
+        context.call_on_fit_task_end(
+            estimator=self, reconstruction_attributes=lambda: attributes(model, 0), **images.hook_arguments
+        )
+        return outcome, best
+
+    def _predicting_attributes(
+        self, network: "Network", images: "ImageSet", layout: Any, model: Array
+    ) -> dict[str, Any]:
+        """What an estimator needs to predict with a model."""
+        from chicle_elastic.solvers.engines.predict import filled_module
+
+        return {
+            "classes_": images.classes,
+            "image_shape_": images.input_shape,
+            "is_byte_": images.is_byte,
+            "module_": filled_module(network, layout.w(model), layout.buffers(model)),
+        }
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+
+def _require_torch() -> None:
+    try:
+        import torch  # noqa: F401 - whether it is there
+    except ImportError as error:
+        raise MissingExtraError.for_package("torch", extra="cnn", purpose="ChicleCNNClassifier") from error
