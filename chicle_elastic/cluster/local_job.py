@@ -4,6 +4,8 @@ Nothing is pickled, so a trainer (or a policy) travels as the name of what makes
 
 * an instance of a dataclass that can be imported: its class and its fields (JSON values; tuples stay tuples),
 * anything else has a method `recipe()` that returns ("module:function", {settings}).
+
+A trainer may need code that no import finds; it goes along with the data (`own_code`).
 """
 
 import importlib
@@ -14,7 +16,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
+import numpy as np
+
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.cluster import own_code
 from chicle_elastic.cluster.local_data import (
     StagedFile,
     describe_array,
@@ -38,8 +43,9 @@ def stage(job: Job, file: StagedFile) -> dict[str, Any]:
         UsageError: The trainer cannot be made again in another process.
         CapacityError: There is no memory for the data.
     """
+    trainer, own_module, own_text = own_code.portable(job.trainer)
     described: dict[str, Any] = {
-        "trainer": describe(job.trainer, "trainer"),
+        "trainer": describe(trainer, "trainer"),
         "policies": None if job.policies is None else [describe(policy, "policy") for policy in job.policies],
         "source": describe_source(job.source, file),
         "max_iterations": job.max_iterations,
@@ -53,6 +59,9 @@ def stage(job: Job, file: StagedFile) -> dict[str, Any]:
     }
     if job.initial_state is not None:
         described["initial_state"] = describe_array(job.initial_state, file)
+    if own_module:
+        content = np.frombuffer(own_text.encode(), dtype=np.uint8)
+        described["own_code"] = {"module": own_module, "text": describe_array(content, file)}
     if job.initial_model is not None:
         described["initial_model"] = describe_array(job.initial_model, file)
     file.seal()
@@ -84,6 +93,9 @@ def build(
     initial, checkpoint = described.get("initial_state"), described["checkpoint"]
     model = described.get("initial_model")
     policies = described["policies"]
+    if "own_code" in described:
+        code = described["own_code"]
+        own_code.load(code["module"], open_array(code["text"], memory).tobytes().decode())
     return Job(
         trainer=make(described["trainer"], Trainer),
         policies=None if policies is None else [make(policy, Policy) for policy in policies],

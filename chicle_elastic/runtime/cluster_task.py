@@ -310,7 +310,7 @@ class ClusterTask:
                 self._pages.stamp(StateVersion(order.round, order.iteration - 1))
             self._is_dirty = True  # until the merge, the state is ahead of the model
             team.solve(order, self._link.stop, self._clock)
-            has_solved, is_interrupted = True, self._link.stop.is_set()
+            has_solved, is_interrupted = True, self._link.stop.is_set() or self._job.trainer.takes_parts
             has_vote = self._link.has_vote
             team.add_up(has_vote=has_vote)
         except PeerLostError as error:

@@ -255,6 +255,11 @@ class Trainer(ABC):
         """
         return {"trainer": type(self).__qualname__}
 
+    @property
+    def takes_parts(self) -> bool:
+        """Whether a solver takes a part of its samples in an iteration, as its rule; by default it takes them all."""
+        return False
+
     def rebuild(self, model: Array, contribution: Array) -> Array:
         """The model made of the summed `Solver.recover` parts; by default the model is kept."""
         return model

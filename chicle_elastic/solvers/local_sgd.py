@@ -14,7 +14,7 @@ momentum to it (Douillard et al. 2023, "DiLoCo", algorithm 1); `lr_scaling="line
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -138,6 +138,20 @@ class LocalSGDTrainer(Trainer):
         """
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "network"}
         return f"{__name__}:make_trainer", {**settings, "network": self.network.to_json()}
+
+    @property
+    def takes_parts(self) -> bool:
+        """A share of the samples in each iteration, and all of them in an epoch."""
+        return True
+
+    def own_class(self) -> type | None:
+        """The module's class where no import finds it, as in a notebook; None where there is none."""
+        module = self.network.module
+        return module if isinstance(module, type) and self.network.importable_name() is None else None
+
+    def with_class_at(self, name: str) -> "LocalSGDTrainer":
+        """The same with the module's class by a name ("module:Class") that is found where this trainer goes."""
+        return replace(self, network=replace(self.network, module=name))
 
     def scaled_rate(self, num_tasks: int) -> float:
         """Learning rate of a step with K tasks."""

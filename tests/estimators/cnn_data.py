@@ -24,7 +24,7 @@ def digits(num_rows=600):
 
 def tiny(**params):
     """An estimator of a small network for `bars`."""
-    return ChicleCNNClassifier(nets.Tiny, **{**FAST, **params})
+    return ChicleCNNClassifier(**{"module": nets.Tiny, **FAST, **params})
 
 
 def paper(**params):

@@ -1,0 +1,101 @@
+"""ChicleCNNClassifier on a local cluster of real agents."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from chicle_elastic.cluster.local import LocalCluster
+from chicle_elastic.errors import DivergedError, UsageError
+from tests.cluster.notebooks import notebook
+from tests.cluster.test_own_code import CELLS
+from tests.estimators.cnn_data import bars, tiny
+from tests.solvers import nets
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    """Folder of the agents' events."""
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="module")
+def cluster(logs):
+    """Two nodes that write down what their tasks read."""
+    with LocalCluster((1, 2), log_dir=logs) as cluster:
+        yield cluster
+
+
+def used_rows(logs):
+    """Rows used per (epoch, chunk), from the ledger of the agents."""
+    pages = [json.loads(line) for path in logs.glob("*.events.jsonl") for line in path.read_text().splitlines()]
+    return [page for page in pages if page["kind"] == "ledger"]
+
+
+class Scale:
+    """Callback: sets the number of nodes at the end of an epoch."""
+
+    def __init__(self, cluster, at_epoch):
+        self.cluster, self.at_epoch, self.epoch = cluster, at_epoch, 0
+
+    def setup(self, estimator, context):
+        pass
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context):
+        pass
+
+    def on_fit_task_end(self, estimator, context):
+        if context.task_name == "epoch":
+            self.epoch += 1
+            if self.epoch in self.at_epoch:
+                self.cluster.scale(self.at_epoch[self.epoch])
+
+
+def test_the_ledger_shows_each_sample_once_per_epoch_while_a_node_leaves(cluster, logs):
+    """Counted by the tasks where rows are read; the share of each follows its chunks."""
+    X, y = bars(960)
+    model = tiny(runtime=cluster, local_steps=2, max_epochs=4).set_callbacks(Scale(cluster, {2: 1})).fit(X, y)
+    assert set(model.history_.column("num_tasks")) == {1, 2}
+    assert model.score(X, y) > 0.9
+    samples = np.cumsum(model.history_.column("samples"))
+    ends = [index for index, record in enumerate(model.history_) if "epoch" in record.figures]
+    assert samples[ends].tolist() == [960, 1920, 2880, 3840]
+    last_iterations = [model.history_[index].iteration for index in ends]
+    read = Counter()
+    for page in used_rows(logs):
+        epoch = int(np.searchsorted(last_iterations, page["after"][1]))
+        for chunk, rows in zip(page["chunks"], page["rows"], strict=True):
+            read[epoch, chunk] += rows
+    by_epoch = [sorted(rows for (of, _), rows in read.items() if of == epoch) for epoch in range(4)]
+    assert [sum(rows) for rows in by_epoch] == [960] * 4
+    assert all(rows == by_epoch[0] for rows in by_epoch), "every chunk is used as often in each epoch"
+
+
+def test_a_class_of_a_notebook_is_trained_by_the_agents(cluster):
+    """With the functions and constants of its other cells; the fitted estimator has the class of the notebook."""
+    X, y = bars()
+    with notebook(*CELLS) as names:
+        model = tiny(module=names["Mine"], module__extra=0, runtime=cluster, max_epochs=4).fit(X, y)
+        assert type(model.module_) is names["Mine"]
+        assert model.score(X, y) > 0.9
+    assert model.history_.members
+
+
+def test_a_warm_start_takes_the_model_along(cluster):
+    """The tasks begin where the last fit ended."""
+    X, y = bars()
+    model = tiny(runtime=cluster, warm_start=True, max_epochs=2).fit(X, y)
+    assert model.fit(X, y).history_[0].figures["loss"] < 0.5
+
+
+def test_what_goes_wrong_in_a_task_is_told_as_in_process(cluster):
+    """A loss that is no number; and an instance, which cannot be told to the tasks."""
+    X, y = bars()
+    with pytest.raises(DivergedError, match=r"iteration \d+ at a learning rate"):
+        tiny(learning_rate=1e12, runtime=cluster).fit(X, y)
+    with pytest.raises(UsageError, match="Tiny is an object, and the tasks of a cluster have to make it"):
+        tiny(module=nets.Tiny(), runtime=cluster).fit(X, y)
