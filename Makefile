@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format surface bench-start bench-svm bench-transports bench-overhead bench-local bench-rebalance bench-elastic chaos test-chaos test-leaks wheel clean chaos-seeds
+.PHONY: help demo test lint types format surface bench-start bench-svm bench-cnn bench-cnn-epochs bench-transports bench-overhead bench-local bench-rebalance bench-elastic chaos test-chaos test-leaks wheel clean chaos-seeds
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -46,6 +46,12 @@ bench-start: $(VENV)/.chicle-demo  ## Measure import time and the first fit agai
 
 bench-svm: $(VENV)/.chicle-bench  ## Measure ChicleSVM against liblinear, Snap ML and the machine (ARGS=--quick to try)
 	$(RUN) -m benchmarks.svm $(ARGS)
+
+bench-cnn: $(VENV)/.chicle-bench  ## Measure the steps of ChicleCNNClassifier against torch loops, skorch and DDP
+	$(RUN) -m benchmarks.cnn $(ARGS)
+
+bench-cnn-epochs: $(VENV)/.chicle-bench  ## Epochs to an accuracy on Fashion-MNIST with 1, 4, 16 and changing tasks
+	$(RUN) -m benchmarks.cnn_epochs $(ARGS)
 
 bench-transports: $(VENV)/.chicle-test  ## Measure chunks over TCP against a plain socket
 	$(RUN) -m benchmarks.transports $(ARGS)
