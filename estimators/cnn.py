@@ -90,9 +90,11 @@ class ChicleCNNClassifier(
         Begin with the weights of the last fit.
     device : str, default="cpu"
         "cpu", "cuda" or "cuda:N". CUDA is experimental: it has not been run on a card yet (``make test-gpu``).
-    kernels : {"auto", "onednn", "native"}, default="auto"
-        How a CPU computes a step; "auto" tries and keeps the fastest, in fits of some length. Their results differ by
-        rounding: say one of the others where models are to be equal to the bit from process to process.
+    kernels : {"auto", "fused", "onednn", "native"}, default="auto"
+        How a CPU computes a step. "fused" are kernels of our own, for the default network; the others are torch's.
+        "auto" takes the first where it can and else tries the others and keeps the fastest, in fits of some length.
+        Results differ by rounding: say one of the others where models are to be equal to the bit from process to
+        process.
     chunk_size : int or None, default=None
         Bytes of a chunk.
     runtime : runtime or None, default=None
@@ -164,7 +166,7 @@ class ChicleCNNClassifier(
         "verbose": ["verbose"],
         "warm_start": ["boolean"],
         "device": [str],
-        "kernels": [StrOptions({"auto", "onednn", "native"})],
+        "kernels": [StrOptions({"auto", "fused", "onednn", "native"})],
         "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
         "runtime": [HasMethods(["run", "most_tasks"]), None],
         "n_workers": [Interval(Integral, 1, None, closed="left"), tuple, None],
@@ -198,7 +200,7 @@ class ChicleCNNClassifier(
         verbose: int = 0,
         warm_start: bool = False,
         device: str = "cpu",
-        kernels: Literal["auto", "onednn", "native"] = "auto",
+        kernels: Literal["auto", "fused", "onednn", "native"] = "auto",
         chunk_size: int | None = None,
         runtime: "Runtime | None" = None,
         n_workers: int | tuple[int, int] | None = None,

@@ -49,7 +49,7 @@ class LocalSGDTrainer(Trainer):
         class_weights: Factor of the loss per class code; None for 1.
         mean_weight: Mean factor of all samples, which the learning rate is for.
         device: "cpu", "cuda" or "cuda:N".
-        kernels: "auto", "onednn" or "native"; see `engines.eager`.
+        kernels: "auto", "fused", "onednn" or "native"; see `engines.eager`.
     """
 
     network: Network

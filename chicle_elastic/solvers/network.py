@@ -70,3 +70,8 @@ class Network:
     def from_json(cls, described: Mapping[str, Any]) -> "Network":
         """What `to_json` has said."""
         return cls(**{**described, "input_shape": tuple(described["input_shape"])})
+
+
+def is_fusible(network: Network) -> bool:
+    """Whether it is the default network, for which there are kernels of our own."""
+    return isinstance(network.module, str) and network.module == PAPER_CNN

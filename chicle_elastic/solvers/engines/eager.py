@@ -3,7 +3,7 @@
 On CPUs with one intra-op thread: at 8 samples a step two threads are slower than one (docs/design). With a batch that
 small, which kernels are fastest is a matter of the shapes and of the processor, so `tune` measures it: oneDNN on or
 off, images as they are or channels last. What it finds is kept for the process, so that equal fits in one process are
-equal to the bit.
+equal to the bit. The default network has kernels of its own, which are faster than all of these (`engines.fused`).
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,7 +24,10 @@ from chicle_elastic.solvers.engines.base import Samples
 from chicle_elastic.solvers.engines.modules import build_module, check_module
 from chicle_elastic.solvers.flat import FlatModule
 from chicle_elastic.solvers.model_vector import Layout
-from chicle_elastic.solvers.network import Network
+from chicle_elastic.solvers.network import Network, is_fusible
+
+if TYPE_CHECKING:
+    from chicle_elastic.solvers.engines.fused import FusedSteps
 
 SCALE = 2.0 / 255.0
 """uint8 samples go from -1 to 1."""
@@ -63,7 +67,8 @@ class EagerEngine:
         network: What to train.
         seed: Of its first weights.
         device: "cpu", "cuda" or "cuda:N".
-        kernels: "auto" (what `tune` finds; without it, oneDNN), or a key of `KERNELS`.
+        kernels: "auto" (what `tune` finds; without it, oneDNN), "fused" (our own, `engines.fused`, for the default
+            network on a CPU), or a key of `KERNELS`.
 
     Raises:
         UsageError: The network cannot be made or used, or the device is not there.
@@ -77,6 +82,16 @@ class EagerEngine:
             check_module(module, network)
             self._flat = FlatModule(module, self._device)
         self._kernels = KERNELS.get(kernels, Kernels())
+        can_fuse = is_fusible(network) and self._device.type == "cpu"
+        if kernels == "fused" and not can_fuse:
+            raise UsageError(
+                f"kernels='fused' is for the default network on a CPU, and this is {network.name} on {device}; say "
+                "kernels='auto'"
+            )
+        self._can_fuse = can_fuse and kernels in ("auto", "fused")
+        self._fused: FusedSteps | None = None
+        if kernels == "fused":
+            self._fuse()
         self._is_tunable = kernels == "auto" and self._device.type == "cpu"
         self._has_checked = False
         # Batch norm cannot train on one sample; a batch that would be left with one is joined to the one before.
@@ -120,11 +135,16 @@ class EagerEngine:
         is_spent: Callable[[], bool],
     ) -> tuple[int, float]:
         """Steps over all samples in batches; see `StepEngine.run`."""
+        if self._fused is not None:
+            return self._fused.run(samples, batch_size=batch_size, lr=lr, momentum=momentum, is_spent=is_spent)
         with one_thread(self._device), self._onednn(self._kernels), _seeded(seed):
             return self._run(samples, batch_size, lr, momentum, is_spent)
 
     def tune(self, batch_size: int) -> str:
         """Find the fastest kernels for such batches, once per process; see `StepEngine.tune`."""
+        if self._can_fuse:
+            self._fuse()
+            return f"kernels for {batch_size} samples a step: fused"
         if not self._is_tunable:
             return f"kernels on {self._device}: {self._kernels}"
         key = (repr(self._flat.module), self._network.input_shape, batch_size)
@@ -132,6 +152,12 @@ class EagerEngine:
             _tuned[key] = self._fastest(batch_size)
         self._kernels = _tuned[key]
         return f"kernels for {batch_size} samples a step: {self._kernels}"
+
+    def _fuse(self) -> None:
+        if self._fused is None:
+            from chicle_elastic.solvers.engines.fused import FusedSteps  # loads numba
+
+            self._fused = FusedSteps(self._network, self._flat.w.numpy(), self._flat.v.numpy())
 
     def _fastest(self, batch_size: int) -> Kernels:
         shape = self._network.input_shape

@@ -1,0 +1,260 @@
+"""A gradient of the default network (`engines.paper_cnn`), for eight samples at a time.
+
+Eight samples are the innermost dimension of every array ("lanes"), so that what is a row of pixels for the loops is a
+long vector for the machine, whatever the network's few channels. A plane is [y][x][lane], and what a convolution gives
+stays in planes as wide as those that it reads: then a filter row is five shifts of one vector, also over the line end,
+and what comes out beyond the width is not looked at (forward) or zero (backward).
+
+All samples of a batch that is no multiple of eight: unused lanes have the factor 0.
+"""
+
+import numpy as np
+
+from chicle_elastic.solvers.kernels.jit import kernel
+
+LANES = 8
+TAPS = 5
+SHIFT1, SHIFT2, SHIFT3, SHIFT4 = (np.uint64(LANES * tap) for tap in range(1, TAPS))
+BLOCK_ROWS = 7
+"""Rows of a plane that are worked on at a time, so that they stay in the first cache."""
+
+
+@kernel
+def add_taps(a, b, source, taps_a, taps_b):
+    """Two sums of five shifts of one vector, the first tap first.
+
+    a, b: OUT, shape (n,), float32. source: shape (n + 32,), float32. taps_a, taps_b: shape (5,), float32. Equal to::
+
+        for t in range(5):
+            a += taps_a[t] * source[8 * t : 8 * t + len(a)]
+            b += taps_b[t] * source[8 * t : 8 * t + len(a)]
+    """
+    a0, a1, a2, a3, a4 = taps_a[0], taps_a[1], taps_a[2], taps_a[3], taps_a[4]
+    b0, b1, b2, b3, b4 = taps_b[0], taps_b[1], taps_b[2], taps_b[3], taps_b[4]
+    for i in range(np.uint64(a.size)):  # an index without a sign cannot count from the end, which no vector could do
+        s0, s1, s2 = source[i], source[i + SHIFT1], source[i + SHIFT2]
+        s3, s4 = source[i + SHIFT3], source[i + SHIFT4]
+        a[i] += a0 * s0 + a1 * s1 + a2 * s2 + a3 * s3 + a4 * s4
+        b[i] += b0 * s0 + b1 * s1 + b2 * s2 + b3 * s3 + b4 * s4
+
+
+@kernel
+def tap_sums(a, b, source, sums_a, sums_b):
+    """Products of two vectors with five shifts of another one.
+
+    a, b: shape (n,), float32. source: shape (n + 32,), float32. sums_a, sums_b: OUT, shape (5,), float32. Equal to::
+
+        for t in range(5):
+            sums_a[t] += a @ source[8 * t : 8 * t + len(a)]
+            sums_b[t] += b @ source[8 * t : 8 * t + len(a)]
+    """
+    zero = np.float32(0)
+    a0, a1, a2, a3, a4 = zero, zero, zero, zero, zero
+    b0, b1, b2, b3, b4 = zero, zero, zero, zero, zero
+    for i in range(np.uint64(a.size)):
+        s0, s1, s2 = source[i], source[i + SHIFT1], source[i + SHIFT2]
+        s3, s4 = source[i + SHIFT3], source[i + SHIFT4]
+        x, y = a[i], b[i]
+        a0 += x * s0
+        a1 += x * s1
+        a2 += x * s2
+        a3 += x * s3
+        a4 += x * s4
+        b0 += y * s0
+        b1 += y * s1
+        b2 += y * s2
+        b3 += y * s3
+        b4 += y * s4
+    sums_a[0] += a0
+    sums_a[1] += a1
+    sums_a[2] += a2
+    sums_a[3] += a3
+    sums_a[4] += a4
+    sums_b[0] += b0
+    sums_b[1] += b1
+    sums_b[2] += b2
+    sums_b[3] += b3
+    sums_b[4] += b4
+
+
+@kernel
+def convolve(planes, filters, bias, width, height_out, width_out, out):
+    """out[o] = bias[o] + sum of planes[c] * filters[o, c], for an even number of filters.
+
+    planes: shape (c, height * width * 8). filters: shape (o, c, 5, 5). out: OUT, shape (o, height_out * width * 8).
+    """
+    row = width * LANES
+    for top in range(0, height_out, BLOCK_ROWS):
+        rows = min(BLOCK_ROWS, height_out - top)
+        start, count = top * row, (rows - 1) * row + width_out * LANES
+        for o in range(0, filters.shape[0], 2):
+            a, b = out[o, start : start + count], out[o + 1, start : start + count]
+            a[:] = bias[o]
+            b[:] = bias[o + 1]
+            for c in range(filters.shape[1]):
+                for y in range(TAPS):
+                    add_taps(a, b, planes[c, start + y * row :], filters[o, c, y], filters[o + 1, c, y])
+
+
+@kernel
+def convolve_gradient(planes, gradients, front, width, height_out, width_out, filters, bias):
+    """Adds to filters[o, c] the products of gradients[o] with shifts of planes[c], and to bias[o] the sum of the first.
+
+    planes, gradients: as `planes` and `out` of `convolve`; gradients begin at `front` of each row, and are 0 beyond
+    `width_out`. filters: OUT, shape
+    (o, c, 5, 5). bias: OUT, shape (o,).
+    """
+    row = width * LANES
+    for top in range(0, height_out, BLOCK_ROWS):
+        rows = min(BLOCK_ROWS, height_out - top)
+        start, count = top * row, (rows - 1) * row + width_out * LANES
+        for o in range(0, filters.shape[0], 2):
+            at = front + start
+            a, b = gradients[o, at : at + count], gradients[o + 1, at : at + count]
+            total_a, total_b = np.float32(0), np.float32(0)
+            for i in range(count):
+                total_a += a[i]
+                total_b += b[i]
+            bias[o] += total_a
+            bias[o + 1] += total_b
+            for c in range(filters.shape[1]):
+                for y in range(TAPS):
+                    tap_sums(a, b, planes[c, start + y * row :], filters[o, c, y], filters[o + 1, c, y])
+
+
+@kernel
+def convolve_back(gradients, front, reversed_filters, width, out):
+    """The gradient of the planes that `convolve` has read, for an even number of them.
+
+    gradients: shape (o, front + height * width * 8), with zeros in front, beyond `width_out` and below `height_out`.
+    reversed_filters: shape (o, c, 5, 5), the last of each row first. out: OUT, shape (c, height * width * 8).
+    """
+    filters = reversed_filters
+    out[:] = np.float32(0)
+    for c in range(0, out.shape[0], 2):
+        for o in range(filters.shape[0]):
+            for y in range(TAPS):
+                at = front - (y * width + TAPS - 1) * LANES
+                add_taps(out[c], out[c + 1], gradients[o, at:], filters[o, c, y], filters[o, c + 1, y])
+
+
+@kernel
+def pool(planes, width, height_out, width_out, out, which):
+    """ReLU, then the largest of 2 x 2.
+
+    planes: shape (o, rows * width * 8). out: OUT, shape (o, height_out, width_out, 8). which: OUT, shape of `out`,
+    int32: the first of the four that is largest (0 to 3, row by row); -1 where none is above 0.
+    """
+    row = width * LANES
+    for o in range(planes.shape[0]):
+        plane = planes[o]
+        for y in range(height_out):
+            for x in range(width_out):
+                at = 2 * y * row + 2 * x * LANES
+                for lane in range(LANES):
+                    best, position = plane[at + lane], np.int32(0)
+                    for k in range(1, 4):
+                        value = plane[at + (k // 2) * row + (k % 2) * LANES + lane]
+                        if value > best:
+                            best, position = value, np.int32(k)
+                    is_on = not best <= 0  # NaN stays
+                    out[o, y, x, lane] = best if is_on else np.float32(0)
+                    which[o, y, x, lane] = position if is_on else np.int32(-1)
+
+
+@kernel
+def unpool(gradients, which, width, front, planes):
+    """The gradient before `pool`: that of each output at the place that it came from, and 0 at the three others.
+
+    gradients, which: shape (o, height_out, width_out, 8). planes: OUT, shape (o, front + rows * width * 8).
+    """
+    row = width * LANES
+    for o in range(gradients.shape[0]):
+        plane = planes[o]
+        for y in range(gradients.shape[1]):
+            for x in range(gradients.shape[2]):
+                at = front + 2 * y * row + 2 * x * LANES
+                for lane in range(LANES):
+                    gradient, position = gradients[o, y, x, lane], which[o, y, x, lane]
+                    for k in range(4):
+                        value = gradient if position == k else np.float32(0)
+                        plane[at + (k // 2) * row + (k % 2) * LANES + lane] = value
+
+
+@kernel
+def load(rows, start, used, scale, shift, planes):
+    """planes[j, lane] = rows[start + lane, j] * scale + shift; unused lanes repeat the last sample.
+
+    rows: shape (n, values), uint8 or float32. planes: OUT, shape (values, 8).
+    """
+    for lane in range(LANES):
+        sample = start + min(lane, used - 1)
+        for j in range(rows.shape[1]):
+            planes[j, lane] = np.float32(rows[sample, j]) * scale + shift
+
+
+@kernel
+def dense(weights, bias, inputs, out, is_relu):
+    """out = weights @ inputs + bias, with ReLU if wanted. inputs: shape (i, 8). out: OUT, shape (o, 8)."""
+    np.dot(weights, inputs, out)
+    for o in range(out.shape[0]):
+        for lane in range(LANES):
+            value = out[o, lane] + bias[o]
+            out[o, lane] = value if not is_relu or not value <= 0 else np.float32(0)
+
+
+@kernel
+def dense_gradient(weights, inputs, gradients, room, to_weights, to_bias, to_inputs, is_relu):
+    """Adds to the gradients of `dense`, and gives that of its inputs, which had ReLU (`is_relu`) before.
+
+    gradients: shape (o, 8). room: shape of `weights`, overwritten. to_weights, to_bias: OUT. to_inputs: OUT, (i, 8).
+    """
+    np.dot(gradients, inputs.T, room)
+    for o in range(weights.shape[0]):
+        for i in range(weights.shape[1]):
+            to_weights[o, i] += room[o, i]
+        total = np.float32(0)
+        for lane in range(LANES):
+            total += gradients[o, lane]
+        to_bias[o] += total
+    np.dot(weights.T, gradients, to_inputs)
+    if is_relu:
+        for i in range(to_inputs.shape[0]):
+            for lane in range(LANES):
+                if inputs[i, lane] <= 0:
+                    to_inputs[i, lane] = np.float32(0)
+
+
+@kernel
+def cross_entropy(logits, codes, start, used, factors):
+    """Sum of factor * loss; the logits become its gradient.
+
+    logits: OUT, shape (classes, 8). codes: shape (n,). factors: shape (n,), float32, of the samples.
+    """
+    total = 0.0
+    for lane in range(LANES):
+        if lane >= used:
+            for k in range(logits.shape[0]):
+                logits[k, lane] = np.float32(0)
+            continue
+        code, factor = codes[start + lane], factors[start + lane]
+        largest = logits[0, lane]
+        for k in range(1, logits.shape[0]):
+            largest = max(largest, logits[k, lane])
+        total_exp = np.float32(0)
+        for k in range(logits.shape[0]):
+            total_exp += np.exp(logits[k, lane] - largest)
+        total += factor * (np.log(total_exp) + largest - logits[code, lane])
+        for k in range(logits.shape[0]):
+            chance = np.exp(logits[k, lane] - largest) / total_exp
+            logits[k, lane] = factor * (chance - np.float32(1 if k == code else 0))
+    return total
+
+
+@kernel
+def step(w, v, g, lr, momentum):
+    """v = momentum * v + g; w -= lr * v; g = 0. w, v, g: OUT, shape (n,), float32."""
+    for i in range(w.size):
+        v[i] = momentum * v[i] + g[i]
+        w[i] -= lr * v[i]
+        g[i] = np.float32(0)

@@ -1,0 +1,126 @@
+"""Our kernels of the default network against the NumPy forms in their docstrings, and whole steps against torch."""
+
+import inspect
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.engines.base import Samples
+from chicle_elastic.solvers.engines.eager import EagerEngine
+from chicle_elastic.solvers.kernels import lenet
+from chicle_elastic.solvers.network import PAPER_CNN, Network
+from tests.solvers import nets
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape):
+    """Random numbers."""
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def reference_of(kernel, **arrays):
+    """Run the block of NumPy code in a kernel's docstring on copies of its arguments."""
+    lines = inspect.getdoc(kernel).split("::", 1)[1]
+    names = {name: value.copy() for name, value in arrays.items()}
+    exec(textwrap.dedent(lines), {"len": len}, names)
+    return names
+
+
+def network(shape, num_classes=10):
+    """The default one."""
+    settings = dict(zip(("channels", "height", "width", "num_classes"), (*shape, num_classes), strict=True))
+    return Network(module=PAPER_CNN, settings=settings, input_shape=shape, num_classes=num_classes)
+
+
+def samples(shape, count, *, dtype=np.uint8, num_classes=10, weights=None):
+    """Random images, half of them with a constant background where many values tie."""
+    rows = RNG.integers(0, 256, (count, int(np.prod(shape))), dtype=np.uint8)
+    rows[::2, : rows.shape[1] // 2] = 0
+    rows = rows if dtype == np.uint8 else (rows / 255).astype(dtype)
+    return Samples(rows=rows, codes=RNG.integers(0, num_classes, count), weights=weights)
+
+
+def after(kernels, shape, given, *, batch_size, num_classes=10):
+    """Loss and weights after a run."""
+    engine = EagerEngine(network(shape, num_classes), seed=0, kernels=kernels)
+    done, loss = engine.run(given, batch_size=batch_size, lr=0.01, momentum=0.9, seed=0, is_spent=lambda: False)
+    assert done == len(given.codes)
+    w = np.empty(engine.layout.num_weights, np.float32)
+    v = np.empty_like(w)
+    engine.store(w, np.empty(0, np.float32), v)
+    return loss, w, v
+
+
+@pytest.mark.parametrize("count", [1, 8, 75])
+def test_sums_of_shifts_are_those_of_the_docstring(count):
+    """Both kernels that all convolutions are made of."""
+    arrays = {"a": normal(count), "b": normal(count), "source": normal(count + 32)}
+    taps = {"taps_a": normal(5), "taps_b": normal(5)}
+    expected = reference_of(lenet.add_taps, **arrays, **taps)
+    found = {name: array.copy() for name, array in arrays.items()}
+    lenet.add_taps(*found.values(), *taps.values())
+    np.testing.assert_allclose(found["a"], expected["a"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found["b"], expected["b"], rtol=1e-5, atol=1e-5)
+    sums = {"sums_a": normal(5), "sums_b": normal(5)}
+    expected = reference_of(lenet.tap_sums, **arrays, **sums)
+    lenet.tap_sums(*arrays.values(), *sums.values())
+    np.testing.assert_allclose(sums["sums_a"], expected["sums_a"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(sums["sums_b"], expected["sums_b"], rtol=1e-4, atol=1e-5)
+
+
+def test_pooling_takes_the_first_of_equal_values_and_gives_back_to_it():
+    """As torch does; what ReLU has cut off gets nothing."""
+    planes = np.ascontiguousarray(RNG.integers(-1, 3, (2, 6, 4, 8)).astype(np.float32))
+    out, which = np.zeros((2, 3, 2, 8), np.float32), np.zeros((2, 3, 2, 8), np.int32)
+    lenet.pool(planes.reshape(2, -1), 4, 3, 2, out, which)
+    images = torch.from_numpy(np.moveaxis(planes, 3, 0).copy()).requires_grad_()
+    pooled = functional.max_pool2d(functional.relu(images), 2)
+    np.testing.assert_array_equal(np.moveaxis(out, 3, 0), pooled.detach().numpy())
+    gradients = normal(*out.shape)
+    pooled.backward(torch.from_numpy(np.moveaxis(gradients, 3, 0).copy()))
+    back = np.zeros((2, 5 + planes[0].size), np.float32)
+    lenet.unpool(gradients, which, 4, 5, back)
+    np.testing.assert_array_equal(back[:, 5:].reshape(planes.shape), np.moveaxis(images.grad.numpy(), 0, 3))
+
+
+@pytest.mark.parametrize(
+    ("shape", "count", "batch_size"),
+    [((3, 32, 32), 24, 8), ((1, 28, 28), 13, 8), ((1, 16, 16), 20, 20), ((2, 17, 22), 9, 1), ((1, 29, 27), 64, 32)],
+)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_steps_are_those_of_torch(shape, count, batch_size, dtype):
+    """For several sizes, odd ones too, and batches that are no multiple of eight."""
+    given = samples(shape, count, dtype=dtype, num_classes=3)
+    loss, w, v = after("fused", shape, given, batch_size=batch_size, num_classes=3)
+    expected = after("onednn", shape, given, batch_size=batch_size, num_classes=3)
+    assert loss == pytest.approx(expected[0], rel=1e-5)
+    np.testing.assert_allclose(w, expected[1], atol=1e-5)
+    np.testing.assert_allclose(v, expected[2], rtol=1e-2, atol=1e-4)
+
+
+def test_weights_are_factors():
+    """A weight of 0 leaves its sample out."""
+    shape = (1, 16, 16)
+    given = samples(shape, 12, weights=np.arange(12, dtype=np.float32) / 4)
+    for found, expected in zip(*(after(k, shape, given, batch_size=8) for k in ("fused", "onednn")), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_what_is_no_number_stays_none():
+    """So that a loss that diverges is seen."""
+    given = samples((1, 16, 16), 8, dtype=np.float32)
+    given.rows[3] = np.nan
+    assert np.isnan(after("fused", (1, 16, 16), given, batch_size=8)[0])
+
+
+def test_a_tuned_engine_takes_them_for_the_default_network_only():
+    """Others are refused where they are asked for by name."""
+    engine = EagerEngine(network((1, 16, 16)), seed=0)
+    assert engine.tune(8) == "kernels for 8 samples a step: fused"
+    with pytest.raises(UsageError, match="kernels='fused' is for the default network on a CPU, and this is Tiny"):
+        EagerEngine(nets.network(), seed=0, kernels="fused")
