@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format surface bench-start bench-svm bench-cnn bench-cnn-epochs bench-transports bench-overhead bench-local bench-rebalance bench-elastic chaos test-chaos test-leaks wheel clean chaos-seeds
+.PHONY: help demo test lint types format surface bench-start bench-svm bench-cnn bench-cnn-epochs bench-transports bench-overhead bench-local bench-rebalance bench-elastic chaos test-chaos test-gpu test-leaks wheel clean chaos-seeds
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -84,6 +84,9 @@ chaos-seeds: $(VENV)/.chicle-test  ## The same for SEEDS=20 seeds, one after the
 
 test-chaos: $(VENV)/.chicle-test  ## The tests of faults on real agents that are too long for make test
 	$(RUN) -m pytest -m chaos $(ARGS)
+
+test-gpu: $(VENV)/.chicle-test  ## The tests that need a CUDA device (skipped where there is none)
+	$(RUN) -m pytest -m gpu $(ARGS)
 
 test-leaks: $(VENV)/.chicle-test  ## Two hundred changes of the membership, and what is left of them (make test-chaos sees twelve)
 	CHICLE_TEST_CHANGES=200 $(RUN) -m pytest -s -m chaos -k left_of_nodes -o faulthandler_timeout=7200 tests/cluster/test_leaks.py $(ARGS)

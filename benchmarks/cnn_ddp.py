@@ -18,9 +18,12 @@ WARM_UP = 20
 
 
 def local_cluster_seconds(X: np.ndarray, y: np.ndarray, *, local_steps: int) -> float:
-    """Seconds of one epoch by two real agents and tasks: the second epoch of a fit, from its history."""
+    """Seconds of one epoch by two real agents and tasks: the best of the second and third of a fit, by its history."""
     with LocalCluster(2) as cluster:
-        model = ChicleCNNClassifier(local_steps=local_steps, max_epochs=3, random_state=0, runtime=cluster).fit(X, y)
+        # "auto" would take these kernels too, in a fit of more steps.
+        model = ChicleCNNClassifier(
+            local_steps=local_steps, max_epochs=3, random_state=0, runtime=cluster, kernels="fused"
+        ).fit(X, y)
     times = model.history_.column("time_s")
     ends = [index for index, record in enumerate(model.history_) if "epoch" in record.figures]
     spans = np.diff(times[ends])

@@ -1,0 +1,49 @@
+"""The eager engine on a CUDA device: the same steps as on the CPU. `make test-gpu`, on a machine that has one."""
+
+import numpy as np
+import pytest
+import torch
+
+from chicle_elastic.solvers.engines.base import Samples
+from chicle_elastic.solvers.engines.eager import EagerEngine
+from estimators import ChicleCNNClassifier
+from tests.estimators.cnn_data import FAST, bars
+from tests.solvers import nets
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason=f"torch {torch.__version__} sees no CUDA device here"),
+]
+
+
+@pytest.fixture(autouse=True)
+def full_precision():
+    """No TF32, so that both devices can be compared."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.parametrize("has_norm", [False, True])
+def test_steps_are_those_of_the_cpu(has_norm):
+    """Weights, buffers and momentum after ten steps."""
+    X, y = nets.images(80)
+    given = Samples(rows=X.reshape(80, -1), codes=y, weights=np.linspace(0.5, 1.5, 80, dtype=np.float32))
+    states = []
+    for device in ("cpu", "cuda"):
+        engine = EagerEngine(nets.network(has_norm=has_norm), seed=0, device=device)
+        engine.run(given, batch_size=8, lr=0.01, momentum=0.9, seed=0, is_spent=lambda: False)
+        layout = engine.layout
+        parts = [np.empty(size, np.float32) for size in (layout.num_weights, layout.num_buffers, layout.num_weights)]
+        engine.store(*parts)
+        states.append(np.concatenate(parts))
+    np.testing.assert_allclose(states[1], states[0], rtol=1e-3, atol=1e-4)
+
+
+def test_an_estimator_learns_on_the_device():
+    """And its module comes back to the CPU."""
+    X, y = bars()
+    model = ChicleCNNClassifier(nets.Tiny, **FAST, device="cuda").fit(X, y)
+    assert model.score(X, y) > 0.9
+    assert next(model.module_.parameters()).device.type == "cpu"
