@@ -19,16 +19,13 @@ from estimators.cnn_persistence import SaveNetworkMixin
 from estimators.cnn_prediction import ImagePredictionMixin
 
 if TYPE_CHECKING:
-    from chicle_elastic.monitoring.records import IterationRecord
-    from chicle_elastic.runtime.job import Outcome, Runtime
+    from chicle_elastic.policies.base import Policy
+    from chicle_elastic.runtime.job import Runtime
     from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
     from chicle_elastic.solvers.network import Network
     from estimators.cnn_inputs import ImageSet
 
 Array: TypeAlias = npt.NDArray[Any]
-
-ITERATIONS_PER_EPOCH = 4
-"""Iterations that are allowed for each that an epoch of one task takes: after a crash samples are used again."""
 
 
 class ChicleCNNClassifier(
@@ -101,6 +98,8 @@ class ChicleCNNClassifier(
         Where to fit: None for this process, or a `LocalCluster` or another runtime.
     n_workers : int, tuple of two int, or None, default=None
         Short for ``runtime=LocalCluster(n_workers)``.
+    policy : Policy or tuple of them, default=None
+        Moves chunks while the fit runs; None leaves it to the runtime. See `ChicleSVM`.
     logdir : str, path-like or None, default=None
         Folder for TensorBoard.
     **module_params : dict
@@ -123,7 +122,9 @@ class ChicleCNNClassifier(
     loss_ : float
         Mean training loss of the last epoch.
     history_ : chicle_elastic.monitoring.records.History
-        A record per iteration; ``pandas.DataFrame(history_.to_dict())``.
+        A record per iteration; ``pandas.DataFrame(history_.to_dict())``, ``history_.plot()``.
+    ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
+        What became of each chunk: rows, owner, iterations by node, replays.
     validation_scores_ : list of float
         Accuracy on the samples held out, per epoch; only with `early_stopping`.
     best_validation_score_ : float
@@ -170,6 +171,7 @@ class ChicleCNNClassifier(
         "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
         "runtime": [HasMethods(["run", "most_tasks"]), None],
         "n_workers": [Interval(Integral, 1, None, closed="left"), tuple, None],
+        "policy": [HasMethods(["decide"]), tuple, None],
         "logdir": [str, PathLike, None],
     }
 
@@ -204,6 +206,7 @@ class ChicleCNNClassifier(
         chunk_size: int | None = None,
         runtime: "Runtime | None" = None,
         n_workers: int | tuple[int, int] | None = None,
+        policy: "Policy | tuple[Policy, ...] | None" = None,
         logdir: str | PathLike[str] | None = None,
         **module_params: Any,
     ) -> None:
@@ -230,6 +233,7 @@ class ChicleCNNClassifier(
         self.chunk_size = chunk_size
         self.runtime = runtime
         self.n_workers = n_workers
+        self.policy = policy
         self.logdir = logdir
         self._take_module_params(module_params)
 
@@ -310,6 +314,7 @@ class ChicleCNNClassifier(
         classes: Any = None,
     ) -> Self:
         _require_torch()
+        from estimators.cnn_fit import run_job
         from estimators.cnn_inputs import image_set
         from estimators.place import runtime_of
 
@@ -332,12 +337,12 @@ class ChicleCNNClassifier(
         network = self._network(images)
         trainer = self._trainer(network, images, seed, epochs)
         layout, first = self._first_model(trainer, images, is_warm=is_warm, has_momentum=goes_on)
-        outcome, best = self._run(runtime, trainer, images, seed, first)
+        outcome, best = run_job(self, runtime, trainer, images, seed=seed, first=first)
         model = outcome.model if best is None else best
         for name, value in self._predicting_attributes(network, images, layout, model).items():
             setattr(self, name, value)
         self._momentum = layout.v(outcome.model).copy()
-        self.history_ = outcome.history
+        self.history_, self.ledger_ = outcome.history, outcome.ledger
         self.n_iter_ = len(outcome.history)
         ends = [record for record in outcome.history if "epoch" in record.figures]
         self.n_epochs_ = len(ends)
@@ -402,77 +407,6 @@ class ChicleCNNClassifier(
             )
         v = self._momentum if has_momentum and hasattr(self, "_momentum") else None
         return layout, layout.begin(w, buffers, num_rows=images.source.schema.num_rows, v=v)
-
-    def _run(
-        self, runtime: "Runtime", trainer: "LocalSGDTrainer", images: "ImageSet", seed: int, first: Array | None
-    ) -> tuple["Outcome", Array | None]:
-        """Run the job with everybody who wants to look on; returns its outcome and the best model of early stopping."""
-        from chicle_elastic.runtime.job import Job
-        from estimators.cnn_watch import EarlyStopping, EpochBridge
-        from estimators.watch import listener
-
-        context = self._init_callback_context(max_subtasks=trainer.max_epochs)
-        context.call_on_fit_task_begin(estimator=self, **images.hook_arguments)
-        layout = trainer.layout(trainer.engine().layout)
-
-        def attributes(model: Array, _: int) -> dict[str, Any]:
-            return self._predicting_attributes(trainer.network, images, layout, model)
-
-        bridge = EpochBridge(
-            self,
-            context,
-            max_iter=trainer.max_epochs,
-            tol=0.0,
-            arguments=images.hook_arguments,
-            attributes=attributes,
-            task_name="epoch",
-        )
-        stopper = None
-        if images.validation is not None:
-            rows, codes, weights = images.validation
-
-            def score(model: Array) -> float:
-                from chicle_elastic.solvers.engines.predict import filled_module, logits
-
-                module = filled_module(trainer.network, layout.w(model), layout.buffers(model))
-                is_right = logits(module, rows, images.input_shape).argmax(axis=1) == codes
-                return float(np.average(is_right, weights=weights))
-
-            stopper = EarlyStopping(score, tol=float(self.tol), patience=int(self.n_iter_no_change))
-        lookers = [] if stopper is None else [stopper.on_model]
-        if getattr(self, "_skl_callbacks", ()):
-            bridge.begin()
-            lookers.append(bridge.on_model)
-
-        def on_model(record: "IterationRecord", model: Array) -> bool:
-            answers = [look(record, model) for look in lookers]  # everybody is told
-            return any(answers)
-
-        steps = images.source.schema.num_rows / (trainer.batch_size * trainer.local_steps)
-        most = trainer.max_epochs * math.ceil(steps + 1)
-        name = type(self).__name__
-        with listener(name, verbose=self.verbose, logdir=self.logdir, max_iter=most) as tell:
-            outcome = runtime.run(
-                Job(
-                    trainer=trainer,
-                    source=images.source,
-                    max_iterations=ITERATIONS_PER_EPOCH * most,
-                    seed=seed,
-                    initial_model=first,
-                    on_iteration=tell,
-                    on_model=on_model if lookers else None,
-                )
-            )
-            bridge.close()
-        if stopper is not None and stopper.scores:
-            self.validation_scores_ = stopper.scores
-            self.best_validation_score_ = max(stopper.scores)
-        best = None if stopper is None else stopper.best_model
-        model = outcome.model if best is None else best
-        context.call_on_fit_task_end(
-            estimator=self, reconstruction_attributes=lambda: attributes(model, 0), **images.hook_arguments
-        )
-        return outcome, best
 
     def _predicting_attributes(
         self, network: "Network", images: "ImageSet", layout: Any, model: Array

@@ -19,7 +19,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from chicle_elastic import __version__
 from chicle_elastic.errors import DataError, UsageError
-from chicle_elastic.monitoring.records import History, IterationRecord
 from estimators import persistence
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -69,7 +68,7 @@ class SaveNetworkMixin:
             "params": persistence._params_to_json(params),
             "values": {name: persistence._plain(getattr(self, name)) for name in VALUES},
             "object": [name for name, array in arrays.items() if array.dtype == object],
-            "history": [dataclasses.asdict(record) for record in estimator.history_],
+            **persistence._told(estimator),
             "network": {"module": _name_of(module), "input_shape": list(estimator.image_shape_)},
         }
         try:
@@ -121,14 +120,14 @@ class SaveNetworkMixin:
             estimator = make(module=module, **persistence._params_from_json(header["params"]))
             for key in VALUES:
                 setattr(estimator, key, header["values"][key])
-            history = History(IterationRecord(**{**it, "events": tuple(it["events"])}) for it in header["history"])
+            persistence._take_told(estimator, header)
             for key in ("classes_", "feature_names_in_"):
                 if key in content:
                     array = content[key]
                     setattr(estimator, key, array.astype(object) if key in header["object"] else array)
         except (KeyError, TypeError) as error:
             raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
-        estimator.history_, estimator.image_shape_ = history, shape
+        estimator.image_shape_ = shape
         estimator._momentum = content["v"]
         if estimator.image_shape is not None:
             estimator.image_shape = tuple(estimator.image_shape)

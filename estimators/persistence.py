@@ -68,9 +68,7 @@ class SaveMixin:
             "params": _params_to_json(self.get_params(deep=False)),  # type: ignore[attr-defined]
             "values": {name: _plain(getattr(self, name)) for name in VALUES},
             "object": [name for name, array in found.items() if array.dtype == object],
-            "history": [dataclasses.asdict(record) for record in self.history_],  # type: ignore[attr-defined]
-            "transitions": [dataclasses.asdict(it) for it in self.history_.transitions],  # type: ignore[attr-defined]
-            "ledger": [dataclasses.asdict(it) for it in self.ledger_],  # type: ignore[attr-defined]
+            **_told(self),
         }
         arrays = {name: _without_objects(name, array) for name, array in found.items()}
         _write(Path(path), json.dumps(header), arrays)
@@ -103,15 +101,29 @@ class SaveMixin:
                 setattr(estimator, name, header["values"][name])
             for name, array in arrays.items():
                 setattr(estimator, name, array.astype(object) if name in header["object"] else array)
-            history = History(IterationRecord(**{**it, "events": tuple(it["events"])}) for it in header["history"])
-            for it in header.get("transitions", ()):
-                history.note(Transition.of(it))
-            ledger = JobLedger(ChunkAccount(**it) for it in header.get("ledger", ()))
+            _take_told(estimator, header)
         except (KeyError, TypeError) as error:
             raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
-        estimator.history_, estimator.ledger_ = history, ledger  # type: ignore[attr-defined]
         _check_shapes(path, estimator)
         return estimator
+
+
+def _told(estimator: Any) -> dict[str, Any]:
+    """What became of the fit, for the header."""
+    return {
+        "history": [dataclasses.asdict(record) for record in estimator.history_],
+        "transitions": [dataclasses.asdict(transition) for transition in estimator.history_.transitions],
+        "ledger": [dataclasses.asdict(account) for account in estimator.ledger_],
+    }
+
+
+def _take_told(estimator: Any, header: dict[str, Any]) -> None:
+    """Set the attributes that `_told` has written; the first files had no transitions and no ledger."""
+    history = History(IterationRecord(**{**it, "events": tuple(it["events"])}) for it in header["history"])
+    for transition in header.get("transitions", ()):
+        history.note(Transition.of(transition))
+    estimator.history_ = history
+    estimator.ledger_ = JobLedger(ChunkAccount(**account) for account in header.get("ledger", ()))
 
 
 def _write(path: Path, header: str, arrays: dict[str, Array]) -> None:

@@ -1,0 +1,133 @@
+"""The job of a `ChicleCNNClassifier`: run, with everybody who wants to look on."""
+
+import math
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from chicle_elastic.monitoring.records import IterationRecord
+    from chicle_elastic.runtime.job import Outcome, Runtime
+    from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
+    from estimators.cnn import ChicleCNNClassifier
+    from estimators.cnn_inputs import ImageSet
+    from estimators.cnn_watch import EarlyStopping
+
+Array: TypeAlias = npt.NDArray[Any]
+
+ITERATIONS_PER_EPOCH = 4
+"""Iterations that are allowed for each that an epoch of one task takes: after a crash samples are used again."""
+
+
+def run_job(
+    estimator: "ChicleCNNClassifier",
+    runtime: "Runtime",
+    trainer: "LocalSGDTrainer",
+    images: "ImageSet",
+    *,
+    seed: int,
+    first: Array | None,
+) -> tuple["Outcome", Array | None]:
+    """Train.
+
+    Parameters
+    ----------
+    estimator : ChicleCNNClassifier
+        Being fitted; gets the scores of early stopping.
+    runtime : Runtime
+        Where.
+    trainer : LocalSGDTrainer
+        What.
+    images : ImageSet
+        Samples, and those that are held out.
+    seed : int
+        Of the job.
+    first : ndarray of shape (num_parameters,) or None
+        Model to begin with.
+
+    Returns
+    -------
+    outcome : Outcome
+        Of the job.
+    best : ndarray or None
+        Best model by early stopping.
+    """
+    from chicle_elastic.runtime.job import Job
+    from estimators.cnn_watch import EpochBridge
+    from estimators.place import policies_of
+    from estimators.watch import watcher
+
+    context = estimator._init_callback_context(max_subtasks=trainer.max_epochs)
+    context.call_on_fit_task_begin(estimator=estimator, **images.hook_arguments)
+    layout = trainer.layout(trainer.engine().layout)
+
+    def attributes(model: Array, _: int) -> dict[str, Any]:
+        return estimator._predicting_attributes(trainer.network, images, layout, model)
+
+    bridge = EpochBridge(
+        estimator,
+        context,
+        max_iter=trainer.max_epochs,
+        tol=0.0,
+        arguments=images.hook_arguments,
+        attributes=attributes,
+        task_name="epoch",
+    )
+    stopper = _early_stopping(estimator, trainer, images, layout)
+    lookers = [] if stopper is None else [stopper.on_model]
+    if getattr(estimator, "_skl_callbacks", ()):
+        bridge.begin()
+        lookers.append(bridge.on_model)
+
+    def on_model(record: "IterationRecord", model: Array) -> bool:
+        answers = [look(record, model) for look in lookers]  # everybody is told
+        return any(answers)
+
+    steps = images.source.schema.num_rows / (trainer.batch_size * trainer.local_steps)
+    most = trainer.max_epochs * math.ceil(steps + 1)
+    name = type(estimator).__name__
+    with watcher(name, verbose=estimator.verbose, logdir=estimator.logdir, max_iter=most) as told:
+        outcome = runtime.run(
+            Job(
+                trainer=trainer,
+                source=images.source,
+                max_iterations=ITERATIONS_PER_EPOCH * most,
+                seed=seed,
+                initial_model=first,
+                policies=policies_of(estimator),
+                on_iteration=told.on_iteration,
+                on_transition=told.on_transition,
+                on_model=on_model if lookers else None,
+            )
+        )
+        bridge.close()
+    if stopper is not None and stopper.scores:
+        estimator.validation_scores_ = stopper.scores
+        estimator.best_validation_score_ = max(stopper.scores)
+    best = None if stopper is None else stopper.best_model
+    model = outcome.model if best is None else best
+    context.call_on_fit_task_end(
+        estimator=estimator, reconstruction_attributes=lambda: attributes(model, 0), **images.hook_arguments
+    )
+    return outcome, best
+
+
+def _early_stopping(
+    estimator: "ChicleCNNClassifier", trainer: "LocalSGDTrainer", images: "ImageSet", layout: Any
+) -> "EarlyStopping | None":
+    """What ends the fit when the samples that are held out are not told apart any better."""
+    if images.validation is None:
+        return None
+    from estimators.cnn_watch import EarlyStopping
+
+    rows, codes, weights = images.validation
+
+    def score(model: Array) -> float:
+        from chicle_elastic.solvers.engines.predict import filled_module, logits
+
+        module = filled_module(trainer.network, layout.w(model), layout.buffers(model))
+        is_right = logits(module, rows, images.input_shape).argmax(axis=1) == codes
+        return float(np.average(is_right, weights=weights))
+
+    return EarlyStopping(score, tol=float(estimator.tol), patience=int(estimator.n_iter_no_change))
