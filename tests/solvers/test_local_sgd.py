@@ -66,9 +66,10 @@ def fashion(name):
 
 
 @pytest.mark.skipif(not FASHION.exists(), reason="needs ../shared/data/fashion-mnist")
-def test_two_tasks_of_one_step_equal_plain_pytorch_with_the_double_batch():
+@pytest.mark.parametrize(("kernels", "num_steps"), [("fused", 500), ("onednn", 100)])
+def test_two_tasks_of_one_step_equal_plain_pytorch_with_the_double_batch(kernels, num_steps):
     """mSGD, K = 2, against torch with 16 samples a step: within 1e-4 in each of 500 steps on Fashion-MNIST."""
-    X = fashion("train-images-idx3-ubyte")[:12_000].reshape(12_000, 784).astype(np.float32) / 255
+    X = fashion("train-images-idx3-ubyte")[:12_000, None]
     y = fashion("train-labels-idx1-ubyte")[:12_000].astype(np.int64)
     net = Network(
         module=PAPER_CNN,
@@ -76,11 +77,11 @@ def test_two_tasks_of_one_step_equal_plain_pytorch_with_the_double_batch():
         input_shape=(1, 28, 28),
         num_classes=10,
     )
-    trainer = nets.trainer(net, local_steps=1, learning_rate=5e-4, seed=1)
-    source = ArraySource(X, y, max_tasks=2, chunk_bytes=240 * (4 * 784 + 12))
-    outcome = run(trainer, source, InProcess(num_tasks=2), max_iterations=500)
+    trainer = nets.trainer(net, local_steps=1, learning_rate=5e-4, kernels=kernels)
+    source = ArraySource(X, y, max_tasks=2, chunk_bytes=240 * (784 + 12))
+    outcome = run(trainer, source, InProcess(num_tasks=2), max_iterations=num_steps)
     stamps = outcome.state[:, 0, 0]
-    assert np.bincount(stamps)[1:].tolist() == [16] * 500
+    assert np.bincount(stamps)[1:].tolist() == [16] * num_steps
     expected = plain_losses(trainer, X, y, stamps, 5e-4 * 2**0.5)
     np.testing.assert_allclose(outcome.history.column("loss"), expected, rtol=1e-4)
 
