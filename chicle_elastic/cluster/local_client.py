@@ -48,6 +48,7 @@ class LocalClient:
         self._outcome: Outcome | None = None
         self._members: dict[str, Member] = {}
         self._noted = History()
+        self._told: set[tuple[int, bool]] = set()
         self._last_told = 0
         self._answers: dict[int, bool] = {}
         self._failure: Exception | None = None
@@ -183,9 +184,10 @@ class LocalClient:
 
     def _note(self, transition: Transition) -> None:
         """Keep a change of the membership as one task saw it; tell the caller as soon as the first one does."""
-        before = {(known.round, known.whole_ms is None) for known in self._noted.transitions}
         self._noted.note(transition)
-        if self._job.on_transition is not None and (transition.round, transition.whole_ms is None) not in before:
+        news = transition.round, transition.whole_ms is not None
+        if self._job.on_transition is not None and news not in self._told:
+            self._told.add(news)
             self._job.on_transition(transition)
 
     def _answer(self, line: Line, said: Said) -> None:

@@ -42,6 +42,11 @@ def wait_for_members(nodes: ChaosNodes, members: list[ChaosNode]) -> None:
     )
 
 
+def is_missed(members: list[ChaosNode], name: str) -> bool:
+    """Whether all of these know that a node was lost."""
+    return all((lost := member.last("lost")) is not None and lost["who"] == name for member in members)
+
+
 def start(nodes: ChaosNodes, count: int) -> list[ChaosNode]:
     """Start nodes and wait until all of them iterate; the one that leads comes first."""
     members = [nodes.start() for _ in range(count)]
@@ -83,6 +88,8 @@ def test_a_fault_while_rows_travel_ahead_loses_no_sample(
     members.append(nodes.start())
     assert nodes.wait_until(lambda: bool(read_fired(nodes.fired)), timeout_s(30)), "the fault never struck"
     dead = members.pop(victim) if action == "kill" else None
+    if dead is not None:  # the job may end before anybody has missed it
+        assert nodes.wait_until(lambda: is_missed(members, dead.name), timeout_s(30)), members[0].output()
     evidence = end(nodes, members)
     if dead is not None:
         assert dead.exit_code == -signal.SIGKILL
