@@ -43,8 +43,8 @@ def wait_for_members(nodes: ChaosNodes, members: list[ChaosNode]) -> None:
 
 
 def is_missed(members: list[ChaosNode], name: str) -> bool:
-    """Whether all of these know that a node was lost."""
-    return all((lost := member.last("lost")) is not None and lost["who"] == name for member in members)
+    """Whether one of these has written down that a node was lost; a newcomer may be given a state that knows it."""
+    return any((lost := member.last("lost")) is not None and lost["who"] == name for member in members)
 
 
 def start(nodes: ChaosNodes, count: int) -> list[ChaosNode]:
