@@ -69,6 +69,7 @@ def end(nodes: ChaosNodes, survivors: list[ChaosNode]) -> Evidence:
 LEAD, FOLLOWER, NEWCOMER = range(3)
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     ("victim", "step", "action"),
     [
@@ -96,6 +97,7 @@ def test_a_fault_while_rows_travel_ahead_loses_no_sample(
         assert dead.name in evidence.lost
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("leaver", [pytest.param(LEAD, id="the lead"), pytest.param(FOLLOWER, id="a follower")])
 def test_a_source_that_leaves_while_its_rows_are_read_loses_no_sample(nodes: ChaosNodes, leaver: int) -> None:
     """Its grace period does not wait for them: chunks move while the newcomer still reads the slots they were in."""
