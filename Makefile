@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format surface bench-start bench-svm bench-cnn bench-cnn-epochs bench-transports bench-overhead bench-local bench-rebalance bench-elastic chaos test-chaos test-gpu test-leaks wheel clean chaos-seeds
+.PHONY: help demo test lint types format surface bench-start bench-svm bench-cnn bench-cnn-epochs bench-transports bench-overhead bench-local bench-rebalance bench-elastic chaos test-chaos test-gpu test-leaks wheel clean chaos-seeds test-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -90,6 +90,10 @@ test-gpu: $(VENV)/.chicle-test  ## The tests that need a CUDA device (skipped wh
 
 test-leaks: $(VENV)/.chicle-test  ## Two hundred changes of the membership, and what is left of them (make test-chaos sees twelve)
 	CHICLE_TEST_CHANGES=200 $(RUN) -m pytest -s -m chaos -k left_of_nodes -o faulthandler_timeout=7200 tests/cluster/test_leaks.py $(ARGS)
+
+test-rdma: $(VENV)/.chicle-test  ## RDMA on real verbs, in a virtual machine with Soft-RoCE (Debian 12; ARGS="tests/rdma -k loss")
+	$(BIN)/python -m compileall -q chicle_elastic tests/rdma tests/leaks.py tests/timeouts.py tests/conftest.py
+	$(RUN) -m tests.rdma.vm $(ARGS)
 
 wheel: $(VENV)/.chicle-test  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
