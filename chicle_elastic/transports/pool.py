@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.transports.exchange import Deadline
@@ -13,12 +14,21 @@ from chicle_elastic.transports.wire import RefusedError
 MAX_IDLE = 8
 
 
+class Companion(Protocol):
+    """What lives as long as a connection."""
+
+    def close(self) -> None:
+        """End it; called once."""
+        ...
+
+
 class Connection:
     """A connection whose two ends have proven the secret.
 
     Attributes:
         sock: The socket.
         descriptors: Descriptor and size of each arena of the peer that came over it, by number; closed with it.
+        companion: What else was made over it, such as a queue pair; closed with it.
         is_interrupted: Whether it is to be closed after the request that is under way, also when that goes well: shm
             reads on in the memory of a peer that has gone.
     """
@@ -26,6 +36,7 @@ class Connection:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.descriptors: dict[int, tuple[int, int]] = {}
+        self.companion: Companion | None = None
         self.is_interrupted = False
 
     def is_usable(self) -> bool:
@@ -51,6 +62,8 @@ class Connection:
         for fd, _ in self.descriptors.values():
             os.close(fd)
         self.descriptors.clear()
+        if self.companion is not None:
+            self.companion.close()
 
 
 class ConnectionPool:

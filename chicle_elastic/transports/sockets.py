@@ -130,7 +130,7 @@ class SocketTransport:
             with self._pool.connection(address, deadline) as connection:
                 while pulls:
                     while waiting and len(pulls) - len(waiting) < NUM_AHEAD:
-                        self._request(connection, waiting.popleft().region, deadline, peer=address)
+                        self._request(connection, waiting.popleft(), deadline, peer=address)
                     try:
                         error = self._bring(connection, pulls[0], deadline, peer=address)
                     except wire.RefusedError as refused:
@@ -141,7 +141,7 @@ class SocketTransport:
             while pulls:
                 yield pulls.popleft(), lost
 
-    def _request(self, connection: Connection, region: Region, deadline: Deadline, *, peer: str) -> None:
+    def _request(self, connection: Connection, pull: Pull, deadline: Deadline, *, peer: str) -> None:
         """Ask for a region, before those that were asked for earlier have come."""
 
     def _bring(self, connection: Connection, pull: Pull, deadline: Deadline, *, peer: str) -> Exception | None:

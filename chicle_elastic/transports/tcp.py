@@ -20,8 +20,8 @@ class TcpTransport(SocketTransport):
 
     scheme = "tcp"
 
-    def _request(self, connection: Connection, region: Region, deadline: Deadline, *, peer: str) -> None:
-        frame = wire.pack_json(Kind.FETCH, region.to_json())
+    def _request(self, connection: Connection, pull: Pull, deadline: Deadline, *, peer: str) -> None:
+        frame = wire.pack_json(Kind.FETCH, pull.region.to_json())
         exchange.send_frame(connection.sock, frame, deadline, peer=peer)
 
     def _bring(self, connection: Connection, pull: Pull, deadline: Deadline, *, peer: str) -> Exception | None:

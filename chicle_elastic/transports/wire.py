@@ -52,6 +52,10 @@ class Kind(enum.IntEnum):
     """The bytes of the region."""
     DESCRIPTOR = 8
     """JSON {"arena": number}: asks for the descriptor of an arena; the answer has it in ancillary data (`shm`)."""
+    QUEUE_PAIR = 9
+    """JSON: one end of an RDMA connection; the answer describes the other end (`verbs.queue_pair`)."""
+    MEMORY_KEY = 10
+    """JSON: the number of an arena; the answer is what opens it to RDMA (`verbs.memory`)."""
 
 
 Limits = Mapping[Kind, int]

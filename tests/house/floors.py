@@ -187,7 +187,7 @@ def _foreign_import(path: str, here: Place, imported: Import) -> Iterator[str]:
     may_submit = here.folder == "torchx_components" or (imported.is_lazy and here.folder in ("cluster", "cli"))
     if root == "torchx" and not may_submit:
         yield "imports torchx; only torchx_components may, and cluster and cli lazily (the submitting side)"
-    if root in ("matplotlib", "tensorboard", "pandas", "pyarrow") and not imported.is_lazy:
+    if root in ("matplotlib", "tensorboard", "pandas", "pyarrow", "pyverbs") and not imported.is_lazy:
         yield f"imports {root} at once; optional packages are imported where they are used, so that import stays free"
 
 

@@ -25,6 +25,8 @@ def test_the_bytes_of_version_1_stay_what_they_are():
         "FETCH": 6,
         "BYTES": 7,
         "DESCRIPTOR": 8,
+        "QUEUE_PAIR": 9,
+        "MEMORY_KEY": 10,
     }
 
 
