@@ -66,6 +66,10 @@ class VerbsTransport(SocketTransport):
         """
         return self._memory.add(memory)
 
+    def place_of(self, view: memoryview) -> tuple[int, int] | None:
+        """Address and key under which the card writes into this view; None where it goes through the staging area."""
+        return self._memory.place_of(view)
+
     def send(self, address: str, content: Any, *, timeout_s: float = FETCH_TIMEOUT_S) -> None:
         """See `base.Transport`."""
         frame = wire.pack_json(Kind.MESSAGE, content)
