@@ -3,6 +3,7 @@
 CHICLE_CACHE_DIR      folder for compiled kernels; default: the user's cache folder / "chicle"
 CHICLE_CONTROL        address of the socket of the agent that started this task; set by the agent
 CHICLE_MAX_NODES      largest number of nodes that the job of this task may have; set by the agent
+CHICLE_RDMA           name of the RDMA device for chunks, or "off"; default: the one that fits, if there is one
 CHICLE_SECRET_FILE    file with the job secret of a cluster, for the launcher and for plain torchrun
 LOKY_MAX_CPU_COUNT    joblib's limit on the cores of this process
 OMP_NUM_THREADS       scikit-learn's limit on threads; joblib sets it in its worker processes, so that
@@ -33,12 +34,14 @@ class Settings:
         secret_file: Where the job secret of a cluster lies; None when nobody said.
         control: Address of the agent that started this process as a task; None where it is no task.
         max_nodes: Largest number of nodes of the job, >= 1.
+        rdma: Name of the RDMA device to use; "off" for none; None for the one that fits.
     """
 
     cache_dir: Path | None = None
     secret_file: Path | None = None
     control: str | None = None
     max_nodes: int = 1
+    rdma: str | None = None
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> "Settings":
@@ -53,6 +56,7 @@ class Settings:
             secret_file=_path_in(environ, "CHICLE_SECRET_FILE"),
             control=environ.get("CHICLE_CONTROL") or None,
             max_nodes=max(1, int(max_nodes)) if max_nodes.isdecimal() else 1,
+            rdma=environ.get("CHICLE_RDMA") or None,
         )
 
     def kernel_cache_dir(self) -> Path:

@@ -38,6 +38,7 @@ class Command:
 
 COMMANDS = {
     "convert": Command("chicle_elastic.cli.convert", "turn a data file into a folder of chunks"),
+    "doctor": Command("chicle_elastic.cli.doctor", "show what this node can do, and what to install for the rest"),
     "inspect": Command("chicle_elastic.cli.inspect", "show what a folder of chunks holds, and verify it"),
 }
 

@@ -33,7 +33,7 @@ from chicle_elastic.store.arena import Arena
 from chicle_elastic.store.chunk_store import ChunkStore
 from chicle_elastic.store.slots import SlotAddress
 from chicle_elastic.transports.base import Pull, Region
-from chicle_elastic.transports.carrier import Carrier, Offer
+from chicle_elastic.transports.carrier import Carrier, Offer, Route
 from chicle_elastic.transports.checksum import fastest_crc32
 from chicle_elastic.values import StateVersion
 
@@ -268,12 +268,16 @@ class NodeMemory:
 
     # The task, and lives.
 
+    def register_arenas(self) -> None:
+        """Let peers read those that are new. RDMA locks their pages, and this process stands still meanwhile."""
+        for arena in self.store.arenas[self._num_arenas :]:
+            self._carrier.register(arena)
+            self._num_arenas += 1
+
     def offer_arenas(self) -> None:
         """Register arenas that are new, and send the task those that it does not have."""
+        self.register_arenas()
         for index, arena in enumerate(self.store.arenas):
-            if index >= self._num_arenas:
-                self._carrier.register(arena)
-                self._num_arenas += 1
             if self._has_task and index >= self._num_arenas_of_task:
                 self._tell_task(_announce(index, arena), arena.fileno())
                 self._num_arenas_of_task += 1
@@ -408,26 +412,39 @@ class NodeMemory:
     def _fetch(self, node: NodeId, offer: Offer, pairs: list[tuple[_Copy, Region]]) -> None:
         def do() -> None:
             try:
-                route = self._carrier.route(offer)
-                pulls = {}
-                for copy, region in pairs:
-                    reach("copy.before_fetch", chunk=copy.order.chunk)
-                    check = ArrivingChunk(
-                        copy.into,
-                        chunk_id=copy.order.chunk,
-                        where=f"{node} by {route.reason}",
-                        crc32=self._crc32,
-                        has_rows=copy.num_ahead > 0,
-                    )
-                    pulls[_pull(copy, region, check)] = (copy, check)
-                for pull, error in route.transport.fetch_each(route.address, list(pulls)):
-                    copy, check = pulls.pop(pull)
-                    self._arrive(copy, check, error)
+                left, route = list(pairs), self._carrier.route(offer)
+                while left:
+                    left = self._fetch_by(route, node, left)
+                    route = route.fallback or route
             except Exception as error:
                 for copy, _ in list(pairs):
                     self._arrive(copy, None, error)
 
         self._loop.work(do, lambda future: future.result())
+
+    def _fetch_by(self, route: Route, node: NodeId, pairs: list[tuple[_Copy, Region]]) -> list[tuple[_Copy, Region]]:
+        """Fetch by one route, in a worker thread; returns what its fallback may still bring."""
+        pulls: dict[Pull, tuple[_Copy, Region, ArrivingChunk]] = {}
+        left: list[tuple[_Copy, Region]] = []
+        for copy, region in pairs:
+            reach("copy.before_fetch", chunk=copy.order.chunk)
+            check = ArrivingChunk(
+                copy.into,
+                chunk_id=copy.order.chunk,
+                where=f"{node} by {route.reason}",
+                crc32=self._crc32,
+                has_rows=copy.num_ahead > 0,
+            )
+            pulls[_pull(copy, region, check)] = (copy, region, check)
+        for pull, error in route.transport.fetch_each(route.address, list(pulls), timeout_s=route.timeout_s):
+            copy, region, check = pulls.pop(pull)
+            if error is not None and route.has_failed(error):
+                if not left:
+                    self._carrier.avoid(route, error)
+                left.append((copy, region))
+            else:
+                self._arrive(copy, check, error)
+        return left
 
     def _arrive(self, copy: _Copy, check: ArrivingChunk | None, error: Exception | None) -> None:
         """A copy is here or not; in a worker thread."""

@@ -23,6 +23,7 @@ from chicle_elastic.errors import ChicleError, ContractError, ProtocolError, Too
 from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime import control
 from chicle_elastic.scheduling import events
+from chicle_elastic.settings import Settings
 from chicle_elastic.transports.carrier import Carrier
 from chicle_elastic.values import ChunkAccount
 
@@ -109,6 +110,7 @@ class Node:
             place.secret,
             name=self._node,
             tcp_address=f"tcp://{f'[{place.host}]' if ':' in place.host else place.host}:0",
+            rdma=Settings.from_environment().rdma,
         )
         host, port = parse_endpoint(place.endpoint)
         self._task = TaskSide(

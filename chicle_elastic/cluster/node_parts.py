@@ -151,6 +151,7 @@ def build_parts(
         tell_task=tell_task,
         tell_peer=lambda to, kind, fields: members.mesh.send(to, kind, **fields),
     )
+    memory.register_arenas()  # before anybody waits for a heartbeat of this node
     performs = Performer(
         loop,
         node=node,

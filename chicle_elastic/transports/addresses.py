@@ -3,6 +3,7 @@
 Unix sockets have abstract names, not paths: an agent that is killed leaves no file behind.
 """
 
+import ipaddress
 import re
 import secrets
 import socket
@@ -35,6 +36,14 @@ def parse_tcp(address: str) -> tuple[str, int]:
 def format_tcp(host: str, port: int) -> str:
     """The address of a host name or number, and a port."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this host is reached by it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def listen_tcp(address: str, *, backlog: int = 128) -> socket.socket:

@@ -32,8 +32,7 @@ class Channel:
         keys: Keys of the peer's arenas, by number.
 
     Raises:
-        QueuePairError: The device makes no queue pair.
-        CapacityError: There is no memory for it.
+        QueuePairError: The device makes no queue pair, or there is no memory for it.
     """
 
     def __init__(self, sock: socket.socket, device: Device, memory: RegisteredMemory, *, peer: str) -> None:

@@ -7,7 +7,6 @@ matter, and on Ethernet a RoCE v2 address made from an IPv4 address does.
 
 import ipaddress
 import os
-import resource
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -233,6 +232,8 @@ class Device:
             what = f"{self.port.device} cannot register {size_bytes / 2**20:.1f} MiB"
             if error.error_code != ENOMEM:
                 raise RdmaUnavailableError(f"{what} ({error})") from error
+            import resource  # not on Windows, where importing this file is harmless
+
             limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
             said = "no limit" if limit == resource.RLIM_INFINITY else f"{limit / 2**20:.1f} MiB"
             raise CapacityError(

@@ -3,23 +3,27 @@
 All of them end the queue pair; the transport makes a new one for the next request.
 """
 
-from chicle_elastic.errors import PeerLostError, ProtocolError
+from chicle_elastic.errors import ChicleError, PeerLostError, ProtocolError
 
 
-class RetriesExceededError(PeerLostError):
+class RdmaFailure(ChicleError):  # noqa: N818 - what the errors below have in common
+    """RDMA failed, which says nothing about other ways to the peer."""
+
+
+class RetriesExceededError(RdmaFailure, PeerLostError):
     """The other card did not acknowledge in all tries: the process or the host is gone, or the wire is cut."""
 
 
-class ReceiverNotReadyError(PeerLostError):
+class ReceiverNotReadyError(RdmaFailure, PeerLostError):
     """The peer had no receive posted for a message in all tries."""
 
 
-class RemoteAccessError(ProtocolError):
+class RemoteAccessError(RdmaFailure, ProtocolError):
     """The peer's card refuses to read there: a wrong key, or bytes outside of the registered memory."""
 
 
-class QueuePairError(PeerLostError):
-    """A work request failed for another reason, or the queue pair was in error before."""
+class QueuePairError(RdmaFailure, PeerLostError):
+    """There is no queue pair, it was in error before, or a work request failed for another reason."""
 
 
 _MEANINGS: dict[str, tuple[type[PeerLostError] | type[ProtocolError], str]] = {

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.transports.verbs.device import Device
-from chicle_elastic.transports.verbs.memory import Mapped
+from chicle_elastic.transports.verbs.memory import private_memory
 from chicle_elastic.transports.verbs.queue_pair import QueuePair
 from chicle_elastic.transports.wire import HEADER, Kind, Limits, unpack_header
 
@@ -41,7 +41,7 @@ class Lane:
 
     def __init__(self, pair: QueuePair, device: Device) -> None:
         self._pair = pair
-        self._buffers = Mapped(device, 2 * NUM_FRAGMENTS * FRAGMENT_BYTES)  # receives, then sends
+        self._buffers = private_memory(device, 2 * NUM_FRAGMENTS * FRAGMENT_BYTES)  # receives, then sends
         self._free = deque(range(NUM_FRAGMENTS, 2 * NUM_FRAGMENTS))
         self._credits = NUM_FRAGMENTS
         self._owed = 0

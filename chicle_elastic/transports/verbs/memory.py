@@ -17,6 +17,7 @@ from typing import Any
 from chicle_elastic.errors import CapacityError, ProtocolError
 from chicle_elastic.transports.base import Memory
 from chicle_elastic.transports.verbs.device import Device
+from chicle_elastic.transports.verbs.failures import QueuePairError
 from chicle_elastic.transports.verbs.library import RdmaUnavailableError
 
 
@@ -92,6 +93,18 @@ class Mapped:
         self._pin = None
         with contextlib.suppress(BufferError):  # somebody still looks at it: unmapped with the last view
             self._map.close()
+
+
+def private_memory(device: Device, size_bytes: int) -> Mapped:
+    """New memory of a connection.
+
+    Raises:
+        QueuePairError: There is none that may be locked, and so no connection.
+    """
+    try:
+        return Mapped(device, size_bytes)
+    except (CapacityError, RdmaUnavailableError) as error:
+        raise QueuePairError(f"there is no memory for a queue pair: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.transports.base import PIECE_BYTES, Pull
 from chicle_elastic.transports.verbs.device import Device
-from chicle_elastic.transports.verbs.memory import Mapped, MemoryKey, RegisteredMemory
+from chicle_elastic.transports.verbs.memory import Mapped, MemoryKey, RegisteredMemory, private_memory
 from chicle_elastic.transports.verbs.queue_pair import QueuePair
 
 WINDOW = 16
@@ -167,6 +167,6 @@ class Reads:
 
     def _stages(self) -> Mapped:
         if self._staging is None:
-            self._staging = Mapped(self._device, WINDOW * PIECE_BYTES)
+            self._staging = private_memory(self._device, WINDOW * PIECE_BYTES)
             self._free_stages = list(range(WINDOW))
         return self._staging

@@ -13,6 +13,7 @@ from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.sockets import ANSWER_TIMEOUT_S, INBOX_BYTES, REQUEST_BYTES, SocketTransport
 from chicle_elastic.transports.verbs.channel import Channel
 from chicle_elastic.transports.verbs.device import Device, choose_port
+from chicle_elastic.transports.verbs.failures import QueuePairError
 from chicle_elastic.transports.verbs.memory import MemoryKey, RegisteredMemory
 from chicle_elastic.transports.verbs.queue_pair import EndPoint
 from chicle_elastic.transports.wire import Kind
@@ -111,11 +112,16 @@ class VerbsTransport(SocketTransport):
         channel = connection.companion
         if isinstance(channel, Channel):
             return channel
-        channel = connection.companion = Channel(connection.sock, self._device, self._memory, peer=peer)
-        frame = wire.pack_json(Kind.QUEUE_PAIR, channel.end_point.to_json())
-        exchange.send_frame(connection.sock, frame, deadline, peer=peer)
-        content = exchange.receive_json(connection.sock, _ANSWERS, deadline, peer=peer)
-        channel.connect(EndPoint.from_json(content, peer=peer))
+        channel = Channel(connection.sock, self._device, self._memory, peer=peer)
+        try:
+            frame = wire.pack_json(Kind.QUEUE_PAIR, channel.end_point.to_json())
+            exchange.send_frame(connection.sock, frame, deadline, peer=peer)
+            content = exchange.receive_json(connection.sock, _ANSWERS, deadline, peer=peer)
+            channel.connect(EndPoint.from_json(content, peer=peer))
+        except BaseException:
+            channel.close()  # and not kept, also where the connection is
+            raise
+        connection.companion = channel
         return channel
 
     # As the listener.
@@ -145,16 +151,24 @@ class VerbsTransport(SocketTransport):
                     else:
                         if channel is not None:
                             raise ProtocolError(f"{caller} asks for a second queue pair on one connection")
-                        theirs = EndPoint.from_json(content, peer=caller)
-                        channel = Channel(sock, self._device, self._memory, peer=caller)
-                        channel.connect(theirs)
+                        channel = self._answering_channel(sock, content, caller)
                         answer = channel.end_point.to_json()
                     exchange.send_frame(sock, wire.pack_json(kind, answer), deadline, peer=caller)
-                except (ProtocolError, CapacityError) as error:
+                except (ProtocolError, QueuePairError) as error:
                     exchange.send_frame(sock, wire.pack_refusal(error), deadline, peer=caller)
         finally:
             if channel is not None:
                 channel.close()
+
+    def _answering_channel(self, sock: socket.socket, content: Any, caller: str) -> Channel:
+        theirs = EndPoint.from_json(content, peer=caller)
+        channel = Channel(sock, self._device, self._memory, peer=caller)
+        try:
+            channel.connect(theirs)
+        except BaseException:
+            channel.close()
+            raise
+        return channel
 
     def _key(self, content: Any, caller: str) -> MemoryKey:
         if type(content) is not int:
