@@ -182,7 +182,8 @@ class Carrier:
 
     def avoid(self, route: Route, error: Exception) -> None:
         """A route has failed: the next ones to this peer are its fallback, for a while."""
-        _log.warning("RDMA to %s failed, tcp takes over for %g s: %s", route.address, AVOID_S, error)
+        # Not the error itself: whoever keeps the record would keep the slots that its traceback knows.
+        _log.warning("RDMA to %s failed, tcp takes over for %g s: %s", route.address, AVOID_S, str(error))
         with self._lock:
             self._avoided[route.address] = (time.monotonic() + AVOID_S, str(error))
 
