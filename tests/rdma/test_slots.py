@@ -13,8 +13,9 @@ from chicle_elastic.errors import ChunkCorruptError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.store.chunk_store import ChunkStore
-from chicle_elastic.transports.base import Message, Region
+from chicle_elastic.transports.base import PIECE_BYTES, Message, Region
 from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.verbs.reads import WINDOW
 from chicle_elastic.transports.verbs.transport import VerbsTransport
 from chicle_elastic.values import StateVersion
 from tests.rdma.devices import HOSTS
@@ -75,28 +76,27 @@ def test_a_slot_that_is_used_again_during_a_read_is_noticed(
 ) -> None:
     """The card reads on, whatever happens to the bytes: their sums tell."""
     owner, reader = pair
-    first = chunk(1, num_rows=6000)
-    second = chunk(1, num_rows=6000, state=1.0) if is_same_chunk else chunk(2, num_rows=6000)
+    num_rows = 15_000  # 6 MB, and so more than the staging area: the end is asked for after the beginning has come
+    first = chunk(1, num_rows=num_rows)
+    second = chunk(1, num_rows=num_rows, state=1.0) if is_same_chunk else chunk(2, num_rows=num_rows)
     size_bytes = layout.encoded_bytes(first)
-    slot_bytes = -(-size_bytes // 64) * 64
-    with Arena.create(1, slot_bytes=slot_bytes) as theirs, Arena.create(1, slot_bytes=slot_bytes) as ours:
+    assert size_bytes > (WINDOW + 1) * PIECE_BYTES
+    with Arena.create(1, slot_bytes=-(-size_bytes // 64) * 64) as theirs:
         layout.encode(first, theirs.view(0))
         after = memoryview(bytearray(size_bytes))
         layout.encode(second, after)
         owner.register(theirs)
-        reader.register(ours)
-        into = ours.view(0)[:size_bytes]
+        into = memoryview(bytearray(size_bytes))
         arriving = ArrivingChunk(into, chunk_id=ChunkId(1), where="from owner")
-        writes = iter([size_bytes // 2 if not is_same_chunk else size_bytes - 4096])
+        writes = iter([size_bytes - 4096 if is_same_chunk else size_bytes * 9 // 10])
 
         def check(num_bytes: int) -> None:
-            if (start := next(writes, None)) is not None:  # behind the first piece: the rest is on its way
+            if (start := next(writes, None)) is not None:
                 theirs.view(0)[start:size_bytes] = after[start:]
             arriving(num_bytes)
 
         with pytest.raises(ChunkCorruptError, match="is damaged"):
             reader.fetch(owner.address, Region(0, 0, size_bytes), into, check=check, timeout_s=TIMEOUT_S)
-        into.release()
 
 
 def test_a_leased_slot_is_not_used_again_and_brings_its_version(pair: tuple[VerbsTransport, VerbsTransport]) -> None:

@@ -7,6 +7,7 @@ pyverbs 44 (Debian 12) has its constants flat in `pyverbs.enums`; later releases
 import enum
 import functools
 import importlib
+import logging
 import re
 import threading
 from types import ModuleType, SimpleNamespace
@@ -45,6 +46,8 @@ def load() -> Any:
         RdmaUnavailableError: pyverbs or a library that it needs is missing, or they do not fit.
     """
     found = SimpleNamespace()
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
     try:
         for module, names in _CLASSES.items():
             loaded = importlib.import_module(module)
@@ -53,6 +56,9 @@ def load() -> Any:
         vars(found).update(_constants())
     except (ImportError, AttributeError, SystemError) as error:
         raise RdmaUnavailableError(reason_of(error)) from error
+    finally:  # pyverbs sets logging up for the whole process when it is imported, and that is for others to do
+        root.handlers[:] = handlers
+        root.setLevel(level)
     return found
 
 

@@ -118,8 +118,10 @@ class VerbsTransport(SocketTransport):
             exchange.send_frame(connection.sock, frame, deadline, peer=peer)
             content = exchange.receive_json(connection.sock, _ANSWERS, deadline, peer=peer)
             channel.connect(EndPoint.from_json(content, peer=peer))
-        except BaseException:
+        except BaseException as error:
             channel.close()  # and not kept, also where the connection is
+            if isinstance(error, wire.RefusedError) and error.error == QueuePairError.__name__:
+                raise QueuePairError(str(error)) from error
             raise
         connection.companion = channel
         return channel

@@ -38,6 +38,8 @@ def main() -> int:
     command = [word for word in arguments.command if word != "--"] or ["tests/rdma"]
     if command[0].startswith(("tests/", "-")):
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *command]
+    elif command[0] == "python":
+        command[0] = sys.executable
     return machine.run(command, folder=ROOT, environ={"CHICLE_TEST_TIMEOUT_FACTOR": TIMEOUT_FACTOR})
 
 
