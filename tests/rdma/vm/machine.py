@@ -1,12 +1,12 @@
 """Runs a command in a guest with Soft-RoCE, on the files of this machine, which it cannot change."""
 
 import contextlib
+import ctypes
 import os
 import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -97,9 +97,18 @@ class Machine:
             "CHICLE_RDMA_MACHINE": "1",
             **environ,
         }
-        if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        if not _has_libpython():
             variables["LD_LIBRARY_PATH"] = str(self.image.libraries)
         lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
         lines += ["mkdir -p /run/tmp", "ulimit -l unlimited", (HERE / "network.sh").read_text(encoding="utf-8")]
         lines += [f"cd {shlex.quote(str(folder))}", shlex.join(command)]
         return "\n".join(lines) + "\n"
+
+
+def _has_libpython() -> bool:
+    """Whether this interpreter finds the library that pyverbs is linked with: its own, or that of the distribution."""
+    try:
+        ctypes.CDLL("libpython{}.{}.so.1.0".format(*sys.version_info))
+    except OSError:
+        return False
+    return True
