@@ -4,6 +4,7 @@ Reasons that need no device are in tests/transports/test_verbs_library.py.
 """
 
 import contextlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from chicle_elastic.cli.main import main
 from chicle_elastic.transports.verbs.device import choose_port
 from chicle_elastic.transports.verbs.library import RdmaUnavailableError
 from tests.rdma.devices import HOSTS, WIRES, mend_wire, tool
@@ -113,6 +115,15 @@ def test_a_container_without_the_device_files_says_so() -> None:
             choose_port(HOSTS[0])
     finally:
         hidden.rename(NODES)
+
+
+def test_the_doctor_reads_by_rdma(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both devices are listed with their addresses, and the one of the host is tried."""
+    assert main(["doctor", "--host", HOSTS[1], "--json"]) == 0
+    findings = {finding["topic"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert findings["rdma rxe0"]["detail"].startswith("port 1 at 10.8.0.1 (GID 1)")
+    assert findings["rdma rxe1"]["detail"].startswith("port 1 at 10.8.0.2 (GID 1)")
+    assert findings["rdma"] == {"topic": "rdma", "verdict": "yes", "detail": "rxe1 read 1.0 MiB of this process"}
 
 
 def test_a_device_is_chosen_by_name() -> None:
