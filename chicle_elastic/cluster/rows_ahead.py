@@ -260,7 +260,7 @@ class RowsAhead:
                     rows.into, chunk_id=rows.order.chunk, where=f"{node} by {route.reason}", crc32=self._crc32
                 )
                 pulls[Pull(region, rows.into[: region.size_bytes], check)] = rows, check
-            for pull, error in route.transport.fetch_each(route.address, list(pulls)):
+            for pull, error in route.transport.fetch_each(route.address, list(pulls), timeout_s=route.timeout_s):
                 rows, check = pulls[pull]
                 if error is None:
                     with contextlib.suppress(ChicleError):
