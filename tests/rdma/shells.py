@@ -180,13 +180,14 @@ class Cluster:
             node.close()
 
     def _handle(self, event: events.Event) -> None:
-        if isinstance(event, events.ChunkLoaded):
-            self.expected[event.chunk] = 0.0
-            self.loads.append(event.chunk)
-        if isinstance(event, events.ChunkCopied):
-            self.copies.append(event)
-        if isinstance(event, events.CopyFailed):
-            self.failures.append(event)
+        for part in getattr(event, "parts", (event,)):  # answers that come together are one event
+            if isinstance(part, events.ChunkLoaded):
+                self.expected[part.chunk] = 0.0
+                self.loads.append(part.chunk)
+            if isinstance(part, events.ChunkCopied):
+                self.copies.append(part)
+            if isinstance(part, events.CopyFailed):
+                self.failures.append(part)
         for effect in self.scheduler.handle(event, now=self.loop.now()):
             self._perform(effect)
 
