@@ -36,7 +36,7 @@ from chicle_elastic.cluster.log_messages import (
 from chicle_elastic.cluster.mesh import Mesh, Peer, new_life
 from chicle_elastic.cluster.rendezvous_errors import JobClosedError
 from chicle_elastic.cluster.replica import Replica, Role
-from chicle_elastic.cluster.steps import reach
+from chicle_elastic.cluster.steps import event_name, reach
 from chicle_elastic.cluster.term_key import Contact, Term, TermKey
 from chicle_elastic.errors import ChicleError, ProtocolError
 from chicle_elastic.ids import NodeId
@@ -391,7 +391,7 @@ class Membership:
         if isinstance(action, Send):
             self._unsent.setdefault(action.to, []).extend(map(encode_message, _split(action.message)))
         elif isinstance(action, Folded):
-            reach("log.appended", event=type(action.entry.event).__name__)
+            reach("log.appended", event=event_name(action.entry.event))
             self._users.folded(action)
             self._after_fold(action)
         elif isinstance(action, Installed):

@@ -39,6 +39,8 @@ STEPS = frozenset(
     }
 )
 
+_SEVERAL = {"ChunkLoaded": "ChunksLoaded", "ChunkCopied": "ChunksCopied", "ChunkFreed": "ChunksFreed"}
+
 Hook = Callable[[str, dict[str, Any]], None]
 
 _hook: Hook | None = None
@@ -48,6 +50,12 @@ def reach(step: str, **where: Any) -> None:
     """Say that this process is at `step` now; `where` tells which chunk, round and so on."""
     if _hook is not None:
         _hook(step, where)
+
+
+def event_name(event: object) -> str:
+    """Name of an event for a script: answers about one chunk and about several go by the same."""
+    name = type(event).__name__
+    return _SEVERAL.get(name, name)
 
 
 def enable(hook: Hook | None) -> None:

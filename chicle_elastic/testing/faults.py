@@ -58,7 +58,7 @@ class Fault:
         step: One of `steps.STEPS`.
         action: One of `ACTIONS`.
         occurrence: How often the step is reached until it strikes, from 1 on.
-        where: Values that the step has to come with, e.g. {"event": "ChunkCopied"}.
+        where: Values that the step has to come with, e.g. {"event": "ChunksCopied"}.
         seconds: How long `stop` and `delay` take.
     """
 

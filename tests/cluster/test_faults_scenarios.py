@@ -68,7 +68,7 @@ def end(nodes: ChaosNodes, survivors: list[ChaosNode]) -> Evidence:
 
 
 LEAD, FOLLOWER, NEWCOMER = range(3)
-COPIED, ROUND = {"event": "ChunkCopied"}, {"event": "RoundFormed"}
+COPIED, ROUND = {"event": "ChunksCopied"}, {"event": "RoundFormed"}
 pytestmark = pytest.mark.chaos  # too long for `make test`
 
 
