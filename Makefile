@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format surface bench-start bench-svm bench-cnn bench-cnn-epochs bench-transports bench-overhead bench-local bench-rebalance bench-elastic chaos test-chaos test-gpu test-leaks wheel clean chaos-seeds test-rdma bench-rdma
+.PHONY: help demo test lint types format surface bench-start bench-svm bench-cnn bench-cnn-epochs bench-transports bench-overhead bench-local bench-rebalance bench-elastic chaos test-chaos test-gpu test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -94,6 +94,10 @@ test-leaks: $(VENV)/.chicle-test  ## Two hundred changes of the membership, and 
 test-rdma: $(VENV)/.chicle-test  ## RDMA on real verbs, in a virtual machine with Soft-RoCE (Debian 12; ARGS="tests/rdma -k loss")
 	$(BIN)/python -m compileall -q chicle_elastic tests/rdma tests/leaks.py tests/timeouts.py tests/conftest.py
 	$(RUN) -m tests.rdma.vm $(ARGS)
+
+test-rdma-elastic: $(VENV)/.chicle-test  ## Real agents redistribute by RDMA in that machine: join, notice, crash (minutes: it imports torch)
+	$(BIN)/python -m compileall -q chicle_elastic tests/rdma tests/rdma_elastic tests/leaks.py tests/timeouts.py tests/conftest.py
+	$(RUN) -m tests.rdma.vm --processors 2 --memory 4096 --timeout 1800 -- tests/rdma_elastic -m chaos -s -o faulthandler_timeout=1500 $(ARGS)
 
 bench-rdma: $(VENV)/.chicle-test  ## Measure RDMA READs against ib_read_bw, other threads and memory, in the same machine
 	$(RUN) -m tests.rdma.vm --icount --timeout 1800 -- python -m benchmarks.rdma $(ARGS)

@@ -12,6 +12,11 @@ def packets_of(wire: str) -> int:
     return int(Path(f"/sys/class/net/{wire}/statistics/tx_packets").read_text(encoding="ascii"))
 
 
+def bytes_of(wire: str) -> int:
+    """Bytes that left at this end of the wire so far."""
+    return int(Path(f"/sys/class/net/{wire}/statistics/tx_bytes").read_text(encoding="ascii"))
+
+
 def tool(command: str) -> str:
     """Run `ip`, `tc` or another tool of the machine; returns what it prints."""
     done = subprocess.run(command.split(), capture_output=True, text=True, check=False, timeout=60)

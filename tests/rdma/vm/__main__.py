@@ -21,6 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.rdma.vm", description=__doc__)
     parser.add_argument("--icount", action="store_true", help="let the guest's clock count instructions")
     parser.add_argument("--memory", type=int, default=1536, metavar="MIB", help="memory of the guest")
+    parser.add_argument("--processors", type=int, default=1, metavar="N", help="processors of the guest")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="longest time for all of it")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="by default pytest on tests/rdma")
     arguments = parser.parse_args()
@@ -34,6 +35,7 @@ def main() -> int:
         memory_mib=arguments.memory,
         timeout_s=arguments.timeout,
         counts_instructions=arguments.icount,
+        num_processors=arguments.processors,
     )
     command = [word for word in arguments.command if word != "--"] or ["tests/rdma"]
     if command[0].startswith(("tests/", "-")):

@@ -34,12 +34,14 @@ class Machine:
         timeout_s: Longest time that a command may take, start of the machine included.
         counts_instructions: Whether its clock follows the instructions that it runs and not the time that this takes:
             what is measured in the guest then does not depend on the load of this machine.
+        num_processors: How many it has; with more than one its clock cannot follow instructions.
     """
 
     image: Image
     memory_mib: int = 1536
     timeout_s: float = 600.0
     counts_instructions: bool = False
+    num_processors: int = 1
 
     def run(self, command: Sequence[str], *, folder: Path, environ: dict[str, str] | None = None) -> int:
         """Run a command in a folder of this machine; what it prints is printed here. Returns its exit status."""
@@ -69,10 +71,11 @@ class Machine:
 
     def _qemu(self, shared: str) -> list[str]:
         clock = ["-icount", "shift=1,sleep=off"] if self.counts_instructions else []
+        accelerator = "tcg" if self.num_processors == 1 else "tcg,thread=multi"
         return [
             shutil.which("qemu-system-x86_64") or "qemu-system-x86_64", "-nodefaults", "-no-user-config",
-            "-display", "none", "-no-reboot", "-M", "q35", "-accel", "tcg", "-cpu", "max",
-            "-m", str(self.memory_mib), "-smp", "1", *clock,
+            "-display", "none", "-no-reboot", "-M", "q35", "-accel", accelerator, "-cpu", "max",
+            "-m", str(self.memory_mib), "-smp", str(self.num_processors), *clock,
             "-kernel", str(self.image.kernel), "-initrd", str(self.image.start_files), "-append", KERNEL_WORDS,
             "-device", "isa-debug-exit,iobase=0xf4,iosize=0x01",
             "-chardev", f"file,id=console,path={shared}/console", "-serial", "chardev:console",

@@ -1,0 +1,252 @@
+"""Nodes on the one kernel of the machine that take each other for nodes on other hosts.
+
+All are forks of the process of the test, which has everything imported: there that takes a minute and a half. The
+agent is the one that every cluster has, in torch's launcher; its task waits as a fork of it, made before it has
+threads, until the agent starts it. pytest must leave the standard streams alone (`-s`): forks have those of the system.
+"""
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.multiprocessing import RunProcsResult
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from chicle_elastic.cluster import mesh
+from chicle_elastic.cluster.agent import ElasticAgent
+from chicle_elastic.cluster.event_file import EventTail
+from chicle_elastic.cluster.launch_args import AgentCommand, parse
+from chicle_elastic.cluster.local_nursery import Child, Nursery
+from chicle_elastic.cluster.store_host import StoreHost
+from chicle_elastic.launch import exit_code_of, run_node
+from chicle_elastic.testing import chaos_app
+from chicle_elastic.transports.carrier import BOOT_ID
+from chicle_elastic.transports.secret import JobSecret
+from tests.timeouts import timeout_s
+
+CLONE_NEWNS = 0x20000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+POLL_S = 0.2
+"""Whoever looks more often takes the processor away from what is looked at."""
+
+Event = dict[str, Any]
+
+
+def become_another_host(device: str, boot_id: Path) -> None:
+    """Make this process, an agent to be, one on another host, with this device."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    boot_id.write_text(os.urandom(16).hex(), encoding="ascii")
+    for done in (
+        libc.unshare(CLONE_NEWNS),
+        libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None),
+        libc.mount(os.fsencode(boot_id), os.fsencode(BOOT_ID), None, MS_BIND, None),
+    ):
+        if done:
+            raise OSError(ctypes.get_errno(), "no mount of its own")
+    os.environ["CHICLE_RDMA"] = device
+
+
+class Waiting:
+    """A task that waits for its agent to start it: a fork of it.
+
+    Args:
+        arguments: Of `chaos_app`.
+        output: File for what it prints.
+    """
+
+    def __init__(self, arguments: list[str], output: Path) -> None:
+        self._line, theirs = socket.socketpair()
+        self._nursery = Nursery()
+        body = partial(_run_task, theirs.fileno(), arguments)
+        self.child: Child = self._nursery.fork("task", body, keep=(theirs.fileno(),), output=output)
+        theirs.close()
+
+    def begin(self, environment: dict[str, str]) -> int:
+        """Let it run; returns its process id."""
+        self._line.sendall(json.dumps(environment).encode() + b"\n")
+        return self.child.pid
+
+    def code(self, wait_s: float) -> int | None:
+        """Its exit code; None if it runs for so long yet."""
+        end_s = time.monotonic() + wait_s
+        while True:
+            self._nursery.reap()
+            if self.child.code is not None or time.monotonic() >= end_s:
+                return self.child.code
+            time.sleep(0.05)
+
+
+def _run_task(line: int, arguments: list[str]) -> int:
+    with open(line, encoding="utf-8") as said:
+        environment = said.readline()
+    if environment:  # or its agent has ended
+        os.environ.update(json.loads(environment))
+        sys.argv = [str(chaos_app.__file__), *arguments]
+        chaos_app.main()
+    return 0
+
+
+class ForkingAgent(ElasticAgent):
+    """An agent whose only task is one that waits.
+
+    Args:
+        spec: Of torch.
+        task: It.
+    """
+
+    def __init__(self, spec: WorkerSpec, *args: Any, task: Waiting, **kwargs: Any) -> None:
+        super().__init__(spec, *args, **kwargs)
+        self._task = task
+
+    def spawn_task(self) -> int:
+        """Let the task run."""
+        return self._task.begin(dict(self.task_environment()))
+
+    def task_exit(self, timeout_s: float = 0.0) -> RunProcsResult | None:
+        """How the task ended, or None when it still runs after `timeout_s` seconds."""
+        code = self._task.code(timeout_s)
+        if code is None:
+            return None
+        failure = ProcessFailure(local_rank=0, pid=self._task.child.pid, exitcode=code, error_file="")
+        return RunProcsResult(return_values={}, failures={0: failure} if code else {})
+
+    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
+        """End the task with a signal, after the grace period by SIGKILL."""
+        for number_now in (number, signal.SIGKILL):
+            if self._task.code(0) is None:
+                self._task.child.signal(number_now)
+                self._task.code(grace_s)
+
+
+def _run_agent(arguments: list[str], task: list[str], device: str, files: Path) -> int:
+    become_another_host(device, files.with_suffix(".boot"))
+    waiting = Waiting(task, files.with_suffix(".out"))
+    logging.root.handlers[:] = [logging.StreamHandler()]  # instead of those of pytest
+    logging.root.setLevel(logging.INFO)
+    mesh.SILENT_S = timeout_s(mesh.SILENT_S)  # 2 s of a processor that is emulated are no time
+    command = parse(arguments)
+    assert isinstance(command, AgentCommand)
+    return exit_code_of(lambda: run_node(command, make_agent=partial(ForkingAgent, task=waiting)))
+
+
+def _run_store(address: str, line: int) -> int:
+    with socket.socket(fileno=line) as said, StoreHost(f"{address}:0") as host:
+        said.sendall(host.endpoint.encode() + b"\n")
+        said.recv(1)  # the end of the test
+    return 0
+
+
+class HostNode:
+    """One node: its agent, and what it has written down."""
+
+    def __init__(self, name: str, child: Child, nursery: Nursery, folder: Path) -> None:
+        self.name, self._child, self._nursery = name, child, nursery
+        self._tail = EventTail(folder, name)
+        self._output = folder / f"{name}.out"
+        self._events: list[Event] = []
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        """Everything that it has written so far."""
+        self._events += self._tail.read()
+        return [event for event in self._events if kind in (None, event["kind"])]
+
+    def wait_for_iteration(self, is_it: Callable[[Event], bool], limit_s: float = 60.0) -> Event:
+        """The next iteration of which this is true."""
+        seen, end_s = len(self.events()), time.monotonic() + timeout_s(limit_s)
+        while time.monotonic() < end_s and self.code() is None:
+            for event in self.events()[seen:]:
+                if event["kind"] == "iteration" and is_it(event):
+                    return event
+            seen = len(self._events)
+            time.sleep(POLL_S)
+        kinds = [event["kind"] for event in self.events()][-20:]
+        raise AssertionError(f"{self.name} has had no such iteration; its last events: {kinds}")
+
+    def wait_for_end(self, limit_s: float = 60.0) -> int | None:
+        """Its exit code; None when it still runs."""
+        end_s = time.monotonic() + timeout_s(limit_s)
+        while self.code() is None and time.monotonic() < end_s:
+            time.sleep(POLL_S)
+        return self.code()
+
+    def code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        self._nursery.reap()
+        return self._child.code
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the agent."""
+        self._child.signal(number)
+
+    def kill(self) -> None:
+        """The node is gone: SIGKILL for the agent, with which its task ends, and for the task."""
+        os.kill(self.events("hot")[-1]["pid"], signal.SIGKILL)
+        self._child.signal(signal.SIGKILL)
+
+    def output(self) -> str:
+        """What agent and task have printed."""
+        return self._output.read_text(encoding="utf-8", errors="replace") if self._output.exists() else ""
+
+
+class Hosts:
+    """A rendezvous store, and nodes of one job that counts. A context manager that ends them all.
+
+    Args:
+        folder: For everything.
+        address: Where the store listens; nodes listen at the same address.
+    """
+
+    def __init__(self, folder: Path, *, address: str) -> None:
+        self._folder = folder
+        self._secret_file = folder / "job.secret"
+        JobSecret.load_or_create(self._secret_file)
+        self._end_file = folder / "end"
+        self._nursery = Nursery()
+        self._children: list[Child] = []
+        self._line, theirs = socket.socketpair()
+        store = partial(_run_store, address, theirs.fileno())
+        output = folder / "store.out"
+        self._children.append(self._nursery.fork("store", store, keep=(theirs.fileno(),), output=output))
+        theirs.close()
+        self._line.settimeout(timeout_s(10))
+        self._endpoint = self._line.recv(100).decode().strip()
+        assert self._endpoint, output.read_text()
+
+    def start(self, name: str, device: str) -> HostNode:
+        """Start a node that has this device."""
+        arguments = [
+            *("--nnodes", "1:8", "--name", name, "--rdzv-endpoint", self._endpoint, "--grace", "300"),
+            *("--secret-file", str(self._secret_file), "--log-dir", str(self._folder), str(chaos_app.__file__)),
+        ]
+        task = ["--out", str(self._folder), "--end-file", str(self._end_file), "--work", "count", "--min-ms", "300"]
+        files = self._folder / name
+        body = partial(_run_agent, arguments, task, device, files)
+        child = self._nursery.fork(f"agent {name}", body, output=files.with_suffix(".out"))
+        self._children.append(child)
+        return HostNode(name, child, self._nursery, self._folder)
+
+    def end_job(self) -> None:
+        """The job ends at its next iteration, and all agents with it."""
+        self._end_file.touch()
+
+    def __enter__(self) -> "Hosts":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._line.close()
+        self._nursery.end_all()
+        for child in self._children:
+            self._nursery.close(child)
