@@ -23,8 +23,8 @@ from chicle_elastic.solvers.base import Action, Context, Report, Solver, Trainer
 from chicle_elastic.solvers.objectives import Loss
 
 AGAIN = 0.8
-"""Share of `tol` that is aimed at after a certificate that was not good enough: another one costs as much as two passes
-over all rows, and estimates scatter."""
+"""Share of `tol` that one task aims at after a certificate that was not good enough: another one costs as much as two
+passes over all rows, and estimates scatter. Several tasks also wait for each other in each iteration that it costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,8 @@ class CocoaTrainer(Trainer):
                 return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
             return Verdict(action=Action.GO_ON)
         since = report.iteration - report.last_certificate
-        goal = self.tol if report.last_certificate == 0 else AGAIN * self.tol
+        is_first, is_alone = report.last_certificate == 0, report.num_tasks == 1
+        goal = AGAIN * self.tol if is_alone and not is_first else self.tol
         is_near = gap * _correction(report) <= goal and since >= max(1, report.last_certificate // 50)
         is_long_ago = since >= max(16, report.last_certificate)
         if is_last or (report.is_complete and (is_near or is_long_ago)):
