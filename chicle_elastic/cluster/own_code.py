@@ -9,7 +9,6 @@ change it any more. So what is run is what the driver wrote. It is text, compile
 """
 
 import ast
-import builtins
 import hashlib
 import importlib.abc
 import importlib.util
@@ -126,10 +125,8 @@ class _Collector:
     def _add_definition(self, value: type | FunctionType, name: str) -> None:
         source = source_of(value)
         for used in _used_names(source):
-            if used in self._namespace:
+            if used in self._namespace:  # or a local name, a builtin, or an error that the driver would have as well
                 self.add(self._namespace[used], used)
-            elif not hasattr(builtins, used):
-                continue  # an argument or a local name, or an error that would come up in the driver as well
         self._texts.append(source)
         if value.__name__ != name:
             self._texts.append(f"{name} = {value.__name__}")

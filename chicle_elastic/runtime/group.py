@@ -44,7 +44,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.runtime.connections import own_sockets, shut_down
-from chicle_elastic.runtime.mesh_sums import MAX_BYTES, SumMesh, own_host
+from chicle_elastic.runtime.mesh_sums import CONNECT_S, MAX_BYTES, SumMesh, own_host
 from chicle_elastic.runtime.rendezvous_link import RendezvousLink
 
 CONNECT_TIMEOUT_S = 20.0
@@ -202,7 +202,7 @@ class Group:
             gloo = ProcessGroupGloo(
                 PrefixStore(prefix, client.store), self.rank, self.size, timedelta(seconds=timeout_s)
             )
-            mesh = self._connect_mesh(gloo, own_host(link.host, link.port), timeout_s)
+            mesh = self._connect_mesh(gloo, link, min(timeout_s, CONNECT_S))
             gloo.set_timeout(PATIENCE)
         except (RuntimeError, OSError) as caught:
             error = caught
@@ -217,7 +217,7 @@ class Group:
             self._gloo, self._mesh, self._error = gloo, mesh, error
             self._settled.set()
 
-    def _connect_mesh(self, gloo: Any, host: str, timeout_s: float) -> SumMesh | None:
+    def _connect_mesh(self, gloo: Any, link: RendezvousLink, timeout_s: float) -> SumMesh | None:
         import torch
 
         def gather(row: Array) -> Array:
@@ -226,9 +226,12 @@ class Group:
             gloo.alltoall_base(torch.from_numpy(rows.reshape(-1)), torch.from_numpy(sent), [], []).wait()
             return rows
 
-        return SumMesh.connect(
+        host = own_host(link.host, link.port) if link.has_direct_ways else None
+        mesh = SumMesh.connect(
             self.rank, self.size, host=host, gather=gather, is_over=self._settled.is_set, timeout_s=timeout_s
         )
+        link.has_direct_ways = mesh is not None
+        return mesh
 
     def _do(self, what: str, start: Callable[[], Any]) -> None:
         self._require_whole()

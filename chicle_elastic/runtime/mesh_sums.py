@@ -6,7 +6,8 @@ is in every iteration, so for small models that is most of it.
 
 Theory of operation. One TCP connection between every two members, made while the round's group is set up: all listen,
 tell each other where (by a gather over gloo), and each connects to those of lower rank, to whom it proves with a token
-from the same gather that it belongs here. A second gather says whether all have all.
+from the same gather that it belongs here. A second gather says whether all have all. Who cannot be connected to is
+waited for once and for a few seconds: from then on this process offers no address, and nobody tries.
 
 A member may be one sum ahead of another one, never two: it needs something from everybody for each. So what is under
 way to one member is at most two buffers, which fit into the buffers of its socket, and sending before receiving cannot
@@ -33,6 +34,10 @@ HELLO = struct.Struct("<QI")
 HELLO_S = 1.0
 """For a first word: a stranger who says nothing must not keep members waiting."""
 SLICE_S = 0.05
+CONNECT_S = 3.0
+"""For connecting: whoever is there is here in milliseconds."""
+PORT = 4
+"""Place of the port in what a member offers."""
 TOKEN_BITS = 53
 """Of a token, so that it is exact as a float64."""
 
@@ -58,7 +63,7 @@ class SumMesh:
         rank: int,
         size: int,
         *,
-        host: str,
+        host: str | None,
         gather: Callable[[Array], Array],
         is_over: Callable[[], bool],
         timeout_s: float,
@@ -68,13 +73,13 @@ class SumMesh:
         Args:
             rank: Of this member.
             size: Number of members.
-            host: IPv4 address of this host that the others can reach.
+            host: IPv4 address of this host that the others can reach; None offers none.
             gather: Everybody's row of float64, by rank; called twice by every member.
             is_over: Whether nobody wants the mesh any more.
             timeout_s: How long connecting may take.
 
         Returns:
-            None, for every member, when some two of them could not connect.
+            None, for every member, when one of them offered no address or some two could not connect.
 
         Raises:
             RuntimeError: Out of `gather`.
@@ -83,11 +88,10 @@ class SumMesh:
         with contextlib.ExitStack() as stack:
             stack.callback(_close_all, peers)
             listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            listener.bind((host, 0))
-            listener.listen(size)
             token = secrets.randbits(TOKEN_BITS)
-            own = [*map(float, host.split(".")), float(listener.getsockname()[1]), float(token)]
-            addresses = gather(np.array(own))
+            addresses = gather(_offer(listener, host, token))
+            if not addresses[:, PORT].all():
+                return None
             end_s = time.monotonic() + timeout_s
             try:
                 for other in range(rank):
@@ -134,12 +138,24 @@ class SumMesh:
             sock.close()
 
 
-def own_host(host: str, port: int) -> str:
-    """IPv4 address of this host on the way to another one; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+def own_host(host: str, port: int) -> str | None:
+    """IPv4 address of this host on the way to another one, None where there is none; nothing is sent."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((host, port))
         address: str = sock.getsockname()[0]
         return address
+    return None
+
+
+def _offer(listener: socket.socket, host: str | None, token: int) -> Array:
+    """Four parts of the address, the port and the token; zeros where this member cannot listen."""
+    row = np.zeros(PORT + 2)
+    with contextlib.suppress(OSError):
+        if host is not None:
+            listener.bind((host, 0))
+            listener.listen()
+            row[:] = [*map(int, host.split(".")), listener.getsockname()[1], token]
+    return row
 
 
 def _dial(address: Array, rank: int, end_s: float) -> socket.socket:

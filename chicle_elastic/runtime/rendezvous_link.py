@@ -40,11 +40,15 @@ class RendezvousLink:
     Args:
         host: Of the store.
         port: Of the store.
+
+    Attributes:
+        has_direct_ways: Whether tasks could connect to each other in all rounds so far (`mesh_sums`).
     """
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
         self.port = port
+        self.has_direct_ways = True
         self._lock = threading.Lock()
         self._next: Future[Client] | None = None
 

@@ -29,21 +29,23 @@ class Meeting:
         self._barrier = threading.Barrier(size, timeout=timeout_s(20))
         self._rows: dict[int, Array] = {}
         self.is_over = False
+        self.num_gathers = 0
 
     def gather(self, rank: int, row: Array) -> Array:
         """Everybody's row."""
         self._rows[rank] = row
+        self.num_gathers += rank == 0
         self._barrier.wait()
         rows = np.array([self._rows[other] for other in range(self.size)])
         self._barrier.wait()
         return self._seen(rank, rows)
 
-    def connect(self, rank: int, limit_s: float = 20.0) -> SumMesh | None:
+    def connect(self, rank: int, limit_s: float = 20.0, *, host: str | None = HOST) -> SumMesh | None:
         """The mesh of one member."""
         return SumMesh.connect(
             rank,
             self.size,
-            host=HOST,
+            host=host,
             gather=lambda row: self.gather(rank, row),
             is_over=lambda: self.is_over,
             timeout_s=timeout_s(limit_s),
@@ -104,6 +106,14 @@ def test_nobody_has_a_mesh_when_two_cannot_connect() -> None:
 
         meeting = Meeting(3, seen)
         assert meeting.run(lambda rank: meeting.connect(rank, limit_s=0.5)) == [None, None, None]
+
+
+@pytest.mark.parametrize("host", [None, "192.0.2.1"], ids=["no address", "the address of nobody"])
+def test_nobody_tries_to_connect_when_one_cannot_be_reached(host: str | None) -> None:
+    """Without waiting: a member that offers nothing is seen by all, and there is no second gather."""
+    meeting = Meeting(3)
+    assert meeting.run(lambda rank: meeting.connect(rank, 1000, host=host if rank == 1 else HOST)) == [None] * 3
+    assert meeting.num_gathers == 1
 
 
 def test_a_stranger_is_hung_up_on() -> None:
@@ -172,7 +182,7 @@ def test_waiting_for_a_member_that_does_not_come_can_be_ended() -> None:
     def body(rank: int) -> SumMesh | None:
         if rank == 0:
             return meeting.connect(0, limit_s=1000)
-        meeting.gather(1, np.zeros(6))
+        meeting.gather(1, np.ones(6))
         meeting.gather(1, np.zeros(1))
         return None
 
