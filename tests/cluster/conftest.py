@@ -1,8 +1,12 @@
 """What the tests of the cluster share."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from chicle_elastic.cluster.store_host import StoreHost
+from chicle_elastic.testing.chaos_nodes import ChaosNodes
 from tests.runtime.cluster_driver import start_fork_server
 
 
@@ -16,3 +20,10 @@ def libuv_has_its_pipe() -> None:
 def fork_server() -> None:
     """It stays until the tests are over; the watch over leaks is not for it."""
     start_fork_server()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[ChaosNodes]:
+    """A job that counts, without nodes yet."""
+    with ChaosNodes(tmp_path / "job", work="count", min_ms=20, max_nodes=8) as nodes:
+        yield nodes

@@ -2,68 +2,19 @@
 
 import json
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from chicle_elastic.cluster.event_file import SUFFIX
-from chicle_elastic.testing.chaos_app import NUM_ROWS
 from chicle_elastic.testing.chaos_nodes import ChaosNode, ChaosNodes
-from chicle_elastic.testing.cluster_truth import Evidence, judge
 from chicle_elastic.testing.faults import Fault, read_fired
+from tests.cluster.chaos_jobs import end, start, wait_for_members
 from tests.timeouts import timeout_s
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[ChaosNodes]:
-    """A job that counts, without nodes yet."""
-    with ChaosNodes(tmp_path / "job", work="count", min_ms=20, max_nodes=8) as nodes:
-        yield nodes
-
-
-def wait_for_members(nodes: ChaosNodes, members: list[ChaosNode]) -> None:
-    """Wait until exactly these take part, and no sample is missing."""
-    names = {node.name for node in members}
-    before = nodes.iteration()
-
-    def are_there() -> bool:
-        lasts = [node.last("iteration") for node in members]
-        return all(
-            last is not None
-            and last["iteration"] > before
-            and last["samples"].keys() == names
-            and sum(last["samples"].values()) == NUM_ROWS
-            for last in lasts
-        )
-
-    assert nodes.wait_until(are_there, timeout_s(40)), "\n".join(
-        f"{node.name}: {node.last('iteration')}\n{node.output()}" for node in nodes.nodes
-    )
 
 
 def is_missed(members: list[ChaosNode], name: str) -> bool:
     """Whether one of these has written down that a node was lost; a newcomer may be given a state that knows it."""
     return any((lost := member.last("lost")) is not None and lost["who"] == name for member in members)
-
-
-def start(nodes: ChaosNodes, count: int) -> list[ChaosNode]:
-    """Start nodes and wait until all of them iterate; the one that leads comes first."""
-    members = [nodes.start() for _ in range(count)]
-    wait_for_members(nodes, members)
-    lead = nodes.lead()
-    return sorted(members, key=lambda node: node is not lead)
-
-
-def end(nodes: ChaosNodes, survivors: list[ChaosNode]) -> Evidence:
-    """End the job; everything that was written down has to fit."""
-    wait_for_members(nodes, survivors)
-    nodes.end_job()
-    assert nodes.wait_until(lambda: not nodes.running(), timeout_s(40))
-    assert [node.exit_code for node in survivors] == [0] * len(survivors), survivors[0].output()
-    evidence = Evidence.read(nodes.log)
-    assert judge(evidence, "count") == []
-    return evidence
 
 
 LEAD, FOLLOWER, NEWCOMER = range(3)
