@@ -6,9 +6,11 @@ imported) instead of started afresh, and the server can tell it to end the job.
 
 import contextlib
 import functools
+import os
 import signal
 import socket
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import WorkerSpec
@@ -17,7 +19,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from chicle_elastic.cluster.agent import ElasticAgent
 from chicle_elastic.cluster.event_loop import EventLoop
-from chicle_elastic.cluster.launch_args import AgentCommand
+from chicle_elastic.cluster.launch_args import AgentCommand, parse
 from chicle_elastic.cluster.local_wire import Line, Said
 from chicle_elastic.cluster.node import Node
 from chicle_elastic.cluster.store_host import StoreHost, connect_store
@@ -39,15 +41,22 @@ def run_store(sock: socket.socket) -> int:
     return 0
 
 
-def run_agent(sock: socket.socket, command: AgentCommand) -> int:
-    """Body of the process of an agent; returns its exit code.
+def run_agent(line: Line, job: Mapping[str, Any], fds: Sequence[int]) -> int:
+    """Be an agent until its job is over; returns its exit code.
 
     Args:
-        sock: To the server.
-        command: For the launcher.
+        line: To the server.
+        job: The words of the launcher's command line.
+        fds: Of the job secret.
     """
-    make_agent = functools.partial(LocalAgent, line=Line(sock))
-    return exit_code_of(lambda: run_node(command, make_agent=make_agent))
+    secret = fds[0]
+    try:
+        command = parse([*job["arguments"], "--secret-file", f"/proc/self/fd/{secret}", "-"])
+        assert isinstance(command, AgentCommand)
+        make_agent = functools.partial(LocalAgent, line=line)
+        return exit_code_of(lambda: run_node(command, make_agent=make_agent))
+    finally:
+        os.close(secret)
 
 
 class LocalAgent(ElasticAgent):

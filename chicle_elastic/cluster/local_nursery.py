@@ -21,6 +21,8 @@ PR_SET_NAME = 15
 EXIT_FAILED = 1
 SHOWN_BYTES = 2000
 
+_libc = ctypes.CDLL(None)
+
 
 @dataclass(slots=True, eq=False)
 class Child:
@@ -56,7 +58,6 @@ class Nursery:
 
     def __init__(self) -> None:
         self._children: dict[int, Child] = {}
-        self._libc = ctypes.CDLL(None)
         gc.collect()
         gc.freeze()  # a collection in a child would touch, and so copy, every page that has a Python object
 
@@ -76,11 +77,7 @@ class Nursery:
             keep: Descriptors that it needs.
             output: File for what it prints; None for one in memory.
         """
-        if output is None:
-            fd = os.memfd_create(name, os.MFD_CLOEXEC)
-        else:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(output, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        fd = _open_output(name, output)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -88,6 +85,18 @@ class Nursery:
         child = Child(name, pid, fd)
         self._children[pid] = child
         return child
+
+    def print_to(self, child: Child, name: str, output: Path | None) -> None:
+        """From now on a child has another name, and prints into another file: `child.output`, which it is to be sent.
+
+        Args:
+            child: The child.
+            name: For people.
+            output: The file; None for one in memory.
+        """
+        fd = _open_output(name, output)
+        os.close(child.output)
+        child.name, child.output = name, fd
 
     def reap(self) -> list[Child]:
         """Children that have ended since the last time; `close` each of them when it has been told of."""
@@ -123,10 +132,10 @@ class Nursery:
         """Never returns: objects of the parent must not be finalised here, their descriptors may belong to others."""
         code = EXIT_FAILED
         try:
-            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != parent:  # it ended before the kernel knew
                 os._exit(EXIT_FAILED)
-            self._libc.prctl(PR_SET_NAME, f"chicle {name}".encode()[:15], 0, 0, 0)
+            name_process(name)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_IGN if number == signal.SIGPIPE else signal.SIG_DFL)
@@ -146,3 +155,15 @@ class Nursery:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code & 0xFF)
+
+
+def name_process(name: str) -> None:
+    """Have this process show as "chicle NAME" in `ps`, or as much of it as 15 characters hold."""
+    _libc.prctl(PR_SET_NAME, f"chicle {name}".encode()[:15], 0, 0, 0)
+
+
+def _open_output(name: str, output: Path | None) -> int:
+    if output is None:
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(output, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

@@ -4,13 +4,14 @@
                        members
     server -> client   queued   agent (node, pid)   task (node, pid) + the line to it   ended (who, code, printed)
                        over (reason: no outcome is to be expected)
-    agent -> server    task (control, max_nodes)    signal (number)
-    server -> agent    forked (pid)   ended (pid, code)   stop (reason)
+    agent -> server    task (control, max_nodes)    signal (number)   free (`local_kept`)
+    server -> agent    forked (pid)   ended (pid, code)   stop (reason)   job
+    task -> server     free
+    server -> task     job
 
 An agent that is killed from outside is replaced, as a resource manager would do it; one that ends by itself is not.
 """
 
-import dataclasses
 import functools
 import os
 import secrets
@@ -22,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chicle_elastic.cluster.launch_args import AgentCommand, parse
-from chicle_elastic.cluster.local_nursery import Child, Nursery
-from chicle_elastic.cluster.local_wire import Line, Said, fields_of, pair
+from chicle_elastic.cluster.launch_args import parse
+from chicle_elastic.cluster.local_kept import AGENT, TASK, KeptProcess, KeptProcesses
+from chicle_elastic.cluster.local_nursery import Child
+from chicle_elastic.cluster.local_wire import Line, Said, fields_of
 from chicle_elastic.errors import ProtocolError, UsageError
-from chicle_elastic.ids import NodeId
 from chicle_elastic.transports.secret import SECRET_BYTES
 
 MAX_NODES = 64
@@ -40,15 +41,13 @@ class NodeProcesses:
     Attributes:
         name: Of the node.
         agent: Its agent.
-        line: To the agent.
         task: Its task, if one runs.
         is_dismissed: It was told to leave.
     """
 
     name: str
-    agent: Child
-    line: Line
-    task: Child | None = None
+    agent: KeptProcess
+    task: KeptProcess | None = None
     is_dismissed: bool = False
 
 
@@ -58,18 +57,23 @@ class LocalRun:
     Args:
         client: Who wants it.
         said: Its message "run", with the descriptor of the data.
-        nursery: Forks.
+        processes: Agents and tasks.
         endpoint: Of the rendezvous store.
         num_nodes: Nodes to begin with.
-        watch: Called with the line of each new agent, and what to do when it can be read.
-        forget: Called with the line of an agent that is gone.
+        watch: Called with the line of each process that begins, and what to do when it can be read.
+        forget: Called with the line of one that is free or gone.
+
+    Attributes:
+        client: Who wants it.
+        num_nodes: Nodes that it is to have.
+        run_id: Of the rendezvous.
     """
 
     def __init__(
         self,
         client: Line,
         said: Said,
-        nursery: Nursery,
+        processes: KeptProcesses,
         *,
         endpoint: str,
         num_nodes: int,
@@ -83,15 +87,15 @@ class LocalRun:
         self.run_id = f"local-{secrets.token_hex(8)}"
         self._settings = said.fields
         self._data = said.fds[0]
-        self._nursery, self._endpoint = nursery, endpoint
+        self._processes, self._endpoint = processes, endpoint
         self._watch, self._forget = watch, forget
         self._nodes: list[NodeProcesses] = []
-        self._num_nodes = num_nodes
+        self.num_nodes = num_nodes
         self._num_started = 0
         self._replacements_left = REPLACEMENTS_PER_NODE * num_nodes
         self._is_ending = False
         self._secret = _secret_file()
-        self._command = self._parse()
+        self._arguments = self._command_line()
 
     @property
     def is_over(self) -> bool:
@@ -107,23 +111,23 @@ class LocalRun:
 
     def start(self) -> None:
         """Start the nodes."""
-        while len(self._nodes) < self._num_nodes:
+        while len(self._nodes) < self.num_nodes:
             self._start_node()
 
     def scale(self, num_nodes: int) -> None:
         """Start nodes, or tell the newest to leave, until there are as many as this."""
-        self._num_nodes = num_nodes
+        self.num_nodes = num_nodes
         staying = [node for node in self._nodes if not node.is_dismissed]
         for node in staying[num_nodes:]:
             node.is_dismissed = True
-            node.agent.signal(signal.SIGTERM)
+            node.agent.child.signal(signal.SIGTERM)
         for _ in range(num_nodes - len(staying) if not self._is_ending else 0):
             self._start_node()
 
     def stop(self, reason: str) -> None:
         """The job is to end at its next boundary."""
         for node in self._nodes:
-            _tell(node.line, "stop", reason=reason)
+            _tell(node.agent.line, "stop", reason=reason)
 
     def ends(self) -> None:
         """The client has what it wanted: processes may end, and none is started any more."""
@@ -133,123 +137,110 @@ class LocalRun:
         """End all processes at once."""
         self._is_ending = True
         for node in self._nodes:
-            for child in (node.agent, node.task):
-                if child is not None:
-                    child.signal(signal.SIGKILL)
+            for process in (node.agent, node.task):
+                if process is not None:
+                    process.child.signal(signal.SIGKILL)
 
     def child_ended(self, child: Child) -> None:
         """One of the children has ended; perhaps it is one of this job."""
         for node in self._nodes:
-            if child is node.task:
-                node.task = None
-                _tell(node.line, "ended", pid=child.pid, code=child.code)
-                self._tell_end(node, "task", child)
-                return
-            if child is node.agent:
-                self._agent_ended(node, child)
-                return
+            for process in (node.agent, node.task):
+                if process is not None and process.child is child:
+                    self._let_go(process, is_free=False)
+                    self._has_ended(node, process, child.code or 0)
+                    return
 
     def close(self) -> None:
         """Give back what the job held."""
-        for node in self._nodes:
-            node.line.close()
         os.close(self._data)
         os.close(self._secret)
 
     # How.
 
-    def _parse(self) -> AgentCommand:
-        """What every agent of the job is started with, but for its name: parsed once, because that takes a while."""
+    def _command_line(self) -> list[str]:
+        """What every agent of the job is started with, but for its name and the secret."""
         arguments = [
             *("--nnodes", f"{self._settings['min_nodes']}:{MAX_NODES}", "--rdzv-id", self.run_id),
             *("--start-nodes", str(self._settings["start_nodes"]), "--grace", str(self._settings["grace_s"])),
-            *("--rdzv-endpoint", self._endpoint, "--secret-file", f"/proc/self/fd/{self._secret}"),
+            *("--rdzv-endpoint", self._endpoint),
         ]
         if self._settings.get("memory_bytes") is not None:
             arguments += ["--memory", str(self._settings["memory_bytes"])]
         if self._settings.get("log_dir") is not None:
             arguments += ["--log-dir", self._settings["log_dir"]]
         try:
-            command = parse([*arguments, "-"])
+            parse([*arguments, "--secret-file", f"/proc/self/fd/{self._secret}", "-"])
         except (UsageError, SystemExit) as error:
             raise ProtocolError(f"settings that no agent can be started with: {error}") from error
-        assert isinstance(command, AgentCommand)
-        return command
+        return arguments
 
     def _start_node(self) -> None:
         name = f"n{self._num_started}"
         self._num_started += 1
-        line, sock = pair()
-        command = dataclasses.replace(
-            self._command, options=dataclasses.replace(self._command.options, node=NodeId(name))
-        )
-        body = functools.partial(_agent_body, sock, command)
-        agent = self._nursery.fork(
-            f"agent {name}", body, keep=(sock.fileno(), self._secret), output=self._output(f"{name}.agent")
-        )
-        sock.close()
-        node = NodeProcesses(name, agent, line)
+        job = {"arguments": [*self._arguments, "--name", name]}
+        output = self._output(f"{name}.agent")
+        agent = self._processes.begin(AGENT, f"agent {name}", job, fds=(self._secret,), output=output)
+        node = NodeProcesses(name, agent)
         self._nodes.append(node)
-        self._watch(line, functools.partial(self._hear, node))
+        self._watch(agent.line, functools.partial(self._hear, node, agent))
         _tell(self.client, "agent", node=name, pid=agent.pid)
 
-    def _hear(self, node: NodeProcesses) -> None:
+    def _hear(self, node: NodeProcesses, process: KeptProcess) -> None:
         try:
-            for said in node.line.read():
-                if said.kind == "task":
+            for said in process.line.read():
+                if said.kind == "task" and process is node.agent:
                     self._start_task(node, said)
-                elif said.kind == "signal" and node.task is not None:
-                    node.task.signal(fields_of(said, number=int)["number"])
+                elif said.kind == "signal" and process is node.agent and node.task is not None:
+                    node.task.child.signal(fields_of(said, number=int)["number"])
+                elif said.kind == "free":
+                    self._let_go(process, is_free=True)
+                    self._has_ended(node, process, 0)
+                    return
         except (ProtocolError, OSError) as error:  # nonsense, or no process to be had: this node is of no use
             print(f"node {node.name} is ended: {error}", file=sys.stderr)
-            node.agent.signal(signal.SIGKILL)
-        if node.line.is_at_end:
-            self._forget(node.line)
+            node.agent.child.signal(signal.SIGKILL)
+        if process.line.is_at_end:
+            self._forget(process.line)
 
     def _start_task(self, node: NodeProcesses, said: Said) -> None:
         fields = fields_of(said, control=str, max_nodes=int)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        body = functools.partial(
-            _task_body, theirs, self._settings["job"], self._data, fields["control"], fields["max_nodes"]
-        )
-        keep = (theirs.fileno(), self._data)
-        node.task = self._nursery.fork(f"task {node.name}", body, keep=keep, output=self._output(f"{node.name}.task"))
-        _tell(node.line, "forked", pid=node.task.pid)
-        _tell(self.client, "task", fds=(ours.fileno(),), node=node.name, pid=node.task.pid)
-        ours.close()
-        theirs.close()
+        with ours, theirs:
+            job = {"described": self._settings["job"], "control": fields["control"], "max_nodes": fields["max_nodes"]}
+            fds, output = (theirs.fileno(), self._data), self._output(f"{node.name}.task")
+            task = self._processes.begin(TASK, f"task {node.name}", job, fds=fds, output=output)
+            node.task = task
+            self._watch(task.line, functools.partial(self._hear, node, task))
+            _tell(node.agent.line, "forked", pid=task.pid)
+            _tell(self.client, "task", fds=(ours.fileno(),), node=node.name, pid=task.pid)
 
-    def _agent_ended(self, node: NodeProcesses, child: Child) -> None:
-        self._nodes.remove(node)
-        self._forget(node.line)
-        node.line.close()
-        if node.task is not None:
-            node.task.signal(signal.SIGKILL)  # without its agent it has nothing to do
-        self._tell_end(node, "agent", child)
-        was_killed = child.code is not None and child.code < 0
+    def _let_go(self, process: KeptProcess, *, is_free: bool) -> None:
+        self._forget(process.line)
+        if is_free:
+            self._processes.give_back(process)
+        else:
+            process.line.close()
+
+    def _has_ended(self, node: NodeProcesses, process: KeptProcess, code: int) -> None:
+        """A process of a node has done its job, or has failed."""
+        if process is node.task:
+            node.task = None
+            _tell(node.agent.line, "ended", pid=process.pid, code=code)
+        else:
+            self._nodes.remove(node)
+            if node.task is not None:
+                node.task.child.signal(signal.SIGKILL)  # without its agent it has nothing to do
+                self._let_go(node.task, is_free=False)
+        printed = process.child.printed() if code else ""
+        _tell(self.client, "ended", node=node.name, what=process.kind, pid=process.pid, code=code, printed=printed)
+        was_killed = process is node.agent and code < 0
         if was_killed and not node.is_dismissed and not self._is_ending and self._replacements_left:
             self._replacements_left -= 1
             self._start_node()
 
-    def _tell_end(self, node: NodeProcesses, what: str, child: Child) -> None:
-        printed = child.printed() if child.code else ""
-        _tell(self.client, "ended", node=node.name, what=what, pid=child.pid, code=child.code, printed=printed)
-
     def _output(self, name: str) -> Path | None:
         log_dir = self._settings.get("log_dir")
         return None if log_dir is None else Path(log_dir) / f"{name}.out"
-
-
-def _agent_body(sock: socket.socket, command: AgentCommand) -> int:
-    from chicle_elastic.cluster.local_agent import run_agent
-
-    return run_agent(sock, command)
-
-
-def _task_body(sock: socket.socket, job: dict[str, Any], data: int, control: str, max_nodes: int) -> int:
-    from chicle_elastic.cluster.local_task import run_task
-
-    return run_task(sock, job, data, control=control, max_nodes=max_nodes)
 
 
 def _secret_file() -> int:

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from chicle_elastic.cluster.local_kept import KeptProcesses
 from chicle_elastic.cluster.local_nursery import Child, Nursery
 from chicle_elastic.cluster.local_run import MAX_NODES, LocalRun
 from chicle_elastic.cluster.local_wire import Line, Said, accept, fields_of, pair
@@ -85,6 +86,7 @@ class LocalServer:
     def __init__(self, listener: socket.socket, owner: int, idle_s: float) -> None:
         self._listener, self._owner, self._idle_s = listener, owner, idle_s
         self._nursery = Nursery()
+        self._processes = KeptProcesses(self._nursery)
         self._selector = selectors.DefaultSelector()
         self._clients: set[Line] = set()
         self._waiting: deque[tuple[Line, Said]] = deque()
@@ -108,6 +110,7 @@ class LocalServer:
                 if key.fileobj in self._selector.get_map():  # a call before may have closed it
                     key.data()
             for child in self._nursery.reap():
+                self._processes.ended(child)
                 if self._run is not None:
                     self._run.child_ended(child)
                 self._nursery.close(child)
@@ -197,7 +200,7 @@ class LocalServer:
             run = LocalRun(
                 client,
                 said,
-                self._nursery,
+                self._processes,
                 endpoint=self._endpoint(),
                 num_nodes=self._num_nodes or said.fields["nodes"],
                 watch=lambda line, call: self._watch(line, call),
@@ -220,6 +223,7 @@ class LocalServer:
             with contextlib.suppress(ConnectionError):
                 run.client.send("over", reason="all its nodes have ended")
         run.close()
+        self._processes.trim(run.num_nodes)
         if self._store is not None:
             with contextlib.suppress(ConnectionError):
                 self._store[1].send("forget", run_id=run.run_id)

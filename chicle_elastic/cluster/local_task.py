@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -32,25 +32,25 @@ TELL_S = 0.05
 EXIT_FAILED = 1
 
 
-def run_task(sock: socket.socket, described: Mapping[str, Any], data: int, *, control: str, max_nodes: int) -> int:
-    """Body of the process of a task; returns its exit code.
+def run_task(_: Line, job: Mapping[str, Any], fds: Sequence[int]) -> int:
+    """Be a task until its job is over; returns its exit code.
 
     Args:
-        sock: To the driver.
-        described: The job, by `local_job.stage`.
-        data: Descriptor of its data.
-        control: Address of the agent.
-        max_nodes: Largest number of nodes of the job.
+        job: "described" by `local_job.stage`; "control", the address of the agent; "max_nodes", how many there may be.
+        fds: Of the line to the driver, and of the data.
     """
-    with Line(sock) as line:
+    driver, data = fds
+    described = job["described"]
+    with Line(socket.socket(fileno=driver)) as line:
         reporter = Reporter(line)
         try:
-            sys.path[:] = described["sys_path"]
-            os.chdir(described["folder"])
-            job = build(described, data, tell=reporter.tell, ask=reporter.ask, on_transition=reporter.note)
-            os.close(data)
-            outcome = ClusterRuntime(control=control, max_nodes=max_nodes).run(job)
-            reporter.finish(outcome)
+            try:
+                sys.path[:] = described["sys_path"]
+                os.chdir(described["folder"])
+                built = build(described, data, tell=reporter.tell, ask=reporter.ask, on_transition=reporter.note)
+            finally:
+                os.close(data)
+            reporter.finish(ClusterRuntime(control=job["control"], max_nodes=job["max_nodes"]).run(built))
         except Exception as error:
             traceback.print_exc()
             reporter.raised(error, traceback.format_exc())

@@ -1,0 +1,131 @@
+"""Processes of a local cluster that are kept from job to job: starting eight of them is half of a short fit.
+
+    server -> process   job (what to do) + the file for what it prints, and other descriptors
+    process -> server   free (done; it may be given another job); before it, whatever the job makes it say
+
+A process that fails ends, and so does a task that has imported code of somebody else: that may be another one when the
+next job comes, and nobody knows what it leaves behind.
+"""
+
+import contextlib
+import functools
+import os
+import socket
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chicle_elastic.cluster.local_nursery import Child, Nursery, name_process
+from chicle_elastic.cluster.local_wire import Line, pair
+
+AGENT, TASK = "agent", "task"
+KINDS = (AGENT, TASK)
+
+
+@dataclass(slots=True, eq=False)
+class KeptProcess:
+    """One of them.
+
+    Attributes:
+        kind: What it can do: be an agent, or a task.
+        child: The process.
+        line: To it.
+    """
+
+    kind: str
+    child: Child
+    line: Line
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.child.pid
+
+
+class KeptProcesses:
+    """Those that are free, and how more are made.
+
+    Args:
+        nursery: Forks.
+    """
+
+    def __init__(self, nursery: Nursery) -> None:
+        self._nursery = nursery
+        self._free: dict[str, list[KeptProcess]] = defaultdict(list)
+
+    def begin(
+        self, kind: str, name: str, job: dict[str, Any], *, fds: Iterable[int] = (), output: Path | None = None
+    ) -> KeptProcess:
+        """Give a process a job; it is forked when none is free.
+
+        Args:
+            kind: Of `KINDS`.
+            name: For people; 15 characters of it show in `ps`.
+            job: JSON values, for the kind's body.
+            fds: Descriptors for it.
+            output: File for what it prints; None for one in memory.
+
+        Raises:
+            OSError: No process, memory or descriptor to be had.
+        """
+        process = self._free[kind].pop() if self._free[kind] else self._fork(kind, name)
+        self._nursery.print_to(process.child, name, output)
+        with contextlib.suppress(ConnectionError):  # it was killed, and its end will be seen
+            process.line.send("job", fds=(process.child.output, *fds), name=name, job=job)
+        return process
+
+    def give_back(self, process: KeptProcess) -> None:
+        """It is free."""
+        self._free[process.kind].append(process)
+
+    def ended(self, child: Child) -> None:
+        """A child has ended; perhaps it was free."""
+        for free in self._free.values():
+            for process in [process for process in free if process.child is child]:
+                free.remove(process)
+                process.line.close()
+
+    def trim(self, count: int) -> None:
+        """Keep so many of each kind; the others end."""
+        for free in self._free.values():
+            while len(free) > count:
+                free.pop().line.close()
+
+    def _fork(self, kind: str, name: str) -> KeptProcess:
+        line, sock = pair()
+        with sock:
+            child = self._nursery.fork(name, functools.partial(_serve, kind, sock), keep=(sock.fileno(),))
+        return KeptProcess(kind, child, line)
+
+
+def _serve(kind: str, sock: socket.socket) -> int:
+    """Body of the process; returns its exit code."""
+    from chicle_elastic.cluster import local_agent, local_task
+
+    do = {AGENT: local_agent.run_agent, TASK: local_task.run_task}[kind]
+    with Line(sock) as line:
+        while (said := line.receive()) is not None:
+            if said.kind != "job":
+                continue  # for an agent of the job before
+            output, *fds = said.fds
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.close(output)
+            name_process(said.fields["name"])
+            modules = set(sys.modules)
+            code = do(line, said.fields["job"], fds)
+            if code or not _is_ours(sys.modules.keys() - modules, modules):
+                return code
+            sys.stdout.flush()
+            sys.stderr.flush()
+            line.send("free")
+    return 0
+
+
+def _is_ours(added: Iterable[str], known: set[str]) -> bool:
+    """Whether modules belong to packages that were here before, or to Python."""
+    packages = {name.partition(".")[0] for name in added}
+    return all(package in known or package in sys.stdlib_module_names for package in packages)
