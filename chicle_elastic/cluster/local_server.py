@@ -64,7 +64,9 @@ def preload() -> None:
     from chicle_elastic.scheduling import codec
     from chicle_elastic.solvers import cocoa_solver
     from chicle_elastic.solvers.cocoa import CocoaTrainer
+    from chicle_elastic.transports.checksum import fastest_crc32
 
+    fastest_crc32()
     codec.prepare([*codec.EVENT_TYPES.values(), *control.TASK_TYPES.values(), *control.AGENT_TYPES.values()])
     "127.0.0.1".encode("idna")  # the first one imports tables
     assert all((torch.distributed, agent, local_agent, local_task, cluster_task, cocoa_solver))
