@@ -9,6 +9,7 @@ next job comes, and nobody knows what it leaves behind.
 
 import contextlib
 import functools
+import gc
 import os
 import socket
 import sys
@@ -122,6 +123,7 @@ def _serve(kind: str, sock: socket.socket) -> int:
             sys.stdout.flush()
             sys.stderr.flush()
             line.send("free")
+            gc.collect()  # what is left of a job may hold sockets; what was there before the fork is not looked at
     return 0
 
 

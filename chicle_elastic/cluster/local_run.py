@@ -80,7 +80,7 @@ class LocalRun:
         watch: Callable[[Line, Callable[[], None]], None],
         forget: Callable[[Line], None],
     ) -> None:
-        fields_of(said, job=dict, min_nodes=int, start_nodes=int, grace_s=(int, float))
+        fields_of(said, job=dict, nodes=int, min_nodes=int, start_nodes=int, grace_s=(int, float))
         if len(said.fds) != 1:
             raise ProtocolError(f"a job came with {len(said.fds)} descriptors, and needs the one of its data")
         self.client = client
@@ -159,9 +159,12 @@ class LocalRun:
 
     def _command_line(self) -> list[str]:
         """What every agent of the job is started with, but for its name and the secret."""
+        start_nodes, nodes = self._settings["start_nodes"], self._settings["nodes"]
+        if start_nodes == nodes or start_nodes > self.num_nodes:  # the cluster may have been scaled meanwhile
+            start_nodes = self.num_nodes
         arguments = [
             *("--nnodes", f"{self._settings['min_nodes']}:{MAX_NODES}", "--rdzv-id", self.run_id),
-            *("--start-nodes", str(self._settings["start_nodes"]), "--grace", str(self._settings["grace_s"])),
+            *("--start-nodes", str(start_nodes), "--grace", str(self._settings["grace_s"])),
             *("--rdzv-endpoint", self._endpoint),
         ]
         if self._settings.get("memory_bytes") is not None:
