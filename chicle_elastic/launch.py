@@ -27,6 +27,7 @@ from torch.distributed.run import config_from_args
 
 from chicle_elastic.cluster import torchrun_plugin
 from chicle_elastic.cluster.launch_args import BACKEND, PROGRAM, AgentCommand, StoreCommand, parse
+from chicle_elastic.cluster.rendezvous_errors import JobClosedError
 from chicle_elastic.cluster.store_host import StoreHost, open_secret
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.transports.secret import JobSecret
@@ -61,6 +62,8 @@ def exit_code_of(run: Callable[[], None]) -> int:
         return EXIT_FAILED
     except ChicleError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
+        if isinstance(error, JobClosedError) and error.is_success:
+            return 0  # to a resource manager, a node that was not needed any more has not failed
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
     return 0
 

@@ -100,7 +100,7 @@ class ElasticAgent(SingleTaskAgent):
             with _quick_turns(), _signals_call({**notice, STANDING: lambda: loop.soon(node.say_standing)}):
                 end = node.run()
             if end.is_over:
-                handler.set_closed()  # whoever comes now must not begin it again
+                handler.set_closed(is_success=end.is_success)  # whoever comes now must not begin it again
             if end.error is not None:
                 raise end.error
             ended = self.task_exit(TASK_END_S)
@@ -131,13 +131,14 @@ class ElasticAgent(SingleTaskAgent):
         """Wait no longer for this round or one before it."""
         self._handler.abandon(round=round, reason=reason)
 
-    def is_closed(self) -> bool:
-        """Whether the job is over.
+    def require_open(self) -> None:
+        """See that the job is not over.
 
         Raises:
+            JobClosedError: It is.
             StoreLostError: The store is gone.
         """
-        return self._handler.is_closed()
+        self._handler.require_open()
 
 
 @contextlib.contextmanager

@@ -34,7 +34,6 @@ from chicle_elastic.cluster.log_messages import (
     encode_message,
 )
 from chicle_elastic.cluster.mesh import Mesh, Peer, new_life
-from chicle_elastic.cluster.rendezvous_errors import JobClosedError
 from chicle_elastic.cluster.replica import Replica, Role
 from chicle_elastic.cluster.steps import event_name, reach
 from chicle_elastic.cluster.term_key import Contact, Term, TermKey
@@ -144,7 +143,7 @@ class Membership:
         term_key: The terms in the store.
         make_scheduler: Makes the scheduler of a life; the same settings at all agents.
         is_ready: Whether the node could join now.
-        is_over: Whether the job has ended; asked in a worker thread.
+        require_open: Raises JobClosedError when the job has ended; called in a worker thread.
         users: Called with what happens.
 
     Attributes:
@@ -161,13 +160,13 @@ class Membership:
         term_key: TermKey,
         make_scheduler: Callable[[], Scheduler],
         is_ready: Callable[[], bool],
-        is_over: Callable[[], bool],
+        require_open: Callable[[], None],
         users: Users,
     ) -> None:
         self.identity = identity
         self.mesh = Mesh(loop, secret, node=identity.node, host=identity.host, users=self)
         self._loop, self._terms, self._users = loop, term_key, users
-        self._make_scheduler, self._is_ready, self._is_over = make_scheduler, is_ready, is_over
+        self._make_scheduler, self._is_ready, self._require_open = make_scheduler, is_ready, require_open
         self.replica = self._new_replica()
         self._todo: deque[Action] = deque()
         self._is_performing = False
@@ -269,8 +268,7 @@ class Membership:
         life = self.replica.life
 
         def look() -> Term:
-            if self._is_over():
-                raise JobClosedError(f"the job is over; {self.identity.node} comes too late")
+            self._require_open()
             return self._terms.look()
 
         def then(term: Term) -> None:

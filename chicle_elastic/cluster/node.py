@@ -48,10 +48,11 @@ class Rendezvous(Protocol):
         """Wait no longer for this round or one before it."""
         ...
 
-    def is_closed(self) -> bool:
-        """Whether the job is over; in a worker thread.
+    def require_open(self) -> None:
+        """See that the job is not over; in a worker thread.
 
         Raises:
+            JobClosedError: It is.
             StoreLostError: The store is gone.
         """
         ...
@@ -406,7 +407,7 @@ class Node:
             term_key=self._term_key,
             event_file=self._events,
             is_ready=self._is_ready,
-            is_over=self._torch.is_closed,
+            require_open=self._torch.require_open,
             tell_task=self._task.tell,
             users=self,
         )

@@ -80,7 +80,7 @@ def build_parts(
     term_key: TermKey,
     event_file: EventFile,
     is_ready: Callable[[], bool],
-    is_over: Callable[[], bool],
+    require_open: Callable[[], None],
     tell_task: Callable[..., None],
     users: Users,
 ) -> Parts:
@@ -95,7 +95,7 @@ def build_parts(
         term_key: The terms in the store.
         event_file: Takes what happens.
         is_ready: Whether the node could join now.
-        is_over: Whether the job has ended; asked in a worker thread.
+        require_open: Raises JobClosedError when the job has ended; called in a worker thread.
         tell_task: Sends (message, descriptor or None) to the task.
         users: The node.
 
@@ -138,7 +138,7 @@ def build_parts(
         term_key=term_key,
         make_scheduler=lambda: Scheduler(settings),
         is_ready=is_ready,
-        is_over=is_over,
+        require_open=require_open,
         users=users,
     )
     memory = NodeMemory(

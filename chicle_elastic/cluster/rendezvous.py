@@ -10,6 +10,7 @@ interrupted from another thread, and prints a warning whenever it ends without a
 What foreign values in the store do, see `state_holder`.
 """
 
+import functools
 import logging
 import math
 import secrets
@@ -234,9 +235,24 @@ class ChicleRendezvousHandler(RendezvousHandler):
         _, state = self._state.look()
         return state is not None and state.is_closed
 
-    def set_closed(self) -> None:
-        """The job is over: nobody may join any more."""
-        self._state.change(states.close)
+    def set_closed(self, *, is_success: bool = False) -> None:
+        """The job is over: nobody may join any more.
+
+        Args:
+            is_success: It has done what it was to do.
+        """
+        self._state.change(functools.partial(states.close, is_success=is_success))
+
+    def require_open(self) -> None:
+        """See that the job is not over.
+
+        Raises:
+            JobClosedError: It is.
+            StoreLostError: The store is gone.
+        """
+        _, state = self._state.look()
+        if state is not None:
+            self._require_open(state)
 
     def num_nodes_waiting(self) -> int:
         """Number of nodes for which a new round would be good; torch's own agents poll this.
@@ -271,6 +287,12 @@ class ChicleRendezvousHandler(RendezvousHandler):
 
     # How.
 
+    def _require_open(self, state: RendezvousState) -> None:
+        if state.is_closed:
+            raise JobClosedError(
+                f"the job {self._run_id!r} is over; {self.node} comes too late", is_success=state.is_success
+            )
+
     def _wait_for(self, call: _Call | None) -> RendezvousState:
         start_s = changed_s = self._clock.now()
         timeout_s = call.timeout_s if call else self._settings.join_timeout_s
@@ -282,8 +304,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
             now_s = self._clock.now()
             reading, state = self._state.look()
             if state is not None:
-                if state.is_closed:
-                    raise JobClosedError(f"the job {self._run_id!r} is over; {self.node} comes too late")
+                self._require_open(state)
                 if state.serial != serial:
                     serial, changed_s, poll_s = state.serial, now_s, POLL_FIRST_S
                 if self._is_in(state, call):

@@ -20,7 +20,15 @@ class RoundTimeoutError(ChicleError, RendezvousTimeoutError):
 
 
 class JobClosedError(ChicleError, RendezvousClosedError):
-    """The job is over, nobody may join any more."""
+    """The job is over, nobody may join any more.
+
+    Attributes:
+        is_success: It has done what it was to do, so there was nothing left for this node.
+    """
+
+    def __init__(self, message: str, *, is_success: bool = False) -> None:
+        super().__init__(message)
+        self.is_success = is_success
 
 
 class StoreLostError(ChicleError, RendezvousConnectionError):

@@ -55,6 +55,7 @@ class RendezvousState:
         round: Number of the round; 0 before the first.
         is_complete: The members are final, in rank order.
         is_closed: The job is over.
+        is_success: It has done what it was to do; of a closed one.
         members: Who is here.
         is_called: The scheduler called the round; it waits for all of `expected`, whatever happens.
         expected: Names that the round waits for, in rank order; empty when they are not known.
@@ -66,6 +67,7 @@ class RendezvousState:
     round: int = 0
     is_complete: bool = True
     is_closed: bool = False
+    is_success: bool = False
     members: tuple[Member, ...] = ()
     is_called: bool = False
     expected: tuple[NodeId, ...] = ()
@@ -80,6 +82,7 @@ class RendezvousState:
             "round": self.round,
             "is_complete": self.is_complete,
             "is_closed": self.is_closed,
+            "is_success": self.is_success,
             "members": [_member_json(member) for member in self.members],
             "is_called": self.is_called,
             "expected": list(self.expected),
@@ -106,6 +109,7 @@ class RendezvousState:
                 round=_number(value["round"]),
                 is_complete=_flag(value["is_complete"]),
                 is_closed=_flag(value["is_closed"]),
+                is_success=_flag(value["is_success"]),
                 members=tuple(_member(part) for part in _list(value["members"])),
                 is_called=_flag(value["is_called"]),
                 expected=tuple(NodeId(_text(part)) for part in _list(value["expected"])),
@@ -211,9 +215,9 @@ def depart(state: RendezvousState, me: Member) -> RendezvousState:
     return replace(state, expected=tuple(node for node in state.expected if node != me.node))
 
 
-def close(state: RendezvousState) -> RendezvousState:
-    """The job is over."""
-    return replace(state, is_closed=True)
+def close(state: RendezvousState, *, is_success: bool) -> RendezvousState:
+    """The job is over. The first one who says so also says how it ended."""
+    return state if state.is_closed else replace(state, is_closed=True, is_success=is_success)
 
 
 def written(state: RendezvousState, *, after: int) -> RendezvousState:

@@ -172,21 +172,24 @@ def test_a_notice_ends_a_long_iteration_within_the_grace_period(tmp_path: Path) 
 
 
 def test_code_of_the_user_that_raises_ends_the_job_everywhere(tmp_path: Path) -> None:
-    """Everybody ends with an error, and shows the traceback."""
+    """Everybody ends with an error, and shows the traceback; so does who comes later."""
     script = svm_script(tmp_path, "--min-ms", "20", "--tol", "0", "--raise-at", "30")
     with LocalAgents(tmp_path, nodes="2:2", script=script) as cluster:
         agents = [cluster.start("n0"), cluster.start("n1")]
         assert [agent.wait_for_end() for agent in agents] == [1, 1]
         assert all("the user's code is at fault" in agent.output() for agent in agents)
+        late = cluster.start("n2")
+        assert late.wait_for_end() == 1
+        assert "the job 'chicle' is over" in late.output()
 
 
 def test_who_comes_after_the_end_is_told_so(cluster: LocalAgents) -> None:
-    """The job is not begun afresh by somebody who comes late."""
+    """The job is not begun afresh by somebody who comes late, and a node that was not needed has not failed."""
     [first] = start_all(cluster, 1)
     end_all(cluster, [first])
     late = cluster.start("n1")
-    assert late.wait_for_end() == 1
-    assert "the job is over" in late.output()
+    assert late.wait_for_end() == 0
+    assert "the job 'chicle' is over" in late.output()
 
 
 @pytest.mark.chaos

@@ -172,12 +172,17 @@ def test_nobody_joins_a_closed_job() -> None:
     with party() as cluster:
         first, late = cluster.handlers(2)
         join([first], 1)
-        first.set_closed()
+        late.require_open()
+        first.set_closed(is_success=True)
+        late.set_closed()  # of no use: how it ended is said once
         assert late.is_closed()
         (future,) = call([late], 2, members=("n1",))
         with pytest.raises(JobClosedError, match="n1 comes too late") as caught:
             results([future])
         assert isinstance(caught.value, RendezvousClosedError)
+        assert caught.value.is_success
+        with pytest.raises(JobClosedError, match="is over"):
+            late.require_open()
 
 
 def test_keys_of_old_rounds_are_pruned() -> None:

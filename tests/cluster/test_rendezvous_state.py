@@ -93,7 +93,9 @@ def test_a_first_free_round_closes_when_nobody_comes_for_a_while() -> None:
 
 def test_the_state_survives_the_store() -> None:
     """As JSON, member for member."""
-    state = states.close(states.call(RendezvousState(serial=7, waiting=(D,)), A, round=3, expected=ABC))
+    state = states.close(
+        states.call(RendezvousState(serial=7, waiting=(D,)), A, round=3, expected=ABC), is_success=True
+    )
     state = states.depart(state, A)
     assert RendezvousState.from_json(json.loads(json.dumps(state.to_json()))) == state
 

@@ -261,7 +261,10 @@ def test_a_break_frees_a_task_that_waits_for_a_silent_one(driver):
     n0.say(control.Break(round=1))
     assert n0.expect(control.IterationBroke).iteration == 2
     n1.signal(signal.SIGCONT)
-    assert n1.expect(control.IterationBroke).iteration == 2
+    # What n0 gave before it was cut off may be all that n1 still needed.
+    answer = n1.next()
+    assert isinstance(answer, control.IterationBroke | control.IterationEnded)
+    assert answer.iteration == 2
     driver.announce_round([n0, n1])
     n0.expect(control.GroupReady)
     n1.expect(control.GroupReady)
