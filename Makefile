@@ -82,8 +82,8 @@ chaos-seeds: $(VENV)/.chicle-test  ## The same for SEEDS=20 seeds, one after the
 	done
 	$(RUN) -m chicle_elastic.testing.chaos_table runs/chaos.jsonl --at-least 5
 
-test-chaos: $(VENV)/.chicle-test  ## The tests of faults on real agents that are too long for make test
-	$(RUN) -m pytest -m chaos $(ARGS)
+test-chaos: $(VENV)/.chicle-test  ## The tests that are too long for make test, most of them faults on real agents
+	$(RUN) -m pytest -m "chaos or slow" $(ARGS)
 
 test-gpu: $(VENV)/.chicle-test  ## The tests that need a CUDA device (skipped where there is none)
 	$(RUN) -m pytest -m gpu $(ARGS)

@@ -113,7 +113,11 @@ def test_a_task_that_dies_alone_is_started_again(cluster: LocalAgents) -> None:
 
 
 @pytest.mark.parametrize(
-    "is_lead", [pytest.param(False, marks=pytest.mark.chaos, id="follower"), pytest.param(True, id="lead")]
+    "is_lead",
+    [
+        pytest.param(False, marks=pytest.mark.chaos, id="follower"),
+        pytest.param(True, marks=pytest.mark.chaos, id="lead"),
+    ],
 )
 def test_a_silent_host_is_left_behind_and_joins_again(cluster: LocalAgents, is_lead: bool) -> None:
     """Stopped, it is lost after two seconds; when it goes on, it has to join as a newcomer, with the same task."""

@@ -16,7 +16,7 @@ from chicle_elastic.testing.cluster_truth import Evidence, Line, judge, recomput
 from tests.timeouts import timeout_s
 
 
-@pytest.fixture(scope="module", params=["count", "svm"])
+@pytest.fixture(scope="module", params=[pytest.param(work, marks=pytest.mark.chaos) for work in ("count", "svm")])
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Evidence]]:
     """A job in which a node joined, one left under notice and one was killed: its kind, and its evidence."""
     with ChaosNodes(

@@ -36,6 +36,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_two_nodes_form_a_round_and_a_third_joins(tmp_path: Path) -> None:
     """The case that torch's own handler never completes with its default settings."""
     script = tmp_path / "task.py"

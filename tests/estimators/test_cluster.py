@@ -41,6 +41,7 @@ def make(loss, **params):
     return ChicleLogisticRegression(**params) if loss == "logistic" else ChicleSVM(loss=loss, **params)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks([ChicleSVM(n_workers=2)], expected_failed_checks=lambda _: WEIGHT_CHECKS)
 def test_scikit_learns_checks_pass_on_a_cluster(estimator, check):

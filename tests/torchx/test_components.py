@@ -103,6 +103,7 @@ def test_an_anchor_and_single_replicas_make_the_job() -> None:
     assert not any("secret" in argument for role in app.roles for argument in role.args)
 
 
+@pytest.mark.slow
 def test_a9a_is_trained_on_two_to_three_nodes(environment: dict[str, str], tmp_path: Path) -> None:
     """SUCCEEDED; at least two members trained, which their event files prove; as accurate as LinearSVC."""
     source = SHARED_DATA / "a9a" / "a9a.gz"
