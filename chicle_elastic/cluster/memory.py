@@ -1,15 +1,14 @@
 """The chunks of one node: their memory, and their ways in and out.
 
     load    LoadChunk   reserve a slot -> the task fills it from the source -> commit          -> ChunkLoaded
-    copy    CopyChunk   at the source: seal the state, tell the target where the chunk lies
+    copy    CopyChunk   at the source (`serving`): seal the state, tell the target where the chunk lies
                         at the target: reserve a slot -> fetch, verified on arrival -> commit  -> ChunkCopied
                         where rows have travelled ahead (`rows_ahead`), only the state is fetched
     free    FreeChunk   give the slot back                                                     -> ChunkFreed
 
-The order to copy and the word of the source where the chunk lies reach the target in any order. The word is said again
-on each new link between the two: they may have none yet, and what is said on one that breaks may be lost. What takes
-time (seals, fetches, checks) is done by worker threads; chunks of one node are asked for ahead, over one
-connection. Every order gets its answer, also when the source or the task is lost on the way.
+The order to copy and the word of the source where the chunk lies reach the target in any order. What takes time
+(memory, seals, fetches, checks) is done by worker threads; chunks of one node are asked for ahead, over one connection.
+Every order gets its answer, also when the source or the task is lost on the way.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +21,9 @@ from chicle_elastic.cluster.answers import Answers
 from chicle_elastic.cluster.event_loop import EventLoop
 from chicle_elastic.cluster.mesh import Peer
 from chicle_elastic.cluster.portions import portions
+from chicle_elastic.cluster.room import RoomQueue
 from chicle_elastic.cluster.rows_ahead import RowsAhead
+from chicle_elastic.cluster.serving import Serving
 from chicle_elastic.cluster.steps import reach
 from chicle_elastic.errors import ChicleError, ProtocolError
 from chicle_elastic.ids import ChunkId, NodeId
@@ -66,6 +67,7 @@ class NodeMemory:
     Attributes:
         store: As given.
         rows: What travels ahead.
+        serving: What it does as a source.
     """
 
     def __init__(
@@ -95,11 +97,11 @@ class NodeMemory:
         self._regions: dict[tuple[ChunkId, int], tuple[NodeId, Region, Offer]] = {}
         self._attached: dict[ChunkId, SlotAddress] = {}
         self._to_commit: dict[ChunkId, int] = {}
-        self._to_serve: list[tuple[effects.CopyChunk, StateVersion]] = []
-        self._places: dict[NodeId, dict[ChunkId, dict[str, Any]]] = {}
-        self._round_served = 0
         self._is_about_to_fetch = False
         self._has_task = True
+        self._is_preparing = False
+        self._room = RoomQueue(loop, store)
+        self.serving = Serving(loop, store, tell_peer)
         self.rows = RowsAhead(
             loop, node=node, store=store, carrier=carrier, reserve=self._reserve, say=self._say, tell_peer=tell_peer
         )
@@ -108,7 +110,8 @@ class NodeMemory:
     def is_quiet(self) -> bool:
         """Whether nothing is under way that was ordered earlier."""
         is_told = self._answers.are_said and self.rows.is_quiet
-        return is_told and not (self._loads or self._to_commit or self._committing or self._copies)
+        is_begun = not (self._is_preparing or self._room)
+        return is_told and is_begun and not (self._loads or self._to_commit or self._committing or self._copies)
 
     @property
     def under_way(self) -> dict[str, int]:
@@ -116,17 +119,48 @@ class NodeMemory:
         return {
             "loads": len(self._loads) + len(self._to_commit) + len(self._committing),
             "copies": len(self._copies),
+            "wait for memory": len(self._room),
             "fetches": sum(copy.is_fetching for copy in self._copies.values()),
             "known places": len(self._regions),
-            "places said": sum(map(len, self._places.values())),
+            "places said": self.serving.num_said,
         }
+
+    def prepare(self, num_bytes: int, *, failed: Callable[[ChicleError], None]) -> None:
+        """Take memory before this node joins; it is not quiet until then.
+
+        Args:
+            num_bytes: How much.
+            failed: Called when there is not so much.
+        """
+        self._is_preparing = True
+
+        def then(future: "Future[None]") -> None:
+            self._is_preparing = False
+            try:
+                future.result()
+            except ChicleError as error:
+                failed(error)
+            else:
+                self.register_arenas()
+
+        self._loop.work(lambda: self.store.prepare(num_bytes), then)
 
     # Orders of the scheduler.
 
     def load(self, order: effects.LoadChunk, *, merged: int, began: int = 0) -> None:
         """Have the task load a chunk into a slot; `merged` and `began` as in `control.Load`."""
-        if not self._has_task:
-            return  # this node has said that it is lost: nobody waits for an answer, and nobody could load
+        if self._has_task:  # or this node has said that it is lost: nobody waits for an answer, and nobody could load
+            self._room.put(lambda: self._load(order, merged, began), num_slots=1)
+
+    def fetch_ahead(self, order: effects.PrecopyChunk) -> None:
+        """Fetch the rows of a chunk that will come."""
+        self._room.put(lambda: self.rows.fetch(order), num_slots=1)
+
+    def copy(self, order: effects.CopyChunk) -> None:
+        """Fetch a chunk from its source, once that has said where it lies; what has come ahead is not fetched again."""
+        self._room.put(lambda: self._copy(order), num_slots=not self.rows.has(order.chunk))
+
+    def _load(self, order: effects.LoadChunk, merged: int, began: int) -> None:
         try:
             self._reserve(order.chunk)
         except ChicleError as error:
@@ -140,8 +174,7 @@ class NodeMemory:
         )
         self._tell_task(load, None)
 
-    def copy(self, order: effects.CopyChunk) -> None:
-        """Fetch a chunk from its source, once that has said where it lies; what has come ahead is not fetched again."""
+    def _copy(self, order: effects.CopyChunk) -> None:
         ahead = self.rows.take(order.chunk, lambda: self._resume(order))
         if ahead is None and self.rows.is_arriving(order.chunk):
             self._deferred[order.chunk] = order
@@ -157,21 +190,15 @@ class NodeMemory:
     def _resume(self, order: effects.CopyChunk) -> None:
         """Rows do not arrive any more: go on with the copy that waited for them."""
         if self._deferred.pop(order.chunk, None) is order:
-            self.copy(order)
+            self._copy(order)
         else:
             self.rows.give_back(order.chunk, lambda: self._fail_copy(order, f"{order.source} is gone"))
 
-    def serve(self, order: effects.CopyChunk, *, version: StateVersion) -> None:
-        """Seal the state of a chunk and tell the target where it lies; orders that come together are done together."""
-        if not self._to_serve:
-            self._loop.soon(self._seal_all)
-        if order.round != self._round_served:  # nobody waits for what was said in an earlier one
-            self._round_served = order.round
-            self._places.clear()
-        self._to_serve.append((order, version))
-
     def free(self, order: effects.FreeChunk) -> None:
         """Give a slot back."""
+        self._room.put(lambda: self._free(order))
+
+    def _free(self, order: effects.FreeChunk) -> None:
         reach("free.before", chunk=order.chunk)
         if self.rows.give_back(order.chunk, lambda: self._freed(order)):
             return
@@ -248,18 +275,20 @@ class NodeMemory:
     def peer_up(self, node: NodeId) -> None:
         """There is a link to another agent: tell it where chunks lie that it waits for."""
         self.rows.peer_up(node)
-        if places := self._places.get(node):
-            self._tell_peer(node, "places", {"places": list(places.values())})
+        self.serving.peer_up(node)
 
     def peer_down(self, peer: Peer) -> None:
         """An agent is gone: what was to come from it does not come any more."""
         if peer.offer is not None:
             self._carrier.disconnect(peer.offer)  # a fetch that is under way ends with an error
-        self.rows.peer_down(peer.node)
+        self._room.put(lambda: self.rows.peer_down(peer.node))
         self.lose_source(peer.node)
 
     def lose_source(self, node: NodeId) -> None:
         """A node is gone or lost: it says no more where chunks lie. Orders to copy may come after its link broke."""
+        self._room.put(lambda: self._lose_source(node))
+
+    def _lose_source(self, node: NodeId) -> None:
         self._deferred = {chunk: order for chunk, order in self._deferred.items() if order.source != node}
         self._regions = {key: known for key, known in self._regions.items() if known[0] != node}
         for copy in list(self._copies.values()):
@@ -285,6 +314,7 @@ class NodeMemory:
     def forget_task(self) -> None:
         """The task is gone, and with it what it was loading; a new one knows nothing, and nothing is loaded before."""
         self._has_task = False
+        self._room.clear()
         self._deferred.clear()
         self.rows.forget()
         for chunk in self._loads:
@@ -308,7 +338,8 @@ class NodeMemory:
             if chunk in held and held[chunk] < version:
                 self.store.advance(version, [chunk])
         self._regions.clear()
-        self._places.clear()
+        self.serving.forget()
+        self._room.clear()
         self._deferred.clear()
         self.rows.forget()
         for copy in list(self._copies.values()):
@@ -348,35 +379,6 @@ class NodeMemory:
                     self._say(events.ChunkLoaded(chunk=chunk, node=self._node, round=round))
 
         self._loop.work(commit, then)
-
-    def _seal_all(self) -> None:
-        orders, self._to_serve = self._to_serve, []
-
-        def seal() -> dict[NodeId, list[dict[str, Any]]]:
-            said: dict[NodeId, list[dict[str, Any]]] = {}
-            for order, version in orders:
-                place: dict[str, Any] = {"chunk": order.chunk, "round": order.round}
-                try:
-                    place["region"] = self._seal(order.chunk, version).to_json()
-                except ChicleError as error:
-                    place["error"] = str(error)
-                said.setdefault(order.target, []).append(place)
-            return said
-
-        def then(future: "Future[dict[NodeId, list[dict[str, Any]]]]") -> None:
-            for node, places in future.result().items():
-                self._places.setdefault(node, {}).update((place["chunk"], place) for place in places)
-                self._tell_peer(node, "places", {"places": places})
-
-        self._loop.work(seal, then)
-
-    def _seal(self, chunk: ChunkId, version: StateVersion) -> Region:
-        if version > self.store.version(chunk):
-            self.store.advance(version, [chunk])
-        self.store.seal(chunk)
-        place = self.store.address(chunk)
-        with self.store.lease(chunk) as lease:
-            return Region(place.arena, place.slot * self.store.slot_bytes, len(lease.view))
 
     def _reserve(self, chunk: ChunkId) -> memoryview:
         if not 0 <= chunk < len(self._sizes):

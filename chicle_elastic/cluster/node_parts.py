@@ -100,7 +100,7 @@ def build_parts(
         users: The node.
 
     Raises:
-        CapacityError: There is no room for a single chunk, or the system does not give the memory.
+        CapacityError: There is no room for a single chunk.
     """
     node = options.node
     store = ChunkStore(
@@ -108,9 +108,6 @@ def build_parts(
         capacity_bytes=capacity_bytes(declared, options.memory_bytes),
         arena_bytes=min(DEFAULT_ARENA_BYTES, len(declared.rows) * declared.slot_bytes),
     )
-    # Before the node joins: the others would wait for it, and for nothing where there is no memory. The share of one of
-    # the most nodes is the least that it will hold.
-    store.prepare(len(declared.rows) * declared.slot_bytes // max(1, place.max_nodes))
     start_nodes = options.start_nodes or place.min_nodes
     settings = SchedulerSettings(seed=declared.seed, min_nodes=place.min_nodes, start_nodes=start_nodes, precopy=True)
     members = Membership(
@@ -151,7 +148,9 @@ def build_parts(
         tell_task=tell_task,
         tell_peer=lambda to, kind, fields: members.mesh.send(to, kind, **fields),
     )
-    memory.register_arenas()  # before anybody waits for a heartbeat of this node
+    # Before the node joins: the others would wait for it, and for nothing where there is no memory. The share of one of
+    # the most nodes is the least that it will hold.
+    memory.prepare(len(declared.rows) * declared.slot_bytes // max(1, place.max_nodes), failed=users.failed)
     performs = Performer(
         loop,
         node=node,

@@ -178,11 +178,11 @@ class Performer:
             self._placement.copies(effect.chunk)
             self._memory.copy(effect)
         if effect.source == self.node:
-            self._memory.serve(effect, version=self._ledger.version(effect.chunk))
+            self._memory.serving.serve(effect, version=self._ledger.version(effect.chunk))
 
     def _precopy_chunk(self, effect: effects.PrecopyChunk) -> None:
         if effect.target == self.node:
-            self._memory.rows.fetch(effect)
+            self._memory.fetch_ahead(effect)
         if effect.source == self.node:
             self._memory.rows.serve(effect)
 

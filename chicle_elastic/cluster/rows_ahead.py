@@ -139,6 +139,10 @@ class RowsAhead:
         self._say_soon()
         return rows.into, rows.num_bytes
 
+    def has(self, chunk: ChunkId) -> bool:
+        """Whether there is a slot for the chunk."""
+        return chunk in self._rows
+
     def is_arriving(self, chunk: ChunkId) -> bool:
         """Whether rows of the chunk are being written into its slot."""
         rows = self._rows.get(chunk)

@@ -43,14 +43,13 @@ class Arena:
         size_bytes: Size of the whole, in pages; the memory that it takes.
     """
 
-    def __init__(self, fd: int, *, num_slots: int, slot_bytes: int) -> None:
+    def __init__(self, fd: int, *, num_slots: int, slot_bytes: int, flags: int = 0) -> None:
         self.num_slots = num_slots
         self.slot_bytes = slot_bytes
         self.size_bytes = arena_bytes(num_slots, slot_bytes)
         self._fd = fd
         # The array holds the map, every view holds the array: the memory is unmapped when the last of them is gone.
-        # Pages are there; to enter them into this map now is cheaper than one by one, when others may be waiting.
-        mapped = mmap.mmap(fd, self.size_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        mapped = mmap.mmap(fd, self.size_bytes, flags=mmap.MAP_SHARED | flags)
         self._map = weakref.ref(mapped)
         self._bytes: Array | None = np.frombuffer(mapped, dtype=np.uint8)
         self._close_fd = weakref.finalize(self, os.close, fd)
@@ -86,7 +85,11 @@ class Arena:
         try:
             os.posix_fallocate(fd, 0, size_bytes)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            return cls(fd, num_slots=num_slots, slot_bytes=slot_bytes)
+            arena = cls(fd, num_slots=num_slots, slot_bytes=slot_bytes)
+            # Enters the pages into the map now, and not one by one when others may be waiting; MAP_POPULATE does as
+            # much, but keeps all threads of Python waiting meanwhile.
+            arena._open_bytes()[:: mmap.PAGESIZE] = 0
+            return arena
         except BaseException as error:
             _close_quietly(fd)
             if not isinstance(error, OSError):
@@ -114,7 +117,8 @@ class Arena:
         try:
             check_sizes(num_slots, slot_bytes)
             _check_descriptor(fd, arena_bytes(num_slots, slot_bytes))
-            return cls(fd, num_slots=num_slots, slot_bytes=slot_bytes)
+            # Pages are there; to enter them into this map now is cheaper than one by one, when others may be waiting.
+            return cls(fd, num_slots=num_slots, slot_bytes=slot_bytes, flags=mmap.MAP_POPULATE)
         except BaseException as error:
             _close_quietly(fd)
             if not isinstance(error, OSError):

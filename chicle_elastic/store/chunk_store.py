@@ -85,6 +85,7 @@ class ChunkStore:
             raise UsageError(f"capacity_bytes={capacity_bytes} is less than one slot of slot_bytes={slot_bytes}")
         self.slot_bytes = slot_bytes
         self._slots_per_arena = max(1, arena_bytes // slot_bytes)
+        self._growth = threading.Lock()  # one at a time; before the other lock
         self._lock = threading.Lock()
         self._arenas: list[Arena] = []
         self._book = Book(capacity_bytes // slot_bytes)
@@ -195,25 +196,41 @@ class ChunkStore:
                 f"chunk {chunk_id} needs {format_size(size_bytes)} but slots hold {format_size(self.slot_bytes)}; "
                 "raise slot_bytes or convert with smaller chunks"
             )
-        with self._lock:
-            self._require_open()
-            self._book.require_absent(chunk_id)
-            self._grow_if_full()
-            return self._bytes(self._book.reserve(chunk_id, size_bytes))
+        while True:
+            with self._lock:
+                self._require_open()
+                self._book.require_absent(chunk_id)
+                if not self._book.num_slots_to_add(self._slots_per_arena):
+                    return self._bytes(self._book.reserve(chunk_id, size_bytes))
+            self.prepare()
 
     def prepare(self, num_bytes: int = 1) -> None:
-        """Take memory for the first chunks, so that a shortage is known before anything depends on it.
+        """Take memory ahead: it takes a while, and a shortage is known before anything depends on it.
+
+        The store can be used by other threads meanwhile.
 
         Args:
             num_bytes: Of slots that are going to be needed; no more than the capacity is taken.
 
         Raises:
             CapacityError: There is not so much.
+            UsageError: The store is closed.
         """
-        with self._lock:
-            self._require_open()
-            while num_slots := self._book.num_slots_to_add(self._slots_per_arena, -(-num_bytes // self.slot_bytes)):
-                self._add_arena(num_slots)
+        least = -(-num_bytes // self.slot_bytes)
+        with self._growth:
+            while True:
+                with self._lock:
+                    self._require_open()
+                    num_slots = self._book.num_slots_to_add(self._slots_per_arena, least)
+                if not num_slots:
+                    return
+                arena = Arena.create(num_slots, slot_bytes=self.slot_bytes)
+                with self._lock:
+                    if self._is_closed:
+                        arena.close()
+                    else:
+                        self._arenas.append(arena)
+                        self._book.add_arena(num_slots)
 
     def commit(self, chunk_id: ChunkId, *, where: str = "") -> SlotAddress:
         """Check the bytes that have arrived in a reserved slot; from now on the chunk is here.
@@ -343,16 +360,7 @@ class ChunkStore:
         with self._lock:
             self._book.release(address)
 
-    # For the three below, the lock is held.
-
-    def _grow_if_full(self) -> None:
-        num_slots = self._book.num_slots_to_add(self._slots_per_arena)
-        if num_slots:
-            self._add_arena(num_slots)
-
-    def _add_arena(self, num_slots: int) -> None:
-        self._arenas.append(Arena.create(num_slots, slot_bytes=self.slot_bytes))
-        self._book.add_arena(num_slots)
+    # For the two below, the lock is held.
 
     def _bytes(self, entry: Entry) -> memoryview:
         return self._arenas[entry.address.arena].view(entry.address.slot)[: entry.size_bytes]

@@ -92,12 +92,13 @@ def test_what_nobody_can_load_is_not_waited_for(source: Source) -> None:
     assert not source.memory.is_quiet
 
 
-def test_a_task_that_is_started_again_is_told_of_all_arenas(source: Source) -> None:
+def test_a_task_that_is_started_again_is_told_of_all_arenas(loop: EventLoop, source: Source) -> None:
     """Also when memory was asked for while there was none."""
     assert source.num_arenas_told == 1
     source.memory.forget_task()
     copy = effects.CopyChunk(chunk=ChunkId(1), source=THERE, target=HERE, round=3)
     source.memory.copy(copy)
+    loop.turn(0.0)
     assert source.num_arenas_told == 1
     source.memory.task_is_there()
     source.memory.offer_arenas()
@@ -121,7 +122,7 @@ def test_a_copy_from_a_node_that_is_lost_gets_its_answer(loop: EventLoop, source
 def test_where_a_chunk_lies_is_said_on_every_new_link(loop: EventLoop, source: Source) -> None:
     """Two nodes that joined at one boundary have none yet, and what is said on one that breaks may be lost."""
     order = effects.CopyChunk(chunk=CHUNK, source=HERE, target=THERE, round=3)
-    source.memory.serve(order, version=StateVersion(2, 7))
+    source.memory.serving.serve(order, version=StateVersion(2, 7))
     end_s = loop.now() + timeout_s(10)
     while not source.tries and loop.now() < end_s:
         loop.turn(0.1)
@@ -138,6 +139,6 @@ def test_where_a_chunk_lies_is_said_on_every_new_link(loop: EventLoop, source: S
     source.memory.peer_up(THERE)
     assert len(source.said) == 2
     other_round = effects.CopyChunk(chunk=CHUNK, source=HERE, target=NodeId("n2"), round=4)
-    source.memory.serve(other_round, version=StateVersion(2, 7))
+    source.memory.serving.serve(other_round, version=StateVersion(2, 7))
     source.memory.peer_up(THERE)
     assert len(source.said) == 2, "nobody waits for what was said in an earlier round"

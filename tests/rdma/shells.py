@@ -206,7 +206,7 @@ class Cluster:
                 self.nodes[effect.node].memory.load(effect, merged=ledger.merged)
             case effects.CopyChunk():
                 self.nodes[effect.target].memory.copy(effect)
-                self.nodes[effect.source].memory.serve(effect, version=ledger.version(effect.chunk))
+                self.nodes[effect.source].memory.serving.serve(effect, version=ledger.version(effect.chunk))
             case effects.FreeChunk():
                 self.nodes[effect.node].memory.free(effect)
             case effects.AttachChunks():

@@ -1,0 +1,87 @@
+"""What a node does as the source of chunks: it seals their states and tells their targets where they lie.
+
+The word of the source is said again on each new link to the target: they may have none yet, and what is said on one
+that breaks may be lost.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from chicle_elastic.cluster.event_loop import EventLoop
+from chicle_elastic.errors import ChicleError
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling import effects
+from chicle_elastic.store.chunk_store import ChunkStore
+from chicle_elastic.transports.base import Region
+from chicle_elastic.values import StateVersion
+
+
+class Serving:
+    """Everything is called in the loop.
+
+    Args:
+        loop: For worker threads.
+        store: The chunks.
+        tell_peer: Sends (node, kind, fields) to an agent; returns whether there is a link to it.
+    """
+
+    def __init__(
+        self, loop: EventLoop, store: ChunkStore, tell_peer: Callable[[NodeId, str, dict[str, Any]], bool]
+    ) -> None:
+        self._loop, self._store, self._tell_peer = loop, store, tell_peer
+        self._orders: list[tuple[effects.CopyChunk, StateVersion]] = []
+        self._places: dict[NodeId, dict[ChunkId, dict[str, Any]]] = {}
+        self._round = 0
+
+    @property
+    def num_said(self) -> int:
+        """Places that were said in this round."""
+        return sum(map(len, self._places.values()))
+
+    def serve(self, order: effects.CopyChunk, *, version: StateVersion) -> None:
+        """Seal the state of a chunk and tell the target where it lies; orders that come together are done together."""
+        if not self._orders:
+            self._loop.soon(self._seal_all)
+        if order.round != self._round:  # nobody waits for what was said in an earlier one
+            self._round = order.round
+            self._places.clear()
+        self._orders.append((order, version))
+
+    def peer_up(self, node: NodeId) -> None:
+        """There is a link to another agent: tell it where chunks lie that it waits for."""
+        if places := self._places.get(node):
+            self._tell_peer(node, "places", {"places": list(places.values())})
+
+    def forget(self) -> None:
+        """Nobody waits for what was said."""
+        self._places.clear()
+
+    def _seal_all(self) -> None:
+        orders, self._orders = self._orders, []
+
+        def seal() -> dict[NodeId, list[dict[str, Any]]]:
+            said: dict[NodeId, list[dict[str, Any]]] = {}
+            for order, version in orders:
+                place: dict[str, Any] = {"chunk": order.chunk, "round": order.round}
+                try:
+                    place["region"] = self._seal(order.chunk, version).to_json()
+                except ChicleError as error:
+                    place["error"] = str(error)
+                said.setdefault(order.target, []).append(place)
+            return said
+
+        def then(future: "Future[dict[NodeId, list[dict[str, Any]]]]") -> None:
+            for node, places in future.result().items():
+                self._places.setdefault(node, {}).update((place["chunk"], place) for place in places)
+                self._tell_peer(node, "places", {"places": places})
+
+        self._loop.work(seal, then)
+
+    def _seal(self, chunk: ChunkId, version: StateVersion) -> Region:
+        if version > self._store.version(chunk):
+            self._store.advance(version, [chunk])
+        self._store.seal(chunk)
+        place = self._store.address(chunk)
+        with self._store.lease(chunk) as lease:
+            return Region(place.arena, place.slot * self._store.slot_bytes, len(lease.view))
