@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from chicle_elastic.cluster import parcels
 from chicle_elastic.cluster.event_file import EventFile
@@ -11,19 +11,21 @@ from chicle_elastic.cluster.event_loop import EventLoop
 from chicle_elastic.cluster.launch_args import NodeOptions
 from chicle_elastic.cluster.log_messages import Folded
 from chicle_elastic.cluster.mesh import Peer
-from chicle_elastic.cluster.node_parts import Parts, Place, build_parts
+from chicle_elastic.cluster.node_parts import Parts, Place, build_parts, take_memory
 from chicle_elastic.cluster.patience import Patience
 from chicle_elastic.cluster.performer import FAILURE
 from chicle_elastic.cluster.standing import describe
 from chicle_elastic.cluster.steps import reach
 from chicle_elastic.cluster.store_host import parse_endpoint
-from chicle_elastic.cluster.task_side import Processes, TaskSide
+from chicle_elastic.cluster.task_side import TaskSide
 from chicle_elastic.cluster.term_key import TermKey
+from chicle_elastic.cluster.torch_part import Torch
 from chicle_elastic.errors import ChicleError, ContractError, ProtocolError, TooFewNodesError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.runtime import control
 from chicle_elastic.scheduling import events
 from chicle_elastic.settings import Settings
+from chicle_elastic.store.chunk_store import ChunkStore
 from chicle_elastic.transports.carrier import Carrier
 from chicle_elastic.values import ChunkAccount
 
@@ -35,36 +37,6 @@ TASK_END_S = 30.0
 READY_S = 0.05
 
 logger = logging.getLogger(__name__)
-
-
-class Rendezvous(Protocol):
-    """How nodes meet for a round: torch's rendezvous, with Chicle's handler."""
-
-    def meet(self, round: int, members: tuple[NodeId, ...], timeout_s: float) -> None:
-        """Take part and wait for the others; in a worker thread."""
-        ...
-
-    def abandon(self, round: int, reason: str) -> None:
-        """Wait no longer for this round or one before it."""
-        ...
-
-    def require_open(self) -> None:
-        """See that the job is not over; in a worker thread.
-
-        Raises:
-            JobClosedError: It is.
-            StoreLostError: The store is gone.
-        """
-        ...
-
-
-class Torch(Processes, Rendezvous, Protocol):
-    """What torch's agent does for a node."""
-
-    @property
-    def restarts_left(self) -> int:
-        """How often a task that crashed may still be started again."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +102,7 @@ class Node:
             on_gone=self._task_is_gone,
         )
         self._patience = Patience(loop, options.patience_s, self._give_up)
+        self._store: ChunkStore | None = None
         self._parts: Parts | None = None
         self._job: int | None = None
         self._is_hot = False
@@ -157,8 +130,8 @@ class Node:
             self._parts.membership.close()
         self._task.close()
         self._carrier.close()
-        if self._parts is not None:
-            self._parts.memory.store.close()
+        if self._store is not None:
+            self._store.close()
 
     def notice(self) -> None:
         """This node will be taken away. A second notice only confirms the first. From the loop."""
@@ -194,7 +167,9 @@ class Node:
     # What the task says.
 
     def _task_says(self, message: control.Message) -> None:
-        if isinstance(message, control.Declare):
+        if isinstance(message, control.Expect):
+            self._on_expect(message)
+        elif isinstance(message, control.Declare):
             self._on_declare(message)
         elif isinstance(message, control.Failed):
             self._on_failed(message)
@@ -205,16 +180,21 @@ class Node:
         elif type(message) in self._parts.answers:
             self._parts.answers[type(message)](message)
 
+    def _on_expect(self, expected: control.Expect) -> None:
+        try:
+            self._store = self._store or take_memory(expected, self._loop, self._options, self._place)
+        except ChicleError as error:
+            self.failed(error)
+
     def _on_declare(self, declare: control.Declare) -> None:
+        if self._store is None or self._store.slot_bytes != declare.slot_bytes:
+            self.failed(ProtocolError("the task declares other chunks than it let expect"))
+            return
         reach("task.ready", pid=self._task.pid)
         self._is_hot = True
         self._events.write("hot", pid=self._task.pid)
         if self._parts is None:
-            try:
-                self._parts = self._build(declare)
-            except ChicleError as error:
-                self.failed(error)
-                return
+            self._parts = self._build(declare, self._store)
             self._parts.membership.begin()
         elif dataclasses.replace(declare, merged=self._parts.declared.merged) != self._parts.declared:
             self.failed(ProtocolError("the task was started again and declares another job; it has to be the same"))
@@ -397,9 +377,10 @@ class Node:
         assert self._parts is not None
         return self._parts
 
-    def _build(self, declare: control.Declare) -> Parts:
+    def _build(self, declare: control.Declare, store: ChunkStore) -> Parts:
         return build_parts(
             declare,
+            store,
             loop=self._loop,
             place=self._place,
             options=self._options,

@@ -72,6 +72,7 @@ class Parts:
 
 def build_parts(
     declared: control.Declare,
+    store: ChunkStore,
     *,
     loop: EventLoop,
     place: Place,
@@ -84,10 +85,11 @@ def build_parts(
     tell_task: Callable[..., None],
     users: Users,
 ) -> Parts:
-    """Take memory for the job, and get ready to meet others.
+    """Get ready to meet others.
 
     Args:
         declared: The job.
+        store: For its chunks.
         loop: The loop.
         place: Where this is.
         options: Of the launcher.
@@ -98,16 +100,8 @@ def build_parts(
         require_open: Raises JobClosedError when the job has ended; called in a worker thread.
         tell_task: Sends (message, descriptor or None) to the task.
         users: The node.
-
-    Raises:
-        CapacityError: There is no room for a single chunk.
     """
     node = options.node
-    store = ChunkStore(
-        slot_bytes=declared.slot_bytes,
-        capacity_bytes=capacity_bytes(declared, options.memory_bytes),
-        arena_bytes=min(DEFAULT_ARENA_BYTES, len(declared.rows) * declared.slot_bytes),
-    )
     start_nodes = options.start_nodes or place.min_nodes
     settings = SchedulerSettings(seed=declared.seed, min_nodes=place.min_nodes, start_nodes=start_nodes, precopy=True)
     members = Membership(
@@ -180,26 +174,44 @@ def build_parts(
     )
 
 
-def capacity_bytes(declared: control.Declare, memory_bytes: int | None) -> int:
+def take_memory(expected: control.Expect, loop: EventLoop, options: NodeOptions, place: Place) -> ChunkStore:
+    """A store for the chunks of the job. Its first memory is taken by a worker thread, while the task gets ready.
+
+    What goes wrong there is found by `NodeMemory.prepare`.
+
+    Raises:
+        CapacityError: There is no room for a single chunk.
+    """
+    all_bytes = expected.num_chunks * expected.slot_bytes
+    store = ChunkStore(
+        slot_bytes=expected.slot_bytes,
+        capacity_bytes=capacity_bytes(expected, options.memory_bytes),
+        arena_bytes=min(DEFAULT_ARENA_BYTES, all_bytes),
+    )
+    loop.work(lambda: store.prepare(all_bytes // max(1, place.max_nodes)), lambda _: None)
+    return store
+
+
+def capacity_bytes(expected: control.Expect, memory_bytes: int | None) -> int:
     """Memory for chunks.
 
     Args:
-        declared: The job.
+        expected: The job.
         memory_bytes: As the user said; None for what the host has left.
 
     Raises:
         CapacityError: There is no room for a single chunk.
     """
     # All chunks, and as many on their way: more is never needed.
-    room_bytes = 2 * len(declared.rows) * declared.slot_bytes
+    room_bytes = 2 * expected.num_chunks * expected.slot_bytes
     source = "the data set"
     if memory_bytes is not None:
         room_bytes, source = memory_bytes, "--memory"
     elif (headroom := memory_headroom()) is not None:
         room_bytes, source = min(room_bytes, int(HEADROOM_SHARE * headroom.num_bytes)), headroom.source
-    if room_bytes < declared.slot_bytes:
+    if room_bytes < expected.slot_bytes:
         raise CapacityError(
-            f"{source} leaves {room_bytes} bytes for chunks, and one chunk needs {declared.slot_bytes}; give the node "
+            f"{source} leaves {room_bytes} bytes for chunks, and one chunk needs {expected.slot_bytes}; give the node "
             "more memory, or convert the data with smaller chunks"
         )
     return room_bytes

@@ -26,6 +26,7 @@ from chicle_elastic.errors import ChicleError, ContractError
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime import control
+from chicle_elastic.runtime.ledger_page import LedgerPage
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.machine import State
 from chicle_elastic.values import ChunkAccount, StateVersion
@@ -465,7 +466,7 @@ class Performer:
         except ContractError as error:
             self._host.breached(error)
 
-    def _write_ledger(self, pages: Sequence[control.LedgerPage]) -> None:
+    def _write_ledger(self, pages: Sequence[LedgerPage]) -> None:
         for page in pages:
             self._events.write(
                 "ledger",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.runtime.control import LedgerPage
+from chicle_elastic.runtime.ledger_page import LedgerPage
 from chicle_elastic.scheduling.ledger import Ledger
 
 

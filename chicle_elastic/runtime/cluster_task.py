@@ -55,6 +55,7 @@ from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.control_link import ControlLink
 from chicle_elastic.runtime.group import Group
 from chicle_elastic.runtime.job import DEFAULT_POLICIES, Job, Outcome
+from chicle_elastic.runtime.ledger_page import LedgerPage
 from chicle_elastic.runtime.ledger_pages import LedgerPages
 from chicle_elastic.runtime.loader import ChunkLoader
 from chicle_elastic.runtime.outbox import Outbox
@@ -159,17 +160,19 @@ class ClusterTask:
 
     def _get_hot(self) -> None:
         """Do what takes long, and then say so: nobody waits for a node before it joins."""
+        job, seed = self._job, zlib.crc32(self._node.encode())
+        infos = job.source.infos(self._state)
+        slot_bytes = -(-max(info.size_bytes for info in infos) // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+        self._link.send(control.Expect(num_chunks=len(infos), slot_bytes=slot_bytes))
         try:
             import torch.distributed  # noqa: F401 - takes a second or more
         except ImportError as error:
             raise MissingExtraError.for_package("torch", extra="cluster", purpose="a task of a cluster") from error
-        job, seed = self._job, zlib.crc32(self._node.encode())
         context = LocalContext(self._node, np.random.default_rng([job.seed, seed]), self._post_office)
         self._context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self._post_office)
         self._task = UniTask(self._node, job.trainer, context, self._clock)
         self._training = Training(job, context=self._context, elapsed_s=self._shared_elapsed_s, keeps_address=True)
         practise(job, self._state, self._clock)
-        infos = job.source.infos(self._state)
         settings = self._checkpoint_settings()
         identity = JobIdentity.of(job.trainer, job.source.schema, num_parameters=len(self._training.model))
         self._resumption = Resumption(job, settings, identity)
@@ -177,14 +180,13 @@ class ClusterTask:
             self._saver = Saver(settings, identity, self._training, lambda: self._task.chunks, self._tell_saved)
         loader = ChunkLoader(job, self._state, self._resumption, self._link.send)
         self._link.start(loader, self._post_office)
-        largest = max(info.size_bytes for info in infos)
         self._link.send(
             control.Declare(
                 seed=job.seed,
                 num_rows=job.source.schema.num_rows,
                 rows=tuple(info.num_rows for info in infos),
                 size_bytes=tuple(info.size_bytes for info in infos),
-                slot_bytes=-(-largest // SLOT_ALIGNMENT) * SLOT_ALIGNMENT,
+                slot_bytes=slot_bytes,
                 merged=self._resumption.found,
                 checkpoints="" if settings is None else settings.pace,
             )
@@ -429,7 +431,7 @@ class ClusterTask:
             self._seen.observations(self._round, iteration=lap.iteration, num_chunks=num_chunks, samples=samples)
         )
 
-    def _write_pages(self, after: StateVersion) -> tuple[control.LedgerPage, ...]:
+    def _write_pages(self, after: StateVersion) -> tuple[LedgerPage, ...]:
         return self._pages.write(self._task.reads, after) if self._link.welcome.wants_ledger else ()
 
     def _team_of(self, round: int) -> Team:

@@ -6,6 +6,7 @@ The task runs the user's code; the agent runs none. They are two processes on on
     task                                  agent
     Hello            connected       ->
                                      <-   Welcome        its name; Arena for each arena, also later
+    Expect           job known       ->                  take memory, meanwhile
     Declare          imports done    ->                  the node is hot and may join
                                      <-   Load           get a chunk from its source into a reserved slot
     Loaded           or LoadFailed   ->                  (a thread of its own: also while an iteration runs)
@@ -45,10 +46,11 @@ from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
+from chicle_elastic.runtime.ledger_page import LedgerPage
 from chicle_elastic.scheduling.codec import decode_fields, encode_fields
-from chicle_elastic.values import ChunkAccount, ChunkInfo, StateVersion, TaskReport
+from chicle_elastic.values import ChunkAccount, ChunkInfo, TaskReport
 
-VERSION = 4
+VERSION = 5
 """Of this list of messages; raised with every change of it."""
 
 
@@ -64,23 +66,6 @@ class Placement:
     slot: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerPage:
-    """Rows that a task read in one iteration, written down where it read them.
-
-    Attributes:
-        before: Version of the state that the chunks had before; chunks of other versions are on other pages.
-        after: Version that they have now; None when the iteration was not merged.
-        chunks: The chunks.
-        rows: Rows processed of each of them.
-    """
-
-    before: StateVersion
-    after: StateVersion | None
-    chunks: tuple[ChunkId, ...]
-    rows: tuple[int, ...]
-
-
 # What a task says.
 
 
@@ -93,8 +78,21 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Expect:
+    """The job is known, the task not hot yet: the agent takes memory meanwhile. Comes once, after `Welcome`.
+
+    Attributes:
+        num_chunks: Of the data set.
+        slot_bytes: Size of a slot that holds any of them.
+    """
+
+    num_chunks: int
+    slot_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Declare:
-    """The task is hot: everything is imported, the job is known. Comes once, after `Welcome`.
+    """The task is hot: everything is imported. Comes once, after `Expect`.
 
     Attributes:
         seed: Of the job.
@@ -448,6 +446,7 @@ class Exit:
 
 TaskMessage: TypeAlias = (
     Hello
+    | Expect
     | Declare
     | Loaded
     | LoadFailed

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.runtime.control import LedgerPage
+from chicle_elastic.runtime.ledger_page import LedgerPage
 from chicle_elastic.values import StateVersion
 
 

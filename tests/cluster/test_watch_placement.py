@@ -5,7 +5,7 @@ import pytest
 from chicle_elastic.cluster.placement import PlacementCheck
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.runtime.control import LedgerPage
+from chicle_elastic.runtime.ledger_page import LedgerPage
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.shelf import Phase
 from chicle_elastic.values import ChunkInfo, StateVersion

@@ -88,7 +88,9 @@ class Node:
         self.channel = self.listener.accept()
         assert self.expect(control.Hello).pid == self.process.pid
         self.say(control.Welcome(node=self.name, store_host="127.0.0.1", store_port=self.port, **welcome))
+        expected = self.expect(control.Expect)
         self.declared = self.expect(control.Declare)
+        assert (expected.num_chunks, expected.slot_bytes) == (len(self.declared.rows), self.declared.slot_bytes)
         num_slots = len(self.declared.rows) + 2
         slot_bytes = self.declared.slot_bytes
         self.store = ChunkStore(slot_bytes=slot_bytes, capacity_bytes=num_slots * slot_bytes)

@@ -18,6 +18,7 @@ from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime import control
 from chicle_elastic.runtime.channel import MAX_FRAME_BYTES, Channel, Listener, new_address
 from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
+from chicle_elastic.runtime.ledger_page import LedgerPage
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.values import ChunkAccount, StateVersion, TaskReport
 from tests.timeouts import timeout_s
@@ -31,10 +32,11 @@ with socket.socket(socket.AF_UNIX) as sock:
     sock.connect("\\0" + sys.argv[1])
     print(sock.recv(100), end="")
 """
-PAGE = control.LedgerPage(before=StateVersion(1, 6), after=None, chunks=(ChunkId(3),), rows=(8,))
+PAGE = LedgerPage(before=StateVersion(1, 6), after=None, chunks=(ChunkId(3),), rows=(8,))
 PLACEMENT = control.Placement(chunk=ChunkId(4), arena=0, slot=2)
 MESSAGES = [
     control.Hello(pid=7),
+    control.Expect(num_chunks=2, slot_bytes=704),
     control.Declare(seed=1, num_rows=20, rows=(10, 10), size_bytes=(640, 704), slot_bytes=704),
     control.Declare(
         seed=1, num_rows=9, rows=(9,), size_bytes=(640,), slot_bytes=640, merged=7, checkpoints="5 iterations, 0 s"
@@ -204,7 +206,7 @@ def frame(data):
         (frame([1, 2]), "is no message out of Hello"),
         (frame({"type": "Vote"}), "'Vote' is no message out of Hello"),
         (frame({"type": "Hello", "pid": "7"}), r"Hello\.pid is '7' and not a int"),
-        (frame({"type": "Hello", "pid": 7, "version": 99}), "speaks version 99 and this one version 4"),
+        (frame({"type": "Hello", "pid": 7, "version": 99}), "speaks version 99 and this one version 5"),
         (struct.pack("<I", MAX_FRAME_BYTES + 1), "at most"),
         (frame({"type": "Left"})[:-3], "ended inside a message"),
     ],
