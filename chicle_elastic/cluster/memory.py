@@ -125,11 +125,12 @@ class NodeMemory:
             "places said": self.serving.num_said,
         }
 
-    def prepare(self, num_bytes: int, *, failed: Callable[[ChicleError], None]) -> None:
+    def prepare(self, num_bytes: int, *, ready: Callable[[], None], failed: Callable[[ChicleError], None]) -> None:
         """Take memory before this node joins; it is not quiet until then.
 
         Args:
             num_bytes: How much.
+            ready: Called when it is there.
             failed: Called when there is not so much.
         """
         self._is_preparing = True
@@ -142,6 +143,7 @@ class NodeMemory:
                 failed(error)
             else:
                 self.register_arenas()
+                ready()
 
         self._loop.work(lambda: self.store.prepare(num_bytes), then)
 

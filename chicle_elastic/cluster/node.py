@@ -11,7 +11,7 @@ from chicle_elastic.cluster.event_loop import EventLoop
 from chicle_elastic.cluster.launch_args import NodeOptions
 from chicle_elastic.cluster.log_messages import Folded
 from chicle_elastic.cluster.mesh import Peer
-from chicle_elastic.cluster.node_parts import Parts, Place, build_parts, take_memory
+from chicle_elastic.cluster.node_parts import Parts, Place, build_parts, first_bytes, take_memory
 from chicle_elastic.cluster.patience import Patience
 from chicle_elastic.cluster.performer import FAILURE
 from chicle_elastic.cluster.standing import describe
@@ -195,6 +195,9 @@ class Node:
         self._events.write("hot", pid=self._task.pid)
         if self._parts is None:
             self._parts = self._build(declare, self._store)
+            # Before the node joins: the others would wait for it, and for nothing where there is no memory.
+            num_bytes = first_bytes(len(declare.rows), declare.slot_bytes, self._place)
+            self._parts.memory.prepare(num_bytes, ready=self._announce, failed=self.failed)
             self._parts.membership.begin()
         elif dataclasses.replace(declare, merged=self._parts.declared.merged) != self._parts.declared:
             self.failed(ProtocolError("the task was started again and declares another job; it has to be the same"))

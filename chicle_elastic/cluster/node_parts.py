@@ -12,6 +12,7 @@ from chicle_elastic.cluster.launch_args import NodeOptions
 from chicle_elastic.cluster.membership import Identity, Membership
 from chicle_elastic.cluster.memory import NodeMemory
 from chicle_elastic.cluster.performer import Performer
+from chicle_elastic.cluster.steps import reach
 from chicle_elastic.cluster.term_key import TermKey
 from chicle_elastic.errors import CapacityError
 from chicle_elastic.runtime import control
@@ -142,9 +143,6 @@ def build_parts(
         tell_task=tell_task,
         tell_peer=lambda to, kind, fields: members.mesh.send(to, kind, **fields),
     )
-    # Before the node joins: the others would wait for it, and for nothing where there is no memory. The share of one of
-    # the most nodes is the least that it will hold.
-    memory.prepare(len(declared.rows) * declared.slot_bytes // max(1, place.max_nodes), failed=users.failed)
     performs = Performer(
         loop,
         node=node,
@@ -182,14 +180,24 @@ def take_memory(expected: control.Expect, loop: EventLoop, options: NodeOptions,
     Raises:
         CapacityError: There is no room for a single chunk.
     """
-    all_bytes = expected.num_chunks * expected.slot_bytes
     store = ChunkStore(
         slot_bytes=expected.slot_bytes,
         capacity_bytes=capacity_bytes(expected, options.memory_bytes),
-        arena_bytes=min(DEFAULT_ARENA_BYTES, all_bytes),
+        arena_bytes=min(DEFAULT_ARENA_BYTES, expected.num_chunks * expected.slot_bytes),
     )
-    loop.work(lambda: store.prepare(all_bytes // max(1, place.max_nodes)), lambda _: None)
+    num_bytes = first_bytes(expected.num_chunks, expected.slot_bytes, place)
+
+    def take() -> None:
+        reach("memory.before_taken")
+        store.prepare(num_bytes)
+
+    loop.work(take, lambda _: None)
     return store
+
+
+def first_bytes(num_chunks: int, slot_bytes: int, place: Place) -> int:
+    """What a node takes before it joins: the share of one of the most nodes is the least that it will hold."""
+    return num_chunks * slot_bytes // max(1, place.max_nodes)
 
 
 def capacity_bytes(expected: control.Expect, memory_bytes: int | None) -> int:

@@ -13,6 +13,7 @@ from chicle_elastic.errors import UsageError
 STEPS = frozenset(
     {
         "task.spawned",
+        "memory.before_taken",
         "task.ready",
         "join.before_announce",
         "join.announced",

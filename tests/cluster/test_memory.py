@@ -1,6 +1,6 @@
 """The chunks of one node: what its answers to orders wait for."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,14 @@ class Source:
         return self.has_link
 
 
+def turn_until(loop: EventLoop, is_there: Callable[[], bool]) -> None:
+    """Let the loop turn until something holds."""
+    end_s = loop.now() + timeout_s(10)
+    while not is_there():
+        assert loop.now() < end_s
+        loop.turn(0.05)
+
+
 @pytest.fixture
 def loop() -> Iterator[EventLoop]:
     """The loop of the node."""
@@ -90,6 +98,24 @@ def test_what_nobody_can_load_is_not_waited_for(source: Source) -> None:
     source.memory.task_is_there()
     source.memory.load(order, merged=0)
     assert not source.memory.is_quiet
+
+
+def test_a_node_is_quiet_when_its_memory_is_taken(loop: EventLoop, source: Source) -> None:
+    """It is told then; where there is no memory it is told that."""
+    told: list[str] = []
+    store = source.memory.store
+    for num_bytes, expected in ((8 * store.slot_bytes, "ready"), (1 << 50, "ready")):  # no more than the capacity
+        source.memory.prepare(
+            num_bytes, ready=lambda: told.append("ready"), failed=lambda error: told.append(str(error))
+        )
+        assert not source.memory.is_quiet
+        turn_until(loop, lambda: source.memory.is_quiet)
+        assert told.pop() == expected
+    assert store.slot_stats().total * store.slot_bytes == store.capacity_bytes
+    store.close()
+    prepare(1)
+    turn_until(loop, lambda: bool(told))
+    assert "the store is closed" in told[0]
 
 
 def test_a_task_that_is_started_again_is_told_of_all_arenas(loop: EventLoop, source: Source) -> None:
