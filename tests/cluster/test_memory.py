@@ -103,14 +103,18 @@ def test_what_nobody_can_load_is_not_waited_for(source: Source) -> None:
 def test_a_node_is_quiet_when_its_memory_is_taken(loop: EventLoop, source: Source) -> None:
     """It is told then; where there is no memory it is told that."""
     told: list[str] = []
-    store = source.memory.store
-    for num_bytes, expected in ((8 * store.slot_bytes, "ready"), (1 << 50, "ready")):  # no more than the capacity
+
+    def prepare(num_bytes: int) -> None:
         source.memory.prepare(
             num_bytes, ready=lambda: told.append("ready"), failed=lambda error: told.append(str(error))
         )
+
+    store = source.memory.store
+    for num_bytes in (8 * store.slot_bytes, 1 << 50):  # no more than the capacity
+        prepare(num_bytes)
         assert not source.memory.is_quiet
         turn_until(loop, lambda: source.memory.is_quiet)
-        assert told.pop() == expected
+        assert told.pop() == "ready"
     assert store.slot_stats().total * store.slot_bytes == store.capacity_bytes
     store.close()
     prepare(1)
