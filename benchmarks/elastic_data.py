@@ -50,7 +50,7 @@ COPIES = Bar(2.0, at_most=True)
 THROUGHPUT = Bar(0.8)
 NUM_FEATURES = 256
 ROWS_PER_BLOCK = 16384
-MARGIN = 3.0
+MARGIN = 8.0
 PHASES = ("ahead_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms", "stall_ms")
 MIB = 1 << 20
 
