@@ -65,6 +65,7 @@ class Budget:
         clock: The clock that `deadline_s` is read on.
         num_tasks: Tasks in this round, K; CoCoA's sigma' comes from it.
         iteration: Number of this iteration, from 1.
+        on_device: The update may be left on the trainer's `update_device`.
     """
 
     clock: Clock
@@ -73,6 +74,7 @@ class Budget:
     samples: int | None = None
     deadline_s: float | None = None
     stop: StopFlag = field(default_factory=StopFlag)
+    on_device: bool = False
 
     def is_spent(self) -> bool:
         """Whether the stop flag is set or the deadline has passed."""
@@ -84,7 +86,8 @@ class Update:
     """What a solver returns.
 
     Attributes:
-        delta: Change of the model, ndarray of the model's shape and dtype; it belongs to the runtime from now on.
+        delta: Change of the model, ndarray of the model's shape and dtype; it belongs to the runtime from now on. Where
+            the budget says `on_device`, a tensor on the trainer's `update_device` will do.
         samples: Samples processed.
         weight: Factor of `delta` in the sum that the trainer merges: the samples processed for an averaging trainer,
             1 for one that adds.
@@ -259,6 +262,11 @@ class Trainer(ABC):
     def takes_parts(self) -> bool:
         """Whether a solver takes a part of its samples in an iteration, as its rule; by default it takes them all."""
         return False
+
+    @property
+    def update_device(self) -> str:
+        """Where solvers can leave their updates: "cuda" or "cuda:N", by default "cpu" for host memory."""
+        return "cpu"
 
     def rebuild(self, model: Array, contribution: Array) -> Array:
         """The model made of the summed `Solver.recover` parts; by default the model is kept."""

@@ -144,6 +144,11 @@ class LocalSGDTrainer(Trainer):
         """A share of the samples in each iteration, and all of them in an epoch."""
         return True
 
+    @property
+    def update_device(self) -> str:
+        """That of the engine."""
+        return self.device
+
     def own_class(self) -> type | None:
         """The module's class where no import finds it, as in a notebook; None where there is none."""
         module = self.network.module

@@ -60,26 +60,26 @@ class LocalSGDSolver(Solver):
 
     def solve(self, model: Array, budget: Budget) -> Update:
         """This task's share of the iteration's samples, in steps of L; fewer where the epoch ends or the budget."""
-        delta = np.zeros_like(model)
         if not self.chunks:
-            return Update(delta=delta, samples=0, weight=0.0)
+            return Update(delta=np.zeros_like(model), samples=0, weight=0.0)
         place = Place.of(model[-model_vector.PLACE :])
         self._find_order(place)
         positions, rows = self._order.next(self._share(budget, place))
         done, loss = 0, 0.0
-        if len(rows) and not budget.is_spent():
-            done, loss = self._steps(model, delta, positions, rows, budget, place)
+        has_stepped = len(rows) > 0 and not budget.is_spent()
+        if has_stepped:
+            done, loss = self._steps(model, positions, rows, budget, place)
             self._order.num_used += done
         self._built_for = (place.epoch, budget.iteration)
         unused = self._order.num_left
         weight = float(max(done, 1))
-        told = delta[-model_vector.PLACE :]
+        told = np.zeros(model_vector.PLACE, dtype=model.dtype)
         told[model_vector.MERGED] = budget.iteration - place.merged
         told[model_vector.EPOCH] = unused / weight
         told[model_vector.SAMPLES] = done / weight
         told[model_vector.LOSS] = loss / weight
         return Update(
-            delta=delta,
+            delta=self._change(model, told, budget) if has_stepped else _unchanged(model, told),
             samples=done,
             weight=weight,
             metrics={"loss": loss, "unused": float(unused)},
@@ -114,15 +114,13 @@ class LocalSGDSolver(Solver):
         share, self._carry = divmod(whole, place.num_rows)
         return share
 
-    def _steps(
-        self, model: Array, delta: Array, positions: Array, rows: Array, budget: Budget, place: Place
-    ) -> tuple[int, float]:
+    def _steps(self, model: Array, positions: Array, rows: Array, budget: Budget, place: Place) -> tuple[int, float]:
         """Steps over these samples; returns how many were used, and their loss."""
         trainer, engine = self._trainer, self._ready_engine(budget, place)
         blocks = {position: self.chunks[self._order.chunks[position]].peek() for position in set(positions.tolist())}
         samples = self._gather(blocks, positions, rows)
         layout = trainer.layout(engine.layout)
-        engine.load(layout.w(model), layout.buffers(model), layout.v(model))
+        engine.load(layout.w(model), layout.buffers(model), layout.v(model), for_change=budget.on_device)
         done, loss = engine.run(
             samples,
             batch_size=trainer.batch_size,
@@ -131,14 +129,23 @@ class LocalSGDSolver(Solver):
             seed=hash((trainer.seed, budget.iteration, self._order.chunks[0])) & 0x7FFFFFFF,
             is_spent=budget.is_spent,
         )
-        engine.store(layout.w(delta), layout.buffers(delta), layout.v(delta))
-        delta[: layout.num_averaged] -= model[: layout.num_averaged]
         for position, row in zip(positions[:done].tolist(), rows[:done].tolist(), strict=True):
             blocks[position].state[row] = budget.iteration
         counts = np.bincount(positions[:done], minlength=len(self._order.chunks))
         for position in np.flatnonzero(counts).tolist():
             self.chunks[self._order.chunks[position]].count(int(counts[position]))
         return done, loss
+
+    def _change(self, model: Array, told: Array, budget: Budget) -> Any:
+        """What the steps have changed, on the engine's device where that is wanted, and what is told."""
+        engine = self._engine
+        assert engine is not None
+        if budget.on_device:
+            return engine.change(told, len(model))
+        delta, layout = _unchanged(model, told), self._trainer.layout(engine.layout)
+        engine.store(layout.w(delta), layout.buffers(delta), layout.v(delta))
+        delta[: layout.num_averaged] -= model[: layout.num_averaged]
+        return delta
 
     def _ready_engine(self, budget: Budget, place: Place) -> StepEngine:
         """The engine, made in the first iteration, when it is known how much there is to do."""
@@ -177,3 +184,10 @@ class LocalSGDSolver(Solver):
         if weights is not None:
             weights = weights / np.float32(self._trainer.mean_weight)
         return Samples(rows=self._rows[:count], codes=self._codes[:count], weights=weights)
+
+
+def _unchanged(model: Array, told: Array) -> Array:
+    """No change of the model, and what is told."""
+    delta = np.zeros_like(model)
+    delta[-model_vector.PLACE :] = told
+    return delta

@@ -12,7 +12,7 @@ from chicle_elastic.solvers.engines.modules import build_module
 from chicle_elastic.solvers.engines.paper_cnn import PaperCNN
 from chicle_elastic.solvers.engines.paper_cnn_shape import square_for
 from chicle_elastic.solvers.flat import FlatModule
-from chicle_elastic.solvers.network import Network
+from chicle_elastic.solvers.network import PAPER_CNN, Network
 from tests.solvers import nets
 
 CPU = torch.device("cpu")
@@ -197,3 +197,26 @@ def test_names_are_found_and_seeds_decide_the_first_weights():
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
     assert torch.equal(torch.rand(1), first)
+
+
+@pytest.mark.parametrize("kernels", ["onednn", "fused"])
+def test_a_change_is_what_is_copied_out_less_what_was_loaded(kernels):
+    """With counters that are no whole numbers after an average; whatever computes the steps."""
+    if kernels == "fused":
+        shape = (1, 16, 16)
+        settings = {"channels": 1, "height": 16, "width": 16, "num_classes": 3}
+        network = Network(module=PAPER_CNN, settings=settings, input_shape=shape, num_classes=3)
+    else:
+        network, shape = nets.network(has_norm=True), (1, 8, 8)
+    engine = EagerEngine(network, seed=0, kernels=kernels)
+    layout, rng = engine.layout, np.random.default_rng(0)
+    sizes = (layout.num_weights, layout.num_buffers, layout.num_weights)
+    before = [rng.random(size, dtype=np.float32) / 10 + np.float32(0.2) for size in sizes]
+    engine.load(*before, for_change=True)
+    rows = rng.random((16, int(np.prod(shape))), dtype=np.float32)
+    given = Samples(rows=rows, codes=rng.integers(0, 3, 16), weights=None)
+    engine.run(given, batch_size=8, lr=0.01, momentum=0.9, seed=0, is_spent=never)
+    expected = np.concatenate([new - old for new, old in zip(state(engine), before, strict=True)])
+    change = engine.change(np.float32([5, 6]), len(expected) + 3).numpy()
+    assert expected.any()
+    np.testing.assert_array_equal(change, np.concatenate([expected, np.float32([0, 5, 6])]))

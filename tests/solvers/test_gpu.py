@@ -16,6 +16,13 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def card():
+    """What CUDA keeps open from its first use on is no leak of the test that uses it first."""
+    layer = torch.nn.Conv2d(1, 1, 3, device="cuda")
+    layer(torch.ones(1, 1, 8, 8, device="cuda")).sum().backward()
+
+
 @pytest.fixture(autouse=True)
 def full_precision():
     """No TF32, so that both devices can be compared."""
@@ -47,3 +54,31 @@ def test_an_estimator_learns_on_the_device():
     model = ChicleCNNClassifier(nets.Tiny, **FAST, device="cuda").fit(X, y)
     assert model.score(X, y) > 0.9
     assert next(model.module_.parameters()).device.type == "cpu"
+
+
+def test_a_change_that_stays_on_the_device_is_the_one_that_is_copied_out():
+    """To the bit; it is where the replica is."""
+    X, y = nets.images(40)
+    given = Samples(rows=X.reshape(40, -1), codes=y, weights=None)
+    engine = EagerEngine(nets.network(has_norm=True), seed=0, device="cuda")
+    layout = engine.layout
+    sizes = (layout.num_weights, layout.num_buffers, layout.num_weights)
+    before = [np.random.default_rng(0).random(size, dtype=np.float32) for size in sizes]
+    after = [np.empty(size, np.float32) for size in sizes]
+    engine.load(*before, for_change=True)
+    engine.run(given, batch_size=8, lr=0.01, momentum=0.9, seed=0, is_spent=lambda: False)
+    engine.store(*after)
+    change = engine.change(np.float32([5, 6]), sum(sizes) + 3)
+    assert change.device.type == "cuda"
+    expected = np.concatenate([new - old for new, old in zip(after, before, strict=True)] + [np.float32([0, 5, 6])])
+    np.testing.assert_array_equal(change.cpu().numpy(), expected)
+
+
+def test_two_tasks_on_one_card_train_over_the_host():
+    """A cluster of this machine; what they have learned is what two tasks on the CPU have, about."""
+    X, y = bars()
+    scores = [
+        ChicleCNNClassifier(nets.Tiny, **{**FAST, "max_epochs": 6}, device=device, n_workers=2).fit(X, y).score(X, y)
+        for device in ("cuda", "cpu")
+    ]
+    assert min(scores) > 0.9

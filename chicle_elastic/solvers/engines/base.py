@@ -6,7 +6,7 @@ becomes of the result is the solver's.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.model_vector import Layout
@@ -48,12 +48,24 @@ class StepEngine(Protocol):
         """
         ...
 
-    def load(self, w: Array, buffers: Array, v: Array) -> None:
-        """Set the replica."""
+    def load(self, w: Array, buffers: Array, v: Array, *, for_change: bool = False) -> None:
+        """Set the replica, and where `for_change` keep a copy of what it was set to beside it."""
         ...
 
     def store(self, w: Array, buffers: Array, v: Array) -> None:
         """Copy the replica out."""
+        ...
+
+    def change(self, end: Array, size: int) -> Any:
+        """What has become of the replica since `load(..., for_change=True)`, left where the replica lives.
+
+        Args:
+            end: What the last values are to be, ndarray of shape (m,), float32.
+            size: Length of the whole.
+
+        Returns:
+            Tensor of shape (size,), float32: the changes of w, of the buffers and of v, zeros, `end`.
+        """
         ...
 
     def run(

@@ -94,6 +94,7 @@ class EagerEngine:
             self._fuse()
         self._is_tunable = kernels == "auto" and self._device.type == "cpu"
         self._has_checked = False
+        self._loaded: torch.Tensor | None = None
         # Batch norm cannot train on one sample; a batch that would be left with one is joined to the one before.
         self._joins_last = any(isinstance(part, BATCH_NORMS) for part in module.modules())
 
@@ -106,15 +107,18 @@ class EagerEngine:
         """Weights and buffers at present, float32."""
         return self._flat.w.cpu().numpy().copy(), self._flat.read_buffers().cpu().numpy()
 
-    def load(self, w: Array, buffers: Array, v: Array) -> None:
-        """Set the replica."""
+    def load(self, w: Array, buffers: Array, v: Array, *, for_change: bool = False) -> None:
+        """Set the replica; see `StepEngine.load`."""
         flat = self._flat
         with torch.no_grad():
-            flat.w.copy_(_tensor(w))
-            flat.v.copy_(_tensor(v))
+            w_, buffers_, v_ = (_tensor(part).to(self._device) for part in (w, buffers, v))
+            flat.w.copy_(w_)
+            flat.v.copy_(v_)
             flat.g.zero_()
             if len(buffers):
-                flat.write_buffers(_tensor(buffers).to(self._device))
+                flat.write_buffers(buffers_)
+            # Not read from the replica, which rounds its counters.
+            self._loaded = torch.cat([w_, buffers_, v_]) if for_change else None
 
     def store(self, w: Array, buffers: Array, v: Array) -> None:
         """Copy the replica out."""
@@ -123,6 +127,17 @@ class EagerEngine:
         torch.from_numpy(v).copy_(flat.v)
         if len(buffers):
             torch.from_numpy(buffers).copy_(flat.read_buffers())
+
+    def change(self, end: Array, size: int) -> torch.Tensor:
+        """What has become of the replica since it was loaded; see `StepEngine.change`."""
+        flat, before = self._flat, self._loaded
+        assert before is not None
+        with torch.no_grad():
+            change = torch.zeros(size, device=self._device)
+            torch.cat([flat.w, flat.read_buffers(), flat.v], out=change[: len(before)])
+            change[: len(before)] -= before
+            change[size - len(end) :] = _tensor(end).to(self._device)
+        return change
 
     def run(
         self,
