@@ -11,6 +11,7 @@ OMP_NUM_THREADS       scikit-learn's limit on threads; joblib sets it in its wor
 """
 
 import atexit
+import contextlib
 import functools
 import math
 import os
@@ -18,7 +19,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +70,20 @@ class Settings:
             return kernels
         shared = Path(tempfile.gettempdir()) / f"chicle-cache-{_user_tag()}"
         return shared if _is_private(shared) else _folder_of_this_process()
+
+
+@contextlib.contextmanager
+def environment_with(name: str, value: str) -> Iterator[None]:
+    """A variable of the environment has this value meanwhile: for libraries that take some options in no other way."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
 
 
 def available_cores(environ: Mapping[str, str] | None = None, *, proc: Path = PROC) -> int:

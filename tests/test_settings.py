@@ -1,5 +1,6 @@
 """The environment: where caches go, and how many cores there are to use."""
 
+import contextlib
 import os
 import stat
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chicle_elastic.settings import Settings, available_cores
+from chicle_elastic.settings import Settings, available_cores, environment_with
 
 NO_LIMITS: dict[str, str] = {}
 
@@ -159,3 +160,14 @@ def test_processes_of_joblib_share_the_cores():
     environ = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environ)
     assert run.stdout.startswith("True"), run.stdout
+
+
+@pytest.mark.parametrize("before", [None, "0"])
+def test_a_variable_has_another_value_for_a_moment(monkeypatch, before):
+    """And then its own again, or none, whatever happened meanwhile."""
+    if before is not None:
+        monkeypatch.setenv("CHICLE_TEST_MOMENT", before)
+    with contextlib.suppress(ZeroDivisionError), environment_with("CHICLE_TEST_MOMENT", "1"):
+        assert os.environ["CHICLE_TEST_MOMENT"] == "1"
+        raise ZeroDivisionError
+    assert os.environ.get("CHICLE_TEST_MOMENT") == before

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.runtime.device_ways import DeviceOffer
 from chicle_elastic.runtime.group import Group
 from chicle_elastic.runtime.training import Training
 from chicle_elastic.runtime.transcript import adopt, describe
@@ -28,12 +29,14 @@ class Standing(NamedTuple):
         last_certificate: Iteration of the last certificate, 0 for none.
         must_recover: Its state and its model may not belong together.
         has_caller: The caller of its job wants to be told of each iteration.
+        device: Where its solver leaves updates.
     """
 
     merged: int
     last_certificate: int
     must_recover: bool
     has_caller: bool
+    device: DeviceOffer
 
 
 def gather(group: Group, own: Standing) -> list[Standing]:
@@ -42,8 +45,10 @@ def gather(group: Group, own: Standing) -> list[Standing]:
     Raises:
         PeerLostError: A member was lost.
     """
-    rows = group.all_gather(np.array(own, dtype=np.float64))
-    return [Standing(int(row[0]), int(row[1]), bool(row[2]), bool(row[3])) for row in rows]
+    rows = group.all_gather(np.concatenate([np.array(own[:-1], dtype=np.float64), own.device.row()]))
+    return [
+        Standing(int(row[0]), int(row[1]), bool(row[2]), bool(row[3]), DeviceOffer.from_row(row[4:])) for row in rows
+    ]
 
 
 def catch_up(group: Group, training: Training, standings: Sequence[Standing], elapsed_s: float) -> float:

@@ -25,6 +25,7 @@ The model lies in one place in memory from the first to the last round.
 
 import contextlib
 import dataclasses
+import logging
 import math
 import signal
 import threading
@@ -53,6 +54,7 @@ from chicle_elastic.runtime.catch_up import Standing, catch_up, gather
 from chicle_elastic.runtime.checkpoint import JobIdentity
 from chicle_elastic.runtime.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.control_link import ControlLink
+from chicle_elastic.runtime.device_ways import DeviceOffer, device_of_updates, way_of
 from chicle_elastic.runtime.group import Group
 from chicle_elastic.runtime.job import DEFAULT_POLICIES, Job, Outcome
 from chicle_elastic.runtime.ledger_page import LedgerPage
@@ -73,6 +75,9 @@ from chicle_elastic.values import StateVersion
 
 SIGNALS_OF_THE_AGENT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 """Resource managers and terminals send them to all processes of a node; the agent decides what they mean."""
+
+
+logger = logging.getLogger(__name__)
 
 
 class ClusterTask:
@@ -172,6 +177,7 @@ class ClusterTask:
         self._context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self._post_office)
         self._task = UniTask(self._node, job.trainer, context, self._clock)
         self._training = Training(job, context=self._context, elapsed_s=self._shared_elapsed_s, keeps_address=True)
+        self._device = device_of_updates(job.trainer)
         practise(job, self._state, self._clock)
         settings = self._checkpoint_settings()
         identity = JobIdentity.of(job.trainer, job.source.schema, num_parameters=len(self._training.model))
@@ -212,16 +218,25 @@ class ClusterTask:
         self._leave_team()
         training = self._training
         self._go_on_from(order.began)
+        link = self._connect_rendezvous(order.host, order.port)
         own = Standing(
             merged=self._merged,
             last_certificate=training.last_certificate,
             must_recover=self._is_dirty or order.has_losses,
             has_caller=self._job.on_iteration is not None or self._job.on_model is not None,
+            device=DeviceOffer.of(self._device, may_use_nccl=link.has_device_ways),
         )
         try:
-            group.connect(self._connect_rendezvous(order.host, order.port), prefix=order.prefix)
+            group.connect(link, prefix=order.prefix)
             standings = gather(group, own)
             elapsed_s = catch_up(group, training, standings, self._elapsed_s())
+            way = way_of([standing.device for standing in standings])
+            if self._device is not None:
+                logger.info(
+                    "round %d: updates go by %s: %s", order.round, "NCCL" if way.is_by_nccl else "host", way.reason
+                )
+            if way.is_by_nccl:
+                group.connect_devices(link, prefix=order.prefix, device=self._device, num_values=len(training.model))
         except PeerLostError as error:
             group.close()
             self._tell(control.GroupBroke(round=order.round, reason=str(error)))

@@ -18,13 +18,19 @@ class Frame:
     def __init__(self, **sizes: int) -> None:
         self.buffer: Array = np.zeros(sum(sizes.values()))
         self._parts: dict[str, Array] = {}
+        self._stops: dict[str, int] = {}
         start = 0
         for name, size in sizes.items():
             self._parts[name] = self.buffer[start : start + size]
             start += size
+            self._stops[name] = start
 
     def __getitem__(self, name: str) -> Array:
         return self._parts[name]
+
+    def behind(self, name: str) -> Array:
+        """Everything behind this part; a view."""
+        return self.buffer[self._stops[name] :]
 
     def clear(self) -> None:
         """Zeros everywhere: what a task that has nothing to add contributes."""

@@ -6,6 +6,7 @@ and it waits for ever (measured). A group lives like this:
 
     Group()         in the control thread, when the round is announced: from now on it can be broken
     connect()       in the main thread: meet the others in the rendezvous store, connect to each of them
+                    connect_devices(), where all have agreed on it: the same between their CUDA devices
     all_reduce() .. in the main thread, one at a time
     break_()        in any thread, at any time: whatever waits in the group ends with PeerLostError
     close()         in the main thread: the rest is done by a thread, because it may take milliseconds
@@ -30,10 +31,11 @@ agents, which order the break: here nothing times out while it computes.
 
 Every task gets the same bits from `all_reduce`: each part of a large sum is computed in one place and sent to the
 others; small buffers are sent to everybody, who all add them up in the order of the ranks (`mesh_sums`). Where some two
-tasks cannot connect for that, gloo does all sums of the round.
+tasks cannot connect for that, gloo does all sums of the round. Updates that lie on CUDA devices are added up there
+where every member has one (`device_sums`).
 """
 
-import ctypes
+import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -44,6 +46,8 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.runtime.connections import own_sockets, shut_down
+from chicle_elastic.runtime.device_sums import CONNECT_S as CONNECT_DEVICES_S
+from chicle_elastic.runtime.device_sums import DeviceSums, keep_for_ever, nccl_group
 from chicle_elastic.runtime.mesh_sums import CONNECT_S, MAX_BYTES, SumMesh, own_host
 from chicle_elastic.runtime.rendezvous_link import RendezvousLink
 
@@ -52,6 +56,8 @@ PATIENCE = timedelta(days=30)
 """Of a collective: a task may compute for hours, and agents watch over silence."""
 SLICE = timedelta(milliseconds=50)
 """How long to wait for a collective until looking whether the group is broken."""
+
+logger = logging.getLogger(__name__)
 
 
 class Group:
@@ -76,12 +82,18 @@ class Group:
         self._sockets: frozenset[int] = frozenset()
         self._gloo: Any = None
         self._mesh: SumMesh | None = None
+        self._device_sums: DeviceSums | None = None
         self._error: Exception | None = None
 
     @property
     def is_broken(self) -> bool:
         """Whether nothing goes any more, because of `break_` or of a member that was lost."""
         return self._is_broken
+
+    @property
+    def device_sums(self) -> DeviceSums | None:
+        """Where to put updates that lie on a device; None where all updates are summed over the hosts."""
+        return self._device_sums
 
     def connect(self, link: RendezvousLink, *, prefix: str, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         """Connect to all other members, who do the same.
@@ -105,6 +117,84 @@ class Group:
         if self._error is not None:
             self._is_broken = True
             raise self._lost("could not be formed", self._error) from self._error
+        self._require_whole()
+
+    def connect_devices(
+        self,
+        link: RendezvousLink,
+        *,
+        prefix: str,
+        device: Any,
+        num_values: int,
+        make_group: Callable[[Any, int, int], Any] = nccl_group,
+        timeout_s: float = CONNECT_DEVICES_S,
+    ) -> None:
+        """Connect this member's device to those of all others, who do the same; `device_sums` says what came of it.
+
+        It is there for all members or for none. Where some member fails, none tries again in a later round.
+
+        Args:
+            link: To the rendezvous store.
+            prefix: That of `connect`.
+            device: `torch.device` that updates lie on.
+            num_values: Length of the updates.
+            make_group: Makes a raw process group from (store, rank, size); called in another thread.
+            timeout_s: How long to wait for the others.
+
+        Raises:
+            PeerLostError: A member was lost, the store is gone, or the group was broken meanwhile.
+        """
+        from torch.distributed import PrefixStore
+
+        self._require_whole()
+        client = link.take(timeout_s)
+        store = PrefixStore(f"{prefix}/devices", client.store)
+        with self._lock:
+            self._sockets |= client.sockets  # a break wakes whoever waits for the store
+        sums, reason = DeviceSums.connect(
+            lambda: make_group(store, self.rank, self.size),
+            device=device,
+            num_values=num_values,
+            is_over=lambda: self._is_broken,
+            timeout_s=timeout_s,
+        )
+        self._device_sums = sums  # whatever comes now, it is closed with the group
+        with self._lock:
+            self._sockets -= client.sockets
+            is_good = sums is not None and not self._is_broken
+        if is_good:
+            link.give_back(client)  # NCCL has no more to ask it
+        else:
+            link.prepare()  # a thread that was left behind may still have it
+        if self.all_gather(np.array([float(sums is not None)])).all():
+            return
+        link.has_device_ways = False
+        logger.warning(
+            "round %d, rank %d: no NCCL between the devices of the members; updates are summed over the hosts. %s",
+            self.round,
+            self.rank,
+            f"Here: {reason}" if reason else "It failed elsewhere.",
+        )
+        if sums is not None:
+            sums.abort()
+            self._device_sums = None
+
+    def add_up_on_devices(self, out: Array) -> None:
+        """Sum what all members have put into `device_sums`; the same bits for every member.
+
+        Args:
+            out: OUT; the sum, ndarray of shape (num_values,), float64, C-contiguous.
+
+        Raises:
+            PeerLostError: A member was lost, or the group was broken; `out` holds nothing of use.
+        """
+        assert self._device_sums is not None
+        self._require_whole()
+        try:
+            self._device_sums.add_up(out, is_over=lambda: self._is_broken)
+        except RuntimeError as error:
+            self._is_broken = True
+            raise self._lost("was cut off in a sum on devices", error) from error
         self._require_whole()
 
     def all_reduce(self, buffer: Array) -> None:
@@ -185,6 +275,8 @@ class Group:
         box, self._gloo = [self._gloo], None
         if self._mesh is not None:
             self._mesh.close()
+        if self._device_sums is not None:
+            self._device_sums.abort()
         threading.Thread(target=box.clear, name="chicle-group-close").start()
 
     def _connect(self, link: RendezvousLink, prefix: str, timeout_s: float) -> None:
@@ -239,7 +331,7 @@ class Group:
             work = start()
             while not _has_ended(work):
                 if self._is_broken and not _has_ended(work):
-                    _keep_for_ever(self._gloo)
+                    keep_for_ever(self._gloo)
                     break
         except RuntimeError as error:
             self._is_broken = True
@@ -267,11 +359,6 @@ def _has_ended(work: Any) -> bool:
             return False
         work.wait()  # the error, unless it has ended just now
     return True
-
-
-def _keep_for_ever(gloo: Any) -> None:
-    """Never destroy this object, not even at the end of the interpreter: that would wait for its threads."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(gloo))
 
 
 def _first_line(error: Exception) -> str:

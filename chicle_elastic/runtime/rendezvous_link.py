@@ -43,12 +43,14 @@ class RendezvousLink:
 
     Attributes:
         has_direct_ways: Whether tasks could connect to each other in all rounds so far (`mesh_sums`).
+        has_device_ways: Whether their devices could (`device_sums`).
     """
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
         self.port = port
         self.has_direct_ways = True
+        self.has_device_ways = True
         self._lock = threading.Lock()
         self._next: Future[Client] | None = None
 

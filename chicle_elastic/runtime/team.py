@@ -70,15 +70,22 @@ class Team:
 
     def solve(self, order: Iterate, stop: StopFlag, clock: Clock) -> None:
         """Make this task's part of the iteration's sum. A task without chunks has none."""
-        total = self._sum
+        total, devices = self._sum, self._group.device_sums
         total.clear()
+        if devices is not None:
+            devices.clear()
         if not self._task.num_chunks:
             self._task.reads.clear()
             return
         num_tasks = self._job.trainer.parallelism(order.num_tasks)
-        budget = Budget(clock=clock, num_tasks=num_tasks, iteration=order.iteration, stop=stop)
+        budget = Budget(
+            clock=clock, num_tasks=num_tasks, iteration=order.iteration, stop=stop, on_device=devices is not None
+        )
         update, duration_s = self._task.solve(self._training.model, budget)
-        np.multiply(update.delta, update.weight, out=total["update"])
+        if devices is None:
+            np.multiply(update.delta, update.weight, out=total["update"])
+        else:
+            devices.put(update.delta, update.weight)
         total["weight"][0] = update.weight
         self._fill_metrics(total, update)
         total["samples"][self.rank] = update.samples
@@ -96,7 +103,12 @@ class Team:
             PeerLostError: A member was lost; nothing is merged.
         """
         self._sum["votes"][0] = has_vote
-        self._all_reduce(self._sum)
+        if self._group.device_sums is None:
+            self._all_reduce(self._sum)
+            return
+        # The figures first: they come when all members are done computing, and nobody's device waits for that.
+        self._all_reduce(self._sum, behind="update")
+        self._group.add_up_on_devices(self._sum["update"])
 
     def merge(self, order: Iterate) -> Lap:
         """Take the sum into the model; it must not be looked at any more."""
@@ -204,9 +216,9 @@ class Team:
         """Close the group; members that wait in it get a PeerLostError."""
         self._group.close()
 
-    def _all_reduce(self, total: Frame) -> None:
+    def _all_reduce(self, total: Frame, *, behind: str | None = None) -> None:
         total["elapsed"][0] = self._own_elapsed_s() if self.rank == 0 else 0.0
-        self._group.all_reduce(total.buffer)
+        self._group.all_reduce(total.buffer if behind is None else total.behind(behind))
         self.elapsed_s = float(total["elapsed"][0])
 
     def _fill_metrics(self, total: Frame, update: Update) -> None:
