@@ -86,7 +86,8 @@ class ChicleCNNClassifier(
     warm_start : bool, default=False
         Begin with the weights of the last fit.
     device : str, default="cpu"
-        "cpu", "cuda" or "cuda:N". CUDA is experimental: it has not been run on a card yet (``make test-gpu``).
+        "cpu", "cuda" or "cuda:N". CUDA, and NCCL between nodes that each have a GPU, are experimental: they have not
+        been run on a card yet (``make test-gpu``).
     kernels : {"auto", "fused", "onednn", "native"}, default="auto"
         How a CPU computes a step. "fused" are kernels of our own, for the default network; the others are torch's.
         "auto" takes the first where it can and else tries the others and keeps the fastest, in fits of some length.
