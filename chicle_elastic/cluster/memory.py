@@ -204,7 +204,7 @@ class NodeMemory:
         reach("free.before", chunk=order.chunk)
         if self.rows.give_back(order.chunk, lambda: self._freed(order)):
             return
-        if order.chunk in self.store.inventory():
+        if order.chunk in self.store:
             self.store.free(order.chunk)
         self._freed(order)
 

@@ -57,6 +57,11 @@ class Book:
         """Committed chunks and their versions."""
         return {chunk_id: entry.version for chunk_id, entry in self._entries.items() if entry.version is not None}
 
+    def holds(self, chunk_id: ChunkId) -> bool:
+        """Whether a chunk is committed."""
+        entry = self._entries.get(chunk_id)
+        return entry is not None and entry.version is not None
+
     def entry(self, chunk_id: ChunkId) -> Entry:
         """The line of a chunk, reserved or committed.
 

@@ -119,7 +119,8 @@ class ChunkStore:
             return self._book.inventory()
 
     def __contains__(self, chunk_id: ChunkId) -> bool:
-        return chunk_id in self.inventory()
+        with self._lock:
+            return self._book.holds(chunk_id)
 
     def __len__(self) -> int:
         return len(self.inventory())

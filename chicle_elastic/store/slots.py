@@ -68,6 +68,7 @@ class SlotAllocator:
 
     def __init__(self) -> None:
         self._states: list[list[SlotState]] = []
+        self._counts: Counter[SlotState] = Counter()
         self._free: list[SlotAddress] = []  # a heap
         self._leases: Counter[SlotAddress] = Counter()
 
@@ -81,6 +82,7 @@ class SlotAllocator:
             raise UsageError(f"an arena of {num_slots} slots cannot be; give it at least 1")
         arena = len(self._states)
         self._states.append([SlotState.FREE] * num_slots)
+        self._counts[SlotState.FREE] += num_slots
         for slot in range(num_slots):
             heapq.heappush(self._free, SlotAddress(arena, slot))
         return arena
@@ -149,7 +151,7 @@ class SlotAllocator:
 
     def stats(self) -> SlotStats:
         """Slots per state."""
-        counts = Counter(state for states in self._states for state in states)
+        counts = self._counts
         return SlotStats(
             total=counts.total(),
             free=counts[SlotState.FREE],
@@ -167,7 +169,10 @@ class SlotAllocator:
             raise UsageError(f"cannot {verb} {address}: it is {state.value}, not {wanted}{again}")
 
     def _set(self, address: SlotAddress, state: SlotState) -> None:
-        self._states[address.arena][address.slot] = state
+        states = self._states[address.arena]
+        self._counts[states[address.slot]] -= 1
+        self._counts[state] += 1
+        states[address.slot] = state
 
     def _give_back(self, address: SlotAddress) -> None:
         self._set(address, SlotState.FREE)
