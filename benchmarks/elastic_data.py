@@ -8,8 +8,9 @@ passes, screening leaves their rows out, and iterations are as long as asked for
 
     hot to work    from when the task of a joiner is ready, and its node asks to join, to its first iteration;
                    before it, its process starts, which takes what two imports of torch take
-    plain copy     of the joiner's share from one memory file to another one that is new, by one thread, with nothing
-                   else going on: what `hot to work` may take twice of, beyond what a joiner of little data takes
+    plain copy     of the joiner's share from one memory file to another one that is new, by one thread: what `hot to
+                   work` may take twice of, beyond what a joiner of little data takes. After each join one is made by a
+                   new process beside the job, which the joiner is compared with; and some when nothing else goes on
     throughput     iterations of those who stay per second, from the start of the joiner's process to its first
                    iteration, over what it was before; also from when it is hot: that is a few iterations and one stall
     time to whole  after a kill: until an iteration has every sample again, what was lost being read from the folder
@@ -22,6 +23,7 @@ import mmap
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -80,12 +82,14 @@ class Found:
         stalls_ms: By kind of change.
         whole_s: From a kill until nothing was missing.
         joined: What each joiner took.
+        copies_s: What a plain copy of `JOIN_MB` took beside the job, after each.
         phases: Of joins, as the agents wrote them.
     """
 
     stalls_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     whole_s: list[float] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
+    copies_s: list[float] = field(default_factory=list)
     phases: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -108,10 +112,18 @@ def plain_copy_s(num_bytes: int) -> float:
     """Seconds that a copy of so many bytes takes from one memory file to a new one."""
     source = os.memfd_create("source")
     try:
-        os.posix_fallocate(source, 0, num_bytes)
-        return statistics.median(_copy_s(source, num_bytes) for _ in range(5))
+        for _ in range(num_bytes // MIB):
+            os.write(source, b"\1" * MIB)
+        return _copy_s(source, num_bytes)
     finally:
         os.close(source)
+
+
+def plain_copy_beside_s(num_bytes: int) -> float:
+    """The same in a new process, as the tasks of a joiner are one."""
+    program = f"from benchmarks.elastic_data import plain_copy_s; print(plain_copy_s({num_bytes}))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    return float(done.stdout)
 
 
 def _copy_s(source: int, num_bytes: int) -> float:
@@ -136,6 +148,8 @@ def play(side: Chicle, data_rows: int, rounds: int, found: Found) -> None:
     for number, kind in enumerate([NOTICE, SIGKILL] * rounds):
         _take_one(side, kind, number // 2 % NUM_NODES, data_rows, found)
         _add_one(side, found)
+        found.copies_s.append(plain_copy_beside_s(JOIN_MB * MIB))
+        settle(side, time.perf_counter())
         notes = [f"{kind} {found.stalls_ms[kind][-1]:.0f} ms", f"join {found.stalls_ms[JOIN][-1]:.0f} ms"]
         if kind == SIGKILL:
             notes.append(f"whole after {found.whole_s[-1]:.2f} s")
@@ -248,16 +262,21 @@ def rows_of(found: dict[int, Found]) -> Iterator[dict[str, Any]]:
         large.whole_s,
         statistics.median(large.whole_s) / statistics.median(small.whole_s),
     )
-    copy_s = plain_copy_s(JOIN_MB * MIB)
+    alone_s = statistics.median(plain_copy_s(JOIN_MB * MIB) for _ in range(5))
+    beside_s = statistics.median(share.copies_s)
     little, much = ([joined.work_s for joined in some.joined] for some in (small, share))
+    more_s = statistics.median(much) - statistics.median(little)
     yield _row(
-        f"hot to work; the joiner of the second column gets {JOIN_MB} MB; difference in plain copies of "
-        f"{1e3 * copy_s:.0f} ms",
+        f"hot to work; the joiner of the second column gets {JOIN_MB} MB; difference in plain copies beside the job, of "
+        f"{1e3 * beside_s:.0f} ms ({1e3 * min(share.copies_s):.0f} to {1e3 * max(share.copies_s):.0f})",
         "s",
         little,
         much,
-        (statistics.median(much) - statistics.median(little)) / copy_s,
+        more_s / beside_s,
         COPIES,
+    )
+    yield _row(
+        f"the same in plain copies with nothing beside, of {1e3 * alone_s:.0f} ms", "s", little, much, more_s / alone_s
     )
     little, much = ([joined.throughput for joined in some.joined] for some in (small, share))
     yield _row(f"throughput meanwhile, {JOIN_MB} MB", "", little, much, statistics.median(much), THROUGHPUT)
