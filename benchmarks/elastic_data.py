@@ -267,8 +267,8 @@ def rows_of(found: dict[int, Found]) -> Iterator[dict[str, Any]]:
     little, much = ([joined.work_s for joined in some.joined] for some in (small, share))
     more_s = statistics.median(much) - statistics.median(little)
     yield _row(
-        f"hot to work; the joiner of the second column gets {JOIN_MB} MB; difference in plain copies beside the job, of "
-        f"{1e3 * beside_s:.0f} ms ({1e3 * min(share.copies_s):.0f} to {1e3 * max(share.copies_s):.0f})",
+        f"hot to work; the joiner of the second column gets {JOIN_MB} MB; difference in plain copies beside the job, "
+        f"of {1e3 * beside_s:.0f} ms ({1e3 * min(share.copies_s):.0f} to {1e3 * max(share.copies_s):.0f})",
         "s",
         little,
         much,

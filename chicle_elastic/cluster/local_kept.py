@@ -90,10 +90,10 @@ class KeptProcesses:
                 process.line.close()
 
     def trim(self, count: int) -> None:
-        """Keep so many of each kind; the others end."""
+        """Keep so many of each kind, those that had work last; the others end."""
         for free in self._free.values():
             while len(free) > count:
-                free.pop().line.close()
+                free.pop(0).line.close()
 
     def _fork(self, kind: str, name: str) -> KeptProcess:
         line, sock = pair()

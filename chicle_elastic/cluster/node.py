@@ -359,7 +359,7 @@ class Node:
         """This node may go."""
         self._leave("its chunks are handed over")
 
-    def finished(self, reason: str, accounts: tuple[ChunkAccount, ...]) -> None:
+    def finished(self, reason: str, merged: int, accounts: tuple[ChunkAccount, ...]) -> None:
         """The job is over: the task's `run` returns."""
         self._joined.membership.stop()
         self._joined.membership.mesh.broadcast("finished")
@@ -370,7 +370,7 @@ class Node:
         else:
             first_line, _, traceback = reason.partition("\n")
             failure = traceback if is_failure else None
-            self._task.tell(control.Finish(reason=first_line, failure=failure, accounts=accounts))
+            self._task.tell(control.Finish(reason=first_line, merged=merged, failure=failure, accounts=accounts))
 
     # How.
 

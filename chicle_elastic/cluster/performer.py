@@ -64,8 +64,8 @@ class Host(Protocol):
         """This node may go."""
         ...
 
-    def finished(self, reason: str, accounts: tuple[ChunkAccount, ...]) -> None:
-        """The job is over; `accounts` say what became of each chunk."""
+    def finished(self, reason: str, merged: int, accounts: tuple[ChunkAccount, ...]) -> None:
+        """The job is over with the model of iteration `merged`; `accounts` say what became of each chunk."""
         ...
 
     def failed(self, error: ChicleError) -> None:
@@ -237,7 +237,7 @@ class Performer:
     def _finish_job(self, effect: effects.FinishJob) -> None:
         self._events.write("finished", reason=effect.reason)
         self._memory.attach_for_end(self._ledger.owned_by(self.node) if self.node in self._ledger.shelves else ())
-        self._host.finished(effect.reason, self._ledger.accounts())
+        self._host.finished(effect.reason, self._ledger.merged, self._ledger.accounts())
 
     def _tell_transition(self, transition: Transition) -> None:
         kind = "transition" if transition.whole_ms is None else "whole"

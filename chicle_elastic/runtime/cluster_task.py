@@ -134,7 +134,7 @@ class ClusterTask:
             return outcome
 
     def _work(self) -> Outcome | None:
-        """The outcome of the job; None when this node leaves before its end."""
+        """The outcome of the job; None when this node leaves before its end, or came too late for it."""
         self._get_hot()
         try:
             while True:
@@ -393,10 +393,13 @@ class ClusterTask:
         self._training.archive.keep(self._training.history)  # now, so that nobody waits for it when somebody joins
         return dataclasses.replace(order, iteration=order.iteration + 1, lines=()) if goes_on else None
 
-    def _finish(self, order: control.Finish) -> Outcome:
-        """Everything about the last model; in the group, as long as that holds."""
+    def _finish(self, order: control.Finish) -> Outcome | None:
+        """Everything about the last model; in the group, as long as that holds. None when it was not here for that."""
         if order.failure is not None:
             raise JobFailedError(f"{order.reason}\n{order.failure}")
+        if self._merged < order.merged:
+            logger.warning("the job is over with iteration %d; %s has no model of it", order.merged, self._node)
+            return None
         training, reason, state = self._training, order.reason, None
         self._note_transitions()
         try:

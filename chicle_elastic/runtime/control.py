@@ -50,7 +50,7 @@ from chicle_elastic.runtime.ledger_page import LedgerPage
 from chicle_elastic.scheduling.codec import decode_fields, encode_fields
 from chicle_elastic.values import ChunkAccount, ChunkInfo, TaskReport
 
-VERSION = 5
+VERSION = 6
 """Of this list of messages; raised with every change of it."""
 
 
@@ -426,15 +426,17 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The job is over; `run` returns its outcome in every task that gets this.
+    """The job is over; `run` returns its outcome in every task that has the last model. The others just end.
 
     Attributes:
         reason: In words.
+        merged: Iteration of the last model.
         failure: Traceback of the task that failed, if that is why: `run` raises then.
         accounts: What became of each chunk, for the outcome.
     """
 
     reason: str
+    merged: int
     failure: str | None = None
     accounts: tuple[ChunkAccount, ...] = ()
 

@@ -60,6 +60,7 @@ _APPENDED = "log.appended"
 _BOTH = (Victim.LEAD, Victim.MEMBER)
 PLACES: tuple[tuple[str, Cause, tuple[Victim, ...], dict[str, Any]], ...] = (
     ("task.spawned", Cause.JOIN, (Victim.NEWCOMER,), {}),
+    ("memory.before_taken", Cause.JOIN, (Victim.NEWCOMER,), {}),
     ("task.ready", Cause.JOIN, (Victim.NEWCOMER,), {}),
     ("join.before_announce", Cause.JOIN, (Victim.NEWCOMER,), {}),
     ("join.announced", Cause.JOIN, (Victim.NEWCOMER,), {}),
@@ -123,7 +124,7 @@ def deck() -> tuple[Card, ...]:
         occurrence = rng.randint(1, 3) if step in REPEATED else 1
         cards.append(Card(action=action, step=step, victim=victim, cause=cause, where=where, occurrence=occurrence))
     for step in ("rows.before_fetch", "copy.before_fetch"):
-        cards += [Card(action="drop", step=step, victim=Victim.NEWCOMER, cause=Cause.JOIN)] * 5
+        cards += [Card(action="drop", step=step, victim=Victim.NEWCOMER, cause=Cause.JOIN)] * 3
     rng.shuffle(cards)
     return tuple(cards)
 

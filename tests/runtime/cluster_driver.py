@@ -178,6 +178,7 @@ class Driver:
         self.members = []
         self.round = 0
         self.iteration = 0
+        self.merged = 0
 
     def start(self, app, *names, **welcome):
         """Start nodes, all at once, and wait until they are hot."""
@@ -226,7 +227,7 @@ class Driver:
         self.announce_round(members, has_losses=has_losses)
         ready = [node.expect(control.GroupReady) for node in members]
         assert len({(message.round, message.merged) for message in ready}) == 1
-        self.iteration = ready[0].merged
+        self.iteration = self.merged = ready[0].merged
         for node in members:
             node.attach()
 
@@ -257,6 +258,7 @@ class Driver:
         assert all(message.reports == ended[0].reports for message in ended)
         for node in self.members:
             node.store.advance(StateVersion(self.round, self.iteration))
+        self.merged = self.iteration
         return ended
 
     def iterate(self, number=1, **options):
@@ -276,5 +278,5 @@ class Driver:
         """End the job, and give every outcome."""
         for node in self.members:
             node.attach()
-            node.say(control.Finish(reason=reason))
+            node.say(control.Finish(reason=reason, merged=self.merged))
         return [node.outcome() for node in self.members]

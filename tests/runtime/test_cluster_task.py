@@ -301,6 +301,27 @@ def test_the_end_of_the_agent_is_the_end_of_the_task(driver):
     assert "the agent is gone" in n0.log.read_text()
 
 
+def test_who_has_not_the_last_model_has_no_outcome(driver):
+    """One that has just started, and one that was away: only those who have the model may hand it to the script."""
+    n0, n1 = driver.start("count", "n0", "n1")
+    driver.share([n0, n1])
+    driver.form([n0, n1])
+    driver.iterate(2)
+    for chunk in sorted(n1.attached):
+        driver.move(chunk, n1, n0)
+    driver.form([n0])
+    driver.iterate()
+    [late] = driver.start("count", "n2")
+    for node in (n1, late):
+        node.say(control.Finish(reason="done", merged=driver.merged))
+        node.expect(control.Left)
+        assert node.exit_code() == 0
+        assert not node.out.exists()
+        assert f"over with iteration 3; {node.name} has no model of it" in node.log.read_text()
+    [outcome] = driver.finish()
+    assert outcome["reason"] == "done"
+
+
 def test_a_node_that_leaves_ends_its_task_with_exit_code_0(driver):
     """`run` does not return there: what the script does with the outcome is for those who stay."""
     n0, n1 = driver.start("count", "n0", "n1")
@@ -327,7 +348,7 @@ def test_an_exception_of_user_code_travels_as_text_and_ends_the_job_everywhere(d
     assert "ValueError: this solver was told to fail" in failed.traceback
     assert n0.exit_code() == 1
     n1.expect(control.IterationBroke)
-    n1.say(control.Finish(reason="the task of n0 failed", failure=failed.traceback))
+    n1.say(control.Finish(reason="the task of n0 failed", merged=0, failure=failed.traceback))
     n1.expect(control.Left)
     assert n1.exit_code() == 1
     assert "JobFailedError: the task of n0 failed" in n1.log.read_text()

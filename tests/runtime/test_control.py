@@ -109,10 +109,11 @@ MESSAGES = [
         whole_ms=250.0,
     ),
     control.Finish(
+        merged=40,
         reason="all done",
         accounts=(ChunkAccount(chunk=ChunkId(4), rows=10, owner=None, iterations={NodeId("n0"): 3}, replays=1),),
     ),
-    control.Finish(reason="gap reached", failure=None),
+    control.Finish(reason="gap reached", merged=0, failure=None),
     control.Exit(),
 ]
 
@@ -206,7 +207,7 @@ def frame(data):
         (frame([1, 2]), "is no message out of Hello"),
         (frame({"type": "Vote"}), "'Vote' is no message out of Hello"),
         (frame({"type": "Hello", "pid": "7"}), r"Hello\.pid is '7' and not a int"),
-        (frame({"type": "Hello", "pid": 7, "version": 99}), "speaks version 99 and this one version 5"),
+        (frame({"type": "Hello", "pid": 7, "version": 99}), "speaks version 99 and this one version 6"),
         (struct.pack("<I", MAX_FRAME_BYTES + 1), "at most"),
         (frame({"type": "Left"})[:-3], "ended inside a message"),
     ],
