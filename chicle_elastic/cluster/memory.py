@@ -283,16 +283,19 @@ class NodeMemory:
         """An agent is gone: what was to come from it does not come any more."""
         if peer.offer is not None:
             self._carrier.disconnect(peer.offer)  # a fetch that is under way ends with an error
-        self._room.put(lambda: self.rows.peer_down(peer.node))
+        self.rows.peer_down(peer.node)
         self.lose_source(peer.node)
 
     def lose_source(self, node: NodeId) -> None:
         """A node is gone or lost: it says no more where chunks lie. Orders to copy may come after its link broke."""
-        self._room.put(lambda: self._lose_source(node))
-
-    def _lose_source(self, node: NodeId) -> None:
-        self._deferred = {chunk: order for chunk, order in self._deferred.items() if order.source != node}
         self._regions = {key: known for key, known in self._regions.items() if known[0] != node}
+        self._fail_from(node)
+        if self._room:  # and orders that wait for memory; not those that come later, when the node may be back
+            self._room.put(lambda: self._fail_from(node))
+            self._room.put(lambda: self.rows.fail_from(node))
+
+    def _fail_from(self, node: NodeId) -> None:
+        self._deferred = {chunk: order for chunk, order in self._deferred.items() if order.source != node}
         for copy in list(self._copies.values()):
             if copy.order.source == node and not copy.is_fetching:
                 self._end_copy(copy, f"{node} is gone")

@@ -193,6 +193,10 @@ class RowsAhead:
     def peer_down(self, node: NodeId) -> None:
         """An agent is gone: what was to come from it does not come any more."""
         self._regions = {number: known for number, known in self._regions.items() if known[0] != node}
+        self.fail_from(node)
+
+    def fail_from(self, node: NodeId) -> None:
+        """What was ordered from there, and has not begun to come, does not come."""
         for rows in list(self._rows.values()):
             if rows.order.source == node and rows.progress is Progress.ORDERED:
                 self._fail(rows)

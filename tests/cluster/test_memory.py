@@ -149,6 +149,21 @@ def test_a_copy_from_a_node_that_is_lost_gets_its_answer(loop: EventLoop, source
     assert source.memory.is_quiet
 
 
+def test_orders_that_wait_for_memory_are_failed_with_their_source(loop: EventLoop, source: Source) -> None:
+    """And only those: an order that comes later may be for the same node, which is back."""
+    later = NodeId("n3")
+    source.memory.copy(effects.CopyChunk(chunk=ChunkId(1), source=THERE, target=HERE, round=3))
+    source.memory.lose_source(THERE)
+    assert source.answers == []
+    assert not source.memory.is_quiet
+    turn_until(loop, lambda: bool(source.answers))
+    [answer] = source.answers
+    assert isinstance(answer, events.CopyFailed)
+    source.memory.copy(effects.CopyChunk(chunk=ChunkId(1), source=later, target=HERE, round=4))
+    turn_until(loop, lambda: source.memory.under_way["wait for memory"] == 0)
+    assert source.memory.under_way["copies"] == 1
+
+
 def test_where_a_chunk_lies_is_said_on_every_new_link(loop: EventLoop, source: Source) -> None:
     """Two nodes that joined at one boundary have none yet, and what is said on one that breaks may be lost."""
     order = effects.CopyChunk(chunk=CHUNK, source=HERE, target=THERE, round=3)
