@@ -115,6 +115,7 @@ class Performer:
         self._term = 0
         self._number = 0
         self._met_round = 0
+        self._is_return = False
         self._is_round_said = False
         self._broken: tuple[int, str] = (0, "")
         self._pace = Pace()
@@ -151,6 +152,7 @@ class Performer:
     def begin_life(self) -> None:
         """A new life folds the log from its beginning."""
         self._met_round = 0
+        self._is_return = True
         self._pace.forget()
 
     def abandon_rendezvous(self, reason: str) -> None:
@@ -252,6 +254,7 @@ class Performer:
 
     def group_ready(self, message: control.GroupReady) -> None:
         """The process group of a round is there."""
+        self._is_return = False
         self.transitions.connected(message.round)
         if message.merged < self._ledger.merged:
             logger.warning(
@@ -429,6 +432,7 @@ class Performer:
                 has_losses=has_losses,
                 merged=self._ledger.merged,
                 began=self._ledger.began,
+                is_return=self._is_return,
                 weights=tuple(weights.get(node, 1.0) for node in event.members),
                 capacity_bytes=tuple(capacities.get(node) for node in event.members),
                 chunk_bytes=self._memory.store.slot_bytes,

@@ -219,8 +219,10 @@ class ClusterTask:
         training = self._training
         self._go_on_from(order.began)
         link = self._connect_rendezvous(order.host, order.port)
+        # Whoever was taken for lost may have had the whole sum of an iteration that the others have given up since.
+        is_astray = order.is_return and self._merged > order.merged
         own = Standing(
-            merged=self._merged,
+            merged=order.merged - 1 if is_astray else self._merged,
             last_certificate=training.last_certificate,
             must_recover=self._is_dirty or order.has_losses,
             has_caller=self._job.on_iteration is not None or self._job.on_model is not None,
@@ -242,7 +244,7 @@ class ClusterTask:
             self._tell(control.GroupBroke(round=order.round, reason=str(error)))
             return
         self._set_elapsed(elapsed_s)
-        self._merged = max(standing.merged for standing in standings)
+        self._merged = max(0, *(standing.merged for standing in standings))
         if self._merged < order.began == order.merged:
             self._resumption.at(order.began)  # nobody can read it: raises, and says why
         if self._merged == order.merged == 0 and self._saver is not None:

@@ -50,7 +50,7 @@ from chicle_elastic.runtime.ledger_page import LedgerPage
 from chicle_elastic.scheduling.codec import decode_fields, encode_fields
 from chicle_elastic.values import ChunkAccount, ChunkInfo, TaskReport
 
-VERSION = 6
+VERSION = 7
 """Of this list of messages; raised with every change of it."""
 
 
@@ -356,8 +356,8 @@ class Round:
         has_losses: Something was lost or cut off since the last merge: the model is rebuilt from the state first.
         merged: As in `Load`.
         began: As in `Load`.
-        weights: Share of the samples that each member should hold relative to the others, by rank; for policies, as
-            what follows.
+        is_return: This node was taken for lost, and comes back with the task that it had.
+        weights: Share of the samples that members should hold, by rank; for policies, as what follows.
         capacity_bytes: Memory for chunks of each member.
         chunk_bytes: What a chunk takes of it.
         disabled: Policies that are heard no more.
@@ -372,6 +372,7 @@ class Round:
     has_losses: bool
     merged: int = 0
     began: int = 0
+    is_return: bool = False
     weights: tuple[float, ...]
     capacity_bytes: tuple[int | None, ...]
     chunk_bytes: int

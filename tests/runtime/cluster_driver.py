@@ -202,7 +202,7 @@ class Driver:
         source.store.free(chunk)
         target.say_arenas()
 
-    def announce_round(self, members, *, has_losses=False):
+    def announce_round(self, members, *, has_losses=False, merged=0, returned=()):
         """Tell the members of the next round, and do not wait."""
         self.round += 1
         self.members = list(members)
@@ -216,6 +216,8 @@ class Driver:
                     port=self.port,
                     prefix=f"{self.run}/{self.round}",
                     has_losses=has_losses,
+                    merged=merged,
+                    is_return=node in returned,
                     weights=(1.0,) * len(members),
                     capacity_bytes=(None,) * len(members),
                     chunk_bytes=1,

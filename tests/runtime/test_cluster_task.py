@@ -301,6 +301,27 @@ def test_the_end_of_the_agent_is_the_end_of_the_task(driver):
     assert "the agent is gone" in n0.log.read_text()
 
 
+@pytest.mark.parametrize("merged", [0, 2])
+def test_who_was_taken_for_lost_brings_no_iteration_that_the_others_gave_up(driver, merged):
+    """It had the whole sum when they were cut off, and they have gone on without it: its lines are in no ledger."""
+    n0, n1 = driver.start("count", "n0", "n1")
+    driver.share([n0, n1])
+    driver.form([n0, n1])
+    if merged:
+        driver.iterate(merged)
+    driver.form([n1])
+    driver.iterate()
+    assert driver.merged == merged + 1
+    driver.announce_round([n1, n0], merged=merged, returned=[n1], has_losses=True)
+    for node in driver.members:
+        assert node.expect(control.GroupReady).merged == merged
+        node.attach()
+    driver.iteration = merged
+    driver.iterate()
+    first, second = driver.finish()
+    assert first["model"] == second["model"]
+
+
 def test_who_has_not_the_last_model_has_no_outcome(driver):
     """One that has just started, and one that was away: only those who have the model may hand it to the script."""
     n0, n1 = driver.start("count", "n0", "n1")

@@ -207,7 +207,7 @@ def frame(data):
         (frame([1, 2]), "is no message out of Hello"),
         (frame({"type": "Vote"}), "'Vote' is no message out of Hello"),
         (frame({"type": "Hello", "pid": "7"}), r"Hello\.pid is '7' and not a int"),
-        (frame({"type": "Hello", "pid": 7, "version": 99}), "speaks version 99 and this one version 6"),
+        (frame({"type": "Hello", "pid": 7, "version": 99}), "speaks version 99 and this one version 7"),
         (struct.pack("<I", MAX_FRAME_BYTES + 1), "at most"),
         (frame({"type": "Left"})[:-3], "ended inside a message"),
     ],
