@@ -51,6 +51,12 @@ class Timer:
             call()
 
 
+def is_registered(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> bool:
+    """Whether a key that was selected is still watched; by its number, because a closed source has none any more."""
+    now = selector.get_map().get(key.fd)
+    return now is not None and now.fileobj is key.fileobj
+
+
 class EventLoop:
     """See the top of the module. A context manager that closes it.
 
@@ -113,7 +119,7 @@ class EventLoop:
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_receiver, 4096)
-            elif key.fileobj in self._selector.get_map():  # a call before may have closed it
+            elif is_registered(self._selector, key):  # a call before may have closed it
                 key.data()
         for _ in range(len(self._calls)):
             self._calls.popleft()()

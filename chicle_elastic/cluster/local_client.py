@@ -17,6 +17,7 @@ import numpy as np
 
 from chicle_elastic import errors
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.cluster.event_loop import is_registered
 from chicle_elastic.cluster.local_wire import Line, Said
 from chicle_elastic.errors import ChicleError, JobFailedError, PeerLostError
 from chicle_elastic.monitoring.job_ledger import JobLedger
@@ -72,7 +73,7 @@ class LocalClient:
                 while self._outcome is None:
                     left_s = None if self._stop_by_s is None else max(0.0, self._stop_by_s - time.monotonic())
                     for key, _ in self._selector.select(left_s):
-                        if key.fileobj in self._selector.get_map():
+                        if is_registered(self._selector, key):
                             key.data()
                     if self._stop_by_s is not None and time.monotonic() > self._stop_by_s:
                         raise KeyboardInterrupt

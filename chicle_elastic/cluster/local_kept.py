@@ -13,6 +13,7 @@ import gc
 import os
 import socket
 import sys
+import sysconfig
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -116,9 +117,9 @@ def _serve(kind: str, sock: socket.socket) -> int:
             os.dup2(output, 2)
             os.close(output)
             name_process(said.fields["name"])
-            modules = set(sys.modules)
+            known = set(sys.modules)
             code = do(line, said.fields["job"], fds)
-            if code or not _is_ours(sys.modules.keys() - modules, modules):
+            if code or not all(is_ours(name, known) for name in sys.modules.keys() - known):
                 return code
             sys.stdout.flush()
             sys.stderr.flush()
@@ -127,7 +128,12 @@ def _serve(kind: str, sock: socket.socket) -> int:
     return 0
 
 
-def _is_ours(added: Iterable[str], known: set[str]) -> bool:
-    """Whether modules belong to packages that were here before, or to Python."""
-    packages = {name.partition(".")[0] for name in added}
-    return all(package in known or package in sys.stdlib_module_names for package in packages)
+def is_ours(name: str, known: set[str]) -> bool:
+    """Whether a module belongs to a package that was here before, or to Python; not if it only has the name of one."""
+    package = name.partition(".")[0]
+    if package in known:
+        return True
+    origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+    if package not in sys.stdlib_module_names or origin is None:
+        return False
+    return origin in ("built-in", "frozen") or Path(origin).is_relative_to(sysconfig.get_path("stdlib"))

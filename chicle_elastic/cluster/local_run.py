@@ -229,7 +229,7 @@ class LocalRun:
         if process is node.task:
             node.task = None
             _tell(node.agent.line, "ended", pid=process.pid, code=code)
-        else:
+        elif process is node.agent:
             self._nodes.remove(node)
             if node.task is not None:
                 node.task.child.signal(signal.SIGKILL)  # without its agent it has nothing to do

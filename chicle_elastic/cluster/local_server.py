@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from chicle_elastic.cluster.event_loop import is_registered
 from chicle_elastic.cluster.local_kept import KeptProcesses
 from chicle_elastic.cluster.local_nursery import Child, Nursery
 from chicle_elastic.cluster.local_run import MAX_NODES, LocalRun
@@ -109,7 +110,7 @@ class LocalServer:
         """Serve until the end."""
         while not self._is_ending and os.getppid() == self._owner:
             for key, _ in self._selector.select(TURN_S):
-                if key.fileobj in self._selector.get_map():  # a call before may have closed it
+                if is_registered(self._selector, key):  # a call before may have closed it
                     key.data()
             for child in self._nursery.reap():
                 self._processes.ended(child)

@@ -94,7 +94,7 @@ class NodeMemory:
         self._committing: set[ChunkId] = set()
         self._copies: dict[ChunkId, _Copy] = {}
         self._deferred: dict[ChunkId, effects.CopyChunk] = {}
-        self._regions: dict[tuple[ChunkId, int], tuple[NodeId, Region, Offer]] = {}
+        self._regions: dict[tuple[ChunkId, int], tuple[NodeId, Region | str, Offer]] = {}
         self._attached: dict[ChunkId, SlotAddress] = {}
         self._to_commit: dict[ChunkId, int] = {}
         self._is_about_to_fetch = False
@@ -265,13 +265,8 @@ class NodeMemory:
             chunk, round = place.get("chunk"), place.get("round")
             if type(chunk) is not int or type(round) is not int or peer.offer is None:
                 raise ProtocolError(f"{peer.life} says {str(item)[:60]!r} of where a chunk lies")
-            if "error" not in place:
-                region = Region.from_json(place.get("region"), peer=peer.life)
-                self._regions[ChunkId(chunk), round] = (peer.node, region, peer.offer)
-            else:
-                copy = self._copies.get(ChunkId(chunk))
-                if copy is not None and copy.order.round == round and not copy.is_fetching:
-                    self._end_copy(copy, f"{peer.node} cannot give it: {place['error']}")
+            where = str(place["error"]) if "error" in place else Region.from_json(place.get("region"), peer=peer.life)
+            self._regions[ChunkId(chunk), round] = (peer.node, where, peer.offer)
         self._fetch_soon()
 
     def peer_up(self, node: NodeId) -> None:
@@ -402,12 +397,15 @@ class NodeMemory:
         self._is_about_to_fetch = False
         together: dict[NodeId, list[tuple[_Copy, Region]]] = {}
         offers: dict[NodeId, Offer] = {}
-        for copy in self._copies.values():
+        for copy in list(self._copies.values()):
             key = copy.order.chunk, copy.order.round
             if copy.is_fetching or key not in self._regions:
                 continue
             node, region, offer = self._regions.pop(key)
             if node != copy.order.source:
+                continue
+            if isinstance(region, str):
+                self._end_copy(copy, f"{node} cannot give it: {region}")
                 continue
             copy.is_fetching = True
             offers[node] = offer

@@ -182,7 +182,8 @@ class Node:
 
     def _on_expect(self, expected: control.Expect) -> None:
         try:
-            self._store = self._store or take_memory(expected, self._loop, self._options, self._place)
+            if self._store is None:  # not `or`: a store without chunks is false
+                self._store = take_memory(expected, self._loop, self._options, self._place)
         except ChicleError as error:
             self.failed(error)
 

@@ -116,6 +116,7 @@ class Performer:
         self._number = 0
         self._met_round = 0
         self._is_return = False
+        self._model_of_group: int | None = None
         self._is_round_said = False
         self._broken: tuple[int, str] = (0, "")
         self._pace = Pace()
@@ -239,7 +240,9 @@ class Performer:
     def _finish_job(self, effect: effects.FinishJob) -> None:
         self._events.write("finished", reason=effect.reason)
         self._memory.attach_for_end(self._ledger.owned_by(self.node) if self.node in self._ledger.shelves else ())
-        self._host.finished(effect.reason, self._ledger.merged, self._ledger.accounts())
+        # Perhaps nobody survived who had the model of the last merge, and the job has gone on with one before it.
+        merged = self._ledger.merged if self._model_of_group is None else min(self._ledger.merged, self._model_of_group)
+        self._host.finished(effect.reason, merged, self._ledger.accounts())
 
     def _tell_transition(self, transition: Transition) -> None:
         kind = "transition" if transition.whole_ms is None else "whole"
@@ -255,6 +258,7 @@ class Performer:
     def group_ready(self, message: control.GroupReady) -> None:
         """The process group of a round is there."""
         self._is_return = False
+        self._model_of_group = message.merged
         self.transitions.connected(message.round)
         if message.merged < self._ledger.merged:
             logger.warning(
@@ -271,6 +275,7 @@ class Performer:
 
     def iteration_ended(self, message: control.IterationEnded) -> None:
         """The task has merged an iteration."""
+        self._model_of_group = None
         ended = Ended(
             round=message.round,
             iteration=message.iteration,

@@ -322,6 +322,10 @@ class Group:
         mesh = SumMesh.connect(
             self.rank, self.size, host=host, gather=gather, is_over=self._settled.is_set, timeout_s=timeout_s
         )
+        if link.has_direct_ways and mesh is None:
+            logger.warning(
+                "some two tasks of the job cannot connect to each other: small sums go over gloo from now on"
+            )
         link.has_direct_ways = mesh is not None
         return mesh
 

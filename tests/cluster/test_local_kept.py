@@ -1,7 +1,9 @@
 """Agents and tasks of a local cluster that are kept from job to job: which, and what they are like afterwards."""
 
+import importlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local import LocalCluster
+from chicle_elastic.cluster.local_kept import is_ours
 from chicle_elastic.errors import JobFailedError
 from chicle_elastic.runtime.job import Job
 from chicle_elastic.solvers.cocoa import CocoaTrainer
@@ -131,3 +134,17 @@ def test_each_job_prints_into_its_own_files(tmp_path: Path) -> None:
             members = cluster.run(job).history.members.values()
         outputs = {os.readlink(f"/proc/{pid}/fd/1") for member in members for pid in (member.pid, member.agent_pid)}
     assert outputs == {str(tmp_path / "n0.agent.out"), str(tmp_path / "n0.task.out")}
+
+
+def test_a_module_with_the_name_of_one_of_pythons_is_somebody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be another one when the next job comes."""
+    (tmp_path / "chunk.py").write_text("ours = True")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "chunk", raising=False)
+    assert importlib.import_module("chunk").ours
+    known = set(sys.modules) - {"chunk", "this", "this.that"}
+    assert not is_ours("chunk", known)
+    assert is_ours("xml.dom.minidom", known | {"xml"})
+    assert is_ours("pathlib", known - {"pathlib"})

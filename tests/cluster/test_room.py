@@ -1,6 +1,7 @@
 """Orders that wait for memory: in their order, and the loop goes on meanwhile."""
 
 import functools
+import socket
 import threading
 from collections.abc import Callable, Iterator
 
@@ -108,3 +109,24 @@ def test_what_is_not_wanted_any_more_never_begins(loop: EventLoop, store: ChunkS
     room.put(lambda: begun.append("new"), num_slots=1)
     turn_until(loop, lambda: bool(begun))
     assert begun == ["new"]
+
+
+def test_a_source_that_another_one_closes_in_the_same_turn_is_passed_over(loop: EventLoop) -> None:
+    """Both were readable; whoever is called first closes the other."""
+    pairs = [socket.socketpair() for _ in range(2)]
+    called: list[int] = []
+
+    def read(number: int) -> None:
+        called.append(number)
+        other = pairs[1 - number][0]
+        loop.forget(other)
+        other.close()
+
+    for number, (ours, theirs) in enumerate(pairs):
+        theirs.send(b"!")
+        loop.watch(ours, functools.partial(read, number))
+    loop.turn(timeout_s(1))
+    loop.turn(0.0)
+    assert len(set(called)) == 1
+    for sock in (sock for pair in pairs for sock in pair):
+        sock.close()
