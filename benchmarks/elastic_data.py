@@ -9,8 +9,8 @@ passes, screening leaves their rows out, and iterations are as long as asked for
     hot to work    from when the task of a joiner is ready, and its node asks to join, to its first iteration;
                    before it, its process starts, which takes what two imports of torch take
     plain copy     of the joiner's share from one memory file to another one that is new, by one thread: what `hot to
-                   work` may take twice of, beyond what a joiner of little data takes. After each join one is made by a
-                   new process beside the job, which the joiner is compared with; and some when nothing else goes on
+                   work` may take twice of, beyond what a joiner of little data takes. With nothing else going on; and,
+                   for comparison only, one by a new process beside the job after each join
     throughput     iterations of those who stay per second, from the start of the joiner's process to its first
                    iteration, over what it was before; also from when it is hot: that is a few iterations and one stall
     time to whole  after a kill: until an iteration has every sample again, what was lost being read from the folder
@@ -267,16 +267,21 @@ def rows_of(found: dict[int, Found]) -> Iterator[dict[str, Any]]:
     little, much = ([joined.work_s for joined in some.joined] for some in (small, share))
     more_s = statistics.median(much) - statistics.median(little)
     yield _row(
-        f"hot to work; the joiner of the second column gets {JOIN_MB} MB; difference in plain copies beside the job, "
-        f"of {1e3 * beside_s:.0f} ms ({1e3 * min(share.copies_s):.0f} to {1e3 * max(share.copies_s):.0f})",
+        f"hot to work; the joiner of the second column gets {JOIN_MB} MB; difference in plain copies with nothing "
+        f"beside, of {1e3 * alone_s:.0f} ms",
+        "s",
+        little,
+        much,
+        more_s / alone_s,
+        COPIES,
+    )
+    yield _row(
+        f"the same in plain copies beside the job, of {1e3 * beside_s:.0f} ms ({1e3 * min(share.copies_s):.0f} to "
+        f"{1e3 * max(share.copies_s):.0f})",
         "s",
         little,
         much,
         more_s / beside_s,
-        COPIES,
-    )
-    yield _row(
-        f"the same in plain copies with nothing beside, of {1e3 * alone_s:.0f} ms", "s", little, much, more_s / alone_s
     )
     little, much = ([joined.throughput for joined in some.joined] for some in (small, share))
     yield _row(f"throughput meanwhile, {JOIN_MB} MB", "", little, much, statistics.median(much), THROUGHPUT)

@@ -74,7 +74,11 @@ class KeptProcesses:
             OSError: No process, memory or descriptor to be had.
         """
         process = self._free[kind].pop() if self._free[kind] else self._fork(kind, name)
-        self._nursery.print_to(process.child, name, output)
+        try:
+            self._nursery.print_to(process.child, name, output)
+        except OSError:
+            process.line.close()  # it ends
+            raise
         with contextlib.suppress(ConnectionError):  # it was killed, and its end will be seen
             process.line.send("job", fds=(process.child.output, *fds), name=name, job=job)
         return process
