@@ -7,7 +7,8 @@ epochs, means are over the seeds.
     python -m benchmarks.cnn_epochs [--seeds 3] [--epochs 6] [--only 1,4] [--data FOLDER]
 
 Exit code 1 when a gate is missed: 0.86 within 6 epochs with one task; epochs to 0.84 that rise with the tasks; elastic
-runs, after so many epochs, within 1 % of the fixed-size runs; each sample once per epoch.
+runs, after so many epochs, within 1 % of that fixed-size run which is nearer, because the two may be further apart than
+that; each sample once per epoch. The differences to both are printed.
 """
 
 import argparse
