@@ -1,5 +1,6 @@
 """Reads the headers of a chunk from bytes that may be anything; every figure is checked before anybody relies on it."""
 
+import functools
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,6 +36,8 @@ from chicle_elastic.values import StateVersion
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | Array
 """Contiguous bytes: what `np.frombuffer` takes, or a uint8 ndarray such as a slot of an arena."""
+KEPT_HEADERS = 512
+"""Headers that are not parsed again: at a boundary that moves a chunk, each node reads its header several times."""
 
 
 def bytes_of(buffer: Buffer) -> Array:
@@ -55,38 +58,10 @@ def read_header(buffer: Buffer, *, where: str) -> Header:
         ChunkCorruptError: These are not the first bytes of a chunk, or they are those of an unknown version.
     """
     packed = _part(bytes_of(buffer), 0, HEADER_BYTES, "the header of the chunk", where)
-    _require_magic(packed, MAGIC, "a chunk", where)
-    _require_readable(int.from_bytes(packed[8:12], "little"), where)
-    _require_crc(packed, "the header of the chunk", where)
-    _, _, header_bytes, chunk_id, kind_code, *rest = HEADER.unpack(packed)
-    where = f"{where}: chunk {chunk_id}"
-    num_rows, num_features, num_nonzeros = rest[4:7]
-    offsets, immutable_bytes, content_crc = rest[7:13], rest[13], rest[14]
-    _require(header_bytes == HEADER_BYTES, where, "header_bytes", header_bytes, HEADER_BYTES)
-    _require(1 <= kind_code <= len(KINDS), where, "kind", kind_code, "1 (dense) or 2 (CSR)")
-    kind = KINDS[kind_code - 1]
-    is_csr = kind == "csr"
-    _require(num_rows >= 1, where, "num_rows", num_rows, "at least 1")
-    _require(num_features >= 1, where, "num_features", num_features, "at least 1")
-    _require(is_csr or num_nonzeros == 0, where, "num_nonzeros", num_nonzeros, "0 for dense rows")
-    header = Header(
-        chunk_id=ChunkId(chunk_id),
-        kind=kind,
-        value_dtype=_dtype(rest[0], CSR_VALUE_DTYPES if is_csr else VALUE_DTYPES, "value dtype", where),
-        index_dtype=_dtype(rest[1], INDEX_DTYPES if is_csr else ("",), "index dtype", where),
-        target_dtype=_dtype(rest[2], TARGET_DTYPES, "target dtype", where),
-        weight_dtype=_dtype(rest[3], ("", *WEIGHT_DTYPES), "weight dtype", where),
-        num_rows=num_rows,
-        num_features=num_features,
-        num_nonzeros=num_nonzeros,
-        content_crc=content_crc,
-    )
-    for section, offset in zip(header.sections, offsets, strict=True):
-        _require(offset == section.offset, where, f"offset of {section.name}", offset, section.offset)
-    _require(
-        immutable_bytes == header.immutable_bytes, where, "immutable_bytes", immutable_bytes, header.immutable_bytes
-    )
-    return header
+    try:
+        return _parsed(packed)
+    except ChunkCorruptError:
+        return _parse(packed, where)  # raises it again, with the place
 
 
 def crc_of_header(buffer: Buffer) -> int:
@@ -136,6 +111,46 @@ def require_crc(found: int, stored: int, what: str, where: str) -> None:
             f"{where}: {what} is damaged: its CRC is {found:08x} and should be {stored:08x}; copy or convert the data "
             "again"
         )
+
+
+@functools.lru_cache(KEPT_HEADERS)
+def _parsed(packed: bytes) -> Header:
+    return _parse(packed, "")
+
+
+def _parse(packed: bytes, where: str) -> Header:
+    _require_magic(packed, MAGIC, "a chunk", where)
+    _require_readable(int.from_bytes(packed[8:12], "little"), where)
+    _require_crc(packed, "the header of the chunk", where)
+    _, _, header_bytes, chunk_id, kind_code, *rest = HEADER.unpack(packed)
+    where = f"{where}: chunk {chunk_id}"
+    num_rows, num_features, num_nonzeros = rest[4:7]
+    offsets, immutable_bytes, content_crc = rest[7:13], rest[13], rest[14]
+    _require(header_bytes == HEADER_BYTES, where, "header_bytes", header_bytes, HEADER_BYTES)
+    _require(1 <= kind_code <= len(KINDS), where, "kind", kind_code, "1 (dense) or 2 (CSR)")
+    kind = KINDS[kind_code - 1]
+    is_csr = kind == "csr"
+    _require(num_rows >= 1, where, "num_rows", num_rows, "at least 1")
+    _require(num_features >= 1, where, "num_features", num_features, "at least 1")
+    _require(is_csr or num_nonzeros == 0, where, "num_nonzeros", num_nonzeros, "0 for dense rows")
+    header = Header(
+        chunk_id=ChunkId(chunk_id),
+        kind=kind,
+        value_dtype=_dtype(rest[0], CSR_VALUE_DTYPES if is_csr else VALUE_DTYPES, "value dtype", where),
+        index_dtype=_dtype(rest[1], INDEX_DTYPES if is_csr else ("",), "index dtype", where),
+        target_dtype=_dtype(rest[2], TARGET_DTYPES, "target dtype", where),
+        weight_dtype=_dtype(rest[3], ("", *WEIGHT_DTYPES), "weight dtype", where),
+        num_rows=num_rows,
+        num_features=num_features,
+        num_nonzeros=num_nonzeros,
+        content_crc=content_crc,
+    )
+    for section, offset in zip(header.sections, offsets, strict=True):
+        _require(offset == section.offset, where, f"offset of {section.name}", offset, section.offset)
+    _require(
+        immutable_bytes == header.immutable_bytes, where, "immutable_bytes", immutable_bytes, header.immutable_bytes
+    )
+    return header
 
 
 def _part(content: Array, offset: int, num_bytes: int, what: str, where: str) -> bytes:

@@ -3,7 +3,7 @@
 import struct
 import zlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -135,25 +135,20 @@ class Header:
     def sections(self) -> tuple[Section, ...]:
         """The six sections in the order in which they lie."""
         num_values = self.num_nonzeros if self.kind == "csr" else self.num_rows * self.num_features
-        sections = []
-        offset = HEADER_BYTES
-        for name, dtype, length in (
+        return _lay_out(
             ("values", self.value_dtype, num_values),
             ("indptr", self.index_dtype, self.num_rows + 1),
             ("indices", self.index_dtype, self.num_nonzeros),
             ("targets", self.target_dtype, self.num_rows),
             ("weights", self.weight_dtype, self.num_rows),
             ("row_ids", "int64", self.num_rows),
-        ):
-            section = Section(name, offset, dtype, length) if dtype else Section(name, 0, "", 0)
-            offset += aligned(section.size_bytes)
-            sections.append(section)
-        return tuple(sections)
+        )
 
     @cached_property
     def immutable_bytes(self) -> int:
         """Size of the immutable part, header and padding included; the state header begins there."""
-        return HEADER_BYTES + sum(aligned(section.size_bytes) for section in self.sections)
+        row_ids = self.sections[-1]  # never absent
+        return row_ids.offset + aligned(row_ids.size_bytes)
 
     def encoded_bytes(self, state: StateSpec) -> int:
         """Size of the whole chunk together with a state of this shape."""
@@ -243,6 +238,18 @@ def check_dtypes(chunk: Chunk) -> None:
             f"chunk {chunk.id} has {rows.num_nonzeros} stored entries, more than {rows.indices.dtype} can count; use "
             "smaller chunks or int64 indices"
         )
+
+
+@lru_cache
+def _lay_out(*arrays: tuple[str, str, int]) -> tuple[Section, ...]:
+    """Sections from (name, dtype, length); dense chunks of a data set mostly share theirs."""
+    sections = []
+    offset = HEADER_BYTES
+    for name, dtype, length in arrays:
+        section = Section(name, offset, dtype, length) if dtype else Section(name, 0, "", 0)
+        offset += aligned(section.size_bytes)
+        sections.append(section)
+    return tuple(sections)
 
 
 def _with_crc(packed: bytes) -> bytes:

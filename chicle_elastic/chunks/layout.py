@@ -82,6 +82,7 @@ __all__ = [
     "Buffer",
     "attach_state",
     "decode",
+    "decode_with_state_header",
     "empty_buffer",
     "encode",
     "encoded_bytes",
@@ -155,6 +156,11 @@ def decode(buffer: Buffer, *, where: str) -> Chunk:
     Raises:
         ChunkCorruptError: The bytes are not those of a chunk; the message has `where`, the chunk and the field.
     """
+    return decode_with_state_header(buffer, where=where)[0]
+
+
+def decode_with_state_header(buffer: Buffer, *, where: str) -> tuple[Chunk, StateHeader]:
+    """`decode`, and the version of the state with it."""
     content = bytes_of(buffer)
     if content.ctypes.data % WORD_BYTES:
         raise UsageError(
@@ -175,7 +181,7 @@ def decode(buffer: Buffer, *, where: str) -> Chunk:
             )
     else:
         rows = views["values"].reshape(header.num_rows, header.num_features)
-    return Chunk(
+    chunk = Chunk(
         id=header.chunk_id,
         rows=rows,
         targets=views["targets"],
@@ -183,6 +189,7 @@ def decode(buffer: Buffer, *, where: str) -> Chunk:
         row_ids=views["row_ids"],
         state=_state_view(content, header, state_header.spec),
     )
+    return chunk, state_header
 
 
 def verify(buffer: Buffer, *, where: str) -> StateVersion:

@@ -14,11 +14,12 @@ Every order gets its answer, also when the source or the task is lost on the way
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from chicle_elastic.chunks.arrival import ArrivingChunk
 from chicle_elastic.cluster.answers import Answers
 from chicle_elastic.cluster.event_loop import EventLoop
+from chicle_elastic.cluster.handover import Handover
 from chicle_elastic.cluster.mesh import Peer
 from chicle_elastic.cluster.portions import portions
 from chicle_elastic.cluster.room import RoomQueue
@@ -30,7 +31,6 @@ from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime import control
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.events import Event
-from chicle_elastic.store.arena import Arena
 from chicle_elastic.store.chunk_store import ChunkStore
 from chicle_elastic.store.slots import SlotAddress
 from chicle_elastic.transports.base import Pull, Region
@@ -49,6 +49,10 @@ class _Copy:
     into: memoryview
     num_ahead: int = 0
     is_fetching: bool = False
+
+
+_Arrival: TypeAlias = tuple[_Copy, str | None, StateVersion | None]
+"""A copy that is here, with its version, or is not, with the reason."""
 
 
 class NodeMemory:
@@ -308,7 +312,8 @@ class NodeMemory:
         self.register_arenas()
         for index, arena in enumerate(self.store.arenas):
             if self._has_task and index >= self._num_arenas_of_task:
-                self._tell_task(_announce(index, arena), arena.fileno())
+                order = control.Arena(index=index, num_slots=arena.num_slots, slot_bytes=arena.slot_bytes)
+                self._tell_task(order, arena.fileno())
                 self._num_arenas_of_task += 1
 
     def forget_task(self) -> None:
@@ -416,18 +421,22 @@ class NodeMemory:
 
     def _fetch(self, node: NodeId, offer: Offer, pairs: list[tuple[_Copy, Region]]) -> None:
         def do() -> None:
+            arrived = Handover(self._loop, self._end_copies)
             try:
                 left, route = list(pairs), self._carrier.route(offer)
                 while left:
-                    left = self._fetch_by(route, node, left)
+                    left = self._fetch_by(route, node, left, arrived)
                     route = route.fallback or route
             except Exception as error:
                 for copy, _ in list(pairs):
-                    self._arrive(copy, None, error)
+                    arrived.add((copy, str(error), None))
+            arrived.flush()
 
         self._loop.work(do, lambda future: future.result())
 
-    def _fetch_by(self, route: Route, node: NodeId, pairs: list[tuple[_Copy, Region]]) -> list[tuple[_Copy, Region]]:
+    def _fetch_by(
+        self, route: Route, node: NodeId, pairs: list[tuple[_Copy, Region]], arrived: Handover[_Arrival]
+    ) -> list[tuple[_Copy, Region]]:
         """Fetch by one route, in a worker thread; returns what its fallback may still bring."""
         pulls: dict[Pull, tuple[_Copy, Region, ArrivingChunk]] = {}
         left: list[tuple[_Copy, Region]] = []
@@ -447,17 +456,18 @@ class NodeMemory:
                 if not left:
                     self._carrier.avoid(route, error)
                 left.append((copy, region))
+            elif error is not None:
+                arrived.add((copy, str(error), None))
             else:
-                self._arrive(copy, check, error)
+                try:
+                    arrived.add((copy, None, check.finish()))
+                except ChicleError as caught:
+                    arrived.add((copy, str(caught), None))
         return left
 
-    def _arrive(self, copy: _Copy, check: ArrivingChunk | None, error: Exception | None) -> None:
-        """A copy is here or not; in a worker thread."""
-        try:
-            version = None if error is not None or check is None else check.finish()
-        except ChicleError as caught:
-            version, error = None, caught
-        self._loop.soon(lambda: self._end_copy(copy, None if version else str(error), version))
+    def _end_copies(self, arrivals: list[_Arrival]) -> None:
+        for arrival in arrivals:
+            self._end_copy(*arrival)
 
     def _end_copy(self, copy: _Copy, error: str | None, version: StateVersion | None = None) -> None:
         order = copy.order
@@ -488,7 +498,3 @@ def _pull(copy: _Copy, region: Region, check: ArrivingChunk) -> Pull:
         return Pull(region, copy.into, check)
     state = Region(region.arena, region.offset + ahead, region.size_bytes - ahead)
     return Pull(state, copy.into[ahead:], lambda num_bytes: check(ahead + num_bytes))
-
-
-def _announce(index: int, arena: Arena) -> control.Arena:
-    return control.Arena(index=index, num_slots=arena.num_slots, slot_bytes=arena.slot_bytes)

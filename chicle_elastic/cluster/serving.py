@@ -79,9 +79,5 @@ class Serving:
         self._loop.work(seal, then)
 
     def _seal(self, chunk: ChunkId, version: StateVersion) -> Region:
-        if version > self._store.version(chunk):
-            self._store.advance(version, [chunk])
-        self._store.seal(chunk)
-        place = self._store.address(chunk)
-        with self._store.lease(chunk) as lease:
-            return Region(place.arena, place.slot * self._store.slot_bytes, len(lease.view))
+        place, size_bytes = self._store.seal(chunk, at_least=version)
+        return Region(place.arena, place.slot * self._store.slot_bytes, size_bytes)

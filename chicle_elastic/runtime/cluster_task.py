@@ -300,14 +300,13 @@ class ClusterTask:
         """Hold a chunk where it lies."""
         where = f"slot {placement.slot} of arena {placement.arena} of node {self._node}"
         content = self._link.arena(placement.arena).view(placement.slot)
-        header = layout.read_header(content, where=where)
-        state_header = layout.read_state_header(content, header, where=where)
-        if header.chunk_id != placement.chunk or state_header.spec != self._state:
+        chunk, state_header = layout.decode_with_state_header(content, where=where)
+        if chunk.id != placement.chunk or state_header.spec != self._state:
             raise ProtocolError(
-                f"{where} holds chunk {header.chunk_id} with {state_header.spec}, and the agent said chunk "
+                f"{where} holds chunk {chunk.id} with {state_header.spec}, and the agent said chunk "
                 f"{placement.chunk}, of which this job keeps {self._state}"
             )
-        self._task.hold(layout.decode(content, where=where))
+        self._task.hold(chunk)
         self._pages.attach(placement.chunk, state_header.version)
         return placement.chunk
 

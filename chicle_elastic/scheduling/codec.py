@@ -1,8 +1,9 @@
 """Events, effects and settings as JSON and back, by their type annotations.
 
 An event or effect is an object whose "type" is the name of its class; a mapping is a list of pairs, because its keys
-need not be strings; a tuple is a list. A field left out takes its default, so that stories of older versions can be
-read when a field is added. Nothing but the classes listed here is ever built from a stream.
+need not be strings; a tuple is a list. Keys with equal dataclasses share a pair, in which they are a list: a node holds
+hundreds of chunks, nearly all of one version. A field left out takes its default, so that stories of older versions can
+be read when a field is added. Nothing but the classes listed here is ever built from a stream.
 """
 
 import collections.abc
@@ -90,12 +91,21 @@ def _encode(value: Any) -> Any:
             return list(value)  # the long ones
         return [_encode(item) for item in value]
     if isinstance(value, Mapping):
-        return [[_encode(key), _encode(item)] for key, item in value.items()]
+        return _encode_pairs(value)
     if dataclasses.is_dataclass(value):
         return encode_fields(value)
     if isinstance(value, numbers.Real):  # scalars of NumPy, from a shell that counts with it
         return int(value) if isinstance(value, numbers.Integral) else float(value)
     raise TypeError(f"{value!r} of type {type(value).__name__} has no place in a story")
+
+
+def _encode_pairs(pairs: Mapping[Any, Any]) -> list[Any]:
+    if not dataclasses.is_dataclass(next(iter(pairs.values()), None)):
+        return [[_encode(key), _encode(item)] for key, item in pairs.items()]
+    keys_of: dict[Any, list[Any]] = {}
+    for key, item in pairs.items():
+        keys_of.setdefault(item, []).append(_encode(key))
+    return [[keys if len(keys) > 1 else keys[0], _encode(item)] for item, keys in keys_of.items()]
 
 
 def _decode_tagged(data: Any, known: Mapping[str, type]) -> Any:
@@ -138,10 +148,11 @@ def _decoder(annotation: Any) -> Callable[[Any], Any]:
         [inner] = [arg for arg in args if arg is not type(None)]
         return functools.partial(_decode_optional, _decoder(inner))
     if origin is tuple and args[-1] is ...:
-        plain = getattr(args[0], "__supertype__", args[0])
-        return functools.partial(_decode_items, _decoder(args[0]), plain if plain in (int, str) else None)
+        return _items_decoder(args[0])
     if origin is tuple:
         return functools.partial(_decode_tuple, tuple(map(_decoder, args)))
+    if origin is collections.abc.Mapping and dataclasses.is_dataclass(args[1]):
+        return functools.partial(_decode_shared, _items_decoder(args[0]), _decoder(typing.cast(Any, args[1])))
     if origin is collections.abc.Mapping:
         return functools.partial(_decode_pairs, _decoder(args[0]), _decoder(args[1]))
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
@@ -186,6 +197,11 @@ def _decode_optional(decode: Callable[[Any], Any], data: Any) -> Any:
     return None if data is None else decode(data)
 
 
+def _items_decoder(annotation: Any) -> Callable[[Any], Any]:
+    plain = getattr(annotation, "__supertype__", annotation)
+    return functools.partial(_decode_items, _decoder(annotation), plain if plain in (int, str) else None)
+
+
 def _decode_items(decode: Callable[[Any], Any], plain: type | None, data: Any) -> Any:
     items = _list(data)
     if plain is not None and all(type(item) is plain for item in items):
@@ -201,10 +217,22 @@ def _decode_tuple(decoders: tuple[Callable[[Any], Any], ...], data: Any) -> Any:
 
 
 def _decode_pairs(decode_key: Callable[[Any], Any], decode: Callable[[Any], Any], data: Any) -> Any:
+    return {decode_key(key): _decode_at(decode, item, key) for key, item in _pairs(data)}
+
+
+def _decode_shared(decode_keys: Callable[[Any], Any], decode: Callable[[Any], Any], data: Any) -> Any:
+    values: dict[Any, Any] = {}
+    for keys, item in _pairs(data):
+        keys = keys if isinstance(keys, list) else [keys]
+        values.update(dict.fromkeys(decode_keys(keys), _decode_at(decode, item, keys[0] if keys else "")))
+    return values
+
+
+def _pairs(data: Any) -> list[Any]:
     pairs = [_list(pair) for pair in _list(data)]
     if any(len(pair) != 2 for pair in pairs):
         raise _MisfitError("is not a list of pairs")
-    return {decode_key(key): _decode_at(decode, item, key) for key, item in pairs}
+    return pairs
 
 
 def _decode_at(decode: Callable[[Any], Any], data: Any, key: Any) -> Any:

@@ -231,14 +231,18 @@ def _moves_ahead(
         for source, infos in stock.items():
             if source == seat.node or not seat.ahead:
                 continue
-            for info in [info for info in infos if info.id in seat.ahead]:
+            left: list[ChunkInfo] = []
+            for info in infos:
                 before = abs(surplus[source]) + abs(surplus[seat.node])
-                if abs(surplus[source] - info.num_rows) + abs(surplus[seat.node] + info.num_rows) < before:
-                    infos.remove(info)
-                    seat.take(info)
-                    surplus[source] -= info.num_rows
-                    surplus[seat.node] += info.num_rows
-                    moves.append(Transfer(info.id, source, seat.node))
+                after = abs(surplus[source] - info.num_rows) + abs(surplus[seat.node] + info.num_rows)
+                if info.id not in seat.ahead or after >= before:
+                    left.append(info)
+                    continue
+                seat.take(info)
+                surplus[source] -= info.num_rows
+                surplus[seat.node] += info.num_rows
+                moves.append(Transfer(info.id, source, seat.node))
+            infos[:] = left
     return moves
 
 

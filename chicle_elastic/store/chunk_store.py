@@ -310,13 +310,29 @@ class ChunkStore:
         with self._lock:
             self._book.advance(version, chunks)
 
-    def seal(self, chunk_id: ChunkId) -> None:
-        """Write the version and the CRC of the state into the chunk: at a boundary, before its state is copied."""
+    def seal(self, chunk_id: ChunkId, *, at_least: StateVersion = layout.FRESH) -> tuple[SlotAddress, int]:
+        """Write the version and the CRC of the state into the chunk: at a boundary, before its state is copied.
+
+        Args:
+            chunk_id: The chunk.
+            at_least: The version is raised to this one first, if it is older.
+
+        Returns:
+            Where the chunk lies, and how many bytes it has.
+
+        Raises:
+            UsageError: The chunk is not here.
+            ChunkCorruptError: What lies in its slot is no chunk any more.
+        """
         with self._lock:
             self._require_open()
             entry, version = self._book.committed(chunk_id)
+            if version < at_least:
+                version = at_least
+                self._book.advance(version, [chunk_id])
             content = self._bytes(entry)
         layout.seal_state(content, version, where=str(entry.address))
+        return entry.address, entry.size_bytes
 
     def lease(self, chunk_id: ChunkId) -> Lease:
         """Keep the chunk's bytes in place, even when it is freed meanwhile, until the lease is released."""

@@ -1,0 +1,40 @@
+"""What a worker thread hands to the loop: several items at a time."""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from chicle_elastic.cluster.event_loop import EventLoop
+
+WAIT_S = 0.005
+"""Time after which the loop is called though more is to come."""
+
+_Item = TypeVar("_Item")
+
+
+class Handover(Generic[_Item]):
+    """Collects items for the loop. Each call into the loop takes a turn of it, and Python's lock from the worker.
+
+    Used by one worker thread, which calls `flush` when it is done.
+
+    Args:
+        loop: The loop.
+        take: Takes the items, in their order; called in the loop.
+    """
+
+    def __init__(self, loop: EventLoop, take: Callable[[list[_Item]], object]) -> None:
+        self._loop, self._take = loop, take
+        self._items: list[_Item] = []
+        self._flushed_s = loop.now()
+
+    def add(self, item: _Item) -> None:
+        """Hand it over soon."""
+        self._items.append(item)
+        if self._loop.now() - self._flushed_s >= WAIT_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand everything over now."""
+        items, self._items = self._items, []
+        self._flushed_s = self._loop.now()
+        if items:
+            self._loop.soon(lambda: self._take(items))
