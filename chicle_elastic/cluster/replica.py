@@ -125,7 +125,7 @@ class Replica:
             return []
         self.peers[peer] = life
         if self.role is Role.LEADING:
-            self._send(peer, self._followers.tell(peer, term=self.term))
+            self._send(peer, self._followers.tell(peer, self.peers[peer], term=self.term))
         elif self.role is Role.COLLECTING:
             self._ask(peer)
         elif self.role is Role.FOLLOWING and peer == self.lead:
@@ -335,7 +335,7 @@ class Replica:
             self._close_round(now)
             self.own.is_breaking = False
         for peer in self.peers:
-            self._send(peer, self._followers.tell(peer, term=self.term))
+            self._send(peer, self._followers.tell(peer, self.peers[peer], term=self.term))
         self._sequence(now)
 
     def _close_round(self, now: float) -> None:
@@ -415,7 +415,7 @@ class Replica:
                 break
         for peer in self.peers:
             if self._followers.lacks(peer):
-                self._send(peer, self._followers.tell(peer, term=self.term))
+                self._send(peer, self._followers.tell(peer, self.peers[peer], term=self.term))
         if self.own.is_awaiting and (self._waiting or self._roll.first_unreachable()):
             self._do(Vote())
         if self._roll.has_left(self.lead):

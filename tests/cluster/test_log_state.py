@@ -5,8 +5,17 @@ import json
 import pytest
 
 from chicle_elastic.cluster.entries import Entry
+from chicle_elastic.cluster.followers import MOST_TOLD
 from chicle_elastic.cluster.log import Log
-from chicle_elastic.cluster.log_messages import Expelled, Install, Installed, Send, decode_message, encode_message
+from chicle_elastic.cluster.log_messages import (
+    Append,
+    Expelled,
+    Install,
+    Installed,
+    Send,
+    decode_message,
+    encode_message,
+)
 from chicle_elastic.cluster.replica import Replica
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.scheduling import events
@@ -56,6 +65,31 @@ def test_a_newcomer_goes_on_from_the_state_of_a_long_log() -> None:
     assert C in joiner.log.present
     assert joiner.own.is_live
     assert joiner.log.state() == lead.log.state()
+
+
+@pytest.mark.parametrize(("num_iterations", "kind"), [(10, Append), (MOST_TOLD, Install)])
+def test_a_newcomer_is_told_few_entries_and_the_state_instead_of_many(num_iterations: int, kind: type) -> None:
+    """All of them are kept, but it would have to fold them one by one before it can join."""
+    lead, follower = run_to_first_iteration()
+    run_iterations((lead, follower), 1, num_iterations)
+    assert lead.log.start == 0
+    joiner = make_replica(C)
+    [action] = lead.connected(C, joiner.life, now=3.0)
+    assert isinstance(action, Send)
+    assert isinstance(action.message, kind)
+    joiner.connected(A, lead.life, now=3.0)
+    joiner.received(A, action.message, now=3.0)
+    assert joiner.log.state() == lead.log.state()
+
+
+def test_a_member_whose_link_comes_back_is_told_entries_however_many() -> None:
+    """It may have orders in one that it lacks: with the state instead, it would have to begin afresh."""
+    lead, follower = run_to_first_iteration()
+    run_iterations((lead, follower), 1, 2 * MOST_TOLD)
+    [action] = lead.connected(B, follower.life, now=3.0)
+    assert isinstance(action, Send)
+    assert isinstance(action.message, Append)
+    assert not any(isinstance(done, Expelled) for done in follower.received(A, action.message, now=3.0))
 
 
 def test_the_lead_of_a_later_term_sends_a_newcomer_the_state_too() -> None:
