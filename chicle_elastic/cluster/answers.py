@@ -25,17 +25,28 @@ class Answers:
     def __init__(self, loop: EventLoop, say: Callable[[Event], None]) -> None:
         self._loop, self._say_now = loop, say
         self._waiting: list[Event] = []
+        self._kept: list[Event] = []
 
     @property
     def are_said(self) -> bool:
         """Whether nothing waits to be said."""
-        return not self._waiting
+        return not (self._waiting or self._kept)
 
     def say(self, answer: Event) -> None:
         """Say it soon."""
         if not self._waiting:
             self._loop.soon(self._say_all)
         self._waiting.append(answer)
+
+    def keep(self, answer: Event) -> None:
+        """Say it when those that are to come have come, too (`release`)."""
+        self._kept.append(answer)
+
+    def release(self) -> None:
+        """Say soon what was kept."""
+        kept, self._kept = self._kept, []
+        for answer in kept:
+            self.say(answer)
 
     def _say_all(self) -> None:
         answers, self._waiting = self._waiting, []

@@ -11,13 +11,13 @@ The order to copy and the word of the source where the chunk lies reach the targ
 Every order gets its answer, also when the source or the task is lost on the way.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-from chicle_elastic.chunks.arrival import ArrivingChunk
 from chicle_elastic.cluster.answers import Answers
+from chicle_elastic.cluster.copies import Arrival, Copy, Fetcher
 from chicle_elastic.cluster.event_loop import EventLoop
 from chicle_elastic.cluster.handover import Handover
 from chicle_elastic.cluster.mesh import Peer
@@ -33,26 +33,12 @@ from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.events import Event
 from chicle_elastic.store.chunk_store import ChunkStore
 from chicle_elastic.store.slots import SlotAddress
-from chicle_elastic.transports.base import Pull, Region
-from chicle_elastic.transports.carrier import Carrier, Offer, Route
+from chicle_elastic.transports.base import Region
+from chicle_elastic.transports.carrier import Carrier, Offer
 from chicle_elastic.transports.checksum import fastest_crc32
 from chicle_elastic.values import StateVersion
 
 Say = Callable[[Event], None]
-
-
-@dataclass(slots=True, eq=False)
-class _Copy:
-    """A chunk that is to come from another node; the first `num_ahead` bytes are there and right."""
-
-    order: effects.CopyChunk
-    into: memoryview
-    num_ahead: int = 0
-    is_fetching: bool = False
-
-
-_Arrival: TypeAlias = tuple[_Copy, str | None, StateVersion | None]
-"""A copy that is here, with its version, or is not, with the reason."""
 
 
 class NodeMemory:
@@ -96,7 +82,7 @@ class NodeMemory:
         self._num_arenas_of_task = 0
         self._loads: dict[ChunkId, int] = {}
         self._committing: set[ChunkId] = set()
-        self._copies: dict[ChunkId, _Copy] = {}
+        self._copies: dict[ChunkId, Copy] = {}
         self._deferred: dict[ChunkId, effects.CopyChunk] = {}
         self._regions: dict[tuple[ChunkId, int], tuple[NodeId, Region | str, Offer]] = {}
         self._attached: dict[ChunkId, SlotAddress] = {}
@@ -190,7 +176,7 @@ class NodeMemory:
         except ChicleError as error:
             self._fail_copy(order, str(error))
             return
-        self._copies[order.chunk] = _Copy(order, into, num_ahead)
+        self._copies[order.chunk] = Copy(order, into, num_ahead)
         self._fetch_soon()
 
     def _resume(self, order: effects.CopyChunk) -> None:
@@ -298,6 +284,7 @@ class NodeMemory:
         for copy in list(self._copies.values()):
             if copy.order.source == node and not copy.is_fetching:
                 self._end_copy(copy, f"{node} is gone")
+        self._say_copied()
 
     # The task, and lives.
 
@@ -327,6 +314,7 @@ class NodeMemory:
         self._loads.clear()
         self._attached.clear()
         self._num_arenas_of_task = 0
+        self._say_copied()
 
     def task_is_there(self) -> None:
         """A task can load chunks again."""
@@ -350,6 +338,7 @@ class NodeMemory:
         for copy in list(self._copies.values()):
             if not copy.is_fetching:
                 self._end_copy(copy, "this agent was taken for lost")
+        self._say_copied()
         if self._attached:
             self.attach([], sorted(self._attached))
 
@@ -400,7 +389,7 @@ class NodeMemory:
     def _fetch_what_is_known(self) -> None:
         """Begin to fetch every copy whose place is known, those of one node together."""
         self._is_about_to_fetch = False
-        together: dict[NodeId, list[tuple[_Copy, Region]]] = {}
+        together: dict[NodeId, list[tuple[Copy, Region]]] = {}
         offers: dict[NodeId, Offer] = {}
         for copy in list(self._copies.values()):
             key = copy.order.chunk, copy.order.round
@@ -417,59 +406,21 @@ class NodeMemory:
             together.setdefault(node, []).append((copy, region))
         for node, pairs in together.items():
             for portion in portions(pairs, lambda pair: len(pair[0].into) - pair[0].num_ahead):
-                self._fetch(node, offers[node], portion)
+                arrived = Handover(self._loop, self._end_copies)
+                fetcher = Fetcher(self._carrier, node, offers[node], crc32=self._crc32, arrived=arrived)
+                self._loop.work(functools.partial(fetcher.fetch, portion), lambda future: future.result())
 
-    def _fetch(self, node: NodeId, offer: Offer, pairs: list[tuple[_Copy, Region]]) -> None:
-        def do() -> None:
-            arrived = Handover(self._loop, self._end_copies)
-            try:
-                left, route = list(pairs), self._carrier.route(offer)
-                while left:
-                    left = self._fetch_by(route, node, left, arrived)
-                    route = route.fallback or route
-            except Exception as error:
-                for copy, _ in list(pairs):
-                    arrived.add((copy, str(error), None))
-            arrived.flush()
-
-        self._loop.work(do, lambda future: future.result())
-
-    def _fetch_by(
-        self, route: Route, node: NodeId, pairs: list[tuple[_Copy, Region]], arrived: Handover[_Arrival]
-    ) -> list[tuple[_Copy, Region]]:
-        """Fetch by one route, in a worker thread; returns what its fallback may still bring."""
-        pulls: dict[Pull, tuple[_Copy, Region, ArrivingChunk]] = {}
-        left: list[tuple[_Copy, Region]] = []
-        for copy, region in pairs:
-            reach("copy.before_fetch", chunk=copy.order.chunk)
-            check = ArrivingChunk(
-                copy.into,
-                chunk_id=copy.order.chunk,
-                where=f"{node} by {route.reason}",
-                crc32=self._crc32,
-                has_rows=copy.num_ahead > 0,
-            )
-            pulls[_pull(copy, region, check)] = (copy, region, check)
-        for pull, error in route.transport.fetch_each(route.address, list(pulls), timeout_s=route.timeout_s):
-            copy, region, check = pulls.pop(pull)
-            if error is not None and route.has_failed(error):
-                if not left:
-                    self._carrier.avoid(route, error)
-                left.append((copy, region))
-            elif error is not None:
-                arrived.add((copy, str(error), None))
-            else:
-                try:
-                    arrived.add((copy, None, check.finish()))
-                except ChicleError as caught:
-                    arrived.add((copy, str(caught), None))
-        return left
-
-    def _end_copies(self, arrivals: list[_Arrival]) -> None:
+    def _end_copies(self, arrivals: list[Arrival]) -> None:
         for arrival in arrivals:
             self._end_copy(*arrival)
+        self._say_copied()
 
-    def _end_copy(self, copy: _Copy, error: str | None, version: StateVersion | None = None) -> None:
+    def _say_copied(self) -> None:
+        """The boundary waits for the last copy: one answer for all that came before it, unless that may never come."""
+        if not (self._copies or self._deferred):
+            self._answers.release()
+
+    def _end_copy(self, copy: Copy, error: str | None, version: StateVersion | None = None) -> None:
         order = copy.order
         if self._copies.get(order.chunk) is not copy:
             return
@@ -481,7 +432,9 @@ class NodeMemory:
         reach("copy.before_commit", chunk=order.chunk)
         self.store.commit_verified(order.chunk, len(copy.into), version)
         reach("copy.committed", chunk=order.chunk)
-        self._say(events.ChunkCopied(chunk=order.chunk, source=order.source, target=order.target, round=order.round))
+        self._answers.keep(
+            events.ChunkCopied(chunk=order.chunk, source=order.source, target=order.target, round=order.round)
+        )
 
     def _fail_copy(self, order: effects.CopyChunk, reason: str) -> None:
         self._say(
@@ -489,12 +442,4 @@ class NodeMemory:
                 chunk=order.chunk, source=order.source, target=order.target, round=order.round, reason=reason
             )
         )
-
-
-def _pull(copy: _Copy, region: Region, check: ArrivingChunk) -> Pull:
-    """What is to be fetched of a chunk: all of it, or what is behind its rows."""
-    ahead = copy.num_ahead
-    if not ahead:
-        return Pull(region, copy.into, check)
-    state = Region(region.arena, region.offset + ahead, region.size_bytes - ahead)
-    return Pull(state, copy.into[ahead:], lambda num_bytes: check(ahead + num_bytes))
+        self._say_copied()

@@ -33,6 +33,8 @@ HURRY_SHARE = 0.2
 """Part of the grace period after which an iteration that goes on and on is interrupted."""
 TURN_S = 1.0
 FAREWELL_S = 3.0
+REST_S = 0.2
+"""Time that a node waits when it has handed everything over: others on its host are in the middle of a boundary."""
 TASK_END_S = 30.0
 READY_S = 0.05
 
@@ -358,7 +360,7 @@ class Node:
 
     def released(self) -> None:
         """This node may go."""
-        self._leave("its chunks are handed over")
+        self._leave("its chunks are handed over", after_s=REST_S)
 
     def finished(self, reason: str, merged: int, accounts: tuple[ChunkAccount, ...]) -> None:
         """The job is over: the task's `run` returns."""
@@ -446,7 +448,7 @@ class Node:
         if self._joined.membership.replica.own.is_awaiting:
             self._task.tell(control.Interrupt())
 
-    def _leave(self, reason: str) -> None:
+    def _leave(self, reason: str, *, after_s: float = 0.0) -> None:
         """The task ends, then the agent."""
         if self._is_leaving or self._end is not None:
             return
@@ -457,7 +459,7 @@ class Node:
         if self._parts is not None:
             self._parts.membership.stop()
         if self._task.pid:
-            self._task.tell(control.Exit())
+            self._loop.later(after_s, lambda: self._task.tell(control.Exit()))
             self._loop.later(TASK_END_S, lambda: self._finish(End(is_success=True)))
         else:
             self._finish(End(is_success=True))

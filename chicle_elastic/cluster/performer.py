@@ -168,9 +168,16 @@ class Performer:
         self._host.abandon(self._number - 1, f"round {effect.round} is formed")
         reach("round.before_inventory", round=effect.round)
         self._membership.propose(events.InventoryReported(node=self.node, chunks=self._inventory(), round=effect.round))
+        self._seal_ahead()
         if self.node in effect.members:
             self._is_round_said = False
             self._meet(effect)
+
+    def _seal_ahead(self) -> None:
+        """What is likely to move in this round."""
+        owned = self._ledger.owned_by(self.node) if self.node in self._ledger.shelves else ()
+        ahead = self._membership.replica.log.scheduler.chunks_ahead
+        self._memory.serving.prepare({chunk: self._ledger.version(chunk) for chunk in owned if chunk in ahead})
 
     def _load_chunk(self, effect: effects.LoadChunk) -> None:
         if effect.node == self.node:
@@ -207,6 +214,7 @@ class Performer:
         if self.node not in self._membership.replica.log.members:
             return
         reach("iteration.before_start", round=effect.round, iteration=effect.iteration)
+        self._memory.serving.iteration_begins()
         self.transitions.started(effect.round, is_complete=effect.is_complete)
         if self._broken[0] == effect.round:
             reason = self._broken[1]

@@ -2,9 +2,13 @@
 
 The word of the source is said again on each new link to the target: they may have none yet, and what is said on one
 that breaks may be lost.
+
+States whose rows have travelled ahead are sealed as soon as a round is asked for (`prepare`), while the nodes report
+what they hold and meet. Such a seal is good until the next iteration, or part of one, may have written to the state.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -33,11 +37,47 @@ class Serving:
         self._orders: list[tuple[effects.CopyChunk, StateVersion]] = []
         self._places: dict[NodeId, dict[ChunkId, dict[str, Any]]] = {}
         self._round = 0
+        self._sealed: dict[ChunkId, StateVersion] = {}
+        self._is_preparing = False
+        self._num_iterations = 0
 
     @property
     def num_said(self) -> int:
         """Places that were said in this round."""
         return sum(map(len, self._places.values()))
+
+    def prepare(self, versions: Mapping[ChunkId, StateVersion]) -> None:
+        """Seal states that are likely to be asked for; no iteration runs.
+
+        Args:
+            versions: Of chunks of this node.
+        """
+        if self._is_preparing or not versions:
+            return
+        self._is_preparing = True
+        number = self._num_iterations
+
+        def seal() -> dict[ChunkId, StateVersion]:
+            sealed = {}
+            for chunk, version in versions.items():
+                with contextlib.suppress(ChicleError):  # who asks for it is told
+                    self._store.seal(chunk, at_least=version)
+                    sealed[chunk] = version
+            return sealed
+
+        def then(future: "Future[dict[ChunkId, StateVersion]]") -> None:
+            self._is_preparing = False
+            if number == self._num_iterations:
+                self._sealed = future.result()
+            if self._orders:
+                self._seal_all()
+
+        self._loop.work(seal, then)
+
+    def iteration_begins(self) -> None:
+        """States are written from now on."""
+        self._num_iterations += 1
+        self._sealed = {}
 
     def serve(self, order: effects.CopyChunk, *, version: StateVersion) -> None:
         """Seal the state of a chunk and tell the target where it lies; orders that come together are done together."""
@@ -58,26 +98,33 @@ class Serving:
         self._places.clear()
 
     def _seal_all(self) -> None:
+        if self._is_preparing:
+            return  # it is called again
         orders, self._orders = self._orders, []
+        sealed = self._sealed
 
         def seal() -> dict[NodeId, list[dict[str, Any]]]:
             said: dict[NodeId, list[dict[str, Any]]] = {}
             for order, version in orders:
                 place: dict[str, Any] = {"chunk": order.chunk, "round": order.round}
                 try:
-                    place["region"] = self._seal(order.chunk, version).to_json()
+                    place["region"] = self._region(order.chunk, version, is_sealed=sealed.get(order.chunk) == version)
                 except ChicleError as error:
                     place["error"] = str(error)
                 said.setdefault(order.target, []).append(place)
             return said
 
-        def then(future: "Future[dict[NodeId, list[dict[str, Any]]]]") -> None:
-            for node, places in future.result().items():
-                self._places.setdefault(node, {}).update((place["chunk"], place) for place in places)
-                self._tell_peer(node, "places", {"places": places})
+        if all(sealed.get(order.chunk) == version for order, version in orders):
+            self._say(seal())
+        else:
+            self._loop.work(seal, lambda future: self._say(future.result()))
 
-        self._loop.work(seal, then)
+    def _say(self, said: Mapping[NodeId, list[dict[str, Any]]]) -> None:
+        for node, places in said.items():
+            self._places.setdefault(node, {}).update((place["chunk"], place) for place in places)
+            self._tell_peer(node, "places", {"places": places})
 
-    def _seal(self, chunk: ChunkId, version: StateVersion) -> Region:
-        place, size_bytes = self._store.seal(chunk, at_least=version)
-        return Region(place.arena, place.slot * self._store.slot_bytes, size_bytes)
+    def _region(self, chunk: ChunkId, version: StateVersion, *, is_sealed: bool) -> Any:
+        """Where a chunk lies, as JSON values; its state is sealed then."""
+        place, size_bytes = self._store.extent(chunk) if is_sealed else self._store.seal(chunk, at_least=version)
+        return Region(place.arena, place.slot * self._store.slot_bytes, size_bytes).to_json()

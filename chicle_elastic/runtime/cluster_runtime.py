@@ -10,6 +10,7 @@ Every task runs the same script and so builds the same job. `run` returns in eve
 same outcome; in the task of a node that leaves, the process ends inside `run`, with exit code 0.
 """
 
+import gc
 import os
 from dataclasses import dataclass
 
@@ -42,9 +43,9 @@ class ClusterRuntime:
         """Take part in the job to its end.
 
         Raises:
-            SystemExit: This node leaves the job before its end; the exit code is 0. The priority of the process is
-                lowered, because what is left to do takes Python and torch half a second of a processor that others may
-                iterate on.
+            SystemExit: This node leaves the job before its end; the exit code is 0. What is left for Python to do takes
+                half a second of a processor that others may iterate on. So the priority of the process is lowered, and
+                objects in cycles are not looked for any more (`gc.freeze`).
             JobFailedError: Another task failed, and the job with it.
             ProtocolError: The agent is not there, or speaks another version.
             ContractError: The job's solver broke the contract of chunks.
@@ -60,6 +61,7 @@ class ClusterRuntime:
 
 
 def _give_way() -> None:
+    gc.freeze()
     if hasattr(os, "nice"):
         os.nice(LEAVING_NICENESS)
 

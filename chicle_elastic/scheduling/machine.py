@@ -35,7 +35,7 @@ from enum import Enum
 from typing import Any
 
 from chicle_elastic.errors import ProtocolError
-from chicle_elastic.ids import NodeId
+from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.answers import Answers
 from chicle_elastic.scheduling.boundary import Boundary
@@ -144,6 +144,11 @@ class Scheduler:
     def leases(self) -> tuple[Lease, ...]:
         """Copies on their way; to be read only."""
         return tuple(self._leases.in_flight.values())
+
+    @property
+    def chunks_ahead(self) -> frozenset[ChunkId]:
+        """Chunks whose rows travel ahead, or have: at the next boundary their states are likely to follow."""
+        return frozenset(chunk for _, chunk in self._precopies.held)
 
     @property
     def pause_reason(self) -> str | None:

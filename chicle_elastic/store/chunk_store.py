@@ -292,6 +292,12 @@ class ChunkStore:
         with self._lock:
             return self._book.entry(chunk_id).address
 
+    def extent(self, chunk_id: ChunkId) -> tuple[SlotAddress, int]:
+        """Where the committed chunk lies, and how many bytes it has."""
+        with self._lock:
+            entry, _ = self._book.committed(chunk_id)
+            return entry.address, entry.size_bytes
+
     def version(self, chunk_id: ChunkId) -> StateVersion:
         """Version of the chunk's state."""
         with self._lock:
