@@ -366,11 +366,12 @@ class Node:
         """The job is over: the task's `run` returns."""
         self._joined.membership.stop()
         self._joined.membership.mesh.broadcast("finished")
+        is_leaving = self._is_leaving
         self._is_leaving = self._is_over = True
         is_failure = self._has_job_failed = reason.startswith(FAILURE)
         if self._task.has_failed is not None:
             self._finish(End(is_success=False, is_over=True))
-        else:
+        elif not is_leaving:  # else its script must not go on: it ends inside `run`
             first_line, _, traceback = reason.partition("\n")
             failure = traceback if is_failure else None
             self._task.tell(control.Finish(reason=first_line, merged=merged, failure=failure, accounts=accounts))

@@ -28,6 +28,9 @@ class Serving:
         loop: For worker threads.
         store: The chunks.
         tell_peer: Sends (node, kind, fields) to an agent; returns whether there is a link to it.
+
+    Attributes (to be read only):
+        is_preparing: States are being sealed ahead.
     """
 
     def __init__(
@@ -38,7 +41,7 @@ class Serving:
         self._places: dict[NodeId, dict[ChunkId, dict[str, Any]]] = {}
         self._round = 0
         self._sealed: dict[ChunkId, StateVersion] = {}
-        self._is_preparing = False
+        self.is_preparing = False
         self._num_iterations = 0
 
     @property
@@ -52,21 +55,23 @@ class Serving:
         Args:
             versions: Of chunks of this node.
         """
-        if self._is_preparing or not versions:
+        if self.is_preparing or not versions:
             return
-        self._is_preparing = True
+        self.is_preparing = True
         number = self._num_iterations
 
         def seal() -> dict[ChunkId, StateVersion]:
-            sealed = {}
+            sealed: dict[ChunkId, StateVersion] = {}
             for chunk, version in versions.items():
+                if number != self._num_iterations:
+                    break
                 with contextlib.suppress(ChicleError):  # who asks for it is told
                     self._store.seal(chunk, at_least=version)
                     sealed[chunk] = version
             return sealed
 
         def then(future: "Future[dict[ChunkId, StateVersion]]") -> None:
-            self._is_preparing = False
+            self.is_preparing = False
             if number == self._num_iterations:
                 self._sealed = future.result()
             if self._orders:
@@ -94,11 +99,12 @@ class Serving:
             self._tell_peer(node, "places", {"places": list(places.values())})
 
     def forget(self) -> None:
-        """Nobody waits for what was said."""
+        """Nobody waits for what was said, and the next life begins with new seals."""
         self._places.clear()
+        self.iteration_begins()
 
     def _seal_all(self) -> None:
-        if self._is_preparing:
+        if self.is_preparing:
             return  # it is called again
         orders, self._orders = self._orders, []
         sealed = self._sealed

@@ -40,6 +40,24 @@ def test_one_answer_stays_what_it_is() -> None:
     assert said(copied(1)) == [copied(1)]
 
 
+def test_what_is_kept_is_said_when_it_is_released() -> None:
+    """In its order, as one event; what must not wait goes before it."""
+    heard: list[events.Event] = []
+    failed = events.CopyFailed(chunk=ChunkId(7), source=THERE, target=HERE, round=3, reason="gone")
+    with EventLoop() as loop:
+        collected = Answers(loop, heard.append)
+        collected.keep(copied(1))
+        collected.say(failed)
+        loop.turn(0.0)
+        assert heard == [failed]
+        assert not collected.are_said
+        collected.keep(copied(2))
+        collected.release()
+        loop.turn(0.0)
+        assert collected.are_said
+    assert heard[1:] == [events.ChunksCopied(chunks=(ChunkId(1), ChunkId(2)), source=THERE, target=HERE, round=3)]
+
+
 def test_what_differs_in_more_than_the_chunk_stays_apart_and_in_its_order() -> None:
     """Another source, another round, or something else that happened."""
     freed = [events.ChunkFreed(chunk=ChunkId(chunk), node=HERE, round=chunk // 2) for chunk in range(4)]

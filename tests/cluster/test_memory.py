@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.layout import encoded_bytes
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import NO_STATE
 from chicle_elastic.cluster.event_loop import EventLoop
 from chicle_elastic.cluster.memory import NodeMemory
+from chicle_elastic.cluster.mesh import Peer
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime import control
 from chicle_elastic.scheduling import effects, events
@@ -33,6 +35,7 @@ class Source:
         self.tries: list[NodeId] = []
         self.num_arenas_told = 0
         self.answers: list[events.Event] = []
+        self.offer = carrier.offer
         self.said: list[tuple[NodeId, str, dict[str, Any]]] = []
         self.memory = NodeMemory(
             loop,
@@ -162,6 +165,65 @@ def test_orders_that_wait_for_memory_are_failed_with_their_source(loop: EventLoo
     source.memory.copy(effects.CopyChunk(chunk=ChunkId(1), source=later, target=HERE, round=4))
     turn_until(loop, lambda: source.memory.under_way["wait for memory"] == 0)
     assert source.memory.under_way["copies"] == 1
+
+
+def test_what_has_come_is_told_with_what_is_still_to_come(loop: EventLoop, source: Source, tmp_path: Path) -> None:
+    """A boundary waits for the last copy. One that can never come is nothing to wait for."""
+    secret = JobSecret.load_or_create(tmp_path / "job.secret")
+    slot_bytes = source.memory.store.slot_bytes
+    with (
+        Carrier(secret, name=THERE) as carrier,
+        ChunkStore(slot_bytes=slot_bytes, capacity_bytes=1 << 22, arena_bytes=1 << 20) as store,
+    ):
+        target = Source(loop, store, carrier)
+        source.has_link = True
+        whole = effects.CopyChunk(chunk=CHUNK, source=HERE, target=THERE, round=3)
+        never = effects.CopyChunk(chunk=ChunkId(1), source=NodeId("n2"), target=THERE, round=3)
+        for order in (whole, never):
+            target.memory.copy(order)
+        source.memory.serving.serve(whole, version=StateVersion(2, 7))
+        turn_until(loop, lambda: bool(source.said))
+        peer = Peer(life=f"{HERE}#1", link=None, heard_s=0.0, said_s=0.0, offer=source.offer)  # type: ignore[arg-type]
+        target.memory.places(peer, source.said[0][2])
+        turn_until(loop, lambda: CHUNK in store)
+        loop.turn(0.0)
+        assert target.answers == []
+        assert not target.memory.is_quiet
+        target.memory.lose_source(NodeId("n2"))
+        turn_until(loop, lambda: target.memory.is_quiet)
+        assert [type(answer) for answer in target.answers] == [events.CopyFailed, events.ChunkCopied]
+        target.memory.end_life({})
+
+
+def test_a_state_that_is_sealed_ahead_is_sealed_again_once_it_may_have_changed(loop: EventLoop, source: Source) -> None:
+    """Also when the iteration began while it was being sealed."""
+    serving, store = source.memory.serving, source.memory.store
+    source.has_link = True
+    state = store.get(CHUNK).state
+
+    def serve(round: int, version: StateVersion) -> None:
+        source.said.clear()
+        serving.serve(effects.CopyChunk(chunk=CHUNK, source=HERE, target=THERE, round=round), version=version)
+        turn_until(loop, lambda: bool(source.said))
+        [place] = source.said[0][2]["places"]
+        assert "region" in place
+        with store.lease(CHUNK) as lease:
+            assert layout.verify_state(lease.view, where="the slot") == version
+
+    serving.prepare({CHUNK: StateVersion(1, 1)})
+    serve(2, StateVersion(1, 1))  # while it is under way: the order waits for it
+    serve(2, StateVersion(1, 1))
+    serving.iteration_begins()
+    state += 1.0
+    serve(3, StateVersion(1, 1))  # the iteration broke: the version is what it was
+    serving.prepare({CHUNK: StateVersion(1, 2)})
+    serving.iteration_begins()
+    turn_until(loop, lambda: not serving.is_preparing)
+    state += 1.0
+    serve(4, StateVersion(1, 2))
+    serving.prepare({ChunkId(1): StateVersion(1, 2)})  # not here any more
+    turn_until(loop, lambda: not serving.is_preparing)
+    serve(4, StateVersion(1, 2))
 
 
 def test_where_a_chunk_lies_is_said_on_every_new_link(loop: EventLoop, source: Source) -> None:

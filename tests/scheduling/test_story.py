@@ -15,7 +15,7 @@ from chicle_elastic.testing.sim_cluster import SimCluster
 from chicle_elastic.values import StateVersion, TaskReport
 from tests.scheduling.stage import infos
 
-A, B, ZERO, ONE = NodeId("a"), NodeId("b"), ChunkId(0), ChunkId(1)
+A, B, ZERO, ONE, TWO = NodeId("a"), NodeId("b"), ChunkId(0), ChunkId(1), ChunkId(2)
 
 EVERY_EVENT = [
     events.ChunksDeclared(chunks=infos(2)),
@@ -207,6 +207,9 @@ def test_a_recorder_is_a_scheduler():
         [[1, {"round": 2, "iteration": True}]],
         [[1, {"round": 2, "iteration": 3, "more": 4}]],
         [["1", {"round": 2, "iteration": 3}]],
+        [[[0, "1"], {"round": 2, "iteration": 3}]],
+        [[[0, [1]], {"round": 2, "iteration": 3}]],
+        [[[0, 1], {"round": 2, "iteration": None}]],
         [[1, [2, 3]]],
         [[1]],
         7,
@@ -218,6 +221,18 @@ def test_an_inventory_with_anything_else_in_it_is_refused(chunks):
     assert decode_event(data).chunks == {ZERO: StateVersion(2, 3), ONE: StateVersion(4, 5)}
     with pytest.raises(ProtocolError, match=r"InventoryReported\.chunks"):
         decode_event(data | {"chunks": chunks})
+
+
+def test_chunks_of_one_version_are_written_together():
+    """A node holds hundreds of them. Older stories, which have a pair for each, are read as well."""
+    same, other = StateVersion(2, 3), StateVersion(4, 5)
+    event = events.InventoryReported(node=A, chunks={ZERO: same, ONE: other, TWO: StateVersion(2, 3)})
+    data = encode(event)
+    assert data["chunks"] == [[[0, 2], {"round": 2, "iteration": 3}], [1, {"round": 4, "iteration": 5}]]
+    assert decode_event(json.loads(json.dumps(data))) == event
+    pairs = [[0, {"round": 2, "iteration": 3}], [1, {"round": 4, "iteration": 5}], [2, {"round": 2, "iteration": 3}]]
+    assert decode_event(data | {"chunks": pairs}) == event
+    assert decode_event(data | {"chunks": [[[], {"round": 2, "iteration": 3}]]}).chunks == {}
 
 
 def test_a_version_that_says_less_has_the_rest_by_default():
