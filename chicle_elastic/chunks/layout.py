@@ -160,7 +160,7 @@ def decode(buffer: Buffer, *, where: str) -> Chunk:
 
 
 def decode_with_state_header(buffer: Buffer, *, where: str) -> tuple[Chunk, StateHeader]:
-    """`decode`, and the version of the state with it."""
+    """`decode`, and the header of the state; the agent sealed it, the task is about to change what it speaks of."""
     content = bytes_of(buffer)
     if content.ctypes.data % WORD_BYTES:
         raise UsageError(

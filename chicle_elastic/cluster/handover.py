@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 from chicle_elastic.cluster.event_loop import EventLoop
 
 WAIT_S = 0.005
-"""Time after which the loop is called though more is to come."""
+"""Longest time for which an item waits because more are to come."""
 
 _Item = TypeVar("_Item")
 
@@ -24,17 +24,19 @@ class Handover(Generic[_Item]):
     def __init__(self, loop: EventLoop, take: Callable[[list[_Item]], object]) -> None:
         self._loop, self._take = loop, take
         self._items: list[_Item] = []
-        self._flushed_s = loop.now()
+        self._first_s = 0.0
 
     def add(self, item: _Item) -> None:
         """Hand it over soon."""
+        now = self._loop.now()
+        if not self._items:
+            self._first_s = now
         self._items.append(item)
-        if self._loop.now() - self._flushed_s >= WAIT_S:
+        if now - self._first_s >= WAIT_S:
             self.flush()
 
     def flush(self) -> None:
         """Hand everything over now."""
         items, self._items = self._items, []
-        self._flushed_s = self._loop.now()
         if items:
             self._loop.soon(lambda: self._take(items))

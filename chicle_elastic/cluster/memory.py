@@ -416,7 +416,7 @@ class NodeMemory:
         self._say_copied()
 
     def _say_copied(self) -> None:
-        """The boundary waits for the last copy: one answer for all that came before it, unless that may never come."""
+        """The boundary waits for the last copy: those that came before it are told of together with it."""
         if not (self._copies or self._deferred):
             self._answers.release()
 

@@ -1,7 +1,7 @@
 """Events, effects and settings as JSON and back, by their type annotations.
 
 An event or effect is an object whose "type" is the name of its class; a mapping is a list of pairs, because its keys
-need not be strings; a tuple is a list. Keys with equal dataclasses share a pair, in which they are a list: a node holds
+need not be strings; a tuple is a list. Chunks with equal dataclasses share a pair, in which they are a list: a node holds
 hundreds of chunks, nearly all of one version. A field left out takes its default, so that stories of older versions can
 be read when a field is added. Nothing but the classes listed here is ever built from a stream.
 """
@@ -100,12 +100,13 @@ def _encode(value: Any) -> Any:
 
 
 def _encode_pairs(pairs: Mapping[Any, Any]) -> list[Any]:
-    if not dataclasses.is_dataclass(next(iter(pairs.values()), None)):
+    first_key, first = next(iter(pairs.items()), (None, None))
+    if type(first_key) is not int or not dataclasses.is_dataclass(first):
         return [[_encode(key), _encode(item)] for key, item in pairs.items()]
-    keys_of: dict[Any, list[Any]] = {}
-    for key, item in pairs.items():
-        keys_of.setdefault(item, []).append(_encode(key))
-    return [[keys if len(keys) > 1 else keys[0], _encode(item)] for item, keys in keys_of.items()]
+    chunks_of: dict[Any, list[int]] = {}
+    for chunk, item in pairs.items():
+        chunks_of.setdefault(item, []).append(chunk)
+    return [[chunks if len(chunks) > 1 else chunks[0], _encode(item)] for item, chunks in chunks_of.items()]
 
 
 def _decode_tagged(data: Any, known: Mapping[str, type]) -> Any:
