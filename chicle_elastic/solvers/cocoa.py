@@ -116,7 +116,8 @@ class CocoaTrainer(Trainer):
         else:
             gap = _column(report.metrics, "gap")
             primal = _column(report.metrics, "dual") - _half_norms(model, report) + gap
-        return float(np.max(gap / np.maximum(primal, np.finfo(np.float64).tiny)))
+        with np.errstate(over="ignore"):  # beyond all numbers, where the objective is next to nothing
+            return float(np.max(gap / np.maximum(primal, np.finfo(np.float64).tiny)))
 
     def figures(self, model: Array, report: Report) -> Mapping[str, float]:
         """ "objective", "dual_objective" and "duality_gap" at a certificate, else "duality_gap_estimate"."""
