@@ -1,9 +1,9 @@
 """Events, effects and settings as JSON and back, by their type annotations.
 
 An event or effect is an object whose "type" is the name of its class; a mapping is a list of pairs, because its keys
-need not be strings; a tuple is a list. Chunks with equal dataclasses share a pair, in which they are a list: a node holds
-hundreds of chunks, nearly all of one version. A field left out takes its default, so that stories of older versions can
-be read when a field is added. Nothing but the classes listed here is ever built from a stream.
+need not be strings; a tuple is a list. Chunks with equal dataclasses share a pair, in which they are a list: a node
+holds hundreds of chunks, nearly all of one version. A field left out takes its default, so that stories of older
+versions can be read when a field is added. Nothing but the classes listed here is ever built from a stream.
 """
 
 import collections.abc
