@@ -101,6 +101,7 @@ def test_a_lead_under_notice_gives_way(cluster: LocalAgents) -> None:
     end_all(cluster, [second, third])
 
 
+@pytest.mark.chaos
 def test_a_task_that_dies_alone_is_started_again(cluster: LocalAgents) -> None:
     """Its node steps out and comes back, with its chunks where they were, also when it leads."""
     lead, second = start_all(cluster, 2)
@@ -137,6 +138,7 @@ def test_a_silent_host_is_left_behind_and_joins_again(cluster: LocalAgents, is_l
     assert stall_ms < 3000
 
 
+@pytest.mark.chaos
 def test_the_task_of_a_dead_agent_ends(cluster: LocalAgents) -> None:
     """There are no orphans: the end of the control channel ends the task."""
     first, victim = start_all(cluster, 2)
@@ -159,6 +161,7 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.chaos
 def test_a_notice_ends_a_long_iteration_within_the_grace_period(tmp_path: Path) -> None:
     """Iterations of ten seconds, five seconds of grace: chunks are handed over and the node is gone."""
     script = svm_script(tmp_path, "--min-ms", "10000", "--tol", "0")
@@ -175,6 +178,7 @@ def test_a_notice_ends_a_long_iteration_within_the_grace_period(tmp_path: Path) 
         assert "1 node here to stay, 2 needed" in paused["reason"]
 
 
+@pytest.mark.slow
 def test_code_of_the_user_that_raises_ends_the_job_everywhere(tmp_path: Path) -> None:
     """Everybody ends with an error, and shows the traceback; so does who comes later."""
     script = svm_script(tmp_path, "--min-ms", "20", "--tol", "0", "--raise-at", "30")
@@ -187,6 +191,7 @@ def test_code_of_the_user_that_raises_ends_the_job_everywhere(tmp_path: Path) ->
         assert "the job 'chicle' is over" in late.output()
 
 
+@pytest.mark.slow
 def test_who_comes_after_the_end_is_told_so(cluster: LocalAgents) -> None:
     """The job is not begun afresh by somebody who comes late, and a node that was not needed has not failed."""
     [first] = start_all(cluster, 1)

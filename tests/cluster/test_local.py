@@ -213,6 +213,7 @@ def test_copies_mean_the_same_cluster(cluster: LocalCluster) -> None:
     assert hash(cluster) == hash(copy.deepcopy(cluster))
 
 
+@pytest.mark.slow
 def test_tasks_whose_outcome_nobody_needs_end_in_peace(tmp_path: Path) -> None:
     """The driver has one outcome and hangs up on the others, wherever they are; the next job waits for none of them."""
     with LocalCluster(4, log_dir=tmp_path) as cluster:

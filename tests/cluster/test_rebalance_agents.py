@@ -45,6 +45,7 @@ def test_the_slow_one_of_two_real_nodes_is_relieved(folder: Path) -> None:
     assert not nodes[0].events("lost")
 
 
+@pytest.mark.slow
 def test_a_bad_policy_of_a_user_is_disabled_by_name_in_every_log(folder: Path) -> None:
     """It runs in the task of rank 0; the job goes on, and the other policy still works."""
     script = app(folder, "--iterations", "30", "--bad-policy")

@@ -134,6 +134,7 @@ def test_the_core_asks_for_four_packages(wheel: Path) -> None:
     assert "torch" not in {distribution.name for distribution in core_dependencies(wheel)}
 
 
+@pytest.mark.slow
 def test_the_core_fits_an_svm_in_a_bare_environment(bare_python: Path, tmp_path: Path) -> None:
     """Without extras and without this repository on the path, the installed wheel fits and scores."""
     (tmp_path / "fit.py").write_text(FIT, encoding="utf-8")
@@ -143,6 +144,7 @@ def test_the_core_fits_an_svm_in_a_bare_environment(bare_python: Path, tmp_path:
     assert Path(file.strip()).is_relative_to(bare_python.parents[1])
 
 
+@pytest.mark.slow
 def test_the_command_line_works_in_a_bare_environment(bare_python: Path, wheel: Path) -> None:
     """The wheel brings the command `chicle`, which tells the version of the wheel."""
     version = run([str(bare_python.with_name("chicle")), "--version"])

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.timeouts import timeout_s
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +38,7 @@ print("fitted by", *model.history_.members)
 """
 
 
+@pytest.mark.slow
 def test_everything_but_the_components_works_without_torchx(tmp_path: Path) -> None:
     """Modules are imported, and a cluster of two agents fits, where no process can import torchx."""
     (tmp_path / "sitecustomize.py").write_text(BLOCK)
