@@ -1,6 +1,6 @@
 """Where everybody stands when a new term begins, and which log is the best."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from chicle_elastic.cluster.entries import Ended
 from chicle_elastic.cluster.log import Log
@@ -13,10 +13,16 @@ def ask(log: Log, *, term: int, is_breaking: bool) -> NewTerm:
     return NewTerm(term=term, last_term=log.last_term, length=len(log), is_breaking=is_breaking)
 
 
-def answer(log: Log, question: NewTerm, *, ended: Ended | None) -> Standing:
+def answer(log: Log, question: NewTerm, *, asker: str, ended: Ended | None) -> Standing:
     """Where a log stands, with what the asker lacks: nothing, when the asker's log is no beginning of this one.
 
-    Nothing either when it lacks more than is kept: it has orders there, and has to begin afresh anyway.
+    Nothing either when it lacks more than is kept: an agent that has orders there has to begin afresh.
+
+    Args:
+        log: The log.
+        question: What was asked.
+        asker: Life of the agent that asks.
+        ended: The iteration in flight, if it was merged here.
     """
     is_prefix = log.term_before(question.length) == question.last_term and question.length >= log.start
     base = question.length if is_prefix else len(log)
@@ -25,6 +31,7 @@ def answer(log: Log, question: NewTerm, *, ended: Ended | None) -> Standing:
         last_term=log.last_term,
         length=len(log),
         base=base,
+        knows_asker=asker in log.lives.values(),
         tail=log.entries_from(base),
         ended=ended,
     )
@@ -52,9 +59,24 @@ class Census:
         """Whether all of `nodes` have answered."""
         return all(node in self._standings for node in nodes)
 
-    def better_than(self, log: Log) -> Standing | None:
-        """The best log, by (term of the last entry, length), if it is better than `log`."""
-        best = max(self._standings.values(), key=lambda at: (at.last_term, at.length), default=None)
+    def better_than(self, log: Log, lives: Mapping[NodeId, str]) -> Standing | None:
+        """The best log, by (term of the last entry, length), if it is better than `log`.
+
+        A newcomer that was given the state knows what the last lead knew, and cannot tell it: it keeps no entries yet.
+        As long as the owner of `log` is present there, nothing was done by them without it, and the newcomer's log does
+        not count. Otherwise everybody who has survived would have to begin afresh because of somebody who has nothing.
+
+        Args:
+            log: Of the new lead.
+            lives: Life of each node that has answered.
+        """
+        present = set(log.lives.values())
+        able = [
+            at
+            for node, at in self._standings.items()
+            if at.base <= len(log) or not at.knows_asker or lives.get(node) in present
+        ]
+        best = max(able, key=lambda at: (at.last_term, at.length), default=None)
         is_better = best is not None and (best.last_term, best.length) > (log.last_term, len(log))
         return best if is_better else None
 

@@ -92,6 +92,7 @@ class Fetcher:
                 left.append((copy, region))
             elif error is not None:
                 self._arrived.add((copy, str(error), None))
+                self._arrived.flush()  # it is to be asked for again, whenever the next one comes
             else:
                 self._arrived.add(_verdict(copy, check))
         return left

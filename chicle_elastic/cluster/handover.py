@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 from chicle_elastic.cluster.event_loop import EventLoop
 
 WAIT_S = 0.005
-"""Longest time for which an item waits because more are to come."""
+"""With an item that comes so long after the first that waits, all of them go."""
 
 _Item = TypeVar("_Item")
 

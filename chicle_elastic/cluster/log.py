@@ -1,8 +1,8 @@
 """The log of a job: one sequence of events (`entries`) that every agent folds into its own scheduler.
 
 A log is as long as its job, and only its end is kept: the entries that an agent which lags a little may lack. Whoever
-lacks more is given what the whole log has come to (`Log.state`). A newcomer goes on from there (`Log.install`); to an
-agent that has orders among the entries left out, that is of no use, and it begins afresh.
+lacks more is given what the whole log has come to (`Log.state`), and so is a newcomer that lacks many: it goes on from
+there (`Log.install`). To an agent that has orders among the entries left out, that is of no use, and it begins afresh.
 """
 
 from collections.abc import Mapping, Sequence

@@ -41,7 +41,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Install:
-    """From the lead, to somebody who lacks entries that are not kept: what the log has come to.
+    """From the lead, to somebody who lacks entries that are not kept, or many and is new: what the log has come to.
 
     Attributes:
         term: Of the lead.
@@ -78,6 +78,7 @@ class Standing:
         last_term: Term of the last entry.
         length: Length of the log.
         base: Index of the first of `tail`.
+        knows_asker: The new lead is present in this log.
         tail: Entries that the new lead does not have; empty when it has all, or another history.
         ended: The iteration in flight was merged here, but its place in the log is for a lead to give.
     """
@@ -86,6 +87,7 @@ class Standing:
     last_term: int
     length: int
     base: int
+    knows_asker: bool = True
     tail: tuple[Entry, ...] = ()
     ended: Ended | None = None
 
@@ -208,7 +210,7 @@ _SCALARS: dict[type[Message], dict[str, type]] = {
     Append: {"term": int, "base": int},
     Install: {"term": int},
     NewTerm: {"term": int, "last_term": int, "length": int, "is_breaking": bool},
-    Standing: {"term": int, "last_term": int, "length": int, "base": int},
+    Standing: {"term": int, "last_term": int, "length": int, "base": int, "knows_asker": bool},
     Broke: {"round": int, "iteration": int, "reason": str},
     Expel: {"reason": str},
 }

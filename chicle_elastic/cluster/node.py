@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,6 +110,7 @@ class Node:
         self._job: int | None = None
         self._is_hot = False
         self._is_noticed = False
+        self._grace_ends_s = math.inf
         self._is_hurried = False
         self._is_leaving = False
         self._is_over = False
@@ -147,6 +149,7 @@ class Node:
         if self._parts is None or self._node not in self._parts.membership.replica.log.present:
             self._leave("it had not joined yet")
             return
+        self._grace_ends_s = self._loop.now() + grace_s
         self._parts.membership.propose(events.LeaveNoticed(node=self._node))
         self._loop.later(HURRY_SHARE * grace_s, self._hurry)
         self._loop.later(grace_s, lambda: self._leave("the grace period is over"))
@@ -360,7 +363,8 @@ class Node:
 
     def released(self) -> None:
         """This node may go."""
-        self._leave("its chunks are handed over", after_s=REST_S)
+        rest_s = REST_S if self._loop.now() + FAREWELL_S < self._grace_ends_s else 0.0
+        self._leave("its chunks are handed over", after_s=rest_s)
 
     def finished(self, reason: str, merged: int, accounts: tuple[ChunkAccount, ...]) -> None:
         """The job is over: the task's `run` returns."""

@@ -294,7 +294,8 @@ class Replica:
         if question is None or self.lead is None or (self.own.is_breaking and self.own.is_awaiting):
             return
         self._question = None
-        self._send(self.lead, census.answer(self.log, question, ended=self.own.ended))
+        said = census.answer(self.log, question, asker=self.peers.get(self.lead, ""), ended=self.own.ended)
+        self._send(self.lead, said)
         if self.own.broken is not None and not self.own.is_breaking:
             self._send(self.lead, self.own.broken)
 
@@ -316,10 +317,10 @@ class Replica:
             return
         if self.own.is_breaking and self.own.is_awaiting:
             return
-        best = self._census.better_than(self.log)
+        best = self._census.better_than(self.log, self.peers)
         if best is not None:
             is_same = best.base <= len(self.log) and self._adopt(best.base, best.tail)
-            if not is_same or self.own.is_lost or self._census.better_than(self.log):
+            if not is_same or self.own.is_lost or self._census.better_than(self.log, self.peers):
                 self._leave("another agent has a better log, which has other entries or has lost this node")
                 return
         self.role = Role.LEADING

@@ -107,7 +107,8 @@ class Serving:
         if self.is_preparing:
             return  # it is called again
         orders, self._orders = self._orders, []
-        sealed = self._sealed
+        # Each seal is used once: an order that comes again, because the copy was damaged, gets a new one.
+        sealed = {order.chunk: self._sealed.pop(order.chunk, None) for order, _ in orders}
 
         def seal() -> dict[NodeId, list[dict[str, Any]]]:
             said: dict[NodeId, list[dict[str, Any]]] = {}

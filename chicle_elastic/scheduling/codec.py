@@ -105,7 +105,7 @@ def _encode_pairs(pairs: Mapping[Any, Any]) -> list[Any]:
         return [[_encode(key), _encode(item)] for key, item in pairs.items()]
     chunks_of: dict[Any, list[int]] = {}
     for chunk, item in pairs.items():
-        chunks_of.setdefault(item, []).append(chunk)
+        chunks_of.setdefault(item, []).append(_encode(chunk))
     return [[chunks if len(chunks) > 1 else chunks[0], _encode(item)] for item, chunks in chunks_of.items()]
 
 

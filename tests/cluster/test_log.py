@@ -417,7 +417,7 @@ def test_the_lead_is_among_the_victims() -> None:
 
 def test_a_lead_that_ignores_better_logs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge of the histories is not blind: without this rule, they fail."""
-    monkeypatch.setattr(Census, "better_than", lambda self, log: None)
+    monkeypatch.setattr(Census, "better_than", lambda self, log, lives: None)
     with pytest.raises(BrokenPromiseError, match="what was merged is not forgotten"):
         run_histories("kill", 300)  # the first one that shows it is number 218
 

@@ -16,7 +16,7 @@ from chicle_elastic.cluster.log_messages import (
     decode_message,
     encode_message,
 )
-from chicle_elastic.cluster.replica import Replica
+from chicle_elastic.cluster.replica import Replica, Role
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings
@@ -105,6 +105,58 @@ def test_the_lead_of_a_later_term_sends_a_newcomer_the_state_too() -> None:
     [installed] = exchange_all(follower, joiner, from_follower, kind=Installed)
     assert installed == Installed(length=len(follower.log))
     assert joiner.log.state() == follower.log.state()
+
+
+@pytest.mark.parametrize("num_iterations", [10, MOST_TOLD])
+def test_the_survivors_go_on_although_a_newcomer_was_given_more_than_they_have(num_iterations: int) -> None:
+    """The lead alone has merged an iteration, and is lost after a newcomer came, who can tell entries, or cannot."""
+    lead, follower = run_to_first_iteration()
+    run_iterations((lead, follower), 1, num_iterations)
+    joiner = make_replica(C)
+    joiner.connected(B, follower.life, now=2.0)
+    follower.connected(C, joiner.life, now=2.0)
+    lead.iteration_ended(ended(num_iterations + 1), votes=0, now=2.0)
+    [action] = lead.connected(C, joiner.life, now=3.0)
+    joiner.connected(A, lead.life, now=3.0)
+    assert isinstance(action, Send)
+    joiner.received(A, action.message, now=3.0)
+    assert len(joiner.log) == len(follower.log) + 1
+    joiner.lost(A, now=3.0)
+    assert follower.lost(A, now=3.0)
+    from_follower = follower.claimed(2, now=3.0)
+    from_follower += follower.iteration_broke(1, num_iterations + 1, "connection reset", now=3.0)
+    exchange(follower, joiner, from_follower, [])
+    assert follower.role is Role.LEADING
+    assert A not in follower.log.present
+    has_merged = any(
+        isinstance(entry.event, events.IterationFinished) and entry.event.iteration == num_iterations + 1
+        for entry in follower.log.entries
+    )
+    # Entries are handed on. What nobody can hand on was never done, and whoever was told of it begins another life.
+    assert has_merged == isinstance(action.message, Append) == (joiner.role is Role.FOLLOWING)
+
+
+def test_an_agent_that_was_lost_in_the_log_of_a_newcomer_begins_afresh() -> None:
+    """They have gone on without it: its log is not to become everybody's, whoever can hand entries on."""
+    lead, late = run_to_first_iteration()
+    run_iterations((lead, late), 1, 2 * MOST_TOLD)
+    lead.lost(B, now=3.0)
+    lead.claimed(2, now=3.0)
+    lead.iteration_broke(1, 2 * MOST_TOLD + 1, "connection reset", now=3.0)
+    assert B not in lead.log.present
+    joiner = make_replica(C)
+    [action] = lead.connected(C, joiner.life, now=4.0)
+    joiner.connected(A, lead.life, now=4.0)
+    assert isinstance(action, Send)
+    assert isinstance(action.message, Install)
+    joiner.received(A, action.message, now=4.0)
+    joiner.lost(A, now=5.0)
+    late.lost(A, now=5.0)
+    joiner.connected(B, late.life, now=5.0)
+    late.connected(C, joiner.life, now=5.0)
+    from_late = late.claimed(3, now=5.0) + late.iteration_broke(1, 2 * MOST_TOLD + 1, "connection reset", now=5.0)
+    exchange(late, joiner, from_late, [])
+    assert late.role is Role.OUT
 
 
 def exchange_all(one: Replica, other: Replica, from_one: list, *, kind: type) -> list:

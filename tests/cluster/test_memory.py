@@ -216,6 +216,10 @@ def test_a_state_that_is_sealed_ahead_is_sealed_again_once_it_may_have_changed(l
     serving.iteration_begins()
     state += 1.0
     serve(3, StateVersion(1, 1))  # the iteration broke: the version is what it was
+    serving.prepare({CHUNK: StateVersion(1, 1)})
+    serve(3, StateVersion(1, 1))
+    state += 1.0  # whoever did that: the copy was damaged, and is asked for again
+    serve(3, StateVersion(1, 1))
     serving.prepare({CHUNK: StateVersion(1, 2)})
     serving.iteration_begins()
     turn_until(loop, lambda: not serving.is_preparing)
