@@ -36,7 +36,6 @@ class Agent:
         self.num_waits = 0
         self.paused_until = 0.0
         self.wants_vote = False
-        self.may_go_on = False
         self.pace = Pace()
         self.unheard: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self.is_looking = False

@@ -31,7 +31,11 @@ def judge_end(net: Net) -> None:
         net.happened["never began"] += 1
         return
     finished = [agent for agent in living if agent.is_finished]
-    waiting = [_describe(agent) for agent in living if agent.has_announced and not agent.is_finished]
+    waiting = [
+        _describe(agent)
+        for agent in living
+        if agent.has_announced and not agent.is_finished and not _came_too_late(agent)
+    ]
     if not finished or waiting:
         raise BrokenPromiseError(f"everybody comes to the end: {waiting}, {dict(net.happened)}")
     longest = max((agent.story for agent in finished), key=len)
@@ -80,6 +84,11 @@ def _judge_leavers(net: Net, entries: list[object]) -> None:
         mine = agent.story
         if agent.is_gone and mine[:1] == entries[:1] and mine != entries[: len(mine)]:
             raise BrokenPromiseError(f"who left had the same log: {agent.life} had not")
+
+
+def _came_too_late(agent: Agent) -> bool:
+    """It was about to join when the job ended; real agents are told so by the store."""
+    return agent.replica.log.scheduler.state is State.FINISHED and not agent.replica.own.is_live
 
 
 def _never_began(agent: Agent, start_nodes: int) -> bool:

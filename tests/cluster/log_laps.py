@@ -28,13 +28,14 @@ Key = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Lap:
-    """One all-reduce: who has entered with which vote, and who knows how it went."""
+    """One all-reduce: who has entered with which vote and may go on after it, and who knows how it went."""
 
     members: tuple[str, ...]
     votes: dict[str, int] = field(default_factory=dict)
     outcome: Ended | None = None
     is_broken: bool = False
     told: set[str] = field(default_factory=set)
+    free: set[str] = field(default_factory=set)
 
 
 class Laps:
@@ -113,7 +114,8 @@ class Laps:
             return
         if agent.life in lap.votes:
             raise BrokenPromiseError(f"a task begins an iteration once, and {agent.life} begins {key} again")
-        agent.may_go_on = may_go_on
+        if may_go_on:
+            lap.free.add(agent.life)  # of this lap: the order for the next one may come before it has ended
         if lap.is_broken or key[:2] in self._broken_rounds:
             self._tell_broken(agent, key)
         else:
@@ -140,7 +142,7 @@ class Laps:
         if votes:
             agent.wants_vote = False
         agent.merged.add(key[1:])
-        goes_on = not votes and agent.may_go_on and self._net.rng.random() < 0.9
+        goes_on = not votes and agent.life in lap.free and self._net.rng.random() < 0.9
         self.tell(agent, self._hear_of_end, lap.outcome, votes, goes_on)
         if goes_on:
             self._net.happened["went on"] += 1
