@@ -5,7 +5,7 @@ import json
 import pytest
 
 from chicle_elastic.cluster.entries import Entry
-from chicle_elastic.cluster.followers import MOST_TOLD
+from chicle_elastic.cluster.followers import MOST_TOLD, Followers
 from chicle_elastic.cluster.log import Log
 from chicle_elastic.cluster.log_messages import (
     Append,
@@ -82,14 +82,15 @@ def test_a_newcomer_is_told_few_entries_and_the_state_instead_of_many(num_iterat
     assert joiner.log.state() == lead.log.state()
 
 
-def test_a_member_whose_link_comes_back_is_told_entries_however_many() -> None:
-    """It may have orders in one that it lacks: with the state instead, it would have to begin afresh."""
+def test_who_is_present_is_told_entries_however_many() -> None:
+    """Its link may have come back. It has orders in entries, maybe: with the state it would have to begin afresh."""
     lead, follower = run_to_first_iteration()
     run_iterations((lead, follower), 1, 2 * MOST_TOLD)
-    [action] = lead.connected(B, follower.life, now=3.0)
-    assert isinstance(action, Send)
-    assert isinstance(action.message, Append)
-    assert not any(isinstance(done, Expelled) for done in follower.received(A, action.message, now=3.0))
+    message = Followers(lead.log).tell(B, follower.life, term=1)
+    assert isinstance(message, Append)
+    assert message.base == 0
+    assert not any(isinstance(done, Expelled) for done in follower.received(A, message, now=3.0))
+    assert isinstance(Followers(lead.log).tell(B, "b#2", term=1), Install), "another life of it is a newcomer"
 
 
 def test_the_lead_of_a_later_term_sends_a_newcomer_the_state_too() -> None:

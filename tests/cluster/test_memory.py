@@ -9,7 +9,7 @@ import pytest
 from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.layout import encoded_bytes
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.chunks.views import NO_STATE
+from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.cluster.event_loop import EventLoop
 from chicle_elastic.cluster.memory import NodeMemory
 from chicle_elastic.cluster.mesh import Peer
@@ -79,7 +79,7 @@ def loop() -> Iterator[EventLoop]:
 def source(loop: EventLoop, tmp_path: Path) -> Iterator[Source]:
     """A node that holds a chunk."""
     X, y = chaos_app.data()
-    chunk = ArraySource(X, y, max_tasks=1).load(0, NO_STATE)  # type: ignore[arg-type]
+    chunk = ArraySource(X, y, max_tasks=1).load(0, StateSpec(outputs=1, width=1, dtype="float64"))  # type: ignore[arg-type]
     secret = JobSecret.load_or_create(tmp_path / "job.secret")
     with (
         Carrier(secret, name=HERE) as carrier,
@@ -200,6 +200,7 @@ def test_a_state_that_is_sealed_ahead_is_sealed_again_once_it_may_have_changed(l
     serving, store = source.memory.serving, source.memory.store
     source.has_link = True
     state = store.get(CHUNK).state
+    assert state.size
 
     def serve(round: int, version: StateVersion) -> None:
         source.said.clear()
@@ -213,6 +214,8 @@ def test_a_state_that_is_sealed_ahead_is_sealed_again_once_it_may_have_changed(l
     serving.prepare({CHUNK: StateVersion(1, 1)})
     serve(2, StateVersion(1, 1))  # while it is under way: the order waits for it
     serve(2, StateVersion(1, 1))
+    serving.prepare({CHUNK: StateVersion(1, 1)})
+    turn_until(loop, lambda: not serving.is_preparing)
     serving.iteration_begins()
     state += 1.0
     serve(3, StateVersion(1, 1))  # the iteration broke: the version is what it was
