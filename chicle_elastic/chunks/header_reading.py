@@ -85,10 +85,10 @@ def read_state_header(buffer: Buffer, header: Header, *, where: str) -> StateHea
     packed = _part(content, header.immutable_bytes, STATE_HEADER_BYTES, "the state header", where)
     _require_magic(packed, STATE_MAGIC, "a state header", where)
     _require_crc(packed, "the state header", where)
-    _, chunk_id, outputs, width, dtype_code, round_, iteration, state_crc, _ = STATE_HEADER.unpack(packed)
+    _, chunk_id, outputs, width, dtype_code, note_bytes, round_, iteration, state_crc, _ = STATE_HEADER.unpack(packed)
     _require(chunk_id == header.chunk_id, where, "chunk id of the state", chunk_id, header.chunk_id)
     dtype: Any = _dtype(dtype_code, STATE_DTYPES, "state dtype", where)
-    spec = StateSpec(outputs=outputs, width=width, dtype=dtype)
+    spec = StateSpec(outputs=outputs, width=width, dtype=dtype, note_bytes=note_bytes)
     require_bytes(content, header.encoded_bytes(spec), "the state", where)
     return StateHeader(
         chunk_id=header.chunk_id, spec=spec, version=StateVersion(round_, iteration), state_crc=state_crc

@@ -42,7 +42,7 @@ DTYPES = ("", "float32", "float64", "uint8", "int32", "int64")
 CSR_VALUE_DTYPES = tuple(name for name in VALUE_DTYPES if name != "uint8")
 
 HEADER = struct.Struct("<8sIIQ5B3xQQQ6QQI136xI")
-STATE_HEADER = struct.Struct("<8sQIIB7xqq8xII")
+STATE_HEADER = struct.Struct("<8sQIIB3xIqq8xII")
 
 
 def aligned(num_bytes: int) -> int:
@@ -187,16 +187,17 @@ class StateHeader:
         """The 64 bytes."""
         packed = STATE_HEADER.pack(
             *(STATE_MAGIC, self.chunk_id, self.spec.outputs, self.spec.width, DTYPES.index(self.spec.dtype)),
-            *(self.version.round, self.version.iteration, self.state_crc, 0),
+            *(self.spec.note_bytes, self.version.round, self.version.iteration, self.state_crc, 0),
         )
         return _with_crc(packed)
 
 
 def spec_of(chunk: Chunk) -> StateSpec:
-    """Shape and dtype of a chunk's state."""
-    _, outputs, width = chunk.state.shape
+    """Shape and dtype of a chunk's state, and the size of its notes."""
+    num_rows, outputs, width = chunk.state.shape
     dtype: Any = chunk.state.dtype.name
-    return StateSpec(outputs=outputs, width=width, dtype=dtype)
+    note_bytes = len(chunk.notes) // (num_rows * outputs) if len(chunk.notes) else 0
+    return StateSpec(outputs=outputs, width=width, dtype=dtype, note_bytes=note_bytes)
 
 
 def check_shapes(chunk: Chunk) -> None:
@@ -214,6 +215,13 @@ def check_shapes(chunk: Chunk) -> None:
         raise UsageError(
             f"chunk {chunk.id} has {chunk.num_rows} rows, but a state of shape {chunk.state.shape}; make it with "
             "StateSpec.zeros"
+        )
+    notes, outputs = chunk.notes, chunk.state.shape[1]
+    is_even = len(notes) % (chunk.num_rows * outputs) == 0 if outputs else len(notes) == 0
+    if notes.dtype != np.uint8 or notes.ndim != 1 or not is_even:
+        raise UsageError(
+            f"chunk {chunk.id} has {chunk.num_rows} rows and {outputs} outputs, but notes of shape {notes.shape} and "
+            f"dtype {notes.dtype}; make them with StateSpec.fresh_notes"
         )
 
 

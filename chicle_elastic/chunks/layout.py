@@ -38,17 +38,20 @@ serve any trainer, and a chunk file has no state (outputs and width 0).
         16    4 u32    outputs
         20    4 u32    width
         24    1 u8     dtype of the state: 1 float32, 2 float64, 3 uint8, 4 int32
-        25    7        zero
+        25    3        zero
+        28    4 u32    bytes of notes per sample and output
         32    8 i64    version: committed round
         40    8 i64    version: last merged iteration
         48    8        zero
-        56    4 u32    CRC-32 of the state and the zeros behind it, as of the last `seal_state`
+        56    4 u32    CRC-32 of all behind this header, as of the last `seal_state`
         60    4 u32    CRC-32 of the bytes 0 .. 59
-        64             state, shape (num_rows, outputs, width), then zeros up to a multiple of 64
+        64             state, shape (num_rows, outputs, width), then the notes, which their solver arranges, then
+                       zeros up to a multiple of 64
 
 Rules. Figures are checked before a view is made of them (`decode`); contents are checked where bytes arrive, once
 (`verify_immutable`, `verify_state`). During an iteration the task writes the state in place, so its CRC is stale until
-the owner seals it at the boundary. A change of this table raises `headers.VERSION` and adds golden files to the tests.
+the owner seals it at the boundary. A change of this table that chunk files can show raises `headers.VERSION` and adds
+golden files to the tests.
 """
 
 import dataclasses
@@ -138,7 +141,7 @@ def encode(chunk: Chunk, buffer: Buffer, *, version: StateVersion = FRESH) -> in
             content[end : aligned(end)] = 0
     content_crc = crc_of(content[HEADER_BYTES : header.immutable_bytes])
     content[:HEADER_BYTES] = _as_bytes(dataclasses.replace(header, content_crc=content_crc).pack())
-    _write_state(content, header, chunk.state, StateHeader(chunk_id=chunk.id, spec=spec, version=version))
+    _write_state(content, header, chunk.state, chunk.notes, StateHeader(chunk_id=chunk.id, spec=spec, version=version))
     return size_bytes
 
 
@@ -188,6 +191,7 @@ def decode_with_state_header(buffer: Buffer, *, where: str) -> tuple[Chunk, Stat
         weights=views.get("weights"),
         row_ids=views["row_ids"],
         state=_state_view(content, header, state_header.spec),
+        notes=_notes_view(content, header, state_header.spec),
     )
     return chunk, state_header
 
@@ -273,7 +277,7 @@ def attach_state(buffer: Buffer, spec: StateSpec, *, where: str) -> int:
     size_bytes = header.encoded_bytes(spec)
     content = _writable(buffer, size_bytes, header.chunk_id)
     state_header = StateHeader(chunk_id=header.chunk_id, spec=spec, version=FRESH)
-    _write_state(content, header, spec.zeros(header.num_rows), state_header)
+    _write_state(content, header, spec.zeros(header.num_rows), spec.fresh_notes(header.num_rows), state_header)
     return size_bytes
 
 
@@ -310,18 +314,24 @@ def _writable(buffer: Buffer, size_bytes: int, chunk_id: int) -> Array:
 
 
 def _state_bytes(content: Array, header: Header, spec: StateSpec) -> Array:
-    """The state and the zeros behind it."""
+    """The state, the notes and the zeros behind them."""
     return content[header.immutable_bytes + STATE_HEADER_BYTES : header.encoded_bytes(spec)]
 
 
 def _state_view(content: Array, header: Header, spec: StateSpec) -> Array:
-    state = _state_bytes(content, header, spec)[: spec.size_bytes(header.num_rows)]
+    state = _state_bytes(content, header, spec)[: spec.values_bytes(header.num_rows)]
     return state.view(np.dtype(spec.dtype).newbyteorder("<")).reshape(spec.shape(header.num_rows))
 
 
-def _write_state(content: Array, header: Header, state: Array, state_header: StateHeader) -> None:
+def _notes_view(content: Array, header: Header, spec: StateSpec) -> Array:
+    start = spec.values_bytes(header.num_rows)
+    return _state_bytes(content, header, spec)[start : spec.size_bytes(header.num_rows)]
+
+
+def _write_state(content: Array, header: Header, state: Array, notes: Array, state_header: StateHeader) -> None:
     spec = state_header.spec
     _state_view(content, header, spec)[...] = state
+    _notes_view(content, header, spec)[:] = notes
     _state_bytes(content, header, spec)[spec.size_bytes(header.num_rows) :] = 0
     _seal(content, header, state_header)
 

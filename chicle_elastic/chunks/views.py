@@ -4,7 +4,8 @@ The views may lie over one contiguous byte range (an arena slot, a chunk file: s
 caller (in-process `fit` with one task wraps it without a copy). Solvers cannot tell the difference.
 """
 
-from dataclasses import dataclass
+import dataclasses
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -82,33 +83,50 @@ class StateSpec:
             means that there is no state.
         width: Values per sample and output, e.g. 1 for CoCoA's dual.
         dtype: One of `STATE_DTYPES`.
+        note_bytes: Bytes per sample and output for the notes of a solver. They move with the state, so that whoever
+            gets the chunk need not find out again what its solver knows; nobody else looks at them, and nothing is lost
+            but time when they are zeros again, as they are in a chunk that was loaded again.
     """
 
     outputs: int = 0
     width: int = 0
     dtype: Literal["float32", "float64", "int32", "uint8"] = "float64"
+    note_bytes: int = 0
 
     def __post_init__(self) -> None:
-        if self.outputs < 0 or self.width < 0 or self.dtype not in STATE_DTYPES:
+        if min(self.outputs, self.width, self.note_bytes) < 0 or self.dtype not in STATE_DTYPES:
             raise UsageError(
-                f"a state of outputs={self.outputs}, width={self.width}, dtype={self.dtype!r} cannot be; counts must "
-                f"be >= 0 and the dtype one of {STATE_DTYPES}"
+                f"a state of outputs={self.outputs}, width={self.width}, dtype={self.dtype!r}, "
+                f"note_bytes={self.note_bytes} cannot be; counts must be >= 0 and the dtype one of {STATE_DTYPES}"
             )
 
     def shape(self, num_rows: int) -> tuple[int, int, int]:
         """Shape of the state array of a chunk of `num_rows` samples."""
         return num_rows, self.outputs, self.width
 
-    def size_bytes(self, num_rows: int) -> int:
+    def values_bytes(self, num_rows: int) -> int:
         """Bytes of the state array of a chunk of `num_rows` samples."""
         return num_rows * self.outputs * self.width * np.dtype(self.dtype).itemsize
+
+    def size_bytes(self, num_rows: int) -> int:
+        """Bytes of the state array and of the notes behind it."""
+        return self.values_bytes(num_rows) + num_rows * self.outputs * self.note_bytes
 
     def zeros(self, num_rows: int) -> Array:
         """Fresh state of `num_rows` samples."""
         return np.zeros(self.shape(num_rows), dtype=self.dtype)
 
+    def fresh_notes(self, num_rows: int) -> Array:
+        """Notes of `num_rows` samples of which nothing is known yet."""
+        return np.zeros(num_rows * self.outputs * self.note_bytes, dtype=np.uint8)
+
+    def without_notes(self) -> "StateSpec":
+        """The same state where it stays: a solver can keep its notes by itself."""
+        return dataclasses.replace(self, note_bytes=0)
+
 
 NO_STATE = StateSpec()
+NO_NOTES: Array = np.zeros(0, dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +166,8 @@ class Chunk:
         row_ids: Global row numbers, ndarray of shape (num_rows,), int64: row `i` of this chunk is row `row_ids[i]`
             of the data set that it was cut from.
         state: Per-sample state, ndarray of shape (num_rows, outputs, width). Solvers write it in place.
+        notes: What its solver remembers of its samples, ndarray of shape (num_rows * outputs * note_bytes,), uint8,
+            arranged as the solver likes; empty where it keeps that by itself.
     """
 
     id: ChunkId
@@ -156,6 +176,7 @@ class Chunk:
     row_ids: Array
     state: Array
     weights: Array | None = None
+    notes: Array = field(default_factory=lambda: NO_NOTES)
 
     @property
     def num_rows(self) -> int:
@@ -181,4 +202,5 @@ class Chunk:
         else:
             rows_bytes = self.rows.nbytes
         weights_bytes = 0 if self.weights is None else self.weights.nbytes
-        return rows_bytes + self.targets.nbytes + weights_bytes + self.row_ids.nbytes + self.state.nbytes
+        state_bytes = self.state.nbytes + self.notes.nbytes
+        return rows_bytes + self.targets.nbytes + weights_bytes + self.row_ids.nbytes + state_bytes

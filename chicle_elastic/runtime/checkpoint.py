@@ -70,7 +70,7 @@ class JobIdentity:
         return cls(
             num_rows=schema.num_rows,
             num_parameters=num_parameters,
-            state=trainer.state(schema),
+            state=trainer.state(schema).without_notes(),
             trainer=trainer.identity(),
         )
 

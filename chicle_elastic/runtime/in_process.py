@@ -85,7 +85,7 @@ class _Shell:
         self.job = job
         self.clock = clock
         self.source: ChunkSource = job.source
-        self.state_spec: StateSpec = job.trainer.state(job.source.schema)
+        self.state_spec: StateSpec = job.trainer.state(job.source.schema).without_notes()
         settings = SchedulerSettings(seed=job.seed, start_nodes=num_tasks)
         self.scheduler = Scheduler(settings, [Patient(policy) for policy in job.policies or ()])
         self.mailboxes = Mailboxes()

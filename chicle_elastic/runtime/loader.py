@@ -1,5 +1,6 @@
 """Gets chunks from their source straight into slots, in a thread of its own: also while an iteration runs."""
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -67,4 +68,6 @@ class ChunkLoader:
         state = self._resumption.state(merged=load.merged, began=load.began)
         if state is not None:
             chunk.state[...] = state[chunk.row_ids]
+        # Sources know of no notes: only where chunks move there is room for them beside the state.
+        chunk = dataclasses.replace(chunk, notes=self._state.fresh_notes(chunk.num_rows))
         layout.encode(chunk, arena.view(load.slot))

@@ -21,6 +21,7 @@ from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Action, Context, Report, Solver, Trainer, Verdict
 from chicle_elastic.solvers.objectives import Loss
+from chicle_elastic.solvers.screening import NOTE_BYTES
 
 AGAIN = 0.8
 """Share of `tol` that one task aims at after a certificate that was not good enough: another one costs as much as two
@@ -62,8 +63,8 @@ class CocoaTrainer(Trainer):
         return np.zeros(num_outputs(schema) * (schema.num_features + 1))
 
     def state(self, schema: DataSchema) -> StateSpec:
-        """One dual per sample and output, float64."""
-        return StateSpec(outputs=num_outputs(schema), width=1, dtype="float64")
+        """One dual per sample and output, float64, and what screening knows of it."""
+        return StateSpec(outputs=num_outputs(schema), width=1, dtype="float64", note_bytes=NOTE_BYTES)
 
     def identity(self) -> Mapping[str, Any]:
         """What decides which duals are feasible: with another loss or C a gap of theirs would certify nothing."""

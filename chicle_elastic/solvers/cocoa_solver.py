@@ -72,6 +72,7 @@ class CocoaSolver(Solver):
         self.tol = tol
         self.num_threads = num_threads
         self._notes: dict[ChunkId, Notes] = {}
+        self._arrived: set[ChunkId] = set()
         self._tables: LocalTables | None = None
         self._are_rows_checked = False
         self._screening: Screening | None = None
@@ -89,6 +90,8 @@ class CocoaSolver(Solver):
         super().attach(added, removed)
         for chunk_id in (*removed, *(chunk.id for chunk in added)):
             self._notes.pop(chunk_id, None)
+        self._arrived.difference_update(removed)
+        self._arrived.update(chunk.id for chunk in added)
         self._tables = None
         self._are_rows_checked = False
         self._dual_sums = None
@@ -118,7 +121,7 @@ class CocoaSolver(Solver):
             num_threads = min(num_threads, self._choice.num_threads)
         sigma = float(budget.num_tasks * num_threads)
         w = model.reshape(tables.num_outputs, -1)
-        screen = self._screen_table(tables, w)
+        screen = self._screen_table(tables, w, budget.iteration)
 
         cursor = np.zeros(1, dtype=np.int64)
 
@@ -337,16 +340,17 @@ class CocoaSolver(Solver):
             self._screening = Screening(tables.num_outputs, tables.rows.num_features)
         return self._screening
 
-    def _screen_table(self, tables: LocalTables, w: Array) -> scd.ScreenTable:
+    def _screen_table(self, tables: LocalTables, w: Array, iteration: int) -> scd.ScreenTable:
         screening = self._current_screening(tables)
-        screening.begin_pass(w)
-        if screening.is_on and screening.now == 0:
-            self._must_visit_all = True  # the numbers of passes begin anew, and old stamps would be taken for new ones
-        if self._must_visit_all:
-            for notes in self._notes.values():
-                if notes.slack is not None:
-                    notes.slack.fill(0)
-            self._must_visit_all = False
+        must_visit_all = screening.begin_pass(w, iteration) or self._must_visit_all
+        # Without screening duals move and slack does not: what came with a chunk must not go on with it.
+        to_forget = self._notes if must_visit_all else () if screening.is_on else self._arrived
+        for chunk_id in to_forget:
+            slack_of_chunk = self._notes[chunk_id].slack
+            if slack_of_chunk is not None:
+                slack_of_chunk.fill(0)
+        self._must_visit_all = False
+        self._arrived.clear()
         slack = stamp = NO_ADDRESSES
         if screening.is_on:
             slack, stamp = screen_addresses(tables, self._notes)

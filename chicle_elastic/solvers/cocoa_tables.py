@@ -38,14 +38,14 @@ class Bounds:
 
 @dataclass(slots=True, kw_only=True)
 class Notes:
-    """What the solver remembers of a chunk while it is local.
+    """What the solver remembers of a chunk while it is local. Slack and stamp go on with a chunk that has notes.
 
     Attributes:
         norms: |x|^2 with the intercept column, shape (num_rows,), float32; 0 until a row is first visited.
         upper: C_i, shape (num_rows,), float64, or None.
-        slack: Distance that w may move before a dual does, shape (num_rows, outputs), float32, 0 at first; None
-            until screening begins.
-        stamp: Pass in which the slack was found, modulo 256, shape (num_rows, outputs), uint8; None as well.
+        slack: Distance that w may move before a dual does, shape (num_rows, outputs), float32; 0 where that is not
+            known. None until screening begins, where the chunk has no notes.
+        stamp: Iteration in which the slack was found, modulo 256, shape (num_rows, outputs), uint8; None as well.
     """
 
     norms: Array
@@ -82,7 +82,9 @@ def build_tables(chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Note
     fresh = [chunk_id for chunk_id in ids if chunk_id not in notes]
     norms = zeros_per_chunk([chunks[chunk_id].num_rows for chunk_id in fresh], (), "float32")
     for chunk_id, norms_of_chunk in zip(fresh, norms, strict=True):
-        notes[chunk_id] = Notes(norms=norms_of_chunk, upper=bounds.of(chunks[chunk_id].peek()))
+        block = chunks[chunk_id].peek()
+        slack, stamp = _screen_of(block) if block.notes.size else (None, None)
+        notes[chunk_id] = Notes(norms=norms_of_chunk, upper=bounds.of(block), slack=slack, stamp=stamp)
     local = [notes[chunk_id] for chunk_id in ids]
     lengths = np.array([len(block.targets) for block in blocks], dtype=np.int64)
     samples = scd.SampleTable(
@@ -156,6 +158,13 @@ def screen_addresses(built: LocalTables, notes: Mapping[ChunkId, Notes]) -> tupl
         memory.addresses([note.stamp for note in local if note.stamp is not None]),
     )
     return built.screen
+
+
+def _screen_of(block: RowBlock) -> tuple[Array, Array]:
+    """Slack and stamp in the notes of a chunk: all slack first, because it is the wider one."""
+    shape = block.state.shape[:2]
+    num_bytes = 4 * shape[0] * shape[1]
+    return block.notes[:num_bytes].view(np.float32).reshape(shape), block.notes[num_bytes:].reshape(shape)
 
 
 def objective_sums(

@@ -5,9 +5,9 @@ placement means something.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from chicle_elastic.chunks.views import Array, Chunk, Rows
+from chicle_elastic.chunks.views import NO_NOTES, Array, Chunk, Rows
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import ChunkId
 
@@ -51,6 +51,7 @@ class RowBlock:
         weights: ndarray of shape (n,), or None.
         row_ids: ndarray of shape (n,), int64.
         state: ndarray of shape (n, outputs, width); writable.
+        notes: ndarray of shape (n * outputs * note_bytes,), uint8; writable. Empty where chunks do not move.
     """
 
     rows: Rows
@@ -58,6 +59,7 @@ class RowBlock:
     weights: Array | None
     row_ids: Array
     state: Array
+    notes: Array = field(default_factory=lambda: NO_NOTES)
 
 
 class LocalChunk:
@@ -96,6 +98,7 @@ class LocalChunk:
             weights=chunk.weights,
             row_ids=chunk.row_ids,
             state=chunk.state,
+            notes=chunk.notes,
         )
 
     def count(self, num_rows: int) -> None:

@@ -1,6 +1,10 @@
 """When rows that cannot matter now are left out of a pass, and how far w has moved since they were looked at.
 
 The rule itself is in `kernels.scd`; here is what it needs between passes. Nothing of it is ever certified.
+
+What is known of a row, its slack and the iteration in which that was found, moves with its chunk (`NOTE_BYTES`): all
+tasks start an iteration with the same w, so whoever has been there since then knows how far w has moved, too, and need
+not read rows again only because they have moved.
 """
 
 import math
@@ -10,9 +14,14 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 
+NOTE_BYTES = 5
+"""Bytes per sample and output: the slack (float32) and the iteration (uint8), see `kernels.scd.ScreenTable`."""
+NUM_STAMPS = 256
+"""Iterations that a stamp tells apart. After as many nothing is known of any row, else it might be an older one."""
 START_BELOW = 0.2
 """Share of duals that move in a pass below which screening starts; above, it costs more than it saves."""
 MAX_REMEMBERED = 12
+"""Passes whose w is kept. The distance to one before them is bounded by way of the oldest that is."""
 MAX_EXACT_VALUES = 1 << 14
 """Values of w up to which its distance to each of the last passes is found; beyond, the steps are added up."""
 COLUMNS_PER_BLOCK = 1 << 14
@@ -31,31 +40,59 @@ class Screening:
     Args:
         outputs: Outputs of the model.
         num_features: Columns.
+
+    Attributes:
+        moved: Distance that w has moved since the start of the iteration with each stamp, times the caution; infinite
+            where that is not known. ndarray of shape (outputs, NUM_STAMPS), float32.
+        now: Stamp of this iteration.
     """
 
     def __init__(self, outputs: int, num_features: int) -> None:
         self.caution = caution_of(num_features)
         self.is_on = False
         self.now = 0
-        self.moved = np.zeros((outputs, 256), dtype=np.float32)
+        self.moved = np.full((outputs, NUM_STAMPS), np.inf, dtype=np.float32)
+        self._era = -1
         self._past: deque[tuple[int, Array]] = deque()
+        self._to_oldest = np.zeros((outputs, NUM_STAMPS), dtype=np.float32)
+        self._is_older = np.zeros(NUM_STAMPS, dtype=np.bool_)
 
-    def begin_pass(self, w: Array) -> None:
-        """Learn where w is, shape (outputs, num_features + 1), at the start of a pass; it must not change later."""
+    def begin_pass(self, w: Array, iteration: int) -> bool:
+        """Learn where w is at the start of an iteration.
+
+        Args:
+            w: Shape (outputs, num_features + 1); it must not change later.
+            iteration: Its number.
+
+        Returns:
+            Whether stamps begin anew (or begin): what is known of rows is to be forgotten.
+        """
         if not self.is_on:
-            return
-        self.now = (self.now + 1) % 256
+            return False
+        era, self.now = divmod(iteration, NUM_STAMPS)
         if w.size <= MAX_EXACT_VALUES:
             if len(self._past) == MAX_REMEMBERED:
-                self.moved[:, self._past.popleft()[0]] = np.inf
+                self._forget_oldest()
             for stamp, past in self._past:
                 self.moved[:, stamp] = self.caution * np.linalg.norm(w - past, axis=1)
-        else:
-            if self._past:
-                step = _distances(w, self._past.pop()[1])
-                self.moved += (self.caution * step)[:, None].astype(np.float32)
+            if self._is_older.any():
+                oldest = self._past[0][0]
+                self.moved[:, self._is_older] = self._to_oldest[:, self._is_older] + self.moved[:, [oldest]]
+        elif self._past:
+            step = _distances(w, self._past.pop()[1])
+            self.moved += (self.caution * step)[:, None].astype(np.float32)
         self.moved[:, self.now] = 0.0
+        self._is_older[self.now] = False
         self._past.append((self.now, w))
+        is_new_era, self._era = era != self._era, era
+        return is_new_era
+
+    def _forget_oldest(self) -> None:
+        stamp, past = self._past.popleft()
+        self._is_older[stamp] = True
+        self._to_oldest[:, stamp] = 0.0
+        step = self.caution * np.linalg.norm(self._past[0][1] - past, axis=1)
+        self._to_oldest[:, self._is_older] += step[:, None]
 
     def end_pass(self, share_moved: float) -> None:
         """Learn what share of the duals moved."""

@@ -78,9 +78,9 @@ class ScreenTable(NamedTuple):
 
     Attributes:
         slack: Addresses per chunk of the slack of each dual (float32); 0 for a dual that may move.
-        stamp: Addresses per chunk of the pass in which the slack was found (uint8, modulo 256).
-        moved: Distance that w_k has moved since the start of each of those passes, shape (outputs, 256), float32.
-        now: Number of this pass, modulo 256.
+        stamp: Addresses per chunk of the iteration in which the slack was found (uint8, modulo 256).
+        moved: Distance that w_k has moved since the start of each of those iterations, shape (outputs, 256), float32.
+        now: Number of this iteration, modulo 256.
         caution: See the module.
         is_on: Whether slack is written and rows are left out; all of it starts at 0.
         like_stamp: Empty array of uint8.
