@@ -87,8 +87,7 @@ def read_state_header(buffer: Buffer, header: Header, *, where: str) -> StateHea
     _require_crc(packed, "the state header", where)
     _, chunk_id, outputs, width, dtype_code, note_bytes, round_, iteration, state_crc, _ = STATE_HEADER.unpack(packed)
     _require(chunk_id == header.chunk_id, where, "chunk id of the state", chunk_id, header.chunk_id)
-    dtype: Any = _dtype(dtype_code, STATE_DTYPES, "state dtype", where)
-    spec = StateSpec(outputs=outputs, width=width, dtype=dtype, note_bytes=note_bytes)
+    spec = _spec(outputs, width, _dtype(dtype_code, STATE_DTYPES, "state dtype", where), note_bytes)
     require_bytes(content, header.encoded_bytes(spec), "the state", where)
     return StateHeader(
         chunk_id=header.chunk_id, spec=spec, version=StateVersion(round_, iteration), state_crc=state_crc
@@ -111,6 +110,12 @@ def require_crc(found: int, stored: int, what: str, where: str) -> None:
             f"{where}: {what} is damaged: its CRC is {found:08x} and should be {stored:08x}; copy or convert the data "
             "again"
         )
+
+
+@functools.lru_cache
+def _spec(outputs: int, width: int, dtype: Any, note_bytes: int) -> StateSpec:
+    """Chunks of a job have the same one."""
+    return StateSpec(outputs=outputs, width=width, dtype=dtype, note_bytes=note_bytes)
 
 
 @functools.lru_cache(KEPT_HEADERS)

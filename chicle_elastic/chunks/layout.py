@@ -55,6 +55,10 @@ golden files to the tests.
 """
 
 import dataclasses
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -77,18 +81,20 @@ from chicle_elastic.chunks.headers import (
     spec_of,
 )
 from chicle_elastic.chunks.rows import csr_fault
-from chicle_elastic.chunks.views import Array, Chunk, CsrRows, StateSpec
+from chicle_elastic.chunks.views import Array, Chunk, CsrRows, Rows, StateSpec
 from chicle_elastic.errors import CapacityError, ChunkCorruptError, UsageError
 from chicle_elastic.values import StateVersion
 
 __all__ = [
     "Buffer",
+    "RowsInPlace",
     "attach_state",
     "decode",
     "decode_with_state_header",
     "empty_buffer",
     "encode",
     "encoded_bytes",
+    "find_rows",
     "read_header",
     "read_state_header",
     "seal_state",
@@ -100,6 +106,30 @@ __all__ = [
 WORD_BYTES = 8
 """Size of the largest element; a chunk in memory begins at a multiple of it, in an arena at a multiple of 64."""
 FRESH = StateVersion()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsInPlace:
+    """Views of the immutable part of a chunk in memory.
+
+    Attributes:
+        packed: Its first `HEADER_BYTES` bytes.
+        address: Of its first byte.
+        header: What they say.
+        rows, targets, weights, row_ids: As in `Chunk`.
+    """
+
+    packed: bytes
+    address: int
+    header: Header
+    rows: Rows
+    targets: Array
+    weights: Array | None
+    row_ids: Array
+
+    def lie_in(self, content: Array) -> bool:
+        """Whether the same header is still, or again, in this memory, so that all of it holds for what is there now."""
+        return content.ctypes.data == self.address and content[:HEADER_BYTES].tobytes() == self.packed
 
 
 def empty_buffer(size_bytes: int) -> Array:
@@ -141,7 +171,7 @@ def encode(chunk: Chunk, buffer: Buffer, *, version: StateVersion = FRESH) -> in
             content[end : aligned(end)] = 0
     content_crc = crc_of(content[HEADER_BYTES : header.immutable_bytes])
     content[:HEADER_BYTES] = _as_bytes(dataclasses.replace(header, content_crc=content_crc).pack())
-    _write_state(content, header, chunk.state, chunk.notes, StateHeader(chunk_id=chunk.id, spec=spec, version=version))
+    _write_state(content, header, spec, chunk.state, chunk.notes, version)
     return size_bytes
 
 
@@ -162,16 +192,53 @@ def decode(buffer: Buffer, *, where: str) -> Chunk:
     return decode_with_state_header(buffer, where=where)[0]
 
 
-def decode_with_state_header(buffer: Buffer, *, where: str) -> tuple[Chunk, StateHeader]:
-    """`decode`, and the header of the state; the agent sealed it, the task is about to change what it speaks of."""
+def decode_with_state_header(
+    buffer: Buffer, *, where: str, ahead: RowsInPlace | None = None
+) -> tuple[Chunk, StateHeader]:
+    """`decode`, and the header of the state.
+
+    Args:
+        buffer: As in `decode`.
+        where: As in `decode`.
+        ahead: What `find_rows` found; it counts if it was here, and for the same header.
+    """
     content = bytes_of(buffer)
-    if content.ctypes.data % WORD_BYTES:
+    if ahead is None or not ahead.lie_in(content):
+        ahead = find_rows(content, where=where)
+    header = ahead.header
+    state_header = read_state_header(content, header, where=where)
+    chunk = Chunk(
+        id=header.chunk_id,
+        rows=ahead.rows,
+        targets=ahead.targets,
+        weights=ahead.weights,
+        row_ids=ahead.row_ids,
+        state=_state_view(content, header, state_header.spec),
+        notes=_notes_view(content, header, state_header.spec),
+    )
+    return chunk, state_header
+
+
+def find_rows(buffer: Buffer, *, where: str) -> RowsInPlace:
+    """What `decode` makes of the immutable part, before there is a state behind it.
+
+    Args:
+        buffer: As in `decode`; only the immutable part has to be there.
+        where: As in `decode`.
+
+    Raises:
+        ChunkCorruptError: As in `decode`.
+    """
+    content = bytes_of(buffer)
+    address = content.ctypes.data
+    if address % WORD_BYTES:
         raise UsageError(
             f"{where}: a chunk in memory begins at a multiple of {WORD_BYTES} bytes, and this address is "
-            f"{content.ctypes.data:#x}; copy the bytes into layout.empty_buffer(size_bytes)"
+            f"{address:#x}; copy the bytes into layout.empty_buffer(size_bytes)"
         )
-    header = read_header(content, where=where)
-    state_header = read_state_header(content, header, where=where)
+    packed = content[:HEADER_BYTES].tobytes()
+    header = read_header(packed, where=where)
+    require_bytes(content, header.immutable_bytes, "the immutable part", f"{where}: chunk {header.chunk_id}")
     views = {section.name: section.view(content) for section in header.sections if section.dtype}
     rows: Array | CsrRows
     if header.kind == "csr":
@@ -184,16 +251,15 @@ def decode_with_state_header(buffer: Buffer, *, where: str) -> tuple[Chunk, Stat
             )
     else:
         rows = views["values"].reshape(header.num_rows, header.num_features)
-    chunk = Chunk(
-        id=header.chunk_id,
+    return RowsInPlace(
+        packed=packed,
+        address=address,
+        header=header,
         rows=rows,
         targets=views["targets"],
         weights=views.get("weights"),
         row_ids=views["row_ids"],
-        state=_state_view(content, header, state_header.spec),
-        notes=_notes_view(content, header, state_header.spec),
     )
-    return chunk, state_header
 
 
 def verify(buffer: Buffer, *, where: str) -> StateVersion:
@@ -246,16 +312,23 @@ def verify_state(buffer: Buffer, *, where: str) -> StateVersion:
     return state_header.version
 
 
-def seal_state(buffer: Buffer, version: StateVersion, *, where: str) -> None:
+def seal_state(
+    buffer: Buffer, version: StateVersion, *, where: str, crc32: Callable[[Any, int], int] = zlib.crc32
+) -> None:
     """Give the state a version and a checksum; the owner does so at a boundary, before the chunk moves.
+
+    Args:
+        buffer: The whole chunk.
+        version: The version.
+        where: Place of the bytes, for messages.
+        crc32: What sums them up, like `zlib.crc32`; faster ones exist.
 
     Raises:
         ChunkCorruptError: The buffer does not hold a chunk.
     """
     content = bytes_of(buffer)
     header = read_header(content, where=where)
-    state_header = read_state_header(content, header, where=where)
-    _seal(content, header, dataclasses.replace(state_header, version=version))
+    _seal(content, header, read_state_header(content, header, where=where).spec, version, crc32)
 
 
 def attach_state(buffer: Buffer, spec: StateSpec, *, where: str) -> int:
@@ -276,8 +349,7 @@ def attach_state(buffer: Buffer, spec: StateSpec, *, where: str) -> int:
     header = read_header(buffer, where=where)
     size_bytes = header.encoded_bytes(spec)
     content = _writable(buffer, size_bytes, header.chunk_id)
-    state_header = StateHeader(chunk_id=header.chunk_id, spec=spec, version=FRESH)
-    _write_state(content, header, spec.zeros(header.num_rows), spec.fresh_notes(header.num_rows), state_header)
+    _write_state(content, header, spec, spec.zeros(header.num_rows), spec.fresh_notes(header.num_rows), FRESH)
     return size_bytes
 
 
@@ -328,19 +400,22 @@ def _notes_view(content: Array, header: Header, spec: StateSpec) -> Array:
     return _state_bytes(content, header, spec)[start : spec.size_bytes(header.num_rows)]
 
 
-def _write_state(content: Array, header: Header, state: Array, notes: Array, state_header: StateHeader) -> None:
-    spec = state_header.spec
+def _write_state(
+    content: Array, header: Header, spec: StateSpec, state: Array, notes: Array, version: StateVersion
+) -> None:
     _state_view(content, header, spec)[...] = state
     _notes_view(content, header, spec)[:] = notes
     _state_bytes(content, header, spec)[spec.size_bytes(header.num_rows) :] = 0
-    _seal(content, header, state_header)
+    _seal(content, header, spec, version, zlib.crc32)
 
 
-def _seal(content: Array, header: Header, state_header: StateHeader) -> None:
-    state_crc = crc_of(_state_bytes(content, header, state_header.spec))
+def _seal(
+    content: Array, header: Header, spec: StateSpec, version: StateVersion, crc32: Callable[[Any, int], int]
+) -> None:
+    state_crc = crc32(_state_bytes(content, header, spec).data, 0)
+    state_header = StateHeader(chunk_id=header.chunk_id, spec=spec, version=version, state_crc=state_crc)
     start = header.immutable_bytes
-    packed = dataclasses.replace(state_header, state_crc=state_crc).pack()
-    content[start : start + STATE_HEADER_BYTES] = _as_bytes(packed)
+    content[start : start + STATE_HEADER_BYTES] = _as_bytes(state_header.pack())
 
 
 def _as_bytes(packed: bytes) -> Array:

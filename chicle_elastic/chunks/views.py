@@ -25,6 +25,7 @@ INDEX_DTYPES = ("int32", "int64")
 TARGET_DTYPES = ("int32", "float32", "float64")
 WEIGHT_DTYPES = ("float32", "float64")
 STATE_DTYPES = ("float32", "float64", "int32", "uint8")
+_VALUE_BYTES = {name: np.dtype(name).itemsize for name in STATE_DTYPES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class StateSpec:
 
     def values_bytes(self, num_rows: int) -> int:
         """Bytes of the state array of a chunk of `num_rows` samples."""
-        return num_rows * self.outputs * self.width * np.dtype(self.dtype).itemsize
+        return num_rows * self.outputs * self.width * _VALUE_BYTES[self.dtype]
 
     def size_bytes(self, num_rows: int) -> int:
         """Bytes of the state array and of the notes behind it."""

@@ -13,6 +13,11 @@ from typing import Any, cast
 from chicle_elastic.cluster.event_loop import EventLoop
 from chicle_elastic.scheduling.events import SEVERAL, Event
 
+_OTHER_NAMES: dict[type, tuple[str, ...]] = {
+    event_type: tuple(field.name for field in dataclasses.fields(event_type) if field.name != "chunk")
+    for event_type in SEVERAL
+}
+
 
 class Answers:
     """Collects answers until the loop has nothing else to do at this moment. Everything is called in the loop.
@@ -67,4 +72,4 @@ def _as_one(answers: list[Any]) -> Event:
 
 
 def _other_fields(answer: Any) -> dict[str, Any]:
-    return {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer) if field.name != "chunk"}
+    return {name: getattr(answer, name) for name in _OTHER_NAMES[type(answer)]}

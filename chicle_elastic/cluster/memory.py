@@ -93,7 +93,14 @@ class NodeMemory:
         self._room = RoomQueue(loop, store)
         self.serving = Serving(loop, store, tell_peer)
         self.rows = RowsAhead(
-            loop, node=node, store=store, carrier=carrier, reserve=self._reserve, say=self._say, tell_peer=tell_peer
+            loop,
+            node=node,
+            store=store,
+            carrier=carrier,
+            reserve=self._reserve,
+            say=self._say,
+            tell_peer=tell_peer,
+            are_here=self._tell_ahead,
         )
 
     @property
@@ -207,11 +214,15 @@ class NodeMemory:
         self.offer_arenas()
         for chunk in removed:
             self._attached.pop(chunk, None)
-        placements = []
-        for chunk in added:
-            place = self._attached[chunk] = self.store.address(chunk)
-            placements.append(control.Placement(chunk=chunk, arena=place.arena, slot=place.slot))
-        self._tell_task(control.Attach(added=tuple(placements), removed=tuple(removed)), None)
+        places = {chunk: self.store.address(chunk) for chunk in added}
+        self._attached |= places
+        self._tell_task(control.Attach(added=_placements(places), removed=tuple(removed)), None)
+
+    def _tell_ahead(self, chunks: Iterable[ChunkId]) -> None:
+        """Let the task look at rows that have come while it has time to."""
+        places = {chunk: self.store.address(chunk) for chunk in chunks}
+        if places and self._has_task:
+            self._tell_task(control.Ahead(chunks=_placements(places)), None)
 
     def attach_for_end(self, owned: Iterable[ChunkId]) -> None:
         """The job is over, perhaps in the middle of moves: tell the task what it has in the end."""
@@ -443,3 +454,7 @@ class NodeMemory:
             )
         )
         self._say_copied()
+
+
+def _placements(places: Mapping[ChunkId, SlotAddress]) -> tuple[control.Placement, ...]:
+    return tuple(control.Placement(chunk=chunk, arena=place.arena, slot=place.slot) for chunk, place in places.items())

@@ -71,6 +71,7 @@ class RowsAhead:
         reserve: Reserves a slot for a chunk, and returns it.
         say: Takes answers.
         tell_peer: Sends (node, kind, fields) to an agent; returns whether there is a link to it.
+        are_here: Takes chunks whose rows have come.
     """
 
     def __init__(
@@ -83,9 +84,10 @@ class RowsAhead:
         reserve: Callable[[ChunkId], memoryview],
         say: Callable[[Event], None],
         tell_peer: Callable[[NodeId, str, dict[str, Any]], bool],
+        are_here: Callable[[Iterable[ChunkId]], None],
     ) -> None:
         self._loop, self._node, self._store, self._carrier = loop, node, store, carrier
-        self._reserve, self._say, self._tell_peer = reserve, say, tell_peer
+        self._reserve, self._say, self._tell_peer, self._are_here = reserve, say, tell_peer, are_here
         self._crc32, _ = fastest_crc32()
         self._rows: dict[ChunkId, _Rows] = {}
         self._regions: dict[int, tuple[NodeId, Region | str, Offer]] = {}
@@ -316,6 +318,8 @@ class RowsAhead:
         if not (whole or failed) or any(rows.progress is not Progress.WHOLE for rows in self._rows.values()):
             return
         self._ended = [], []
+        came = set(whole)
+        self._are_here([chunk for chunk, rows in self._rows.items() if rows.order.number in came])
         newest = max(whole + failed)
         self._regions = {number: known for number, known in self._regions.items() if number > newest}
         self._say(events.PrecopiesEnded(node=self._node, whole=tuple(whole), failed=tuple(failed)))

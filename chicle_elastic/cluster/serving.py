@@ -17,7 +17,9 @@ from chicle_elastic.errors import ChicleError
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects
 from chicle_elastic.store.chunk_store import ChunkStore
+from chicle_elastic.store.slots import SlotAddress
 from chicle_elastic.transports.base import Region
+from chicle_elastic.transports.checksum import fastest_crc32
 from chicle_elastic.values import StateVersion
 
 
@@ -37,6 +39,7 @@ class Serving:
         self, loop: EventLoop, store: ChunkStore, tell_peer: Callable[[NodeId, str, dict[str, Any]], bool]
     ) -> None:
         self._loop, self._store, self._tell_peer = loop, store, tell_peer
+        self._crc32, _ = fastest_crc32()
         self._orders: list[tuple[effects.CopyChunk, StateVersion]] = []
         self._places: dict[NodeId, dict[ChunkId, dict[str, Any]]] = {}
         self._round = 0
@@ -66,7 +69,7 @@ class Serving:
                 if number != self._num_iterations:
                     break
                 with contextlib.suppress(ChicleError):  # who asks for it is told
-                    self._store.seal(chunk, at_least=version)
+                    self._seal(chunk, version)
                     sealed[chunk] = version
             return sealed
 
@@ -133,5 +136,10 @@ class Serving:
 
     def _region(self, chunk: ChunkId, version: StateVersion, *, is_sealed: bool) -> Any:
         """Where a chunk lies, as JSON values; its state is sealed then."""
-        place, size_bytes = self._store.extent(chunk) if is_sealed else self._store.seal(chunk, at_least=version)
+        place, size_bytes = (
+            self._store.extent(chunk) if is_sealed else self._store.seal(chunk, at_least=version, crc32=self._crc32)
+        )
         return Region(place.arena, place.slot * self._store.slot_bytes, size_bytes).to_json()
+
+    def _seal(self, chunk: ChunkId, version: StateVersion) -> tuple[SlotAddress, int]:
+        return self._store.seal(chunk, at_least=version, crc32=self._crc32)

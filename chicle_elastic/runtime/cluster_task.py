@@ -300,7 +300,8 @@ class ClusterTask:
         """Hold a chunk where it lies."""
         where = f"slot {placement.slot} of arena {placement.arena} of node {self._node}"
         content = self._link.arena(placement.arena).view(placement.slot)
-        chunk, state_header = layout.decode_with_state_header(content, where=where)
+        ahead = self._link.take_ahead(placement)
+        chunk, state_header = layout.decode_with_state_header(content, where=where, ahead=ahead)
         if chunk.id != placement.chunk or state_header.spec != self._state:
             raise ProtocolError(
                 f"{where} holds chunk {chunk.id} with {state_header.spec}, and the agent said chunk "

@@ -10,6 +10,7 @@ The task runs the user's code; the agent runs none. They are two processes on on
     Declare          imports done    ->                  the node is hot and may join
                                      <-   Load           get a chunk from its source into a reserved slot
     Loaded           or LoadFailed   ->                  (a thread of its own: also while an iteration runs)
+                                     <-   Ahead          rows are here of chunks that may come; no answer
                                      <-   Round          members of the next round: connect to them
     GroupReady       or GroupBroke   ->
                                      <-   Attach         what is local now, and what is not any more
@@ -50,7 +51,7 @@ from chicle_elastic.runtime.ledger_page import LedgerPage
 from chicle_elastic.scheduling.codec import decode_fields, encode_fields
 from chicle_elastic.values import ChunkAccount, ChunkInfo, TaskReport
 
-VERSION = 7
+VERSION = 8
 """Of this list of messages; raised with every change of it."""
 
 
@@ -336,6 +337,13 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """Rows of these chunks are in their slots: probably there will be an `Attach` of them. What is read is a guess."""
+
+    chunks: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attach:
     """The chunks of this node, as of the next iteration. A chunk in both lists has moved within the node."""
 
@@ -447,26 +455,10 @@ class Exit:
     """This node leaves the job: end the process, exit code 0."""
 
 
-TaskMessage: TypeAlias = (
-    Hello
-    | Expect
-    | Declare
-    | Loaded
-    | LoadFailed
-    | GroupReady
-    | GroupBroke
-    | IterationEnded
-    | IterationBroke
-    | Post
-    | Saved
-    | Advice
-    | PolicyFailed
-    | Left
-    | Failed
-)
-AgentMessage: TypeAlias = (
-    Welcome | Arena | Load | Attach | Round | Iterate | Vote | Interrupt | Break | Deliver | Transition | Finish | Exit
-)
+Answer: TypeAlias = Loaded | LoadFailed | GroupReady | GroupBroke | IterationEnded | IterationBroke
+TaskMessage: TypeAlias = Hello | Expect | Declare | Answer | Post | Saved | Advice | PolicyFailed | Left | Failed
+Order: TypeAlias = Load | Ahead | Attach | Round | Iterate | Vote | Interrupt | Break | Finish | Exit
+AgentMessage: TypeAlias = Welcome | Arena | Order | Deliver | Transition
 Message: TypeAlias = TaskMessage | AgentMessage
 
 TASK_TYPES: Mapping[str, type] = {cls.__name__: cls for cls in typing.get_args(TaskMessage)}

@@ -1,8 +1,8 @@
 """The task's side of the control channel: a thread that listens, so that the main thread can compute.
 
 What has to take effect at once is done in the thread: votes, interrupts, breaks, arenas, orders to load, messages
-between solvers. Everything else waits in the inbox, in order. The end of the channel ends the process, wherever it is:
-without its agent a task is an orphan.
+between solvers; and looks at rows that came ahead, while nobody waits for them. Everything else waits in the inbox, in
+order. The end of the channel ends the process, wherever it is: without its agent a task is an orphan.
 """
 
 import contextlib
@@ -11,7 +11,8 @@ import sys
 import threading
 from queue import SimpleQueue
 
-from chicle_elastic.errors import ProtocolError
+from chicle_elastic.chunks import layout
+from chicle_elastic.errors import ChunkCorruptError, ProtocolError
 from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime import control
 from chicle_elastic.runtime.channel import Channel
@@ -56,6 +57,7 @@ class ControlLink:
         self.inbox: SimpleQueue[AgentMessage | tuple[control.Round, Group] | Exception] = SimpleQueue()
         self.transitions: SimpleQueue[Transition] = SimpleQueue()
         self._arenas: dict[int, Arena] = {}
+        self._ahead: dict[tuple[int, int], layout.RowsInPlace] = {}
         self._group: Group | None = None
         self._has_vote = False
         self._is_closing = False
@@ -86,6 +88,10 @@ class ControlLink:
         if index not in self._arenas:
             raise ProtocolError(f"the agent spoke of arena {index}, and has sent {sorted(self._arenas)}")
         return self._arenas[index]
+
+    def take_ahead(self, placement: control.Placement) -> layout.RowsInPlace | None:
+        """What was read of a chunk in this slot before it came, if anything."""
+        return self._ahead.pop((placement.arena, placement.slot), None)
 
     @property
     def has_vote(self) -> bool:
@@ -147,6 +153,9 @@ class ControlLink:
                 self._arenas[message.index] = Arena.attach(
                     fd, num_slots=message.num_slots, slot_bytes=message.slot_bytes
                 )
+            case control.Ahead():
+                for placement in message.chunks:
+                    self._look_ahead(placement)
             case control.Load():
                 self._loader.order(message, self._arenas.get(message.arena))
             case control.Round():
@@ -163,6 +172,12 @@ class ControlLink:
                 self.inbox.put(message)
             case _:
                 self.inbox.put(message)
+
+    def _look_ahead(self, placement: control.Placement) -> None:
+        # By now the slot may have been given to another chunk, which is just being written into it.
+        with contextlib.suppress(ChunkCorruptError, ProtocolError):
+            content = self.arena(placement.arena).view(placement.slot)
+            self._ahead[placement.arena, placement.slot] = layout.find_rows(content, where="rows that came ahead")
 
     def _cut_short(self) -> None:
         """Let the main thread come to its inbox soon, wherever it is."""

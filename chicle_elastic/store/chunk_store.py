@@ -21,8 +21,10 @@ bytes happens outside the lock, adding an arena (rare) inside.
 """
 
 import threading
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable
 from types import TracebackType
+from typing import Any
 
 from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.header_reading import bytes_of
@@ -316,12 +318,19 @@ class ChunkStore:
         with self._lock:
             self._book.advance(version, chunks)
 
-    def seal(self, chunk_id: ChunkId, *, at_least: StateVersion = layout.FRESH) -> tuple[SlotAddress, int]:
+    def seal(
+        self,
+        chunk_id: ChunkId,
+        *,
+        at_least: StateVersion = layout.FRESH,
+        crc32: Callable[[Any, int], int] = zlib.crc32,
+    ) -> tuple[SlotAddress, int]:
         """Write the version and the CRC of the state into the chunk: at a boundary, before its state is copied.
 
         Args:
             chunk_id: The chunk.
             at_least: The version is raised to this one first, if it is older.
+            crc32: What sums up the state, like `zlib.crc32`.
 
         Returns:
             Where the chunk lies, and how many bytes it has.
@@ -337,7 +346,7 @@ class ChunkStore:
                 version = at_least
                 self._book.advance(version, [chunk_id])
             content = self._bytes(entry)
-        layout.seal_state(content, version, where=str(entry.address))
+        layout.seal_state(content, version, where=str(entry.address), crc32=crc32)
         return entry.address, entry.size_bytes
 
     def lease(self, chunk_id: ChunkId) -> Lease:

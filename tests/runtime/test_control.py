@@ -74,6 +74,7 @@ MESSAGES = [
     control.Arena(index=1, num_slots=4, slot_bytes=704),
     control.Load(chunk=ChunkId(1), arena=0, slot=3, round=2, merged=6),
     control.Load(chunk=ChunkId(1), arena=0, slot=3, round=2, merged=6, began=6),
+    control.Ahead(chunks=(PLACEMENT,)),
     control.Attach(added=(PLACEMENT,), removed=(ChunkId(4), ChunkId(5))),
     control.Round(
         round=2,
@@ -207,7 +208,7 @@ def frame(data):
         (frame([1, 2]), "is no message out of Hello"),
         (frame({"type": "Vote"}), "'Vote' is no message out of Hello"),
         (frame({"type": "Hello", "pid": "7"}), r"Hello\.pid is '7' and not a int"),
-        (frame({"type": "Hello", "pid": 7, "version": 99}), "speaks version 99 and this one version 7"),
+        (frame({"type": "Hello", "pid": 7, "version": 99}), "speaks version 99 and this one version 8"),
         (struct.pack("<I", MAX_FRAME_BYTES + 1), "at most"),
         (frame({"type": "Left"})[:-3], "ended inside a message"),
     ],
