@@ -20,7 +20,7 @@ from chicle_elastic.scheduling.snapshot import restore, snapshot
 
 KEPT_ENTRIES = 2048
 """Two seconds of silence end an agent, and few iterations are shorter than a millisecond: nobody lags by more."""
-STATE_VERSION = 1
+STATE_VERSION = 2
 """Of what `Log.state` returns."""
 
 

@@ -107,7 +107,7 @@ class Boundary:
             Whether something is in flight that the next iteration has to wait for.
         """
         if self._is_moving():
-            return True
+            return bool(self._leases.in_flight) or not self._is_done()
         self._inventory.settle(round=self._members.round)
         if self._is_moving():
             return True
@@ -222,6 +222,22 @@ class Boundary:
 
     def _is_moving(self) -> bool:
         return bool(self._leases.in_flight) or bool(self._ledger.freeing)
+
+    def _is_done(self) -> bool:
+        """Whether nothing is left to decide, so that nobody needs the memory of copies that are being freed."""
+        return not (
+            self._ledger.num_missing
+            or self._loads.num_pending
+            or self._loads.num_unwanted
+            or self._inventory.has_strays
+            or self._members.joiners
+            or self._members.preparing
+            or self._preparing.migrations
+            or self._precopies.held
+            or self._council.proposals
+            or (self._is_turn_of_policies and self._council.has_policies)
+            or self._members.leaving
+        )
 
     def _must_load(self) -> bool:
         return self._ledger.merged == self._ledger.began or self._is_starved

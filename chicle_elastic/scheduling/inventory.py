@@ -60,6 +60,11 @@ class Inventory:
         if unknown:
             self._emit(Log(text=f"{node} reports {count_text(unknown, 'chunk')} that this job does not have; ignored"))
 
+    @property
+    def has_strays(self) -> bool:
+        """Whether copies were reported that nothing was decided about."""
+        return bool(self._strays)
+
     def may_be_saved(self, chunk: ChunkId) -> bool:
         """Whether a stray can make the loss of a missing chunk undone."""
         return any(version >= self._ledger.version(chunk) for version in self._strays.get(chunk, {}).values())
@@ -97,8 +102,8 @@ class Inventory:
             return
         self._emit(Log(text=f"{node} holds a newer state of chunk {chunk} than {owner} and owns it now"))
         self._emit(CommitChunk(chunk=chunk, source=owner, target=node, round=round))
-        self._ledger.commit(chunk, node, round=round, iteration=version.iteration)
-        self._emit(FreeChunk(chunk=chunk, node=owner, round=round))
+        if self._ledger.commit(chunk, node, round=round, iteration=version.iteration):
+            self._emit(FreeChunk(chunk=chunk, node=owner, round=round))
 
     def _take_away_unreported(self, event: InventoryReported, *, is_running: bool) -> None:
         node = event.node

@@ -157,8 +157,8 @@ class Leases:
 
     def _commit(self, lease: Lease, round: int) -> None:
         self._emit(CommitChunk(chunk=lease.chunk, source=lease.source, target=lease.target, round=round))
-        self._ledger.commit(lease.chunk, lease.target, round=round)
-        self._emit(FreeChunk(chunk=lease.chunk, node=lease.source, round=round))
+        if self._ledger.commit(lease.chunk, lease.target, round=round):
+            self._emit(FreeChunk(chunk=lease.chunk, node=lease.source, round=round))
 
     def _settle_failed(self, lease: Lease, round: int, find_target: Callable[[Lease], NodeId | None]) -> None:
         chunk, source, target = lease.chunk, lease.source, lease.target
@@ -193,5 +193,5 @@ class Leases:
 
 def free(ledger: Ledger, emit: Callable[[Effect], None], node: NodeId, chunk: ChunkId, *, round: int) -> None:
     """Order a copy to be freed that the node holds and does not own."""
-    ledger.void(node, chunk, round=round)
-    emit(FreeChunk(chunk=chunk, node=node, round=round))
+    if ledger.void(node, chunk, round=round):
+        emit(FreeChunk(chunk=chunk, node=node, round=round))

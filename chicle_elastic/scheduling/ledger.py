@@ -145,6 +145,10 @@ class Ledger:
         """Open an empty shelf."""
         self.shelves[node] = Shelf(capacity_bytes, weight)
 
+    def close_shelf(self, node: NodeId) -> None:
+        """The node leaves: nothing comes here any more, and memory need not be given back."""
+        self.shelves[node].is_closing = True
+
     def remove_node(self, node: NodeId) -> None:
         """Close the shelf; whatever is left on it, is gone. Chunks that it owns must have been lost before."""
         for chunk in list(self.shelves[node].copies):
@@ -157,10 +161,18 @@ class Ledger:
         """Write down a copy, new or in a new phase. Becoming OWNED has its own methods."""
         self._set_phase(node, chunk, phase)
 
-    def void(self, node: NodeId, chunk: ChunkId, *, round: int) -> None:
-        """A copy is worth nothing any more, and was ordered in `round` to be freed."""
+    def void(self, node: NodeId, chunk: ChunkId, *, round: int) -> bool:
+        """A copy is worth nothing any more.
+
+        Returns:
+            Whether it is to be freed, in `round`; not where the node leaves anyway.
+        """
+        if self.shelves[node].is_closing:
+            self.drop(node, chunk)
+            return False
         self._set_phase(node, chunk, Phase.FREEING)
         self.freeing[node, chunk] = round
+        return True
 
     def drop(self, node: NodeId, chunk: ChunkId) -> None:
         """There is no copy on the node any more."""
@@ -188,7 +200,7 @@ class Ledger:
         entry.replays += bool(entry.shares)
         self.adopt(chunk, node, version=StateVersion(round, self.merged))
 
-    def commit(self, chunk: ChunkId, target: NodeId, *, round: int, iteration: int | None = None) -> None:
+    def commit(self, chunk: ChunkId, target: NodeId, *, round: int, iteration: int | None = None) -> bool:
         """Move the ownership to the whole copy on `target`; the copy of the old owner is void from now on.
 
         Args:
@@ -196,6 +208,9 @@ class Ledger:
             target: Holds the other copy.
             round: Current round.
             iteration: Last merged iteration in the state of that copy; None when it is a copy of the owner's.
+
+        Returns:
+            Whether the old owner's copy is to be freed.
         """
         entry = self._entries[chunk]
         source = entry.owner
@@ -203,8 +218,9 @@ class Ledger:
         entry.version = StateVersion(round, self.version(chunk).iteration if iteration is None else iteration)
         entry.versioned_at = self.merged
         self._take(chunk)
-        self.void(source, chunk, round=round)
+        is_to_be_freed = self.void(source, chunk, round=round)
         self._give(chunk, target)
+        return is_to_be_freed
 
     def lose(self, chunk: ChunkId, *, in_flight: bool) -> None:
         """The owner's copy does not exist any more: the chunk is missing.

@@ -21,10 +21,10 @@ At a boundary, `_advance` goes as far as it can; it is called after every event.
 * The round changes exactly when the nodes that stay are not its members, or when an iteration was aborted (the tasks'
   connections are broken then). A node under notice is not in the next round but stays present until it is released.
 * Copy, acknowledge, commit, free (`leases`): the owner changes at the commit, which only a boundary does.
-* An iteration starts when no copy and no free is in flight. Loads in flight are waited for before the first merge and
-  when no chunk is left (`boundary`); otherwise the iteration is started without the missing chunks.
+* An iteration starts when no copy is in flight, and no free while something is to be decided (`boundary`). Loads are
+  waited for before the first merge and when no chunk is left; otherwise it is started without the missing chunks.
 * A lost node's chunks are missing, unless a verified copy of the same state is on its way or comes back (`inventory`).
-* A leaver is released when it holds no copy of anything and no round or iteration counts on it.
+* A leaver is released when it holds no copy that is worth anything and no round or iteration counts on it.
 * Events that make no sense now (late answers, unknown nodes, duplicates) are ignored with a log line. What a correct
   shell can never say is a `ProtocolError`.
 """
@@ -259,6 +259,7 @@ class Scheduler:
         member = self._members.present[node]
         member.is_arriving = member.is_departing = False
         member.is_leaving = True
+        self.ledger.close_shelf(node)
         self._loads.unwant_at(node, round=self._members.round)
         self._leases.abandon_to(node)
         self._precopies.discard_at(node, round=self._members.round)

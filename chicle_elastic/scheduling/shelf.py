@@ -8,6 +8,8 @@ A copy takes the chunk's bytes from the moment it is ordered until it is freed, 
     LOADING -> UNWANTED -> FREEING                         the load is not wanted any more, and cannot be called back
     (inventory)      -> STRAY -> OWNED or FREEING          a copy that the book did not know
     OWNED            -> FREEING -> (nothing)               void since another copy was committed
+
+On a shelf that is being closed nothing is freed: a void copy is (nothing) at once, because its node leaves.
 """
 
 from dataclasses import dataclass, field
@@ -49,6 +51,7 @@ class Shelf:
         owned: The chunks among them that are owned, as keys.
         added: Chunks that came into its possession since its task was told last, as keys.
         removed: Chunks that its task was told of and that left its possession since, as keys.
+        is_closing: The node leaves.
     """
 
     capacity_bytes: int | None
@@ -59,6 +62,7 @@ class Shelf:
     owned: dict[ChunkId, None] = field(default_factory=dict)
     added: dict[ChunkId, None] = field(default_factory=dict)
     removed: dict[ChunkId, None] = field(default_factory=dict)
+    is_closing: bool = False
 
     @property
     def room_bytes(self) -> int | None:

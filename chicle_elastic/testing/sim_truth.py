@@ -105,6 +105,7 @@ class Truth:
         self.members: tuple[NodeId, ...] = ()
         self.copying: dict[tuple[ChunkId, NodeId], NodeId] = {}
         self.freeing: set[tuple[ChunkId, NodeId]] = set()
+        self.given_up: set[tuple[ChunkId, NodeId]] = set()
         self.arrived: set[tuple[ChunkId, NodeId]] = set()
         self.must_stop = False
         self.refused: set[int] = set()
@@ -162,7 +163,7 @@ class Truth:
                     node.is_known = not node.destroyed
                     for chunk in [chunk for chunk, owner in self.owner.items() if owner == event.node]:
                         if chunk not in event.chunks:
-                            del self.owner[chunk]
+                            self._disown(chunk)
             case events.HandoverDue() if event.node in self.nodes:
                 self.nodes[event.node].is_due = True
             case events.ChunkCopied() | events.CopyFailed():
@@ -194,9 +195,15 @@ class Truth:
             self.lap.gone.add(node.name)
         node.is_present = node.is_noticed = node.is_due = False
         node.attached.clear()
-        self.owner = {chunk: owner for chunk, owner in self.owner.items() if owner != node.name}
+        for chunk in [chunk for chunk, owner in self.owner.items() if owner == node.name]:
+            self._disown(chunk)
         self.copying = {key: source for key, source in self.copying.items() if key[1] != node.name}
         self.freeing = {key for key in self.freeing if key[1] != node.name}
+
+    def _disown(self, chunk: ChunkId) -> None:
+        # What leavers still hold of it was given up when it went to its owner: nothing is freed there.
+        self.given_up |= {(chunk, node.name) for node in self.present() if node.is_noticed}
+        del self.owner[chunk]
 
     # Effects, before they are performed.
 
@@ -280,13 +287,17 @@ class Truth:
         if self.lap is not None:
             is_used = effect.node not in self.lap.gone and effect.chunk in self.lap.chunks.get(effect.node, ())
             self._require(not is_used, "no chunk is freed in its iteration", effect)
-        copy = node.copies.get(effect.chunk)
-        if node.is_alive and copy is not None and copy.is_whole and effect.chunk not in self.owner:
-            others = [other for other in self.present() if other is not node and self._has_whole(other, effect.chunk)]
-            is_newest = copy.version >= self.newest[effect.chunk] and effect.chunk not in self.reloaded
+        self._judge_waste(node, effect.chunk, effect)
+        self.freeing.add((effect.chunk, effect.node))
+
+    def _judge_waste(self, node: SimNode, chunk: ChunkId, effect: effects.Effect) -> None:
+        """A copy is given up."""
+        copy = node.copies.get(chunk)
+        if node.is_alive and copy is not None and copy.is_whole and chunk not in self.owner:
+            others = [other for other in self.present() if other is not node and self._has_whole(other, chunk)]
+            is_newest = copy.version >= self.newest[chunk] and chunk not in self.reloaded
             is_only = copy.counter > 0 and is_newest and not others
             self._require(not is_only, "the last copy of a state is not thrown away", effect)
-        self.freeing.add((effect.chunk, effect.node))
 
     def _judge_attach(self, effect: effects.AttachChunks) -> None:
         node = self._present(effect.node, effect)
@@ -304,7 +315,11 @@ class Truth:
         self._require(effect.round == self.round, "an iteration runs in the current round", effect)
         self._require(effect.iteration == self.merged + 1, "iterations count up by one", effect)
         self._require(not self.copying, "no copy is in flight when an iteration starts", effect)
-        self._require(not self.freeing, "no free is in flight when an iteration starts", effect)
+        for chunk, name in self.freeing:
+            is_used = name in self.members and chunk in self.nodes[name].attached
+            self._require(not is_used, "what is being freed is not attached", effect)
+        is_free = not self.freeing or effect.is_complete
+        self._require(is_free, "an iteration that lacks chunks waits for memory that may hold them", effect)
         seen: dict[ChunkId, NodeId] = {}
         for name in self.members:
             node = self._present(name, effect)
@@ -330,8 +345,14 @@ class Truth:
     def _judge_release(self, effect: effects.ReleaseNode) -> None:
         node = self._present(effect.node, effect)
         self._require(node.is_noticed, "only nodes under notice are released", effect)
-        self._require(not (node.is_alive and node.is_known and node.copies), "a released node is empty", effect)
         self._require(effect.node not in self.owner.values(), "a released node owns nothing", effect)
+        is_source = any(
+            source == effect.node and self._has_whole(node, chunk) for (chunk, _), source in self.copying.items()
+        )
+        self._require(not is_source, "no node is released that a copy comes from", effect)
+        for chunk in node.copies if node.is_known else ():
+            if (chunk, effect.node) not in self.given_up:
+                self._judge_waste(node, chunk, effect)
         takes_part = self.lap is not None and effect.node in self.lap.chunks.keys() - self.lap.gone
         self._require(not takes_part, "no node is released in its iteration", effect)
         node.is_present = node.is_alive = False
@@ -387,7 +408,11 @@ class Truth:
         staying = [node for node in self.present() if not node.is_noticed]
         homeless = [chunk for chunk in self.infos if chunk not in self.owner]
         noticed = [node for node in self.present() if node.is_noticed]
-        leaving = [chunk for chunk in self.infos if any(self._has_whole(node, chunk) for node in noticed)]
+        leaving = [
+            chunk
+            for chunk in self.infos
+            if any(self._has_whole(node, chunk) and self.owner.get(chunk) in (node.name, None) for node in noticed)
+        ]
         if "min_nodes" in reason:
             self._require(len(staying) < settings.min_nodes, "a pause has a true reason", reason)
             return "too few nodes"
@@ -428,7 +453,7 @@ class Truth:
         if not ledger.num_chunks:
             return
         for node in self.present():
-            if node.is_alive and node.is_known:
+            if node.is_alive and node.is_known and not ledger.shelves[node.name].is_closing:
                 used, booked = self.used_bytes(node), ledger.used_bytes(node.name)
                 if used > booked:
                     raise ViolationError(f"the book counts all memory: {node.name} uses {used} bytes, booked {booked}")

@@ -9,7 +9,7 @@ from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.headers import Header, spec_of
 from chicle_elastic.chunks.rows import slice_chunk
 from chicle_elastic.chunks.views import NO_STATE, Chunk, CsrRows, StateSpec
-from chicle_elastic.errors import CapacityError, UsageError
+from chicle_elastic.errors import CapacityError, ChunkCorruptError, UsageError
 from chicle_elastic.values import StateVersion
 from tests.chunks.samples import CHUNKS, VERSION, assert_same_chunk, encoded, sample_chunk
 
@@ -68,6 +68,56 @@ def test_figures_lie_where_the_byte_table_says() -> None:
     assert (number(8, 8, state_start), number(16, 4, state_start), number(20, 4, state_start)) == (chunk.id, 3, 1)
     assert (content[state_start + 24], number(32, 8, state_start), number(40, 8, state_start)) == (1, 3, 17)
     assert content[state_start + 64 : state_start + 64 + chunk.state.nbytes] == chunk.state.tobytes()
+
+
+@each_kind
+def test_notes_come_back_behind_the_state(name: str) -> None:
+    """A chunk without a state has none, and one whose notes do not fit its rows is refused."""
+    plain = sample_chunk(name)
+    spec = dataclasses.replace(spec_of(plain), note_bytes=5)
+    notes = (np.arange(len(spec.fresh_notes(plain.num_rows))) * 3 % 251).astype(np.uint8)
+    chunk = dataclasses.replace(plain, notes=notes)
+    content = encoded(chunk)
+    found = layout.decode(content, where="here")
+    assert_same_chunk(found, plain)
+    assert found.notes.tobytes() == notes.tobytes()
+    assert spec_of(found) == (spec if notes.size else spec.without_notes())
+    assert len(content) == layout.read_header(content, where="here").encoded_bytes(spec_of(found))
+    with pytest.raises(UsageError, match="notes of shape"):
+        layout.encoded_bytes(dataclasses.replace(plain, notes=np.zeros(3, dtype=np.uint8)))
+
+
+def test_notes_are_sealed_and_begin_anew_with_the_state() -> None:
+    """Damage to them is found; a fresh state has empty ones, whatever was there before."""
+    spec = StateSpec(outputs=2, width=1, note_bytes=5)
+    chunk = sample_chunk("dense-float32")
+    chunk = dataclasses.replace(chunk, state=spec.zeros(11), notes=np.full(110, 7, dtype=np.uint8))
+    content = encoded(chunk)
+    layout.decode(content, where="here").notes[109] ^= 1
+    with pytest.raises(ChunkCorruptError, match="the state is damaged"):
+        layout.verify_state(content, where="here")
+    layout.seal_state(content, VERSION, where="here")
+    assert layout.verify_state(content, where="here") == VERSION
+    layout.attach_state(content, spec, where="here")
+    assert not layout.decode(content, where="here").notes.any()
+
+
+@each_kind
+def test_rows_that_were_found_before_their_state_came_are_the_same(name: str) -> None:
+    """They count for the same header at the same place only."""
+    chunk, other = sample_chunk(name), sample_chunk("dense-float64-weights" if name == "dense-uint8" else "dense-uint8")
+    content = layout.empty_buffer(max(layout.encoded_bytes(chunk), layout.encoded_bytes(other)))
+    layout.encode(chunk, content)
+    header = layout.read_header(content, where="here")
+    ahead = layout.find_rows(content[: header.immutable_bytes], where="here")
+    found, _ = layout.decode_with_state_header(content, where="here", ahead=ahead)
+    assert found.targets is ahead.targets
+    assert_same_chunk(found, chunk)
+    elsewhere, _ = layout.decode_with_state_header(content.copy(), where="here", ahead=ahead)
+    assert elsewhere.targets is not ahead.targets
+    layout.encode(other, content)
+    found, _ = layout.decode_with_state_header(content, where="here", ahead=ahead)
+    assert_same_chunk(found, other)
 
 
 @each_kind

@@ -34,6 +34,7 @@ class Source:
         self.has_link = False
         self.tries: list[NodeId] = []
         self.num_arenas_told = 0
+        self.told: list[control.AgentMessage] = []
         self.answers: list[events.Event] = []
         self.offer = carrier.offer
         self.said: list[tuple[NodeId, str, dict[str, Any]]] = []
@@ -50,6 +51,7 @@ class Source:
 
     def tell_task(self, message: control.AgentMessage, fd: int | None) -> None:
         """Count descriptors."""
+        self.told.append(message)
         self.num_arenas_told += fd is not None
 
     def tell(self, node: NodeId, kind: str, fields: dict[str, Any]) -> bool:
@@ -192,6 +194,31 @@ def test_what_has_come_is_told_with_what_is_still_to_come(loop: EventLoop, sourc
         target.memory.lose_source(NodeId("n2"))
         turn_until(loop, lambda: target.memory.is_quiet)
         assert [type(answer) for answer in target.answers] == [events.CopyFailed, events.ChunkCopied]
+        target.memory.end_life({})
+
+
+def test_the_task_is_told_of_rows_that_came_ahead(loop: EventLoop, source: Source, tmp_path: Path) -> None:
+    """Once; by then it has the arena that they are in."""
+    secret = JobSecret.load_or_create(tmp_path / "job.secret")
+    slot_bytes = source.memory.store.slot_bytes
+    with (
+        Carrier(secret, name=THERE) as carrier,
+        ChunkStore(slot_bytes=slot_bytes, capacity_bytes=1 << 22, arena_bytes=1 << 20) as store,
+    ):
+        target = Source(loop, store, carrier)
+        source.has_link = True
+        order = effects.PrecopyChunk(chunk=CHUNK, source=HERE, target=THERE, round=3, number=1)
+        target.memory.fetch_ahead(order)
+        source.memory.rows.serve(order)
+        turn_until(loop, lambda: bool(source.said))
+        peer = Peer(life=f"{HERE}#1", link=None, heard_s=0.0, said_s=0.0, offer=source.offer)  # type: ignore[arg-type]
+        target.memory.rows.places(peer, source.said[0][2])
+        turn_until(loop, lambda: bool(target.answers))
+        assert target.answers == [events.PrecopiesEnded(node=HERE, whole=(1,), failed=())]
+        place = store.address(CHUNK)
+        arena, ahead = target.told
+        assert isinstance(arena, control.Arena)
+        assert ahead == control.Ahead(chunks=(control.Placement(chunk=CHUNK, arena=place.arena, slot=place.slot),))
         target.memory.end_life({})
 
 

@@ -12,6 +12,7 @@ import signal
 from multiprocessing import forkserver
 from select import select
 
+from chicle_elastic.chunks import layout
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime import control
 from chicle_elastic.runtime.channel import Listener, new_address
@@ -137,6 +138,12 @@ class Node:
             self.say(announced, fd=arena.fileno())
         self._num_arenas_sent = len(self.store.arenas)
 
+    def say_ahead(self, chunk):
+        """Tell the task that the rows of a chunk have come."""
+        self.say_arenas()
+        address = self.store.address(chunk)
+        self.say(control.Ahead(chunks=(control.Placement(chunk=chunk, arena=address.arena, slot=address.slot),)))
+
     def attach(self):
         """Tell the task what its node holds now."""
         held = set(self.store.inventory())
@@ -194,13 +201,16 @@ class Driver:
             node.load(list(range(len(node.declared.rows)))[index :: len(nodes)])
 
     def move(self, chunk, source, target):
-        """What agents do: seal, copy, commit, free."""
-        source.store.seal(chunk)
+        """What agents do: copy the rows, tell the target's task of them, then seal, copy, commit, free."""
         with source.store.lease(chunk) as lease:
-            target.store.reserve(chunk, len(lease.view))[:] = lease.view
-            target.store.commit(chunk)
+            slot = target.store.reserve(chunk, len(lease.view))
+            num_ahead = layout.read_header(lease.view, where="the source").immutable_bytes
+            slot[:num_ahead] = lease.view[:num_ahead]
+            target.say_ahead(chunk)
+            source.store.seal(chunk)
+            slot[num_ahead:] = lease.view[num_ahead:]
+        target.store.commit(chunk)
         source.store.free(chunk)
-        target.say_arenas()
 
     def announce_round(self, members, *, has_losses=False, merged=0, returned=()):
         """Tell the members of the next round, and do not wait."""

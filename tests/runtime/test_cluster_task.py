@@ -173,6 +173,30 @@ def test_state_counts_merged_iterations_while_chunks_move(driver):
         assert outcome["certified"] == [6, {"rows": 0.0}]
 
 
+def test_rows_that_came_ahead_and_never_became_a_chunk_are_forgotten(driver):
+    """Their slot is another chunk's, or was never written to; the task had looked at them already."""
+    n0, n1 = driver.start("count", "n0", "n1")
+    driver.share([n0, n1])
+    driver.form([n0, n1])
+    driver.iterate(2)
+    unwanted, moved = sorted(n0.attached)[:2]
+    with n0.store.lease(unwanted) as lease:
+        n1.store.reserve(unwanted, len(lease.view))[:] = lease.view
+        n1.say_ahead(unwanted)
+        address = n1.store.address(unwanted)
+        n1.store.reserve(moved, len(lease.view))
+        n1.say_ahead(moved)
+        n1.store.free(moved)
+        n1.store.free(unwanted)
+    driver.move(moved, n0, n1)
+    assert n1.store.address(moved) == address
+    n0.attach()
+    n1.attach()
+    driver.iterate(2)
+    for outcome in driver.finish("enough"):
+        assert outcome["state"] == [4] * 200
+
+
 def test_a_task_without_chunks_takes_part_in_the_sum(driver):
     """A node that has none yet (or none any more) neither counts nor hinders."""
     n0, n1 = driver.start("short", "n0", "n1")

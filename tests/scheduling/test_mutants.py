@@ -98,6 +98,11 @@ def starts_before_moves_are_done(patch):
     patch.setattr(Boundary, "_is_moving", lambda self: False)
 
 
+def starts_before_memory_is_free(patch):
+    """Also where chunks are missing for which there may be room then."""
+    patch.setattr(Boundary, "_is_done", lambda self: True)
+
+
 def releases_too_early(patch):
     """A leaver goes as soon as it is not in the round any more."""
 
@@ -222,7 +227,8 @@ MUTANTS = {
     stale_state_wins: "the state is the newest one",
     capacity_ignored: "capacities hold|within capacity",
     moves_while_running: "nothing moves while an iteration runs",
-    starts_before_moves_are_done: "no (copy|free) is in flight when an iteration starts|one copy at a time",
+    starts_before_memory_is_free: "an iteration that lacks chunks waits",
+    starts_before_moves_are_done: "no copy is in flight when an iteration starts|one copy at a time",
     releases_too_early: "a released node is empty|a released node owns nothing",
     orders_to_the_dead: "no effect for a dead or released node",
     lost_chunks_are_forgotten: "a pause has a true reason|the job goes on|comes to an end",

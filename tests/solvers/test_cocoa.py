@@ -29,8 +29,8 @@ class Problem:
             kind="dense", dtype="float64", num_rows=len(y), num_features=30, target_dtype="int32", num_classes=2
         )
 
-    def chunks(self, trainer):
-        """Fresh chunks."""
+    def chunks(self, trainer, *, has_notes=False):
+        """Fresh chunks, with room for notes as where they move."""
         spec = trainer.state(self.schema)
         bounds = [*range(0, len(self.y), 32), len(self.y)]
         return [
@@ -41,6 +41,7 @@ class Problem:
                 weights=None if self.weights is None else self.weights[begin:end],
                 row_ids=np.arange(begin, end),
                 state=spec.zeros(end - begin),
+                notes=spec.fresh_notes(end - begin if has_notes else 0),
             )
             for number, (begin, end) in enumerate(pairwise(bounds))
         ]
@@ -225,6 +226,73 @@ def test_a_certificate_makes_the_next_pass_look_at_every_row():
     task.evaluate(model)
     iterate(trainer, [task], model, 6)
     assert share_looked_at() == 1.0
+
+
+def move(chunk, giver, taker):
+    """A chunk changes hands."""
+    giver.attach([], [chunk.id])
+    giver.free(chunk.id)
+    taker.hold(chunk)
+    taker.attach([chunk.id], [])
+
+
+def settled_and_looked_at(chunk, iteration):
+    """How many duals of a chunk are known to be settled, and how many of these since this iteration."""
+    num_duals = chunk.state.size
+    slack, stamps = chunk.notes[: 4 * num_duals].view(np.float32), chunk.notes[4 * num_duals :]
+    return int((slack > 0).sum()), int(((slack > 0) & (stamps == iteration)).sum())
+
+
+def test_what_is_known_of_rows_moves_with_them():
+    """Who was there when it was found need not look at them again; a newcomer has to, and leaves nothing old behind."""
+    problem = Problem()
+    trainer = CocoaTrainer(C=0.01, tol=0.0)
+    chunks = problem.chunks(trainer, has_notes=True)
+    first, second = tasks = make_tasks(trainer, chunks, 2)
+    model = trainer.init(problem.schema, np.random.default_rng(0))
+    for iteration in range(1, 31):
+        model = iterate(trainer, tasks, model, iteration)
+    chunk = first.held[ChunkId(0)]
+    num_settled, _ = settled_and_looked_at(chunk, 30)
+    assert num_settled > 20
+    move(chunk, first, second)
+    model = iterate(trainer, tasks, model, 31)
+    still_settled, num_looked_at = settled_and_looked_at(chunk, 31)
+    assert still_settled >= num_settled - 2
+    assert num_looked_at < num_settled / 2
+
+    (newcomer,) = make_tasks(trainer, [], 1)
+    move(chunk, second, newcomer)
+    model = iterate(trainer, (first, second, newcomer), model, 32)
+    assert settled_and_looked_at(chunk, 32) == (0, 0), "its duals may have moved unnoticed"
+    move(chunk, newcomer, first)
+    model = iterate(trainer, (first, second, newcomer), model, 33)
+    num_settled, num_looked_at = settled_and_looked_at(chunk, 33)
+    assert num_settled == num_looked_at > 20
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_chunks_that_move_all_the_time_converge_although_rows_are_left_out(loss):
+    """Six tasks, one of them replaced now and then; every iteration chunks change hands."""
+    problem = Problem()
+    trainer = CocoaTrainer(loss=loss, C=0.01, tol=0.0)
+    chunks = problem.chunks(trainer, has_notes=True)
+    tasks = make_tasks(trainer, chunks, 6)
+    model = trainer.init(problem.schema, np.random.default_rng(0))
+    rng = np.random.default_rng(3)
+    for iteration in range(1, 401):
+        for _ in range(3):
+            giver, taker = rng.choice(6, size=2, replace=False)
+            if len(tasks[giver].held) > 1:
+                move(tasks[giver].held[rng.choice(list(tasks[giver].held))], tasks[giver], tasks[taker])
+        if iteration % 25 == 0:
+            (newcomer,) = make_tasks(trainer, [], 1)
+            leaver = int(rng.integers(6))
+            for chunk in list(tasks[leaver].held.values()):
+                move(chunk, tasks[leaver], newcomer)
+            tasks[leaver] = newcomer
+        model = iterate(trainer, tasks, model, iteration)
+    assert gap(trainer, problem, chunks, model) < 1e-6
 
 
 def test_a_stop_flag_makes_the_update_partial_and_consistent():

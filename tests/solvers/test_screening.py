@@ -1,0 +1,43 @@
+"""How far w has moved since an iteration, which decides what rows need not be looked at."""
+
+import numpy as np
+import pytest
+
+from chicle_elastic.solvers.screening import MAX_EXACT_VALUES, MAX_REMEMBERED, NUM_STAMPS, Screening
+
+OUTPUTS = 2
+
+
+def walk(num_features: int, num_iterations: int) -> np.ndarray:
+    """w at each iteration, shape (iterations, outputs, features + 1): steps that become shorter and turn back."""
+    rng = np.random.default_rng(7)
+    steps = rng.normal(size=(num_iterations, OUTPUTS, num_features + 1))
+    return np.cumsum(steps / (1 + np.arange(num_iterations))[:, None, None], axis=0)
+
+
+@pytest.mark.parametrize("num_features", [20, MAX_EXACT_VALUES])
+def test_distances_are_never_too_small_and_those_to_the_last_passes_exact(num_features: int) -> None:
+    """Over more passes than are remembered, also where w is too large to be kept."""
+    num_iterations = 3 * MAX_REMEMBERED
+    past = walk(num_features, num_iterations)
+    screening = Screening(OUTPUTS, num_features)
+    screening.end_pass(0.0)
+    for iteration in range(5, num_iterations):
+        screening.begin_pass(past[iteration], iteration)
+        distances = screening.caution * np.linalg.norm(past[iteration] - past[5 : iteration + 1], axis=2).T
+        moved = screening.moved[:, 5 : iteration + 1]
+        assert np.isfinite(moved).all()
+        assert (moved >= distances * (1 - 1e-5)).all()
+        if past[0].size <= MAX_EXACT_VALUES:
+            np.testing.assert_allclose(moved[:, -MAX_REMEMBERED:], distances[:, -MAX_REMEMBERED:], rtol=1e-5)
+        assert np.isinf(np.delete(screening.moved, np.s_[5 : iteration + 1], axis=1)).all(), "nobody was here then"
+
+
+def test_stamps_begin_anew_after_as_many_iterations_as_they_tell_apart() -> None:
+    """For every solver at the same iteration, whenever it began."""
+    w = np.zeros((OUTPUTS, 4))
+    screening = Screening(OUTPUTS, 3)
+    assert not screening.begin_pass(w, 1), "nothing is known as long as it is off"
+    screening.end_pass(0.0)
+    starts = [iteration for iteration in range(100, 3 * NUM_STAMPS) if screening.begin_pass(w, iteration)]
+    assert starts == [100, NUM_STAMPS, 2 * NUM_STAMPS]
