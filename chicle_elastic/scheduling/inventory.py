@@ -46,17 +46,16 @@ class Inventory:
         """
         node = event.node
         self._take_away_unreported(event, is_running=is_running)
+        if not is_running:
+            self._ledger.correct_versions(node, event.chunks)
         unknown = 0
-        for chunk, version in sorted(event.chunks.items()):
-            if not self._ledger.knows(chunk):
-                unknown += 1
-                continue
-            phase = self._ledger.phase(node, chunk)
-            if phase is None or phase is Phase.STRAY:
+        copies = self._ledger.shelves[node].copies
+        for chunk in sorted(chunk for chunk in event.chunks if copies.get(chunk, Phase.STRAY) is Phase.STRAY):
+            if self._ledger.knows(chunk):
                 self._ledger.hold(node, chunk, Phase.STRAY)
-                self._strays.setdefault(chunk, {})[node] = version
-            elif phase is Phase.OWNED and version.round > 0 and not is_running:
-                self._ledger.correct_version(chunk, version)
+                self._strays.setdefault(chunk, {})[node] = event.chunks[chunk]
+            else:
+                unknown += 1
         if unknown:
             self._emit(Log(text=f"{node} reports {count_text(unknown, 'chunk')} that this job does not have; ignored"))
 

@@ -215,7 +215,9 @@ class Ledger:
         entry = self._entries[chunk]
         source = entry.owner
         assert source is not None
-        entry.version = StateVersion(round, self.version(chunk).iteration if iteration is None else iteration)
+        if iteration is None:
+            iteration = entry.version.iteration if entry.versioned_at == self.merged else self.merged
+        entry.version = StateVersion(round, iteration)
         entry.versioned_at = self.merged
         self._take(chunk)
         is_to_be_freed = self.void(source, chunk, round=round)
@@ -238,11 +240,14 @@ class Ledger:
         if in_flight:
             self._lost_in_flight[chunk] = owner
 
-    def correct_version(self, chunk: ChunkId, version: StateVersion) -> None:
-        """The owner says which version its copy really has."""
-        entry = self._entries[chunk]
-        entry.version = version
-        entry.versioned_at = self.merged
+    def correct_versions(self, node: NodeId, versions: Mapping[ChunkId, StateVersion]) -> None:
+        """A node says which versions its copies really have; those that it owns count, and none of round 0."""
+        for chunk in self.shelves[node].owned:
+            version = versions.get(chunk)
+            if version is not None and version.round > 0:
+                entry = self._entries[chunk]
+                entry.version = version
+                entry.versioned_at = self.merged
 
     def take_changes(self, node: NodeId) -> tuple[tuple[ChunkId, ...], tuple[ChunkId, ...]]:
         """What the node's task has to be told: (added, removed), each ascending. The next call starts from here."""
