@@ -6,7 +6,7 @@ it, and nothing is decided here. Orders for other nodes are performed by their a
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -293,7 +293,7 @@ class Performer:
         if not message.is_cut_off:  # it waited for somebody who was gone, and says so when that is over
             self.transitions.ended(message.round, message.iteration)
         self._check_placement(message)
-        # The chunks that took part, before the boundary moves any. What is written down comes after the next order.
+        # The chunks that took part, before the boundary moves any. They are written down when nobody waits for it.
         chunks = {node: len(shelf.owned) for node, shelf in self._ledger.shelves.items()}
         if not message.goes_on:
             self._pace.waits(message.round, message.iteration)
@@ -303,6 +303,9 @@ class Performer:
         else:
             self._membership.iteration_ended(ended, votes=message.votes, goes_on=message.goes_on)
         self._say(self._pace.overdue(message.iteration, self._membership.replica.log.in_flight))
+        self._loop.soon(lambda: self._write_iteration(message, chunks))
+
+    def _write_iteration(self, message: control.IterationEnded, chunks: Mapping[NodeId, int]) -> None:
         self._events.write(
             "iteration",
             round=message.round,
@@ -429,7 +432,6 @@ class Performer:
         reach("round.formed", round=event.round)
         self.transitions.formed(event.round, event.members)
         has_losses = log.loss_round is not None or self._ledger.num_missing > 0
-        self._events.write("round", round=event.round, members=event.members, has_losses=has_losses)
         host, port = parse_endpoint(self._endpoint)
         shelves = self._ledger.shelves  # of later than this event: a member may be gone again
         weights = {node: shelf.weight for node, shelf in shelves.items()}
@@ -452,6 +454,7 @@ class Performer:
                 disabled=log.scheduler.disabled_policies,
             )
         )
+        self._events.write("round", round=event.round, members=event.members, has_losses=has_losses)
 
     def _note(self, event: events.Event) -> None:
         """Write down who comes and goes."""
