@@ -108,5 +108,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        is_plain = set(map(type, value)) <= {int}  # the chunks of a page, hundreds of them
+        return value if is_plain else [_finite(item) for item in value]
     return value
