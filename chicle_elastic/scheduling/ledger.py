@@ -5,6 +5,7 @@ A chunk has at most one OWNED copy (`shelf` has the phases of a copy), at its ow
 merge touches no chunk.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -130,7 +131,7 @@ class Ledger:
         entry = self._entries[chunk]
         if entry.owner is None or self.merged == entry.versioned_at:
             return entry.version
-        return StateVersion(self._merged_round, self.merged)
+        return _shared_version(self._merged_round, self.merged)
 
     # Nodes and chunks.
 
@@ -217,7 +218,7 @@ class Ledger:
         assert source is not None
         if iteration is None:
             iteration = entry.version.iteration if entry.versioned_at == self.merged else self.merged
-        entry.version = StateVersion(round, iteration)
+        entry.version = _shared_version(round, iteration)
         entry.versioned_at = self.merged
         self._take(chunk)
         is_to_be_freed = self.void(source, chunk, round=round)
@@ -338,6 +339,12 @@ class Ledger:
     def _set_phase(self, node: NodeId, chunk: ChunkId, phase: Phase | None) -> None:
         if self.shelves[node].put(self._entries[chunk].info, phase) is Phase.FREEING and phase is not Phase.FREEING:
             del self.freeing[node, chunk]
+
+
+@functools.lru_cache
+def _shared_version(round: int, iteration: int) -> StateVersion:
+    """Hundreds of chunks have the same version, and most of the time that it takes to ask for it is to make it."""
+    return StateVersion(round, iteration)
 
 
 def _require(condition: bool, name: str, details: str) -> None:
