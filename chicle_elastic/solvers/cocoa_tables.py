@@ -2,7 +2,8 @@
 
 Built inside an iteration, because chunks are read for it, and thrown away when chunks are added or removed.
 Per sample and output the memory is 8 bytes of state (the dual, in the chunk) and 5 for screening: in the notes of
-chunks that move, and else once it is on; per sample 4 for the norm, and 8 for the bound where samples or classes have weights.
+chunks that move, and else once it is on. Per sample it is 4 for the norm, and 8 for the bound where samples or classes
+have weights.
 """
 
 from collections.abc import Mapping
