@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format surface bench-start bench-svm bench-cnn bench-cnn-epochs bench-transports bench-overhead bench-local bench-rebalance bench-elastic chaos test-chaos test-gpu test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-cnn bench-cnn-epochs bench-transports bench-overhead bench-local bench-rebalance bench-elastic chaos test-chaos test-gpu test-hosts test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,6 +23,9 @@ help:  ## Show these targets
 demo: $(VENV)/.chicle-demo  ## Train on real data while tasks, then real nodes, join and leave; tables and a picture
 	$(RUN) -m examples.demo
 	$(RUN) -m examples.cluster_demo
+
+readme: $(VENV)/.chicle-demo  ## The first half of the demo; its table and picture become those of the README
+	$(RUN) -m examples.demo --readme
 
 test: $(VENV)/.chicle-test  ## Run all tests (ARGS="-k floors" for some of them)
 	$(RUN) -m pytest $(ARGS)
@@ -38,7 +41,7 @@ format: $(VENV)/.chicle-dev  ## Mend style and formatting in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-surface: $(VENV)/.chicle-test  ## Accept the present public names into tests/house/surface.txt
+surface: $(VENV)/.chicle-test  ## Accept the present public names, commands and options into tests/house/surface.txt
 	$(RUN) -m tests.house.surface
 
 bench-start: $(VENV)/.chicle-demo  ## Measure import time and the first fit against their bars
@@ -47,10 +50,13 @@ bench-start: $(VENV)/.chicle-demo  ## Measure import time and the first fit agai
 bench-svm: $(VENV)/.chicle-bench  ## Measure ChicleSVM against liblinear, Snap ML and the machine (ARGS=--quick to try)
 	$(RUN) -m benchmarks.svm $(ARGS)
 
+bench-glm: $(VENV)/.chicle-bench  ## Measure all losses against every peer on ten data sets (ARGS=--quick to try)
+	$(RUN) -m benchmarks.glm $(ARGS)
+
 bench-cnn: $(VENV)/.chicle-bench  ## Measure the steps of ChicleCNNClassifier against torch loops, skorch and DDP
 	$(RUN) -m benchmarks.cnn $(ARGS)
 
-bench-cnn-epochs: $(VENV)/.chicle-bench  ## Epochs to an accuracy on Fashion-MNIST with 1, 4, 16 and changing tasks
+bench-cnn-epochs: $(VENV)/.chicle-bench  ## Epochs to an accuracy on four data sets with 1 to 16 and changing tasks
 	$(RUN) -m benchmarks.cnn_epochs $(ARGS)
 
 bench-transports: $(VENV)/.chicle-test  ## Measure chunks over TCP against a plain socket
@@ -88,8 +94,11 @@ test-chaos: $(VENV)/.chicle-test  ## The tests that are too long for make test, 
 test-gpu: $(VENV)/.chicle-test  ## The tests that need a CUDA device (skipped where there is none)
 	$(RUN) -m pytest -m gpu $(ARGS)
 
+test-hosts: $(VENV)/.chicle-test  ## Nodes on several hosts, which are namespaces of this machine: names, cuts, partitions (needs root, iproute2)
+	$(RUN) -m pytest -m hosts tests/hosts $(ARGS)
+
 test-leaks: $(VENV)/.chicle-test  ## Two hundred changes of the membership, and what is left of them (make test-chaos sees twelve)
-	CHICLE_TEST_CHANGES=200 $(RUN) -m pytest -s -m chaos -k left_of_nodes -o faulthandler_timeout=7200 tests/cluster/test_leaks.py $(ARGS)
+	CHICLE_TEST_CHANGES=200 $(RUN) -m pytest -s -m chaos -k left_of_nodes -o faulthandler_timeout=7200 tests/cluster/agent/test_leaks.py $(ARGS)
 
 test-rdma: $(VENV)/.chicle-test  ## RDMA on real verbs, in a virtual machine with Soft-RoCE (Debian 12; ARGS="tests/rdma -k loss")
 	$(BIN)/python -m compileall -q chicle_elastic tests/rdma tests/leaks.py tests/timeouts.py tests/conftest.py

@@ -38,10 +38,10 @@ from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.runtime.job import Job
-from chicle_elastic.runtime.task import LocalContext, Mailboxes, UniTask
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, UniTask
 from chicle_elastic.solvers.base import Budget
-from chicle_elastic.solvers.engines.base import StepEngine
+from chicle_elastic.solvers.engines.eager import EagerEngine
 from chicle_elastic.solvers.engines.paper_cnn import PaperCNN
 from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
 from chicle_elastic.solvers.network import PAPER_CNN, Network
@@ -123,7 +123,7 @@ def our_epoch(X: np.ndarray, y: np.ndarray, kind: Any = PAPER_CNN) -> Callable[[
 class TunedTrainer(LocalSGDTrainer):
     """Its engines take the kernels that a fit of some length would find."""
 
-    def engine(self) -> StepEngine:
+    def engine(self) -> EagerEngine:
         """Tuned, once per process."""
         engine = super().engine()
         engine.tune(self.batch_size)

@@ -9,7 +9,7 @@ import torch
 from torch import multiprocessing
 from torch.nn import functional
 
-from chicle_elastic.cluster.local import LocalCluster
+from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.solvers.engines.paper_cnn import PaperCNN
 from estimators import ChicleCNNClassifier
 

@@ -25,11 +25,11 @@ from typing import Any
 
 import torch
 
+from benchmarks.bars import Bar
 from benchmarks.elastic_laps import NUM_AROUND, NUM_BEFORE, first_after, stall_s
 from benchmarks.elastic_nodes import NUM_NODES, Chicle, Side, Stock
-from benchmarks.svm import machine
-from benchmarks.svm_bars import Bar
-from chicle_elastic.cluster.event_file import read_events
+from benchmarks.machine import machine
+from chicle_elastic.cluster.net.event_file import read_events
 
 JOIN, NOTICE, SIGKILL, SILENCE = "join", "notice", "SIGKILL", "silent host (SIGSTOP)"
 STALL_MS = {
@@ -113,7 +113,7 @@ def end_job(side: Chicle) -> list[tuple[str, bool]]:
         ("the nodes at the end ended with exit code 0", not any(codes)),
         ("they have the same model, with the same certificate", results == results[:1] * NUM_NODES),
         ("it is certified", bool(results) and results[0]["gap"] is not None),
-        ("nobody who stayed was restarted", all(len({lap.pid for lap in node.laps()}) == 1 for node in side.nodes)),
+        ("no task that stayed was restarted", all(len({lap.pid for lap in node.laps()}) == 1 for node in side.nodes)),
     ]
 
 

@@ -35,12 +35,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.bars import Bar
 from benchmarks.elastic_laps import NUM_AROUND, NUM_BEFORE, first_after, stall_s
 from benchmarks.elastic_nodes import NUM_NODES, Chicle, Node, Side
-from benchmarks.svm import machine
-from benchmarks.svm_bars import Bar
+from benchmarks.machine import machine
 from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
-from chicle_elastic.cluster.event_file import read_events
+from chicle_elastic.cluster.net.event_file import read_events
 
 JOIN, NOTICE, SIGKILL = "join", "notice", "SIGKILL"
 SMALL_MB, LARGE_MB, JOIN_MB = 40, 400, 200

@@ -9,7 +9,7 @@ A task appends one line to the file of its node after each iteration:
 The stall of a change, for one node that stays, is the longest time between two ends of iterations around it, less the
 median iteration before it. That of the job is that of the node that was held up longest. Around a notice or a loss
 means from the signal on; around a join from some iterations before it on: the process of a joiner takes seconds to
-start, in which nobody waits for it, but on a small machine it takes processors from the others.
+start, in which no other node waits for it, but on a small machine it takes processors from the others.
 """
 
 import itertools

@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.elastic_laps import Lap, LapReader
-from chicle_elastic.cluster.store_host import StoreHost
+from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.transports.secret import JobSecret
 
 ROOT = Path(__file__).parents[1]
 NUM_NODES = 4
 STOCK_CONF = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3,is_host=0"
 STOCK_ENVIRON = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""Without it a joiner of stock torch 2.13 waits for a key that nobody publishes, and the job ends with it."""
+"""Without it a joiner of stock torch 2.13 waits for a key that no node publishes, and the job ends with it."""
 TIMEOUT_S = 120.0
 POLL_S = 0.05
 """Nothing is timed by it; what looks more often takes processor time from those who are timed."""
@@ -94,7 +94,7 @@ class Side:
         self.folder, self.iteration_ms = folder, iteration_ms
         self.nodes: list[Node] = []
         self._all: list[Node] = []
-        self.store = StoreHost()
+        self.store = StoreServer()
 
     def command(self, name: str) -> list[str]:
         """How to start a node."""

@@ -1,9 +1,9 @@
 """What agents cost while nothing happens: an iteration on a cluster against the same loop without agents.
 
 Both loops are run by two tasks on this host, in the same code: solve, one all-reduce, merge, judge, record. The solver
-sleeps, so that the processors are free for whoever wants them. In one loop the tasks are those of a cluster: agents
-keep the log, watch each other and write the event file. In the other one two processes that were told once who they are
-call the same parts (`Team`, `Training`), and nobody watches.
+sleeps, so that the processors are free for any process that wants them. In one loop the tasks are those of a cluster:
+agents keep the log, watch each other and write the event file. In the other one two processes that were told once
+who they are call the same parts (`RoundContext`, `Training`), and no agent watches.
 
 Both write the time of each iteration into the history of the job. The figures are the medians of the later iterations,
 the runs alternate so that a busy moment of the machine hits both, and the ratio is that of the medians of the runs.
@@ -32,16 +32,17 @@ import numpy as np
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.clock import MonotonicClock
-from chicle_elastic.cluster.store_host import StoreHost
+from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.ids import NodeId
-from chicle_elastic.runtime.cluster_runtime import cluster_runtime
-from chicle_elastic.runtime.control import Iterate
-from chicle_elastic.runtime.group import Group
-from chicle_elastic.runtime.job import Job
-from chicle_elastic.runtime.rendezvous_link import RendezvousLink
-from chicle_elastic.runtime.task import TRAINER, LocalContext, Mailboxes, UniTask
-from chicle_elastic.runtime.team import Team
-from chicle_elastic.runtime.training import Training
+from chicle_elastic.runtime.cluster_task.round import RoundContext
+from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
+from chicle_elastic.runtime.collectives.network import GroupNetwork
+from chicle_elastic.runtime.collectives.process_group import ProcessGroup
+from chicle_elastic.runtime.collectives.store_client import StoreClient
+from chicle_elastic.runtime.control.messages import Iterate
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.runtime.training.training import Training
+from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, Mailboxes, UniTask
 from chicle_elastic.solvers.base import Budget, Context, Solver, StopFlag, Trainer, Update
 from chicle_elastic.transports.secret import JobSecret
 
@@ -112,7 +113,7 @@ def median_ms(times_s: Sequence[float]) -> float:
 
 def run_watched(iteration_s: float, iterations: int) -> float:
     """Milliseconds of an iteration with agents."""
-    with tempfile.TemporaryDirectory() as name, StoreHost() as store:
+    with tempfile.TemporaryDirectory() as name, StoreServer() as store:
         folder = Path(name)
         secret = folder / "job.secret"
         JobSecret.load_or_create(secret)
@@ -144,7 +145,7 @@ def be_task(folder: Path, iteration_s: float, iterations: int) -> None:
 def run_alone(iteration_s: float, iterations: int) -> float:
     """Milliseconds of an iteration without agents."""
     context = multiprocessing.get_context("spawn")
-    with StoreHost() as store:
+    with StoreServer() as store:
         port = int(store.endpoint.rpartition(":")[2])
         receivers, processes = [], []
         for rank in range(NUM_TASKS):
@@ -173,19 +174,20 @@ def be_alone(rank: int, port: int, iteration_s: float, iterations: int, sender: 
     for info in infos:
         task.hold(job.source.load(info.id, state))
     task.attach([info.id for info in infos], [])
-    link = RendezvousLink("127.0.0.1", port)
+    link = StoreClient("127.0.0.1", port)
     link.prepare()
-    group = Group(round=1, rank=rank, size=NUM_TASKS)
-    group.connect(link, prefix="overhead/")
-    team = Team(job, task, training, group, members, has_caller=False, elapsed_s=clock.now)
+    group = ProcessGroup(round=1, rank=rank, size=NUM_TASKS)
+    network = GroupNetwork.of(bind="127.0.0.1", advertise="127.0.0.1", key="00" * 32)
+    group.connect(link, prefix="overhead/", network=network)
+    round_context = RoundContext(job, task, training, group, members, has_caller=False, elapsed_s=clock.now)
     stop, times = StopFlag(), []
     for iteration in range(1, iterations + 1):
         order = Iterate(round=1, iteration=iteration, is_complete=True, num_tasks=NUM_TASKS)
-        team.solve(order, stop, clock)
-        team.add_up(has_vote=False)
-        training.judge(team.merge(order), team.evaluate, team.ask_callers)
+        round_context.solve(order, stop, clock)
+        round_context.add_up(has_vote=False)
+        training.judge(round_context.merge(order), round_context.evaluate, round_context.ask_callers)
         times.append(clock.now())
-    team.leave()
+    round_context.leave()
     sender.send(median_ms(times))  # type: ignore[attr-defined]
 
 

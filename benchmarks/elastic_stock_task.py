@@ -29,7 +29,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
-    # The others may take long to start; from now on, whoever is silent for as long as the rendezvous waits is dead.
+    # The others may take long to start; from now on, a task that is silent for as long as the rendezvous waits is dead.
     group = dist.new_group(timeout=timedelta(seconds=SILENT_S))
     laps = LapWriter(options.folder / f"{options.node}.laps")
     checkpoint = options.folder / "checkpoint.npy"

@@ -13,17 +13,17 @@ from benchmarks.elastic_laps import LapWriter
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.runtime.cluster_runtime import cluster_runtime
-from chicle_elastic.runtime.job import Job
+from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
+from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, Update, Verdict
-from chicle_elastic.solvers.cocoa import CocoaTrainer
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 NUM_ROWS, NUM_FEATURES = 4096, 32
 POLL_S = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PacedCocoa(CocoaTrainer):
+class PacedCocoa(LinearTrainer):
     """CoCoA whose iterations take a while, that takes down when they end, and that ends when the benchmark says so.
 
     Attributes:
@@ -41,7 +41,7 @@ class PacedCocoa(CocoaTrainer):
 
     def solver(self, ctx: Context) -> Solver:
         """The solver of CoCoA, slowed down."""
-        solver = CocoaTrainer.solver(self, ctx)
+        solver = LinearTrainer.solver(self, ctx)
         solve = solver.solve
 
         def slow_solve(model: Array, budget: Budget) -> Update:
@@ -62,7 +62,7 @@ class PacedCocoa(CocoaTrainer):
             return Verdict(action=Action.STOP if report.is_certificate else Action.CERTIFY, reason="it is over")
         if not self.certifies:
             return Verdict(action=Action.GO_ON)
-        verdict = CocoaTrainer.verdict(self, model, report)
+        verdict = LinearTrainer.verdict(self, model, report)
         return Verdict(action=Action.GO_ON) if verdict.action is Action.STOP else verdict
 
 

@@ -35,7 +35,7 @@ def data() -> tuple[Any, Any]:
 
 def measure(workers: int, fits: int) -> dict[str, Any]:
     """The figures of one interpreter."""
-    from chicle_elastic.cluster.local import LocalCluster
+    from chicle_elastic.cluster.local.local_cluster import LocalCluster
     from estimators import ChicleSVM
 
     X, y = data()
@@ -79,11 +79,11 @@ def watch(cluster: Any, X: Any, y: Any, tell: Any) -> None:
     import numpy as np
 
     from chicle_elastic.chunks.sources import ArraySource
-    from chicle_elastic.runtime.job import Job
-    from chicle_elastic.solvers.cocoa import CocoaTrainer
+    from chicle_elastic.runtime.training.job import Job
+    from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
     source = ArraySource(X, y.astype(np.int32), max_tasks=cluster.most_tasks())
-    cluster.run(Job(trainer=CocoaTrainer(C=C), source=source, max_iterations=50, on_iteration=tell))
+    cluster.run(Job(trainer=LinearTrainer(C=C), source=source, max_iterations=50, on_iteration=tell))
 
 
 def memory_of_cluster(cluster: Any) -> dict[str, list[float]]:

@@ -1,4 +1,4 @@
-"""How fast the readers turn text into arrays, beside the loaders that everybody knows, in the same run.
+"""How fast the readers turn text into arrays, beside the well-known loaders, in the same run.
 
 Three files are generated: one-hot svmlight (like a9a), svmlight with fractions, and CSV with fractions (like HIGGS).
 Reader and peer alternate on the same file in the page cache, and the ratio is that of the medians. The peers hold the

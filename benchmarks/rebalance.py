@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from chicle_elastic.cluster.store_host import StoreHost
+from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.testing.paced_app import ROWS_PER_CHUNK, SUFFIX
 from chicle_elastic.transports.secret import JobSecret
 
@@ -45,7 +45,7 @@ Told = list[dict[str, Any]]
 
 def run(*options: str) -> Told:
     """Run a job on two agents; what a task wrote down."""
-    with tempfile.TemporaryDirectory() as name, StoreHost() as store:
+    with tempfile.TemporaryDirectory() as name, StoreServer() as store:
         folder = Path(name)
         secret = folder / "job.secret"
         JobSecret.load_or_create(secret)

@@ -11,21 +11,20 @@ The last line is the whole result as JSON. Exit code 1 when a gate is missed.
 """
 
 import argparse
-import json
 import os
-import platform
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
-from benchmarks.svm_bars import HEADER, Row
+from benchmarks.bars import HEADER, Row
+from benchmarks.machine import machine
+from benchmarks.peers import Peer
+from benchmarks.report import finish
 from benchmarks.svm_data import load
 from benchmarks.svm_machine import compare_epoch, compare_threads, measure_memory
-from benchmarks.svm_peers import Peer, installed_peers
+from benchmarks.svm_peers import installed_peers
 from benchmarks.svm_speed import CASES, compare_small, compare_speed
 
 PARTS = (*CASES, "small", "threads", "epoch", "memory")
@@ -46,17 +45,6 @@ def rows_of(part: str, arguments: argparse.Namespace, peers: list[Peer]) -> Iter
             yield from compare_epoch(name, load(name, arguments.data_dir, quick=arguments.quick), arguments.repeats)
     else:
         yield measure_memory(quick=arguments.quick)
-
-
-def machine() -> str:
-    """The processor by name, where Linux tells it, and how many there are."""
-    info = Path("/proc/cpuinfo")
-    names = (
-        [line.split(":", 1)[1].strip() for line in info.open() if line.startswith("model name")]
-        if info.exists()
-        else []
-    )
-    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -110,30 +98,15 @@ def main() -> int:
                 print(HEADER)
             print(row.as_markdown(judged=judged), flush=True)
             rows.append(row)
-    missed = [row for row in rows if row.verdict(judged=judged) == "GATE MISSED"]
-    print(
-        f"\n{len(missed)} of {sum(row.bar is not None for row in rows)} gates missed"
-        f"{'' if judged else ' (a quick run judges nothing)'}"
+    return finish(
+        rows,
+        peers=peers,
+        notes=notes,
+        quick=arguments.quick,
+        repeats=arguments.repeats,
+        started_s=start,
+        path=arguments.json,
     )
-    for row in missed:
-        print(f"  {row.what}{'' if row.tol is None else f', tol {row.tol:.0e}'}: {row.value:.2f}")
-    result = {
-        "machine": machine(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "peers": {peer.name: peer.version for peer in peers},
-        "notes": notes,
-        "quick": arguments.quick,
-        "repeats": arguments.repeats,
-        "seconds": time.perf_counter() - start,
-        "rows": [row.as_json(judged=judged) for row in rows],
-        "passed": not missed,
-    }
-    print(json.dumps(result))
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return 1 if missed else 0
 
 
 if __name__ == "__main__":

@@ -1,57 +1,16 @@
-"""Data of the SVM benchmark: three synthetic sets with the shape of well-known ones, and the best possible objective.
+"""Data of the SVM benchmark: three synthetic sets with the shape of well-known ones.
 
 No set is the real one: HIGGS-shaped means 28 dense features of which 7 are functions of the others, Criteo-shaped one
 value in each of 39 fields with Zipf's vocabularies hashed into a million columns, MNIST-shaped 784 pixels between 0 and
 1 that are mostly 0. All come from a seed and are cached in a folder outside of the repository.
-
-The objective is everywhere 0.5 * |w|^2 + C * sum(hinge), without intercept.
 """
 
-import json
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-VERSION = 1
-"""Raised when a generator changes, so that nothing cached by an older one is used."""
-BLOCK_ROWS = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class DataSet:
-    """Rows and labels.
-
-    Attributes:
-        key: Name that tells apart all parameters of the generator; part of the names of cached files.
-        title: Name for people.
-        X: ndarray or CSR matrix of shape (num_samples, num_features).
-        y: ndarray of shape (num_samples,), int64, class labels.
-    """
-
-    key: str
-    title: str
-    X: Any
-    y: np.ndarray
-
-    @property
-    def num_samples(self) -> int:
-        """Rows of X."""
-        return len(self.y)
-
-    def fresh(self) -> Any:
-        """X for one fit: a CSR matrix without memory, so that no fit gains from the checks of an earlier one."""
-        if not sp.issparse(self.X):
-            return self.X
-        return sp.csr_matrix((self.X.data, self.X.indices, self.X.indptr), shape=self.X.shape, copy=False)
-
-    def parts(self) -> tuple[np.ndarray, ...]:
-        """The arrays that make up X."""
-        return (self.X.data, self.X.indices, self.X.indptr) if sp.issparse(self.X) else (self.X,)
+from benchmarks.datasets import BLOCK_ROWS, DataSet, Recipe, load_recipe
 
 
 def higgs_shaped(num_samples: int) -> tuple[np.ndarray, np.ndarray]:
@@ -79,6 +38,32 @@ def higgs_shaped(num_samples: int) -> tuple[np.ndarray, np.ndarray]:
     return X, (noisy > 0).astype(np.int64)
 
 
+def zipf_values(rng: np.random.Generator, num_samples: int, vocabulary: int, exponent: float) -> np.ndarray:
+    """Numbers from 0 to `vocabulary` - 1, small ones more often: a bounded Pareto distribution, cut to integers.
+
+    Args:
+        rng: Source of chance.
+        num_samples: How many.
+        vocabulary: Different values at most.
+        exponent: Not 0; frequencies fall about as rank ** (exponent - 1).
+
+    Returns:
+        ndarray of shape (num_samples,), int64.
+    """
+    uniform = rng.random(num_samples)
+    rank = (1 - uniform * (1 - (vocabulary + 1.0) ** exponent)) ** (1 / exponent)
+    return np.minimum(rank.astype(np.int64) - 1, vocabulary - 1)
+
+
+def hashed(value: np.ndarray, field: int, num_columns: int) -> np.ndarray:
+    """Column of each value (int64) of a categorical field: the hashing trick, in which values and fields collide."""
+    code = value * 2654435761 + (field + 1) * 40503 * 65537
+    code ^= code >> 15
+    code *= 2246822519  # wraps around
+    code ^= code >> 13
+    return code % num_columns
+
+
 def criteo_shaped(num_samples: int) -> tuple[sp.csr_matrix, np.ndarray]:
     """CSR float32 with a million columns and 39 equal values per row (fewer where two fields collide); 25% positive."""
     rng = np.random.default_rng(1)
@@ -86,14 +71,8 @@ def criteo_shaped(num_samples: int) -> tuple[sp.csr_matrix, np.ndarray]:
     columns = np.empty((num_samples, num_fields), dtype=np.int32)
     for field in range(num_fields):
         vocabulary = round(3 * 3e5 ** (field / (num_fields - 1)))  # 3 to 900,000 values
-        uniform = rng.random(num_samples)
-        rank = (1 - uniform * (1 - (vocabulary + 1.0) ** exponent)) ** (1 / exponent)  # bounded Pareto
-        value = np.minimum(rank.astype(np.int64) - 1, vocabulary - 1)
-        hashed = value * 2654435761 + (field + 1) * 40503 * 65537
-        hashed ^= hashed >> 15
-        hashed *= 2246822519  # wraps around
-        hashed ^= hashed >> 13
-        columns[:, field] = hashed % num_features
+        value = zipf_values(rng, num_samples, vocabulary, exponent)
+        columns[:, field] = hashed(value, field, num_features)
     weights = (0.35 * rng.standard_normal(num_features)).astype(np.float32)
     score = weights[columns].sum(axis=1)
     noisy = score - np.quantile(score, 0.75) + rng.logistic(size=num_samples)
@@ -121,16 +100,6 @@ def mnist_shaped(num_samples: int) -> tuple[np.ndarray, np.ndarray]:
     return X, (is_even ^ (rng.random(num_samples) < 0.03)).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How to make a data set, and how many rows of it."""
-
-    title: str
-    make: Callable[[int], tuple[Any, np.ndarray]]
-    rows: int
-    quick_rows: int
-
-
 RECIPES = {
     "higgs": Recipe("HIGGS-shaped, 28 dense", higgs_shaped, 1_000_000, 50_000),
     "criteo": Recipe("Criteo-shaped, 1M sparse", criteo_shaped, 500_000, 5_000),
@@ -138,89 +107,6 @@ RECIPES = {
 }
 
 
-def replace(path: Path, write: Callable[[Path], None]) -> None:
-    """Write a cached file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{os.getpid()}-{path.name}")
-    write(unfinished)
-    unfinished.replace(path)
-
-
 def load(name: str, folder: Path, *, quick: bool) -> DataSet:
     """A data set of `RECIPES`, from the cache when it is there."""
-    recipe = RECIPES[name]
-    rows = recipe.quick_rows if quick else recipe.rows
-    key = f"{name}-{rows}-v{VERSION}"
-    path = folder / f"{key}.npz"
-    if not path.exists():
-        X, y = recipe.make(rows)
-        arrays = {"data": X.data, "indices": X.indices, "indptr": X.indptr} if sp.issparse(X) else {"X": X}
-        replace(path, lambda file: np.savez(file, y=y, shape=np.array(X.shape), **arrays))
-    with np.load(path) as cached:
-        if "X" in cached:
-            X = cached["X"]
-        else:
-            parts = (cached["data"], cached["indices"], cached["indptr"])
-            X = sp.csr_matrix(parts, shape=tuple(cached["shape"].tolist()))
-        return DataSet(key=key, title=f"{recipe.title}, {rows} rows", X=X, y=cached["y"])
-
-
-def primal(data: DataSet, coef: np.ndarray, C: float) -> np.ndarray:
-    """The objective of each output in float64, computed here and not by any of the libraries.
-
-    Args:
-        data: The samples.
-        coef: ndarray of shape (outputs, num_features); one output means classes 1 against 0.
-        C: Factor of the sum of losses.
-
-    Returns:
-        ndarray of shape (outputs,), float64.
-    """
-    weights = np.asarray(coef, dtype=np.float64)
-    classes = np.unique(data.y)
-    positive = classes[1:] if len(weights) == 1 else classes
-    losses = np.zeros(len(weights))
-    for start in range(0, data.num_samples, BLOCK_ROWS):
-        rows = slice(start, start + BLOCK_ROWS)
-        block = data.X[rows] if sp.issparse(data.X) else data.X[rows].astype(np.float64)
-        signs = np.where(data.y[rows, None] == positive, 1.0, -1.0)
-        losses += np.maximum(0.0, 1.0 - signs * (block @ weights.T)).sum(axis=0)
-    return 0.5 * np.einsum("kd,kd->k", weights, weights) + C * losses
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """The best possible objective of each output lies in [lower, upper]."""
-
-    lower: tuple[float, ...]
-    upper: tuple[float, ...]
-
-    @property
-    def width(self) -> float:
-        """Relative width of the widest interval."""
-        return max((high - low) / high for low, high in zip(self.lower, self.upper, strict=True))
-
-    def suboptimality(self, objective: np.ndarray) -> float:
-        """(P - P*) / P* of the worst output, with the upper end as P*: a peer gains from the doubt."""
-        return float(np.max((objective - np.array(self.upper)) / np.array(self.upper)))
-
-
-def reference(data: DataSet, C: float, tol: float, folder: Path) -> Reference:
-    """The interval from a fit of ours that is certified to `tol`, its ends evaluated by `primal` where they can be.
-
-    Raises:
-        SystemExit: The fit did not get there; nothing could be compared with it.
-    """
-    from estimators import ChicleSVM
-
-    path = folder / f"{data.key}-C{C:.10g}-gap{tol:g}.json"
-    if path.exists():
-        cached = json.loads(path.read_text(encoding="utf-8"))
-        return Reference(tuple(cached["lower"]), tuple(cached["upper"]))
-    svm = ChicleSVM(C=C, tol=tol, max_iter=20_000, fit_intercept=False, n_threads=1, random_state=0)
-    svm.fit(data.fresh(), data.y)
-    if not svm.duality_gap_ <= tol:
-        raise SystemExit(f"the reference of {data.title} at C={C:g} has gap {svm.duality_gap_:.1e}, above {tol:g}")
-    ends = {"lower": svm.dual_objective_.tolist(), "upper": primal(data, svm.coef_, C).tolist()}
-    replace(path, lambda file: file.write_text(json.dumps(ends), encoding="utf-8") and None)
-    return Reference(tuple(ends["lower"]), tuple(ends["upper"]))
+    return load_recipe(name, RECIPES[name], folder, quick=quick)

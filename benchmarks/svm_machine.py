@@ -14,11 +14,13 @@ from typing import Any
 import numba
 import numpy as np
 
-from benchmarks.svm_bars import EPOCH, MEMORY_BYTES, MEMORY_VECTORS, THREADS, Row
-from benchmarks.svm_data import DataSet
-from benchmarks.svm_peers import ours, strong, timed_fit
-from chicle_elastic.solvers.cocoa_solver import CocoaSolver
-from chicle_elastic.solvers.screening import Screening
+from benchmarks.bars import Row
+from benchmarks.datasets import DataSet
+from benchmarks.fits import timed_fit
+from benchmarks.problems import strong
+from benchmarks.svm_bars import EPOCH, MEMORY_BYTES, MEMORY_VECTORS, THREADS
+from benchmarks.svm_peers import ours
+from chicle_elastic.solvers.linear.scd import CoordinatePasses
 
 THREAD_PAIRS = 7
 """Pairs of fits with one thread and two, per repeat."""
@@ -81,24 +83,21 @@ def timed_passes() -> Iterator[list[dict[str, float]]]:
     as it is, that is where the pass begins: rename it here when it is renamed there.
     """
     passes: list[dict[str, float]] = []
-    scd_pass, end_pass = CocoaSolver._scd_pass, Screening.end_pass
+    scd_pass = CoordinatePasses._pass
 
-    def timed(self: CocoaSolver, *arguments: Any) -> Any:
-        passes.append({})
+    def timed(self: CoordinatePasses, *arguments: Any) -> Any:
         start = time.perf_counter()
-        update = scd_pass(self, *arguments)
-        passes[-1]["seconds"] = time.perf_counter() - start
-        return update
+        processed, stats, duration_s = scd_pass(self, *arguments)
+        seconds = time.perf_counter() - start
+        duals = max(1, int(processed.sum()) * len(stats))
+        passes.append({"seconds": seconds, "share_moved": float(stats[:, 2].sum()) / duals})
+        return processed, stats, duration_s
 
-    def noted(self: Screening, share_moved: float) -> None:
-        passes[-1]["share_moved"] = float(share_moved)
-        end_pass(self, share_moved)
-
-    CocoaSolver._scd_pass, Screening.end_pass = timed, noted  # type: ignore[method-assign]
+    CoordinatePasses._pass = timed  # type: ignore[method-assign]
     try:
         yield passes
     finally:
-        CocoaSolver._scd_pass, Screening.end_pass = scd_pass, end_pass  # type: ignore[method-assign]
+        CoordinatePasses._pass = scd_pass  # type: ignore[method-assign]
 
 
 def compare_epoch(name: str, data: DataSet, repeats: int) -> list[Row]:

@@ -1,18 +1,24 @@
 """Whole fits of ours and of the peers, alternated: the rows about speed, on large and on small data."""
 
 import argparse
-import statistics
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.preprocessing import scale
 
-from benchmarks.svm_bars import SMALL_MS, SPEED, Bar, Row
-from benchmarks.svm_data import DataSet, Reference, load, primal, reference
-from benchmarks.svm_peers import Peer, Search, Seconds, ours, strong, timed_fit
+from benchmarks.bars import Bar, Row
+from benchmarks.datasets import DataSet
+from benchmarks.fits import Seconds, median, timed_fit
+from benchmarks.peers import Peer, Search
+from benchmarks.problems import Problem, primal, strong
+from benchmarks.references import Reference, reference
+from benchmarks.svm_bars import SMALL_MS, SPEED
+from benchmarks.svm_data import load
+from benchmarks.svm_peers import ours
 
 TOLERANCES = (1e-3, 1e-5)
 CASES = {  # part: data set, C (None means lambda = 0.01 n), gap of the reference
@@ -24,73 +30,80 @@ CASES = {  # part: data set, C (None means lambda = 0.01 n), gap of the referenc
 SMALL_REPEATS = 41
 
 
-def median(times: list[Seconds], clock: str) -> float:
-    """Median seconds on one of the two clocks."""
-    return statistics.median(getattr(seconds, clock) for seconds in times)
-
-
 def compare_speed(part: str, arguments: argparse.Namespace, peers: list[Peer]) -> Iterator[Row]:
     """Rows of one case: every peer at every tolerance, timed in turn with ours."""
     name, fixed_C, gap = CASES[part]
     data = load(name, arguments.data_dir, quick=arguments.quick)
     C = strong(data) if fixed_C is None else fixed_C
-    best = reference(data, C, 1e-6 if arguments.quick else gap, arguments.data_dir)
-    print(f"\n{part}: C = {C:g}, P* in [{best.lower[0]:.9g}, {best.upper[0]:.9g}] (width {best.width:.1e})", flush=True)
-    searches = {peer: Search(peer, data, C, best, arguments.cap, arguments.data_dir) for peer in peers}
+    problem = Problem(data, "hinge", C)
+    best = narrow_reference(problem, 1e-6 if arguments.quick else gap, arguments.data_dir)
+    print(f"\n{part}: C = {C:g}, {best.text()}", flush=True)
+    searches = {peer: Search(peer, problem, best, arguments.data_dir) for peer in peers}
     for tol in TOLERANCES:
-        charged = {peer: search.fewest(tol) for peer, search in searches.items()}
+        charged = {peer: search.fewest(tol, arguments.cap) for peer, search in searches.items()}
         times: dict[Peer | None, list[Seconds]] = {None: [], **{peer: [] for peer, m in charged.items() if m}}
         for repeat in range(arguments.repeats + 1):
             for peer, seconds in times.items():
                 model = ours(C, tol) if peer is None else searches[peer].make(charged[peer] or 1)
                 seconds.append(timed_fit(model, data))
                 if peer is None:
-                    check_certificate(model, data, C, tol, best)
+                    check_certificate(model, problem, tol, best)
                     details = {"iterations": model.n_iter_, "gap": model.duality_gap_}
-            if repeat == 0:  # a warm-up of everybody
+            if repeat == 0:  # a warm-up of all solvers
                 for seconds in times.values():
                     seconds.clear()
         for peer, search in searches.items():
             bar = SPEED.get((part, peer.name), {}).get(tol)
             if charged[peer] is None and bar is not None:
                 times[peer] = [timed_fit(search.make(search.most_tried()), data)]
-            yield speed_row(part, data, C, tol, search, charged[peer], times, bar, details)
+            yield speed_row(part, tol, search, charged[peer], times, bar, details, arguments.cap)
 
 
-def check_certificate(model: Any, data: DataSet, C: float, tol: float, best: Reference) -> None:
+def narrow_reference(problem: Problem, tol: float, folder: Path) -> Reference:
+    """The best possible objective to `tol`.
+
+    Raises:
+        SystemExit: It is not known as well as that; nothing could be compared with it.
+    """
+    best = reference(problem, tol, folder)
+    if not best.width <= tol:
+        raise SystemExit(f"the reference of {problem.title} is {best.width:.1e} wide, above {tol:g}")
+    return best
+
+
+def check_certificate(model: Any, problem: Problem, tol: float, best: Reference) -> None:
     """A certificate that does not hold makes all times worthless, and so does a reference that can be beaten."""
-    suboptimality = best.suboptimality(primal(data, model.coef_, C))
+    objective = primal(problem, model.coef_)
+    suboptimality = best.suboptimality(objective)
     if not (model.duality_gap_ <= tol and suboptimality <= tol):
         sys.exit(
-            f"{data.title}, C={C:g}: ours stopped at gap {model.duality_gap_:.1e} with suboptimality "
-            f"{suboptimality:.1e}, and tol is {tol:g}: the certificate is wrong or max_iter too small"
+            f"{problem.title}: ours stopped at gap {model.duality_gap_:.1e} with suboptimality {suboptimality:.1e}, "
+            f"and tol is {tol:g}: the certificate is wrong or max_iter too small"
         )
-    if suboptimality < -best.width - 1e-9:
-        sys.exit(f"{data.title}, C={C:g}: better than the best possible by {-suboptimality:.1e}; empty --data-dir")
+    best.note(problem, objective)
 
 
 def speed_row(
     part: str,
-    data: DataSet,
-    C: float,
     tol: float,
     search: Search,
     iterations: int | None,
     times: dict[Peer | None, list[Seconds]],
     bar: Bar | None,
     details: dict[str, Any],
+    cap_s: float,
 ) -> Row:
     """One peer at one tolerance. One that did not get there counts with a fit as long as the cap, if there is a bar."""
-    peer = search.peer
+    peer, problem = search.peer, search.problem
     our_s = median(times[None], peer.clock)
     peer_s = median(times[peer], peer.clock) if times.get(peer) else None
     if iterations is None:
-        against = f"not reached in {peer_s or search.cap_s:.1f} s"
+        against = f"not reached in {peer_s or cap_s:.1f} s"
     else:
         against = f"{(peer_s or 0.0) * 1e3:.0f} ms, {iterations} it."
     return Row(
         part=part,
-        what=f"{peer.name}: {data.title}, {'C = 1' if C == 1.0 else 'lambda = 0.01 n'}",
+        what=f"{peer.name}: {problem.data.title}, {'C = 1' if problem.C == 1.0 else 'lambda = 0.01 n'}",
         tol=tol,
         measured=f"{our_s * 1e3:.0f} ms, {details['iterations']} it.",
         against=against,
@@ -126,9 +139,10 @@ def compare_small(arguments: argparse.Namespace, peers: list[Peer]) -> Iterator[
     tol, C = 1e-3, 1.0
     peer = next(peer for peer in peers if peer.name == "liblinear")
     for data in small_data():
-        best = reference(data, C, 1e-5, arguments.data_dir)
-        search = Search(peer, data, C, best, arguments.cap, arguments.data_dir)
-        iterations = search.fewest(tol)
+        problem = Problem(data, "hinge", C)
+        best = narrow_reference(problem, 1e-5, arguments.data_dir)
+        search = Search(peer, problem, best, arguments.data_dir)
+        iterations = search.fewest(tol, arguments.cap)
         if iterations is None:
             sys.exit(f"{data.title}: liblinear did not get to {tol:g} in {arguments.cap:g} s; raise --cap")
         our_times, peer_times = [], []

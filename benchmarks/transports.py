@@ -32,9 +32,9 @@ from chicle_elastic.chunks.views import Chunk, StateSpec
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.transports.base import Pull, Region
-from chicle_elastic.transports.carrier import Carrier, Offer, Route
 from chicle_elastic.transports.checksum import fastest_crc32
 from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.selector import Endpoints, Route, TransportSelector
 
 MIN_RATIO = 0.8
 SLOT_BYTES = 1 << 20
@@ -60,16 +60,16 @@ def fill(arena: Arena) -> int:
     return chunk_bytes
 
 
-def serve(num_chunks: int, folder: Path, secret_file: Path) -> None:
+def serve(num_chunks: int, secret_file: Path) -> None:
     """The sending process: an agent's transports, and the plain sender; ends when its input does."""
     with (
-        Carrier(JobSecret.load(secret_file), name="source", folder=folder) as carrier,
+        TransportSelector(JobSecret.load(secret_file), name="source") as transports,
         Arena.create(num_chunks, slot_bytes=SLOT_BYTES) as arena,
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
         chunk_bytes = fill(arena)
-        carrier.register(arena)
-        told = {"offer": carrier.offer.to_json(), "plain": listener.getsockname(), "chunk_bytes": chunk_bytes}
+        transports.register(arena)
+        told = {"offer": transports.endpoints.to_json(), "plain": listener.getsockname(), "chunk_bytes": chunk_bytes}
         print(json.dumps(told), flush=True)
         for _ in sys.stdin:  # a line per plain copy
             connection, _ = listener.accept()
@@ -135,15 +135,15 @@ def measure(rounds: int, num_chunks: int) -> tuple[dict[str, list[float]], int]:
         command = [sys.executable, "-m", "benchmarks.transports", "--serve", folder, "--chunks", str(num_chunks)]
         with (
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as source,
-            Carrier(secret, name="target", folder=Path(folder)) as carrier,
+            TransportSelector(secret, name="target") as transports,
         ):
             assert source.stdout is not None
             assert source.stdin is not None
             told = json.loads(source.stdout.readline())
             size = told["chunk_bytes"]
-            offer = Offer.from_json(told["offer"], peer="source")
-            shm = carrier.route(offer)
-            tcp = carrier.route(Offer(host=offer.host, tcp=offer.tcp))
+            endpoints = Endpoints.from_json(told["offer"], peer="source")
+            shm = transports.route(endpoints)
+            tcp = transports.route(Endpoints(host=endpoints.host, tcp=endpoints.tcp))
             seconds: dict[str, list[float]] = {"plain": [], "tcp": [], "tcp_two": [], "shm": [], "crc": []}
             for _ in range(rounds + 1):
                 seconds["plain"].append(copy_plain(source, tuple(told["plain"]), arena, size))
@@ -164,7 +164,7 @@ def main() -> int:
     parser.add_argument("--serve", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        serve(arguments.chunks, arguments.serve, arguments.serve / "secret")
+        serve(arguments.chunks, arguments.serve / "secret")
         return 0
 
     seconds, num_bytes = measure(arguments.rounds, arguments.chunks)

@@ -1,8 +1,118 @@
 """Chicle: elastic training that moves the data, not the tasks.
 
-Importing this package loads no torch, opens nothing and sets nothing (STYLE rule 15).
+The public names are here, and in `estimators`; a name is loaded when it is asked for. Importing this package loads no
+torch and no NumPy, opens nothing and sets no variable (docs/style 15).
+
+    algorithm   Trainer, Solver, Update, Budget, Context, StateSpec; Report, Verdict, Action; LinearTrainer
+    data        ArraySource, ChunkFolder
+    job         Job, CheckpointSettings; Outcome, History, IterationRecord
+    runtime     InProcess, LocalCluster, cluster_runtime
+    policy      Policy, Observations, Decision, Rebalance
+    errors      ChicleError; UsageError, DataError, JobFailedError
 """
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from chicle_elastic.moved import MovedFinder
+
+if TYPE_CHECKING:
+    from chicle_elastic.chunks.folder import ChunkFolder
+    from chicle_elastic.chunks.sources import ArraySource
+    from chicle_elastic.chunks.views import StateSpec
+    from chicle_elastic.cluster.local.local_cluster import LocalCluster
+    from chicle_elastic.errors import ChicleError, DataError, JobFailedError, UsageError
+    from chicle_elastic.monitoring.history import History
+    from chicle_elastic.monitoring.records import IterationRecord
+    from chicle_elastic.policies.base import Decision, Observations, Policy
+    from chicle_elastic.policies.rebalance import Rebalance
+    from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
+    from chicle_elastic.runtime.in_process import InProcess
+    from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
+    from chicle_elastic.runtime.training.job import Job, Outcome
+    from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, Trainer, Update, Verdict
+    from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = [
+    "Action",
+    "ArraySource",
+    "Budget",
+    "CheckpointSettings",
+    "ChicleError",
+    "ChunkFolder",
+    "Context",
+    "DataError",
+    "Decision",
+    "History",
+    "InProcess",
+    "IterationRecord",
+    "Job",
+    "JobFailedError",
+    "LinearTrainer",
+    "LocalCluster",
+    "Observations",
+    "Outcome",
+    "Policy",
+    "Rebalance",
+    "Report",
+    "Solver",
+    "StateSpec",
+    "Trainer",
+    "Update",
+    "UsageError",
+    "Verdict",
+    "__version__",
+    "cluster_runtime",
+]
+
+_MODULES = {
+    "Action": "chicle_elastic.solvers.base",
+    "ArraySource": "chicle_elastic.chunks.sources",
+    "Budget": "chicle_elastic.solvers.base",
+    "CheckpointSettings": "chicle_elastic.runtime.training.checkpoint_settings",
+    "ChicleError": "chicle_elastic.errors",
+    "ChunkFolder": "chicle_elastic.chunks.folder",
+    "Context": "chicle_elastic.solvers.base",
+    "DataError": "chicle_elastic.errors",
+    "Decision": "chicle_elastic.policies.base",
+    "History": "chicle_elastic.monitoring.history",
+    "InProcess": "chicle_elastic.runtime.in_process",
+    "IterationRecord": "chicle_elastic.monitoring.records",
+    "Job": "chicle_elastic.runtime.training.job",
+    "JobFailedError": "chicle_elastic.errors",
+    "LinearTrainer": "chicle_elastic.solvers.linear.trainer",
+    "LocalCluster": "chicle_elastic.cluster.local.local_cluster",
+    "Observations": "chicle_elastic.policies.base",
+    "Outcome": "chicle_elastic.runtime.training.job",
+    "Policy": "chicle_elastic.policies.base",
+    "Rebalance": "chicle_elastic.policies.rebalance",
+    "Report": "chicle_elastic.solvers.base",
+    "Solver": "chicle_elastic.solvers.base",
+    "StateSpec": "chicle_elastic.chunks.views",
+    "Trainer": "chicle_elastic.solvers.base",
+    "Update": "chicle_elastic.solvers.base",
+    "UsageError": "chicle_elastic.errors",
+    "Verdict": "chicle_elastic.solvers.base",
+    "cluster_runtime": "chicle_elastic.runtime.cluster_task.runtime",
+}
+
+# Last in the list: Python asks it only for modules that are nowhere else.
+if MovedFinder not in sys.meta_path:
+    sys.meta_path.append(MovedFinder)
+
+
+if not TYPE_CHECKING:  # so that mypy refuses a name that is not here
+
+    def __getattr__(name: str) -> Any:
+        """Load a public name when it is asked for (PEP 562)."""
+        if name not in _MODULES:
+            raise AttributeError(f"module 'chicle_elastic' has no attribute {name!r}; it has {', '.join(__all__)}")
+        from importlib import import_module
+
+        return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

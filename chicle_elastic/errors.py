@@ -27,23 +27,27 @@ class CapacityError(ChicleError, MemoryError):
 
 
 class ContractError(ChicleError, RuntimeError):
-    """A solver or policy broke the contract of DESIGN 2: it touched, skipped or repeated a chunk."""
+    """A solver or policy broke its contract (docs/design 2), e.g. a solver skipped or repeated a chunk."""
 
 
 class ProtocolError(ChicleError, RuntimeError):
-    """A peer or a recorded stream said something that the protocol does not allow."""
+    """A peer or a recorded stream sent something that the protocol does not allow."""
 
 
 class SecretError(ProtocolError):
-    """Somebody could not prove the job secret, or a value does not carry its signature; nothing of it was used."""
+    """A process could not prove the job secret, or a value does not carry its signature; Chicle has not used it."""
 
 
 class PeerLostError(ChicleError, RuntimeError):
     """A peer closed the connection, died, or was silent for too long; the message names it and what was going on."""
 
 
+class ConnectionRefusedByHostError(PeerLostError):
+    """The host answers, and no process listens at that port: the process that did has ended."""
+
+
 class TooFewNodesError(ChicleError, RuntimeError):
-    """The job had fewer nodes than it needs for longer than its nodes wait."""
+    """The job had fewer nodes than it needs for longer than the quorum timeout (`--patience`)."""
 
 
 class JobFailedError(ChicleError, RuntimeError):

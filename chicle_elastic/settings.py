@@ -1,10 +1,12 @@
-"""What the environment says, read here and nowhere else (STYLE rule 11: argument, then environment, then default).
+"""What the environment says, read here and nowhere else (docs/style 11: argument, then environment, then default).
 
 CHICLE_CACHE_DIR      folder for compiled kernels; default: the user's cache folder / "chicle"
 CHICLE_CONTROL        address of the socket of the agent that started this task; set by the agent
 CHICLE_MAX_NODES      largest number of nodes that the job of this task may have; set by the agent
 CHICLE_RDMA           name of the RDMA device for chunks, or "off"; default: the one that fits, if there is one
+CHICLE_SECRET         the job secret itself, in hex digits, where no file can be mounted; CHICLE_SECRET_FILE is better
 CHICLE_SECRET_FILE    file with the job secret of a cluster, for the launcher and for plain torchrun
+CHICLE_WAITS          "off" for no lines about long waits, such as for kernels that are compiled (see `waits`)
 LOKY_MAX_CPU_COUNT    joblib's limit on the cores of this process
 OMP_NUM_THREADS       scikit-learn's limit on threads; joblib sets it in its worker processes, so that
                       GridSearchCV(n_jobs=2) does not start twice the threads that the machine has
@@ -20,7 +22,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from chicle_elastic.cgroups import PROC, cpu_quota
@@ -28,21 +30,25 @@ from chicle_elastic.cgroups import PROC, cpu_quota
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of this process that are nobody's argument.
+    """Settings of this process that are no argument of any function.
 
     Attributes:
         cache_dir: Folder for what can be computed again, such as compiled kernels; None when the user has no home.
-        secret_file: Where the job secret of a cluster lies; None when nobody said.
+        secret: The job secret in hex digits; None when CHICLE_SECRET is not set.
+        secret_file: File of the job secret of a cluster; None when CHICLE_SECRET_FILE is not set.
         control: Address of the agent that started this process as a task; None where it is no task.
         max_nodes: Largest number of nodes of the job, >= 1.
         rdma: Name of the RDMA device to use; "off" for none; None for the one that fits.
+        tells_waits: Whether a wait that looks like a hang is explained by a line.
     """
 
     cache_dir: Path | None = None
+    secret: str | None = field(default=None, repr=False)
     secret_file: Path | None = None
     control: str | None = None
     max_nodes: int = 1
     rdma: str | None = None
+    tells_waits: bool = True
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> "Settings":
@@ -54,10 +60,12 @@ class Settings:
         max_nodes = environ.get("CHICLE_MAX_NODES", "")
         return cls(
             cache_dir=cache_dir,
+            secret=environ.get("CHICLE_SECRET") or None,
             secret_file=_path_in(environ, "CHICLE_SECRET_FILE"),
             control=environ.get("CHICLE_CONTROL") or None,
             max_nodes=max(1, int(max_nodes)) if max_nodes.isdecimal() else 1,
             rdma=environ.get("CHICLE_RDMA") or None,
+            tells_waits=environ.get("CHICLE_WAITS", "").lower() not in ("off", "0", "no", "false"),
         )
 
     def kernel_cache_dir(self) -> Path:
@@ -146,9 +154,9 @@ def _can_write(folder: Path) -> bool:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether `folder` can be written by this user and, on POSIX, by nobody else.
+    """Whether `folder` can be written by this user and, on POSIX, by no other user.
 
-    Cached machine code is executed: a folder that somebody else prepared under a guessable name must not be used.
+    Cached machine code is executed: a folder that another user prepared under a guessable name must not be used.
     """
     if not _can_write(folder):
         return False

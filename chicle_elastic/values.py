@@ -79,7 +79,6 @@ class Observations:
         iteration: Last merged iteration.
         num_chunks: Chunks that each node owns.
         samples: Samples in them.
-        weights: Share of the samples that each node should hold relative to the others.
         capacity_bytes: Memory for chunks; None where it is not accounted.
         used_bytes: Memory taken by chunks, reservations included.
         reports: Reports of the last iterations of each node, oldest first; fewer for a node that joined lately.
@@ -89,7 +88,6 @@ class Observations:
     iteration: int
     num_chunks: Mapping[NodeId, int]
     samples: Mapping[NodeId, int]
-    weights: Mapping[NodeId, float]
     capacity_bytes: Mapping[NodeId, int | None]
     used_bytes: Mapping[NodeId, int]
     reports: Mapping[NodeId, tuple[TaskReport, ...]]

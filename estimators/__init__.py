@@ -19,13 +19,15 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Load an estimator when it is asked for (PEP 562)."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'estimators' has no attribute {name!r}; it has {', '.join(__all__)}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # so that mypy refuses a name that is not here
 
-    return getattr(import_module(_MODULES[name]), name)
+    def __getattr__(name: str) -> Any:
+        """Load an estimator when it is asked for (PEP 562)."""
+        if name not in _MODULES:
+            raise AttributeError(f"module 'estimators' has no attribute {name!r}; it has {', '.join(__all__)}")
+        from importlib import import_module
+
+        return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -6,35 +6,34 @@ attributes from its `Outcome`. The mathematics is in `chicle_elastic.solvers`; n
 
 import warnings
 from abc import ABCMeta, abstractmethod
+from collections.abc import Mapping
 from functools import partial
 from numbers import Integral, Real
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
 from sklearn.callback import CallbackSupportMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
 from estimators.persistence import SaveMixin
-from estimators.prediction import PredictionMixin
+from estimators.prediction import LinearPredictionMixin
 
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
-    from chicle_elastic.runtime.job import Outcome, Runtime
-    from chicle_elastic.solvers.cocoa import CocoaTrainer
+    from chicle_elastic.runtime.training.job import Outcome, Runtime
+    from chicle_elastic.solvers.linear.trainer import LinearTrainer
     from estimators.inputs import TrainingSet
     from estimators.warm import KeptDuals
 
-Array: TypeAlias = npt.NDArray[Any]
-
 
 class LinearClassifier(
-    PredictionMixin, SaveMixin, ClassifierMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta
+    LinearPredictionMixin, SaveMixin, ClassifierMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta
 ):
     """Linear classifier, binary or one-vs-rest, trained by CoCoA until its duality gap is small.
 
@@ -60,36 +59,56 @@ class LinearClassifier(
         "store_duals": ["boolean"],
     }
 
-    C: float
-    tol: float
-    max_iter: int
-    fit_intercept: bool
-    intercept_scaling: float
-    class_weight: Any
-    random_state: Any
-    verbose: int
-    warm_start: bool
-    n_threads: int | None
-    chunk_size: int | None
-    runtime: "Runtime | None"
-    n_workers: int | tuple[int, int] | None
-    policy: "Policy | tuple[Policy, ...] | None"
-    logdir: Any
-    store_duals: bool
-
     classes_: Array
     coef_: Array
     intercept_: Array
     n_features_in_: int
     n_iter_: int
 
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        tol: float = 1e-3,
+        max_iter: int = 1000,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+        warm_start: bool = False,
+        n_threads: int | None = None,
+        chunk_size: int | None = None,
+        runtime: "Runtime | None" = None,
+        n_workers: int | tuple[int, int] | None = None,
+        policy: "Policy | tuple[Policy, ...] | None" = None,
+        logdir: str | PathLike[str] | None = None,
+        store_duals: bool = False,
+    ) -> None:
+        self.C = C
+        self.tol = tol
+        self.max_iter = max_iter
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.n_threads = n_threads
+        self.chunk_size = chunk_size
+        self.runtime = runtime
+        self.n_workers = n_workers
+        self.policy = policy
+        self.logdir = logdir
+        self.store_duals = store_duals
+
     @abstractmethod
     def _loss_name(self) -> str:
         """Name of an `objectives.Loss`."""
 
     @abstractmethod
-    def _advice(self) -> str:
-        """What to do when a fit has not converged."""
+    def _advice(self) -> tuple[str, ...]:
+        """What to do when a fit has not converged, beyond what helps every linear estimator."""
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -123,7 +142,9 @@ class LinearClassifier(
         Warns
         -----
         ConvergenceWarning
-            The duality gap is above `tol` after `max_iter` iterations.
+            The duality gap is above `tol` after `max_iter` iterations; it names what is conspicuous about the data.
+        RuntimeWarning
+            A policy is disabled, because it raised, decided nonsense or did not answer.
         """
         from estimators.inputs import training_set
         from estimators.place import runtime_of
@@ -142,19 +163,37 @@ class LinearClassifier(
             raise KeyboardInterrupt
         if self.n_iter_ >= self.max_iter and not self.duality_gap_ <= self.tol:
             warnings.warn(
-                f"{type(self).__name__} has not converged: after max_iter={self.max_iter} iterations the relative "
-                f"duality gap is {self.duality_gap_:.1e}, above tol={self.tol:g}; {self._advice()}",
+                self._not_converged(training.findings(self, trainer, outcome.model)),
                 ConvergenceWarning,
                 stacklevel=3,  # the caller of fit, behind the decorator
             )
         return self
 
-    def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "CocoaTrainer":
-        from chicle_elastic.solvers.cocoa import CocoaTrainer
+    def _not_converged(self, findings: tuple[str, ...] = ()) -> str:
+        """How far the fit came, on how many tasks, what the data looks like, and what to do."""
+        counts = self.history_.column("num_tasks")
+        fewest, most = int(counts.min()), int(counts.max())
+        tasks = "" if most == 1 else f" on {most} tasks" if fewest == most else f" on {fewest} to {most} tasks"
+        if np.isnan(self.duality_gap_):
+            state = "no duality gap is certified, because the samples of lost nodes have not been reloaded yet"
+        else:
+            state = f"the relative duality gap is {self.duality_gap_:.1e}, above tol={self.tol:g}"
+        descends = "coordinate descent" in self.history_.method  # the steps of other methods are those of one task
+        fewer_tasks = ["use fewer tasks"] if most > 1 and descends else []
+        remedies = ["scale the features (StandardScaler)", *fewer_tasks, "raise max_iter or tol", "lower C"]
+        *others, last = [*remedies, *self._advice()]
+        looks = f" The data looks like this: {'; '.join(findings)}." if findings else ""
+        return (
+            f"{type(self).__name__} has not converged: after max_iter={self.max_iter} iterations{tasks} {state}."
+            f"{looks} To converge: {', '.join(others)}, or {last}."
+        )
+
+    def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "LinearTrainer":
+        from chicle_elastic.solvers.linear.trainer import LinearTrainer
         from estimators.place import threads_of
 
         class_weights = training.class_weights
-        return CocoaTrainer(
+        return LinearTrainer(
             loss=self._loss_name(),
             C=float(self.C),
             tol=float(self.tol),
@@ -163,16 +202,24 @@ class LinearClassifier(
             num_threads=threads_of(runtime) if self.n_threads is None else int(self.n_threads),
         )
 
-    def _run(self, runtime: "Runtime", trainer: "CocoaTrainer", training: "TrainingSet", seed: int) -> "Outcome":
-        """Run the job, with everybody who wants to look on."""
-        from chicle_elastic.runtime.job import Job
-        from estimators.place import policies_of
+    def _run(self, runtime: "Runtime", trainer: "LinearTrainer", training: "TrainingSet", seed: int) -> "Outcome":
+        """Run the job, with its callbacks and observers."""
+        from chicle_elastic.runtime.training.job import Job
+        from estimators.place import has_policies, policies_of
         from estimators.watch import CallbackBridge, watcher
 
         context = self._init_callback_context(max_subtasks=self.max_iter)
         context.call_on_fit_task_begin(estimator=self, **training.hook_arguments)
         name, most = type(self).__name__, int(self.max_iter)
-        with watcher(name, verbose=self.verbose, logdir=self.logdir, max_iter=most, tol=float(self.tol)) as told:
+        with watcher(
+            name,
+            verbose=self.verbose,
+            logdir=self.logdir,
+            max_iter=most,
+            tol=float(self.tol),
+            has_policies=has_policies(self, runtime),
+            method_on=partial(trainer.method, training.source.schema),
+        ) as told:
             bridge = CallbackBridge(
                 self,
                 context,
@@ -208,7 +255,7 @@ class LinearClassifier(
         )
         return outcome
 
-    def _initial_state(self, trainer: "CocoaTrainer", training: "TrainingSet") -> Array | None:
+    def _initial_state(self, trainer: "LinearTrainer", training: "TrainingSet") -> Array | None:
         """Duals of the last fit, when there were some and they belong to the same data."""
         kept: KeptDuals | None = getattr(self, "_kept_duals", None) if self.warm_start else None
         if kept is None or kept.fingerprint != training.fingerprint:
@@ -216,7 +263,7 @@ class LinearClassifier(
         return kept.state(trainer.loss, training.upper_bounds(trainer))
 
     def _predicting_attributes(
-        self, trainer: "CocoaTrainer", training: "TrainingSet", model: Array, num_iterations: int
+        self, trainer: "LinearTrainer", training: "TrainingSet", model: Array, num_iterations: int
     ) -> dict[str, Any]:
         """What an estimator needs to predict with a model."""
         w = model.reshape(-1, self.n_features_in_ + 1)
@@ -227,13 +274,15 @@ class LinearClassifier(
             "n_iter_": num_iterations,
         }
 
-    def _set_attributes(self, trainer: "CocoaTrainer", training: "TrainingSet", outcome: "Outcome") -> None:
+    def _set_attributes(self, trainer: "LinearTrainer", training: "TrainingSet", outcome: "Outcome") -> None:
         from estimators.warm import KeptDuals
+        from estimators.watch import methods_of
 
         attributes = self._predicting_attributes(trainer, training, outcome.model, len(outcome.history))
         for name, value in attributes.items():
             setattr(self, name, value)
         self.history_, self.ledger_ = outcome.history, outcome.ledger
+        self.history_.methods = methods_of(outcome.history, partial(trainer.method, training.source.schema))
         if outcome.certificate is None:  # samples were lost and not yet restored: nothing can be certified
             self.objective_ = self.dual_objective_ = np.full(len(self.coef_), np.nan)
             self.duality_gap_ = np.nan

@@ -3,17 +3,15 @@
 Nothing here writes to what the user passed, and nothing is copied that already has the right form.
 """
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import validate_data
 
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
-
-Array: TypeAlias = npt.NDArray[Any]
 
 DTYPES = (np.float64, np.float32)
 """dtypes of features that are kept; everything else becomes the first."""
@@ -25,24 +23,16 @@ pass, because one look at all of X costs a tenth of a fit."""
 def validated_features(estimator: Any, X: Any) -> Any:
     """Features to predict from.
 
-    Parameters
-    ----------
-    estimator : estimator instance
-        Fitted; number and names of its features are compared.
-    X : {array-like, sparse matrix} of shape (n_samples, n_features)
-        What the user passed.
+    Args:
+        estimator: Fitted; number and names of its features are compared.
+        X: {array-like, sparse matrix} of shape (n_samples, n_features). What the user passed.
 
-    Returns
-    -------
-    X : ndarray or CSR matrix of shape (n_samples, n_features), float32 or float64
-        The same memory where that is possible.
+    Returns:
+        ndarray or CSR matrix of shape (n_samples, n_features), float32 or float64; the same memory where possible.
 
-    Raises
-    ------
-    DataError
-        A value is NaN or infinite.
-    ValueError
-        Anything else that scikit-learn refuses.
+    Raises:
+        DataError: A value is NaN or infinite.
+        ValueError: Anything else that scikit-learn refuses.
     """
     X = validate_data(estimator, X, reset=False, accept_sparse="csr", dtype=DTYPES, ensure_all_finite=False)
     require_finite(estimator, X)
@@ -52,28 +42,20 @@ def validated_features(estimator: Any, X: Any) -> Any:
 def validated_samples(estimator: Any, X: Any, y: Any) -> tuple[Any, Array]:
     """Features and labels to fit; `n_features_in_` and `feature_names_in_` of the estimator are set.
 
-    Parameters
-    ----------
-    estimator : estimator instance
-        The one to fit.
-    X : {array-like, sparse matrix} of shape (n_samples, n_features)
-        What the user passed.
-    y : array-like of shape (n_samples,)
-        Labels.
+    Args:
+        estimator: The one to fit.
+        X: {array-like, sparse matrix} of shape (n_samples, n_features). What the user passed.
+        y: Labels.
 
-    Returns
-    -------
-    X : ndarray or CSR matrix of shape (n_samples, n_features), float32 or float64
-        Dense rows are C-contiguous; CSR rows have sorted indices without duplicates.
-    y : ndarray of shape (n_samples,)
-        Labels.
+    Returns:
+        `X`: ndarray or CSR matrix of shape (n_samples, n_features), float32 or float64. Dense rows are C-contiguous;
+        CSR rows have sorted indices without duplicates.
+        `y`: ndarray of shape (n_samples,). Labels.
 
-    Raises
-    ------
-    DataError
-        A value of X is NaN or infinite; with more values than `MAX_VALUES_CHECKED_FIRST` nobody has looked.
-    ValueError
-        Anything else that scikit-learn refuses.
+    Raises:
+        DataError: A value of X is NaN or infinite; this check leaves out an X with more than `MAX_VALUES_CHECKED_FIRST`
+            values.
+        ValueError: Anything else that scikit-learn refuses.
     """
     X, y = validate_data(
         estimator, X, y, accept_sparse="csr", accept_large_sparse=True, dtype=DTYPES, order="C", ensure_all_finite=False
@@ -103,17 +85,12 @@ def _has_descents(X: Any) -> bool:
 def require_finite(estimator: Any, X: Any) -> None:
     """Refuse NaN and infinity, with row and column.
 
-    Parameters
-    ----------
-    estimator : estimator instance
-        Its name and the names of its features are used in the message.
-    X : ndarray or CSR matrix of shape (n_samples, n_features)
-        Features.
+    Args:
+        estimator: Its name and the names of its features are used in the message.
+        X: ndarray or CSR matrix of shape (n_samples, n_features). Features.
 
-    Raises
-    ------
-    DataError
-        A value is NaN or infinite (unless scikit-learn's `assume_finite` is set).
+    Raises:
+        DataError: A value is NaN or infinite (unless scikit-learn's `assume_finite` is set).
     """
     try:
         assert_all_finite(X.data if sparse.issparse(X) else X)
@@ -133,14 +110,15 @@ def _first_bad_value(estimator: Any, X: Any) -> str:
         row = position // X.shape[1]
         columns = np.flatnonzero(is_bad) % X.shape[1]
     word = "NaN" if np.isnan(values[position]) else "infinity"
+    column = column_words(int(columns[0]), getattr(estimator, "feature_names_in_", None))
     others = int(is_bad.sum()) - 1
     more = f" and {others} more such values in {len(np.unique(columns))} column(s)" if others else ""
     return (
-        f"Input X of {type(estimator).__name__} contains {word} in {_column(estimator, int(columns[0]))}, row {row}"
+        f"Input X of {type(estimator).__name__} contains {word} in {column}, row {row}"
         f"{more}; drop these samples, or fill the values in (sklearn.impute.SimpleImputer in a Pipeline)"
     )
 
 
-def _column(estimator: Any, column: int) -> str:
-    names = getattr(estimator, "feature_names_in_", None)
-    return f"column {column}" if names is None else f"column {column} ({names[column]!r})"
+def column_words(number: int, names: Array | None) -> str:
+    """A column by its number, and by its name where columns have names."""
+    return f"column {number}" if names is None else f"column {number} ({str(names[number])!r})"

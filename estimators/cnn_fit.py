@@ -1,27 +1,26 @@
-"""The job of a `ChicleCNNClassifier`: run, with everybody who wants to look on."""
+"""Runs the job of a `ChicleCNNClassifier`, with its callbacks and observers."""
 
 import math
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
+
+from chicle_elastic.chunks.views import Array
 
 if TYPE_CHECKING:
     from chicle_elastic.monitoring.records import IterationRecord
-    from chicle_elastic.runtime.job import Outcome, Runtime
+    from chicle_elastic.runtime.training.job import Outcome, Runtime
     from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
-    from estimators.cnn import ChicleCNNClassifier
     from estimators.cnn_inputs import ImageSet
     from estimators.cnn_watch import EarlyStopping
 
-Array: TypeAlias = npt.NDArray[Any]
 
 ITERATIONS_PER_EPOCH = 4
 """Iterations that are allowed for each that an epoch of one task takes: after a crash samples are used again."""
 
 
 def run_job(
-    estimator: "ChicleCNNClassifier",
+    estimator: Any,
     runtime: "Runtime",
     trainer: "LocalSGDTrainer",
     images: "ImageSet",
@@ -31,31 +30,20 @@ def run_job(
 ) -> tuple["Outcome", Array | None]:
     """Train.
 
-    Parameters
-    ----------
-    estimator : ChicleCNNClassifier
-        Being fitted; gets the scores of early stopping.
-    runtime : Runtime
-        Where.
-    trainer : LocalSGDTrainer
-        What.
-    images : ImageSet
-        Samples, and those that are held out.
-    seed : int
-        Of the job.
-    first : ndarray of shape (num_parameters,) or None
-        Model to begin with.
+    Args:
+        estimator: Being fitted; gets the scores of early stopping.
+        runtime: Where.
+        trainer: What.
+        images: Samples, and those that are held out.
+        seed: Of the job.
+        first: ndarray of shape (num_parameters,) or None. Model to begin with.
 
-    Returns
-    -------
-    outcome : Outcome
-        Of the job.
-    best : ndarray or None
-        Best model by early stopping.
+    Returns:
+        The outcome of the job; and the best model by early stopping, ndarray of shape (num_parameters,), or None.
     """
-    from chicle_elastic.runtime.job import Job
+    from chicle_elastic.runtime.training.job import Job
     from estimators.cnn_watch import EpochBridge
-    from estimators.place import policies_of
+    from estimators.place import has_policies, policies_of
     from estimators.watch import watcher
 
     context = estimator._init_callback_context(max_subtasks=trainer.max_epochs)
@@ -72,22 +60,27 @@ def run_job(
         tol=0.0,
         arguments=images.hook_arguments,
         attributes=attributes,
-        task_name="epoch",
     )
     stopper = _early_stopping(estimator, trainer, images, layout)
-    lookers = [] if stopper is None else [stopper.on_model]
+    observers = [] if stopper is None else [stopper.on_model]
     if getattr(estimator, "_skl_callbacks", ()):
         bridge.begin()
-        lookers.append(bridge.on_model)
+        observers.append(bridge.on_model)
 
     def on_model(record: "IterationRecord", model: Array) -> bool:
-        answers = [look(record, model) for look in lookers]  # everybody is told
+        answers = [observe(record, model) for observe in observers]  # all of them, also after one asked to stop
         return any(answers)
 
     steps = images.source.schema.num_rows / (trainer.batch_size * trainer.local_steps)
     most = trainer.max_epochs * math.ceil(steps + 1)
     name = type(estimator).__name__
-    with watcher(name, verbose=estimator.verbose, logdir=estimator.logdir, max_iter=most) as told:
+    with watcher(
+        name,
+        verbose=estimator.verbose,
+        logdir=estimator.logdir,
+        max_iter=most,
+        has_policies=has_policies(estimator, runtime),
+    ) as told:
         outcome = runtime.run(
             Job(
                 trainer=trainer,
@@ -98,7 +91,7 @@ def run_job(
                 policies=policies_of(estimator),
                 on_iteration=told.on_iteration,
                 on_transition=told.on_transition,
-                on_model=on_model if lookers else None,
+                on_model=on_model if observers else None,
             )
         )
         bridge.close()
@@ -114,7 +107,7 @@ def run_job(
 
 
 def _early_stopping(
-    estimator: "ChicleCNNClassifier", trainer: "LocalSGDTrainer", images: "ImageSet", layout: Any
+    estimator: Any, trainer: "LocalSGDTrainer", images: "ImageSet", layout: Any
 ) -> "EarlyStopping | None":
     """What ends the fit when the samples that are held out are not told apart any better."""
     if images.validation is None:
@@ -127,7 +120,8 @@ def _early_stopping(
         from chicle_elastic.solvers.engines.predict import filled_module, logits
 
         module = filled_module(trainer.network, layout.w(model), layout.buffers(model))
-        is_right = logits(module, rows, images.input_shape).argmax(axis=1) == codes
+        scaling = trainer.network.scaling_of(is_byte=images.is_byte)
+        is_right = logits(module, rows, images.input_shape, scaling=scaling).argmax(axis=1) == codes
         return float(np.average(is_right, weights=weights))
 
     return EarlyStopping(score, tol=float(estimator.tol), patience=int(estimator.n_iter_no_change))

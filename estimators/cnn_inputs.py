@@ -1,10 +1,9 @@
 """What a CNN is trained on and predicts from: images in any of their forms, as rows of uint8 or float32."""
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
@@ -13,13 +12,17 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.solvers.engines.paper_cnn_shape import square_for
+from estimators.cnn_defaults import Moments
 from estimators.inputs import encode_labels
 from estimators.streaming import chunks_of, is_folder, require_no_labels
 from estimators.weights import class_weight_vector, require_two_classes
 
-Array: TypeAlias = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from chicle_elastic.solvers.network import Scaling
+
 
 DTYPES = (np.float32, np.uint8)
 """dtypes of images that are kept; everything else becomes the first."""
@@ -29,24 +32,16 @@ DTYPES = (np.float32, np.uint8)
 class ImageSet:
     """Validated input of a fit.
 
-    Attributes
-    ----------
-    source : ChunkSource
-        Where the runtime takes the chunks from.
-    classes : ndarray of shape (n_classes,)
-        Labels, sorted; a class code is a position in it.
-    class_weights : ndarray of shape (n_classes,), float64, or None
-        Factor of the loss per class code.
-    mean_weight : float
-        Mean factor of the samples.
-    input_shape : tuple of int
-        Shape of a sample as the network takes it.
-    is_byte : bool
-        Whether images are uint8, and are scaled when they are used.
-    validation : tuple of ndarray, or None
-        Rows, codes and weights (or None) that are held out.
-    hook_arguments : dict
-        `X`, `y` and `metadata` for the hooks of callbacks.
+    Attributes:
+        source: Where the runtime takes the chunks from.
+        classes: ndarray of shape (n_classes,). Labels, sorted; a class code is a position in it.
+        class_weights: ndarray of shape (n_classes,), float64, or None. Factor of the loss per class code.
+        mean_weight: Mean factor of the samples.
+        input_shape: Shape of a sample as the network takes it.
+        is_byte: Whether images are uint8, and are scaled when they are used.
+        scaling: Of their values, by the mean and the deviation of all; None where the network takes them as they are.
+        validation: Rows, codes and weights (or None) that are held out.
+        hook_arguments: `X`, `y` and `metadata` for the hooks of callbacks.
     """
 
     source: ChunkSource
@@ -55,6 +50,7 @@ class ImageSet:
     mean_weight: float
     input_shape: tuple[int, ...]
     is_byte: bool
+    scaling: "Scaling | None" = None
     validation: tuple[Array, Array, Array | None] | None = None
     hook_arguments: dict[str, Any] = field(default_factory=dict)
 
@@ -64,33 +60,18 @@ def image_set(
 ) -> ImageSet:
     """Validate the arguments of `fit` and `partial_fit`.
 
-    Parameters
-    ----------
-    estimator : estimator instance
-        The one to fit; with `reset`, `n_features_in_` (and `feature_names_in_`) are set.
-    X, y, sample_weight
-        Arguments of `fit`.
-    classes : array-like or None
-        Labels that there are; None takes those of `y`.
-    reset : bool
-        Whether the shape of the images is taken from X; else it has to be that of before.
-    max_tasks : int
-        Largest number of tasks.
-    seed : int
-        Of shuffle and validation split.
+    Args:
+        estimator: The one to fit; with `reset`, `n_features_in_` (and `feature_names_in_`) are set.
+        X, y, sample_weight: Arguments of `fit`.
+        classes: Labels that there are; None takes those of `y`.
+        reset: Whether the shape of the images is taken from X; else it has to be that of before.
+        max_tasks: Largest number of tasks.
+        seed: Of shuffle and validation split.
 
-    Returns
-    -------
-    images : ImageSet
-
-    Raises
-    ------
-    DataError
-        Images have another shape or dtype than those of before.
-    UsageError
-        Shapes, labels or weights cannot be used.
-    ValueError
-        Anything else that scikit-learn refuses.
+    Raises:
+        DataError: Images have another shape or dtype than those of before.
+        UsageError: Shapes, labels or weights cannot be used.
+        ValueError: Anything else that scikit-learn refuses.
     """
     if is_folder(X):
         return _from_folder(estimator, X, y, sample_weight, classes=classes, reset=reset)
@@ -120,6 +101,9 @@ def image_set(
         seed=seed,
     )
     totals = np.bincount(codes, weights=weights, minlength=len(found)).astype(np.float64)
+    moments = _moments(estimator)
+    if moments is not None:
+        moments.add(rows)
     return ImageSet(
         source=source,
         classes=found,
@@ -127,6 +111,7 @@ def image_set(
         mean_weight=_mean_weight(totals, class_weights, len(codes)),
         input_shape=shape,
         is_byte=rows.dtype == np.uint8,
+        scaling=None if moments is None else moments.scaling(),
         validation=validation,
         hook_arguments=hooks,
     )
@@ -135,31 +120,20 @@ def image_set(
 def validated_images(estimator: Any, X: Any, *, y: Any = None, reset: bool) -> tuple[Array, tuple[int, ...]]:
     """Images as rows, and the shape in which the network takes one.
 
-    Parameters
-    ----------
-    estimator : estimator instance
-        With `image_shape`, `module` and, without `reset`, the attributes of a fit.
-    X : array-like of shape (n_samples, ...)
-        Images; see `ChicleCNNClassifier.fit`.
-    y : array-like, optional
-        Labels, for scikit-learn's checks that X and y belong together.
-    reset : bool
-        Whether this is the first look at the images.
+    Args:
+        estimator: With `image_shape`, `module` and, without `reset`, the attributes of a fit.
+        X: Array-like of shape (n_samples, ...). Images; see `ChicleCNNClassifier.fit`.
+        y: Labels, for scikit-learn's checks that X and y belong together.
+        reset: Whether this is the first look at the images.
 
-    Returns
-    -------
-    rows : ndarray of shape (n_samples, n_features), uint8 or float32
-        C-contiguous; the memory of X where that is possible.
-    input_shape : tuple of int
+    Returns:
+        The rows, ndarray of shape (n_samples, n_features), uint8 or float32, C-contiguous, in the memory of X where
+        that is possible; and the shape.
 
-    Raises
-    ------
-    DataError
-        Images have another shape or dtype than those of the fit.
-    UsageError
-        The shape of X is none of images.
-    ValueError
-        Anything else that scikit-learn refuses.
+    Raises:
+        DataError: Images have another shape or dtype than those of the fit.
+        UsageError: The shape of X is none of images.
+        ValueError: Anything else that scikit-learn refuses.
     """
     if not sparse.issparse(X) and _num_axes(X) > 2:
         images = check_array(X, dtype=DTYPES, allow_nd=True, order="C", input_name="X", estimator=estimator)
@@ -185,10 +159,8 @@ def require_same_images(
 ) -> None:
     """Refuse images that are not like those of the fit.
 
-    Raises
-    ------
-    DataError
-        With both shapes or dtypes.
+    Raises:
+        DataError: With both shapes or dtypes.
     """
     name = type(estimator).__name__
     if shape != estimator.image_shape_ or num_features != estimator.n_features_in_:
@@ -199,8 +171,8 @@ def require_same_images(
     if is_byte != estimator.is_byte_:
         here, there = ("uint8", "float32") if is_byte else ("float32", "uint8")
         raise DataError(
-            f"{where} has the dtype {here}, but {name} was fitted with {there} (uint8 images are scaled from -1 to 1, "
-            "others are taken as they are); use one of them for both"
+            f"{where} has the dtype {here}, but {name} was fitted with {there} (what becomes of a value was fitted to "
+            "those); use one of them for both"
         )
 
 
@@ -249,6 +221,12 @@ def _wanted_shape(estimator: Any) -> tuple[int, ...] | None:
     if len(shape) not in (2, 3) or min(shape) < 1:
         raise UsageError(f"image_shape={given!r} cannot be; say (height, width) or (channels, height, width)")
     return shape if len(shape) == 3 else (1, *shape)
+
+
+def _moments(estimator: Any) -> Moments | None:
+    """Where to put the values of all images together; None where they are not scaled by them."""
+    is_wanted = estimator.module is None if estimator.standardize == "auto" else bool(estimator.standardize)
+    return Moments() if is_wanted else None
 
 
 def _labels(y: Any, num_rows: int) -> Array:
@@ -324,8 +302,10 @@ def _from_folder(
     else:
         where = f"the chunk folder {folder.path}"
         require_same_images(estimator, shape, schema.num_features, is_byte=schema.dtype == "uint8", where=where)
-    totals = np.zeros(len(labels))
+    totals, moments = np.zeros(len(labels)), _moments(estimator)
     for chunk in chunks_of(folder):
+        if moments is not None:
+            moments.add(np.asarray(chunk.rows))
         totals += np.bincount(chunk.targets, weights=chunk.weights, minlength=len(labels))
     class_weights = class_weight_vector(estimator.class_weight, labels, totals)
     require_two_classes(name, labels, totals, class_weights)
@@ -336,4 +316,5 @@ def _from_folder(
         mean_weight=_mean_weight(totals, class_weights, schema.num_rows),
         input_shape=shape,
         is_byte=schema.dtype == "uint8",
+        scaling=None if moments is None else moments.scaling(),
     )

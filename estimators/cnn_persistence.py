@@ -1,31 +1,34 @@
 """Model files of networks: one .npz without pickle, as `persistence` describes it, with these fields of the header.
 
-    network       {"module": "module:Class" or null, "settings": arguments, "input_shape": [...]}
+    network       {"module": "module:Class" or null, "input_shape": [...], "scaling": {"scale": ..., "shift": ...,
+                  "padding": ...}}
     w, buffers    arrays: parameters and buffers of the module, in its own order, float32
     v             momentum, for `partial_fit`
 
 The class itself is not in it: it is imported by its name, or handed to `load`.
+
+Version 1 had no "scaling": bytes went from -1 to 1, and all others were taken as they are.
 """
 
 import dataclasses
-import json
 import os
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
-from chicle_elastic import __version__
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from estimators import persistence
 
-Array: TypeAlias = npt.NDArray[Any]
-
+VERSION = 2
 ARRAYS = ("classes_", "feature_names_in_", "w", "buffers", "v")
 REQUIRED = ("classes_", "w", "buffers", "v")
 VALUES = ("n_features_in_", "n_iter_", "n_epochs_", "loss_", "is_byte_")
+AS_IN_VERSION_1 = {"standardize": False, "decay": 0.0}
+"""Parameters that there were none of."""
+VALUES_SINCE_2 = ("learning_rate_", "_samples_seen")
 
 
 class SaveNetworkMixin:
@@ -50,37 +53,21 @@ class SaveNetworkMixin:
         check_is_fitted(self)
         estimator: Any = self
         w, buffers = values_of(estimator.module_)
-        found = {
-            "classes_": np.asarray(estimator.classes_),
+        arrays = {
+            "classes_": estimator.classes_,
             "feature_names_in_": getattr(estimator, "feature_names_in_", None),
             "w": w,
             "buffers": buffers,
             "v": getattr(estimator, "_momentum", np.zeros_like(w)),
         }
-        arrays = {name: np.asarray(array) for name, array in found.items() if array is not None}
         params = estimator.get_params(deep=False)
-        module = params.pop("module")
-        header = {
-            "format": persistence.FORMAT,
-            "version": persistence.VERSION,
-            "estimator": type(self).__name__,
-            "chicle": __version__,
-            "params": persistence._params_to_json(params),
-            "values": {name: persistence._plain(getattr(self, name)) for name in VALUES},
-            "object": [name for name, array in arrays.items() if array.dtype == object],
-            **persistence._told(estimator),
-            "network": {"module": _name_of(module), "input_shape": list(estimator.image_shape_)},
+        network = {
+            "module": _name_of(params.pop("module")),
+            "input_shape": list(estimator.image_shape_),
+            "scaling": dataclasses.asdict(estimator.scaling_),
         }
-        try:
-            text = json.dumps(header)
-        except TypeError as error:
-            raise UsageError(
-                f"a parameter cannot be written to a model file ({error}); arguments of the module have to be numbers, "
-                "strings, lists or dicts of those"
-            ) from error
-        persistence._write(
-            Path(path), text, {name: persistence._without_objects(name, array) for name, array in arrays.items()}
-        )
+        values = VALUES + VALUES_SINCE_2
+        persistence.write_model(path, estimator, params, arrays, values=values, version=VERSION, network=network)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, module: Any = None) -> Self:
@@ -107,9 +94,11 @@ class SaveNetworkMixin:
         """
         from chicle_elastic.solvers.engines.modules import find_class
         from chicle_elastic.solvers.engines.predict import filled_module
-        from chicle_elastic.solvers.network import Network
+        from chicle_elastic.solvers.network import Network, Scaling
 
-        header, content = persistence._read(Path(path), arrays=ARRAYS, required=REQUIRED, estimator=cls.__name__)
+        header, content = persistence.read_model(
+            Path(path), arrays=ARRAYS, required=REQUIRED, estimator=cls.__name__, newest=VERSION
+        )
         make: Any = cls
         estimator: Any
         try:
@@ -117,14 +106,18 @@ class SaveNetworkMixin:
             name = header["network"]["module"]
             if module is None and name is not None:
                 module = find_class(Network(module=name, input_shape=shape, num_classes=0))
-            estimator = make(module=module, **persistence._params_from_json(header["params"]))
-            for key in VALUES:
-                setattr(estimator, key, header["values"][key])
-            persistence._take_told(estimator, header)
-            for key in ("classes_", "feature_names_in_"):
-                if key in content:
-                    array = content[key]
-                    setattr(estimator, key, array.astype(object) if key in header["object"] else array)
+            params = persistence.params_from_json(header["params"])
+            is_first = header["version"] == 1
+            estimator = make(module=module, **(AS_IN_VERSION_1 if is_first else {}), **params)
+            attributes = {key: content[key] for key in ARRAYS[:2] if key in content}
+            persistence.set_attributes(estimator, header, VALUES if is_first else VALUES + VALUES_SINCE_2, attributes)
+            if is_first:
+                network = Network(module=module, input_shape=shape, num_classes=0)
+                estimator.scaling_ = network.scaling_of(is_byte=estimator.is_byte_)
+                estimator.learning_rate_ = estimator.learning_rate
+                estimator._samples_seen = sum(record.samples for record in estimator.history_)
+            else:
+                estimator.scaling_ = Scaling(**header["network"]["scaling"])
         except (KeyError, TypeError) as error:
             raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
         estimator.image_shape_ = shape
@@ -133,7 +126,8 @@ class SaveNetworkMixin:
             estimator.image_shape = tuple(estimator.image_shape)
         try:
             images = _Restored(shape, estimator.classes_)
-            estimator.module_ = filled_module(estimator._network(images), content["w"], content["buffers"])
+            network = estimator._network(images, estimator.scaling_)
+            estimator.module_ = filled_module(network, content["w"], content["buffers"])
         except (RuntimeError, ValueError) as error:
             raise UsageError(
                 f"{path}: the network that was saved does not fit module={name or 'the default one'}: {error}; pass "

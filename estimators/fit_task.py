@@ -12,7 +12,7 @@ from pathlib import Path
 
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.errors import ChicleError
-from chicle_elastic.runtime.cluster_runtime import cluster_runtime
+from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
 from estimators.svm import ChicleSVM
 
 MODEL_NAME = "model.npz"

@@ -4,10 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
@@ -15,17 +14,17 @@ from sklearn.utils.validation import _check_sample_weight
 from chicle_elastic.chunks import blocks
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.objectives import upper_bounds
+from chicle_elastic.solvers.linear.objectives import upper_bounds
 from estimators.checks import require_finite, validated_samples
 from estimators.streaming import chunks_of, is_folder, require_no_labels, rows_in_order
 from estimators.warm import fingerprint_of
 from estimators.weights import class_weight_vector, require_two_classes
 
 if TYPE_CHECKING:
-    from chicle_elastic.solvers.cocoa import CocoaTrainer
+    from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
-Array: TypeAlias = npt.NDArray[Any]
 
 MAX_LABEL_RANGE = 1 << 16
 """Labels beyond this are sorted, not counted."""
@@ -36,16 +35,11 @@ LABELS_PER_BLOCK = 1 << 15
 class TrainingSet(ABC):
     """Validated input of a fit.
 
-    Attributes
-    ----------
-    source : ChunkSource
-        Where the runtime takes the chunks from.
-    classes : ndarray of shape (n_classes,)
-        Labels, sorted; a class code is a position in it.
-    class_weights : ndarray of shape (n_classes,), float64, or None
-        Factor of C per class code.
-    hook_arguments : dict
-        `X`, `y` and `metadata` for the hooks of callbacks; empty where there is no X.
+    Attributes:
+        source: Where the runtime takes the chunks from.
+        classes: ndarray of shape (n_classes,). Labels, sorted; a class code is a position in it.
+        class_weights: ndarray of shape (n_classes,), float64, or None. Factor of C per class code.
+        hook_arguments: `X`, `y` and `metadata` for the hooks of callbacks; empty where there is no X.
     """
 
     source: ChunkSource
@@ -66,13 +60,15 @@ class TrainingSet(ABC):
     def require_finite(self, estimator: Any) -> None:
         """Refuse NaN and infinity in rows that can be looked at here.
 
-        Raises
-        ------
-        DataError
-            With row and column.
+        Raises:
+            DataError: With row and column.
         """
 
-    def upper_bounds(self, trainer: "CocoaTrainer") -> Array:
+    def findings(self, estimator: Any, trainer: "LinearTrainer", model: Array) -> tuple[str, ...]:
+        """What is conspicuous about the data of a fit that did not converge; empty where the data is not in memory."""
+        return ()
+
+    def upper_bounds(self, trainer: "LinearTrainer") -> Array:
         """C_i of every row, shape (n_samples,), float64."""
         return upper_bounds(trainer.C, *self.codes_and_weights(), trainer.class_weights)
 
@@ -81,14 +77,10 @@ class TrainingSet(ABC):
 class ArrayTrainingSet(TrainingSet):
     """Rows in memory.
 
-    Attributes
-    ----------
-    features : ndarray or CSR matrix of shape (n_samples, n_features)
-        Validated rows.
-    codes : ndarray of shape (n_samples,), int32
-        Class codes.
-    weights : ndarray of shape (n_samples,), float64, or None
-        Sample weights.
+    Attributes:
+        features: ndarray or CSR matrix of shape (n_samples, n_features). Validated rows.
+        codes: ndarray of shape (n_samples,), int32. Class codes.
+        weights: ndarray of shape (n_samples,), float64, or None. Sample weights.
     """
 
     features: Any
@@ -103,6 +95,20 @@ class ArrayTrainingSet(TrainingSet):
         """Look at the rows that were passed to fit."""
         require_finite(estimator, self.features)
 
+    def findings(self, estimator: Any, trainer: "LinearTrainer", model: Array) -> tuple[str, ...]:
+        """See `diagnosis`."""
+        from estimators.diagnosis import findings
+
+        w = model.reshape(-1, self.features.shape[1] + 1)
+        return findings(
+            self.features,
+            self.codes,
+            self.classes,
+            upper=self.upper_bounds(trainer),
+            decision=self.features @ w[:, :-1].T + trainer.intercept_scaling * w[:, -1],
+            names=getattr(estimator, "feature_names_in_", None),
+        )
+
     @cached_property
     def fingerprint(self) -> Hashable:
         """Checksums of all bytes."""
@@ -115,10 +121,8 @@ class ArrayTrainingSet(TrainingSet):
 class FolderTrainingSet(TrainingSet):
     """Rows in a chunk folder, read chunk by chunk when they are needed.
 
-    Attributes
-    ----------
-    folder : ChunkFolder
-        The same as `source`.
+    Attributes:
+        folder: The same as `source`.
     """
 
     folder: ChunkFolder
@@ -142,30 +146,20 @@ class FolderTrainingSet(TrainingSet):
 def training_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_tasks: int, seed: int) -> TrainingSet:
     """Validate the arguments of `fit`.
 
-    Parameters
-    ----------
-    estimator : estimator instance
-        The one to fit; `n_features_in_` and, where there are names, `feature_names_in_` are set.
-    X, y, sample_weight
-        Arguments of `fit`.
-    max_tasks : int
-        Largest number of tasks; with one the chunks lie over the memory of X, with more the rows are shuffled.
-    seed : int
-        Of the shuffle.
+    Args:
+        estimator: The one to fit; `n_features_in_` and, where there are names, `feature_names_in_` are set.
+        X, y, sample_weight: Arguments of `fit`.
+        max_tasks: Largest number of tasks; with one the chunks lie over the memory of X, with more the rows are
+            shuffled.
+        seed: Of the shuffle.
 
-    Returns
-    -------
-    training : TrainingSet
+    Returns:
         With at least two classes.
 
-    Raises
-    ------
-    DataError
-        A value of X is NaN or infinite.
-    UsageError
-        Weights or classes cannot be used.
-    ValueError
-        Anything else that scikit-learn refuses.
+    Raises:
+        DataError: A value of X is NaN or infinite.
+        UsageError: Weights or classes cannot be used.
+        ValueError: Anything else that scikit-learn refuses.
     """
     if is_folder(X):
         require_no_labels(X, y, sample_weight)
@@ -205,19 +199,13 @@ def _from_arrays(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_task
 def encode_labels(y: Array) -> tuple[Array, Array, Array]:
     """`np.unique` with inverse and counts, without sorting where labels are whole numbers in a narrow range.
 
-    Parameters
-    ----------
-    y : ndarray of shape (n_samples,)
-        Labels of any type.
+    Args:
+        y: ndarray of shape (n_samples,). Labels of any type.
 
-    Returns
-    -------
-    classes : ndarray of shape (n_classes,)
-        Sorted, of the dtype of `y`.
-    codes : ndarray of shape (n_samples,), int32
-        `classes[codes]` is `y`.
-    counts : ndarray of shape (n_classes,), int64
-        Samples of each class.
+    Returns:
+        `classes`: ndarray of shape (n_classes,). Sorted, of the dtype of `y`.
+        `codes`: ndarray of shape (n_samples,), int32. `classes[codes]` is `y`.
+        `counts`: ndarray of shape (n_classes,), int64. Samples of each class.
     """
     if y.dtype.kind in "iuf" and len(y) > 0:
         encoded = _encode_whole_numbers(y)

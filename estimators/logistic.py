@@ -1,8 +1,6 @@
 """Logistic regression."""
 
-from collections.abc import Mapping
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,9 +9,6 @@ from estimators.base import Array, LinearClassifier
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
-
-    from chicle_elastic.policies.base import Policy
-    from chicle_elastic.runtime.job import Runtime
 
 
 class ChicleLogisticRegression(LinearClassifier):
@@ -32,9 +27,10 @@ class ChicleLogisticRegression(LinearClassifier):
                             it less                                             only
     ``tol``                 relative duality gap (P - D) / P of the worst       measure of the solver, 1e-4
                             output, certified before the fit stops; 1e-3
-    ``max_iter``            passes over the data; 1000                          iterations of the solver; 100
-    method                  l2 penalty, solved in the dual                      ``penalty``, ``l1_ratio``,
-                                                                                ``solver``, ``dual``
+    ``max_iter``            iterations, each of at least one pass over the      iterations of the solver; 100
+                            data; 1000
+    method                  l2 penalty; coordinate descent on the dual or       ``penalty``, ``l1_ratio``,
+                            Newton's method, as the data asks for               ``solver``, ``dual``
     ``warm_start``          keeps the duals, of the same data only              keeps ``coef_``
     ``random_state``        decides the order of samples; equal seeds and       for some solvers
                             ``n_threads=1`` give bit-identical models
@@ -55,9 +51,11 @@ class ChicleLogisticRegression(LinearClassifier):
         Factor of the sum of losses, > 0. Smaller values regularise more and converge faster.
     tol : float, default=1e-3
         Relative duality gap (P - D) / P of every output at which the fit stops: the objective P is then certified to be
-        at most ``tol * P`` above the best possible one.
+        at most ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
     max_iter : int, default=1000
-        Most iterations; in each every sample is visited once.
+        Most iterations. In an iteration every sample is visited at least once; a single task may make several passes
+        on little data, and so may a Newton step. A fit that ends here in a run of Newton's method has a true gap, but
+        `coef_` is not that of the duals; with ``max_iter=1`` such a run has only looked at ``coef_ = 0``.
     fit_intercept : bool, default=True
         Whether there is an intercept.
     intercept_scaling : float, default=1.0
@@ -68,7 +66,8 @@ class ChicleLogisticRegression(LinearClassifier):
     random_state : int, RandomState instance or None, default=None
         Seed of the order of samples.
     verbose : int, default=0
-        1 shows a bar on a terminal, and elsewhere prints a line per certificate; 2 prints a line per iteration.
+        1 shows a bar on a terminal, and elsewhere prints the method and a line per certificate; 2 prints the method and
+        a line per iteration.
     warm_start : bool, default=False
         Begin with the duals of the last `fit`, if features and labels are the same, byte by byte; other data silently
         starts afresh. `C` and all weights may change in between. The duals stay out of pickles and copies.
@@ -77,13 +76,13 @@ class ChicleLogisticRegression(LinearClassifier):
     chunk_size : int, default=None
         Bytes of a chunk; None chooses. It matters for several tasks only.
     runtime : Runtime, default=None
-        Where the job runs; None means `chicle_elastic.runtime.in_process.InProcess(num_tasks=1)`. With a
-        `chicle_elastic.cluster.local.LocalCluster` nodes are processes that come and go while it runs.
+        Where the job runs; None means `chicle_elastic.InProcess(num_tasks=1)`. With a `chicle_elastic.LocalCluster`
+        nodes are processes that come and go while it runs.
     n_workers : int or tuple of (int, int), default=None
         Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
         ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2 nodes.
     policy : Policy or tuple of them, default=None
-        Moves chunks while the fit runs, e.g. `chicle_elastic.policies.rebalance.Rebalance()`; a grid search can vary
+        Moves chunks while the fit runs, e.g. `chicle_elastic.Rebalance()`; a grid search can vary
         its fields (``policy__window``). None leaves it to the runtime: a local cluster has the policies it was made
         with, by default none.
     logdir : str or path-like, default=None
@@ -108,12 +107,12 @@ class ChicleLogisticRegression(LinearClassifier):
     dual_objective_ : ndarray of shape (1,) or (n_classes,), float64
         Dual objective D <= P of each output.
     duals_ : ndarray of shape (n_samples, 1) or (n_samples, n_classes), float64
-        Dual variables alpha >= 0 with ``coef_[k] = sum(duals_[i, k] * y_ik * x_i)``, y_ik = 1 or -1; only with
-        `store_duals`. The rows are those of X.
-    history_ : chicle_elastic.monitoring.records.History
+        Dual variables alpha >= 0 with ``coef_[k] = sum(duals_[i, k] * y_ik * x_i)``, y_ik = 1 or -1, if the fit
+        converged; else they are those of `dual_objective_`. Only with `store_duals`. The rows are those of X.
+    history_ : chicle_elastic.monitoring.history.History
         A record per iteration; ``pandas.DataFrame(history_.to_dict())``. On a local cluster `history_.members` are
         the nodes with their process ids, and `history_.transitions` says how long each change of the membership took.
-        ``history_.plot()`` draws it.
+        ``history_.plot()`` draws it. `history_.method` says how the model was found, and why so.
     ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
         What became of each chunk: rows, owner, iterations by node, replays.
     n_features_in_ : int
@@ -125,6 +124,11 @@ class ChicleLogisticRegression(LinearClassifier):
     --------
     ChicleSVM : The same with the losses of support vector machines.
     sklearn.linear_model.LogisticRegression : On small data and one machine it is as good or faster.
+
+    Notes
+    -----
+    The number of rows, columns, classes and tasks decides between coordinate descent (CoCoA), Newton's method on sums
+    over all tasks, and a working set; times never do. `docs/linear.md` has the table.
 
     References
     ----------
@@ -141,48 +145,11 @@ class ChicleLogisticRegression(LinearClassifier):
     (1, 3)
     """
 
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        tol: float = 1e-3,
-        max_iter: int = 1000,
-        fit_intercept: bool = True,
-        intercept_scaling: float = 1.0,
-        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        warm_start: bool = False,
-        n_threads: int | None = None,
-        chunk_size: int | None = None,
-        runtime: "Runtime | None" = None,
-        n_workers: int | tuple[int, int] | None = None,
-        policy: "Policy | tuple[Policy, ...] | None" = None,
-        logdir: str | PathLike[str] | None = None,
-        store_duals: bool = False,
-    ) -> None:
-        self.C = C
-        self.tol = tol
-        self.max_iter = max_iter
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.verbose = verbose
-        self.warm_start = warm_start
-        self.n_threads = n_threads
-        self.chunk_size = chunk_size
-        self.runtime = runtime
-        self.n_workers = n_workers
-        self.policy = policy
-        self.logdir = logdir
-        self.store_duals = store_duals
-
     def _loss_name(self) -> str:
         return "logistic"
 
-    def _advice(self) -> str:
-        return "scale the features (StandardScaler), raise max_iter, or lower C"
+    def _advice(self) -> tuple[str, ...]:
+        return ()
 
     def predict_proba(self, X: Any) -> Array:
         """Probability of each class.

@@ -19,19 +19,18 @@ import uuid
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TypeAlias
+from typing import Any, BinaryIO, Self
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from chicle_elastic import __version__
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.job_ledger import JobLedger
-from chicle_elastic.monitoring.records import History, IterationRecord, Transition
+from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.values import ChunkAccount
-
-Array: TypeAlias = npt.NDArray[Any]
 
 FORMAT = "chicle-model"
 VERSION = 1
@@ -59,19 +58,8 @@ class SaveMixin:
             Labels, or keys of `class_weight`, are neither numbers nor strings.
         """
         check_is_fitted(self)
-        found = {name: np.asarray(value) for name in ARRAYS if (value := getattr(self, name, None)) is not None}
-        header = {
-            "format": FORMAT,
-            "version": VERSION,
-            "estimator": type(self).__name__,
-            "chicle": __version__,
-            "params": _params_to_json(self.get_params(deep=False)),  # type: ignore[attr-defined]
-            "values": {name: _plain(getattr(self, name)) for name in VALUES},
-            "object": [name for name, array in found.items() if array.dtype == object],
-            **_told(self),
-        }
-        arrays = {name: _without_objects(name, array) for name, array in found.items()}
-        _write(Path(path), json.dumps(header), arrays)
+        params = self.get_params(deep=False)  # type: ignore[attr-defined]
+        write_model(path, self, params, {name: getattr(self, name, None) for name in ARRAYS}, values=VALUES)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -94,40 +82,72 @@ class SaveMixin:
         UsageError
             The file holds another estimator.
         """
-        header, arrays = _read(Path(path), estimator=cls.__name__)
+        header, arrays = read_model(Path(path), estimator=cls.__name__)
         try:
-            estimator = cls(**_params_from_json(header["params"]))
-            for name in VALUES:
-                setattr(estimator, name, header["values"][name])
-            for name, array in arrays.items():
-                setattr(estimator, name, array.astype(object) if name in header["object"] else array)
-            _take_told(estimator, header)
+            estimator = cls(**params_from_json(header["params"]))
+            set_attributes(estimator, header, VALUES, arrays)
         except (KeyError, TypeError) as error:
             raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
         _check_shapes(path, estimator)
         return estimator
 
 
-def _told(estimator: Any) -> dict[str, Any]:
-    """What became of the fit, for the header."""
-    return {
+def write_model(
+    path: str | os.PathLike[str],
+    estimator: Any,
+    params: dict[str, Any],
+    found: dict[str, Any],
+    *,
+    values: Sequence[str],
+    version: int = VERSION,
+    **more: Any,
+) -> None:
+    """Write a fitted estimator: constructor arguments, arrays (None is left out), attributes that are plain `values`.
+
+    Raises:
+        UsageError: A parameter or an array holds something else than numbers and strings.
+    """
+    arrays = {name: np.asarray(array) for name, array in found.items() if array is not None}
+    header = {
+        "format": FORMAT,
+        "version": version,
+        "estimator": type(estimator).__name__,
+        "chicle": __version__,
+        "params": _params_to_json(params),
+        "values": {name: _plain(getattr(estimator, name)) for name in values},
+        "object": [name for name, array in arrays.items() if array.dtype == object],
         "history": [dataclasses.asdict(record) for record in estimator.history_],
+        "methods": list(estimator.history_.methods.items()),
         "transitions": [dataclasses.asdict(transition) for transition in estimator.history_.transitions],
         "ledger": [dataclasses.asdict(account) for account in estimator.ledger_],
+        **more,
     }
+    try:
+        text = json.dumps(header)
+    except TypeError as error:
+        raise UsageError(
+            f"a parameter cannot be written to a model file ({error}); arguments of the module have to be numbers, "
+            "strings, lists or dicts of those"
+        ) from error
+    _write(Path(path), text, {name: _without_objects(name, array) for name, array in arrays.items()})
 
 
-def _take_told(estimator: Any, header: dict[str, Any]) -> None:
-    """Set the attributes that `_told` has written; the first files had no transitions and no ledger."""
+def set_attributes(estimator: Any, header: dict[str, Any], values: Sequence[str], arrays: dict[str, Array]) -> None:
+    """Set these attributes, and what became of the fit; the first files had no transitions and no ledger."""
+    for name in values:
+        setattr(estimator, name, header["values"][name])
+    for name, array in arrays.items():
+        setattr(estimator, name, array.astype(object) if name in header["object"] else array)
     history = History(IterationRecord(**{**it, "events": tuple(it["events"])}) for it in header["history"])
     for transition in header.get("transitions", ()):
         history.note(Transition.of(transition))
+    history.methods = {int(first): method for first, method in header.get("methods", ())}  # 0.1 had none
     estimator.history_ = history
     estimator.ledger_ = JobLedger(ChunkAccount(**account) for account in header.get("ledger", ()))
 
 
 def _write(path: Path, header: str, arrays: dict[str, Array]) -> None:
-    """Write under a temporary name beside the file, then rename: nobody sees half a model."""
+    """Write under a temporary name beside the file, then rename: no reader sees half a model."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as file:
@@ -141,8 +161,13 @@ def _write(path: Path, header: str, arrays: dict[str, Array]) -> None:
             temporary.unlink()
 
 
-def _read(
-    path: Path, *, estimator: str, arrays: Sequence[str] = ARRAYS, required: Sequence[str] = REQUIRED_ARRAYS
+def read_model(
+    path: Path,
+    *,
+    estimator: str,
+    arrays: Sequence[str] = ARRAYS,
+    required: Sequence[str] = REQUIRED_ARRAYS,
+    newest: int = VERSION,
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """Header and arrays of a model file, the header checked for format, version and estimator."""
     with path.open("rb") as file:
@@ -153,13 +178,14 @@ def _read(
             raise DataError(f"{path} is damaged, or not a model that save() wrote ({error}); save it again") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DataError(f"{path} is not a model that save() wrote")
-    if header.get("version") not in range(1, VERSION + 1):
+    found = header.get("estimator")
+    if found != estimator:
+        raise UsageError(f"{path} holds a {found}, not a {estimator}; use {found}.load")
+    if header.get("version") not in range(1, newest + 1):
         raise DataError(
             f"{path} is a model of format version {header.get('version')}; this version of Chicle ({__version__}) "
-            f"reads 1 to {VERSION}: upgrade chicle-elastic"
+            f"reads 1 to {newest}: upgrade chicle-elastic"
         )
-    if header["estimator"] != estimator:
-        raise UsageError(f"{path} holds a {header['estimator']}, not a {estimator}; use {header['estimator']}.load")
     missing = {*required} - {*content}
     if missing:
         raise DataError(f"{path}: the model lacks {', '.join(sorted(missing))}; save it again")
@@ -215,7 +241,8 @@ def _params_to_json(params: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _params_from_json(params: dict[str, Any]) -> dict[str, Any]:
+def params_from_json(params: dict[str, Any]) -> dict[str, Any]:
+    """Constructor arguments from the header."""
     weights = params["class_weight"]
     return {**params, "class_weight": dict(weights) if isinstance(weights, list) else weights}
 

@@ -9,26 +9,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from chicle_elastic.policies.base import Policy
-    from chicle_elastic.runtime.job import Runtime
+    from chicle_elastic.runtime.training.job import Runtime
 
 
 def runtime_of(estimator: Any) -> "Runtime":
     """The runtime that an estimator's parameters mean.
 
-    Parameters
-    ----------
-    estimator : estimator instance
-        With the parameters `runtime` and `n_workers`.
+    Args:
+        estimator: With the parameters `runtime` and `n_workers`.
 
-    Returns
-    -------
-    runtime : Runtime
+    Returns:
         This process, unless the parameters say otherwise.
 
-    Raises
-    ------
-    UsageError
-        Both parameters are given, or `n_workers` is no number of nodes.
+    Raises:
+        UsageError: Both parameters are given, or `n_workers` is no number of nodes.
     """
     if estimator.n_workers is None:
         if estimator.runtime is not None:
@@ -42,7 +36,7 @@ def runtime_of(estimator: Any) -> "Runtime":
             f"n_workers={estimator.n_workers!r} is short for runtime=LocalCluster({estimator.n_workers!r}), and "
             f"runtime={estimator.runtime!r} was given too; leave one of them out"
         )
-    from chicle_elastic.cluster.local import shared_cluster
+    from chicle_elastic.cluster.local.local_cluster import shared_cluster
 
     return shared_cluster(estimator.n_workers)
 
@@ -51,6 +45,12 @@ def policies_of(estimator: Any) -> "Sequence[Policy] | None":
     """The policies that an estimator's parameter `policy` means; None leaves them to the runtime."""
     policy = estimator.policy
     return policy if policy is None or isinstance(policy, tuple) else (policy,)
+
+
+def has_policies(estimator: Any, runtime: "Runtime") -> bool:
+    """Whether a fit has policies: of the estimator or else of the runtime."""
+    policies = policies_of(estimator)
+    return bool(getattr(runtime, "policies", ()) if policies is None else policies)
 
 
 def threads_of(runtime: "Runtime") -> int:

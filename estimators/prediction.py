@@ -1,23 +1,95 @@
-"""Prediction with a fitted linear model."""
+"""Prediction with a fitted model, of samples in memory and of chunk folders."""
 
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted
 
-Array: TypeAlias = npt.NDArray[Any]
+from chicle_elastic.chunks.rows import matrix_of
+from chicle_elastic.chunks.views import Array
 
+if TYPE_CHECKING:
+    from chicle_elastic.chunks.folder import ChunkFolder
 
 BLOCK_VALUES = 1 << 20
 """Features that are converted to float64 at a time."""
 
 
 class PredictionMixin:
-    """Scores, labels and accuracy, of arrays and of chunk folders."""
+    """Labels and accuracy, made of the class codes that a model predicts; what samples are is for the subclass."""
 
     classes_: Array
+
+    def predict(self, X: Any) -> Array:
+        """Class labels of samples.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix where `fit` takes one, or ChunkFolder
+            Samples as in `fit`.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,)
+            Of the dtype of `classes_`. The rows of a ChunkFolder come in the order of the data that it was made from.
+        """
+        return self._by_row(X, lambda rows: self.classes_[self._codes(rows)])
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Accuracy.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix where `fit` takes one, or ChunkFolder
+            Samples as in `fit`. A ChunkFolder brings its labels and weights along.
+        y : array-like of shape (n_samples,)
+            True labels; none for a ChunkFolder.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights; none for a ChunkFolder.
+
+        Returns
+        -------
+        score : float
+            Share of the samples (of their weight) whose label is predicted.
+        """
+        from estimators import streaming
+
+        check_is_fitted(self)
+        if streaming.is_folder(X):
+            streaming.require_no_labels(X, y, sample_weight)
+            self._require_same_folder(X)
+            return streaming.accuracy(self, X, self._codes)
+        score: float = super().score(X, y, sample_weight)  # type: ignore[misc]  # of ClassifierMixin
+        return score
+
+    def _by_row(self, X: Any, function: Callable[[Any], Array]) -> Array:
+        """What `function` makes of rows, for all samples; of a folder one chunk is in memory at a time."""
+        from estimators import streaming
+
+        check_is_fitted(self)
+        if streaming.is_folder(X):
+            self._require_same_folder(X)
+            return streaming.rows_in_order(X, lambda chunk: function(matrix_of(chunk.rows)))
+        return function(self._validated(X))
+
+    def _validated(self, X: Any) -> Any:
+        """Rows of samples in memory, refused where they are not like those of the fit."""
+        raise NotImplementedError
+
+    def _require_same_folder(self, folder: "ChunkFolder") -> None:
+        """Refuse a folder whose samples are not like those of the fit."""
+        raise NotImplementedError
+
+    def _codes(self, rows: Any) -> Array:
+        """Positions in `classes_` of the predicted labels."""
+        raise NotImplementedError
+
+
+class LinearPredictionMixin(PredictionMixin):
+    """Decision values of a linear model, and labels from them."""
+
     coef_: Array
     intercept_: Array
 
@@ -35,54 +107,17 @@ class PredictionMixin:
             One column per class, for two classes the score of the second one only. The rows of a ChunkFolder come in
             the order of the data that it was made from.
         """
-        from estimators import streaming
+        return self._by_row(X, self._scores)
 
-        check_is_fitted(self)
-        return streaming.by_row(self, X, self._scores)
+    def _validated(self, X: Any) -> Any:
+        from estimators.checks import validated_features
 
-    def predict(self, X: Any) -> Array:
-        """Class labels of samples.
+        return validated_features(self, X)
 
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features), or ChunkFolder
-            Samples, as in `decision_function`.
+    def _require_same_folder(self, folder: "ChunkFolder") -> None:
+        from estimators.streaming import require_same_features
 
-        Returns
-        -------
-        labels : ndarray of shape (n_samples,)
-            Of the dtype of `classes_`.
-        """
-        from estimators import streaming
-
-        check_is_fitted(self)
-        return streaming.by_row(self, X, lambda rows: self.classes_[self._codes(rows)])
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Accuracy.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features), or ChunkFolder
-            Samples. A ChunkFolder brings its labels and weights along.
-        y : array-like of shape (n_samples,)
-            True labels; none for a ChunkFolder.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights; none for a ChunkFolder.
-
-        Returns
-        -------
-        score : float
-            Share of the samples (of their weight) whose label is predicted.
-        """
-        from estimators import streaming
-
-        check_is_fitted(self)
-        if streaming.is_folder(X):
-            streaming.require_no_labels(X, y, sample_weight)
-            return streaming.accuracy(self, X, self._codes)
-        score: float = super().score(X, y, sample_weight)  # type: ignore[misc]  # of ClassifierMixin
-        return score
+        require_same_features(self, folder)
 
     def _scores(self, rows: Any) -> Array:
         """Decision values of dense or CSR rows; shape (n,) for two classes, else (n, n_classes)."""
@@ -90,7 +125,6 @@ class PredictionMixin:
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def _codes(self, rows: Any) -> Array:
-        """Positions in `classes_` of the predicted labels."""
         scores = self._scores(rows)
         return (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
 

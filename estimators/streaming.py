@@ -1,20 +1,17 @@
 """Predictions for arrays, and for chunk folders one chunk at a time."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
-import numpy.typing as npt
 
 from chicle_elastic.chunks.folder import ChunkFolder
-from chicle_elastic.chunks.views import NO_STATE, Chunk, CsrRows
+from chicle_elastic.chunks.rows import matrix_of
+from chicle_elastic.chunks.views import NO_STATE, Array, Chunk
 from chicle_elastic.errors import DataError, UsageError
-from estimators.checks import validated_features
 
 if TYPE_CHECKING:
     from chicle_elastic.chunks.sources import ChunkSource
-
-Array: TypeAlias = npt.NDArray[Any]
 
 
 def is_folder(X: Any) -> TypeGuard[ChunkFolder]:
@@ -25,10 +22,8 @@ def is_folder(X: Any) -> TypeGuard[ChunkFolder]:
 def require_no_labels(folder: ChunkFolder, y: Any, sample_weight: Any) -> None:
     """Refuse labels and weights beside a chunk folder, which has its own.
 
-    Raises
-    ------
-    UsageError
-        `y` or `sample_weight` is given.
+    Raises:
+        UsageError: `y` or `sample_weight` is given.
     """
     for name, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
@@ -36,36 +31,6 @@ def require_no_labels(folder: ChunkFolder, y: Any, sample_weight: Any) -> None:
                 f"the chunk folder {folder.path} holds labels and weights of its samples; leave {name} out, or convert "
                 "the data with other ones"
             )
-
-
-def by_row(estimator: Any, X: Any, function: Callable[[Any], Array]) -> Array:
-    """One value (or row of values) per sample.
-
-    Parameters
-    ----------
-    estimator : estimator instance
-        Fitted; X must have its features.
-    X : {array-like, sparse matrix} of shape (n_samples, n_features), or ChunkFolder
-        Samples.
-    function : callable
-        Takes rows (ndarray or CSR matrix), returns an ndarray with as many.
-
-    Returns
-    -------
-    values : ndarray of shape (n_samples, ...)
-        For a ChunkFolder in the order of the rows that it was made from.
-
-    Raises
-    ------
-    DataError
-        A ChunkFolder has another number of features; a value of X is NaN or infinite.
-    ValueError
-        Anything else that scikit-learn refuses.
-    """
-    if not is_folder(X):
-        return function(validated_features(estimator, X))
-    _require_same_features(estimator, X)
-    return rows_in_order(X, lambda chunk: function(matrix_of(chunk)))
 
 
 def rows_in_order(source: "ChunkSource", function: Callable[[Chunk], Array | None]) -> Array:
@@ -83,26 +48,17 @@ def rows_in_order(source: "ChunkSource", function: Callable[[Chunk], Array | Non
 def accuracy(estimator: Any, folder: ChunkFolder, codes_of: Callable[[Any], Array]) -> float:
     """Weighted share of the samples of a chunk folder whose label is predicted.
 
-    Parameters
-    ----------
-    estimator : estimator instance
-        Fitted; its `classes_` and the classes of the folder are compared as labels, not as codes.
-    folder : ChunkFolder
-        Samples, labels and weights.
-    codes_of : callable
-        Takes rows, returns positions in `classes_`.
+    Args:
+        estimator: Fitted; its `classes_` and the classes of the folder are compared as labels, not as codes.
+        folder: Samples, labels and weights.
+        codes_of: Takes rows, returns positions in `classes_`.
 
-    Returns
-    -------
-    accuracy : float
+    Returns:
         Between 0 and 1; NaN when all samples weigh 0.
 
-    Raises
-    ------
-    DataError
-        Another number of features, or no class in common.
+    Raises:
+        DataError: No class in common.
     """
-    _require_same_features(estimator, folder)
     labels = list(folder.classes)
     if not set(labels) & set(estimator.classes_.tolist()):
         raise DataError(
@@ -114,15 +70,10 @@ def accuracy(estimator: Any, folder: ChunkFolder, codes_of: Callable[[Any], Arra
     correct = total = 0.0
     for chunk in chunks_of(folder):
         weights = np.ones(chunk.num_rows) if chunk.weights is None else chunk.weights
-        is_right = code_in_folder[codes_of(matrix_of(chunk))] == chunk.targets
+        is_right = code_in_folder[codes_of(matrix_of(chunk.rows))] == chunk.targets
         correct += float(weights[is_right].sum())
         total += float(weights.sum())
     return correct / total if total else float("nan")
-
-
-def matrix_of(chunk: Chunk) -> Any:
-    """Rows of a chunk as an ndarray or a CSR matrix, sharing its memory."""
-    return chunk.rows.to_scipy() if isinstance(chunk.rows, CsrRows) else chunk.rows
 
 
 def chunks_of(source: "ChunkSource") -> Iterator[Chunk]:
@@ -130,7 +81,8 @@ def chunks_of(source: "ChunkSource") -> Iterator[Chunk]:
     return (source.load(info.id, NO_STATE) for info in source.infos(NO_STATE))
 
 
-def _require_same_features(estimator: Any, folder: ChunkFolder) -> None:
+def require_same_features(estimator: Any, folder: ChunkFolder) -> None:
+    """Raise DataError where a folder has another number of features than the data of the fit."""
     found = folder.schema.num_features
     if found != estimator.n_features_in_:
         raise DataError(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sklearn.svm import LinearSVC
 
     from chicle_elastic.policies.base import Policy
-    from chicle_elastic.runtime.job import Runtime
+    from chicle_elastic.runtime.training.job import Runtime
 
 
 class ChicleSVM(LinearClassifier):
@@ -27,10 +27,12 @@ class ChicleSVM(LinearClassifier):
     ``loss``                "hinge" by default                                  "squared_hinge" by default
     ``tol``                 relative duality gap (P - D) / P of the worst       liblinear's own measure,
                             output, certified before the fit stops; 1e-3        1e-4
-    ``max_iter``            passes over the data                                liblinear's own iterations
+    ``max_iter``            iterations, each of at least one pass over the      liblinear's own iterations
+                            data
     ``class_weight``        multiplies C of the samples of a class, also where  with more than two classes
                             they are the "rest" of another class                only where they are not
-    ``penalty``, ``dual``   l2, solved in the dual; no parameters               parameters
+    ``penalty``, ``dual``   l2; coordinate descent on the dual or Newton's      parameters
+                            method, as the data asks for; no parameters
     ``multi_class``         one-vs-rest; no parameter                           or Crammer and Singer's
     parameters              keyword only                                        the first two positional
     ``random_state``        decides the order of samples; equal seeds and       same
@@ -55,9 +57,11 @@ class ChicleSVM(LinearClassifier):
         Loss of a margin m: max(0, 1 - m) or its square.
     tol : float, default=1e-3
         Relative duality gap (P - D) / P of every output at which the fit stops: the objective P is then certified to be
-        at most ``tol * P`` above the best possible one.
+        at most ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
     max_iter : int, default=1000
-        Most iterations; in each every sample is visited once.
+        Most iterations. In an iteration every sample is visited at least once; a single task may make several passes
+        on little data, and so may a Newton step. A fit that ends here in a run of Newton's method has a true gap, but
+        `coef_` is not that of the duals; with ``max_iter=1`` such a run has only looked at ``coef_ = 0``.
     fit_intercept : bool, default=True
         Whether there is an intercept.
     intercept_scaling : float, default=1.0
@@ -68,7 +72,8 @@ class ChicleSVM(LinearClassifier):
     random_state : int, RandomState instance or None, default=None
         Seed of the order of samples.
     verbose : int, default=0
-        1 shows a bar on a terminal, and elsewhere prints a line per certificate; 2 prints a line per iteration.
+        1 shows a bar on a terminal, and elsewhere prints the method and a line per certificate; 2 prints the method and
+        a line per iteration.
     warm_start : bool, default=False
         Begin with the duals of the last `fit`, if features and labels are the same, byte by byte; other data silently
         starts afresh. `C`, `loss` and all weights may change in between. The duals stay out of pickles and copies.
@@ -77,13 +82,13 @@ class ChicleSVM(LinearClassifier):
     chunk_size : int, default=None
         Bytes of a chunk; None chooses. It matters for several tasks only.
     runtime : Runtime, default=None
-        Where the job runs; None means `chicle_elastic.runtime.in_process.InProcess(num_tasks=1)`. With a
-        `chicle_elastic.cluster.local.LocalCluster` nodes are processes that come and go while it runs.
+        Where the job runs; None means `chicle_elastic.InProcess(num_tasks=1)`. With a `chicle_elastic.LocalCluster`
+        nodes are processes that come and go while it runs.
     n_workers : int or tuple of (int, int), default=None
         Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
         ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2 nodes.
     policy : Policy or tuple of them, default=None
-        Moves chunks while the fit runs, e.g. `chicle_elastic.policies.rebalance.Rebalance()`; a grid search can vary
+        Moves chunks while the fit runs, e.g. `chicle_elastic.Rebalance()`; a grid search can vary
         its fields (``policy__window``). None leaves it to the runtime: a local cluster has the policies it was made
         with, by default none.
     logdir : str or path-like, default=None
@@ -108,12 +113,12 @@ class ChicleSVM(LinearClassifier):
     dual_objective_ : ndarray of shape (1,) or (n_classes,), float64
         Dual objective D <= P of each output.
     duals_ : ndarray of shape (n_samples, 1) or (n_samples, n_classes), float64
-        Dual variables alpha >= 0 with ``coef_[k] = sum(duals_[i, k] * y_ik * x_i)``, y_ik = 1 or -1; only with
-        `store_duals`. The rows are those of X.
-    history_ : chicle_elastic.monitoring.records.History
+        Dual variables alpha >= 0 with ``coef_[k] = sum(duals_[i, k] * y_ik * x_i)``, y_ik = 1 or -1, if the fit
+        converged; else they are those of `dual_objective_`. Only with `store_duals`. The rows are those of X.
+    history_ : chicle_elastic.monitoring.history.History
         A record per iteration; ``pandas.DataFrame(history_.to_dict())``. On a local cluster `history_.members` are
         the nodes with their process ids, and `history_.transitions` says how long each change of the membership took.
-        ``history_.plot()`` draws it.
+        ``history_.plot()`` draws it. `history_.method` says how the model was found, and why so.
     ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
         What became of each chunk: rows, owner, iterations by node, replays.
     n_features_in_ : int
@@ -126,10 +131,16 @@ class ChicleSVM(LinearClassifier):
     ChicleLogisticRegression : The same with logistic loss and probabilities.
     sklearn.svm.LinearSVC : On small data and one machine it is as good or faster.
 
+    Notes
+    -----
+    The number of rows, columns, classes and tasks decides between coordinate descent (CoCoA), Newton's method on sums
+    over all tasks, and a working set; times never do. `docs/linear.md` has the table.
+
     References
     ----------
     Kaufmann et al., "Addressing Algorithmic Bottlenecks in Elastic Machine Learning with Chicle".
     Ma et al. 2015, "Adding vs. averaging in distributed primal-dual optimization".
+    Yin and Li 2019, "A semismooth Newton method for support vector classification".
 
     Examples
     --------
@@ -190,9 +201,8 @@ class ChicleSVM(LinearClassifier):
     def _loss_name(self) -> str:
         return self.loss
 
-    def _advice(self) -> str:
-        other = ', or use loss="squared_hinge", which converges faster' if self.loss == "hinge" else ""
-        return f"scale the features (StandardScaler), raise max_iter, lower C{other}"
+    def _advice(self) -> tuple[str, ...]:
+        return ('use loss="squared_hinge", which converges faster',) if self.loss == "hinge" else ()
 
     def to_linear_svc(self) -> "LinearSVC":
         """The same model as a fitted `LinearSVC`, with equal predictions.

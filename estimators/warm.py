@@ -7,27 +7,22 @@ them over the new data, so a fingerprint that matched by accident would cost ite
 import zlib
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from chicle_elastic.solvers.objectives import Loss, dual_slopes, duals_from_slopes
-
-Array: TypeAlias = npt.NDArray[Any]
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.objectives import Loss, dual_slopes, duals_from_slopes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptDuals:
     """Where the last fit ended.
 
-    Attributes
-    ----------
-    fingerprint : hashable
-        Of features and labels.
-    slopes : ndarray of shape (n_samples, n_outputs), float64
-        alpha_i / C_i of each output. A new C, other weights and even another loss change the C_i and leave the slopes
-        nearly as they were: a dual at its bound stays at its bound.
+    Attributes:
+        fingerprint: Of features and labels.
+        slopes: ndarray of shape (n_samples, n_outputs), float64. alpha_i / C_i of each output. A new C, other weights
+            and even another loss change the C_i and leave the slopes nearly as they were: a dual at its bound stays at
+            its bound.
     """
 
     fingerprint: Hashable

@@ -1,50 +1,49 @@
-"""What looks on while a job runs: scikit-learn callbacks, a bar or lines on stdout, TensorBoard."""
+"""Observers of a running job: scikit-learn callbacks, a bar or lines on stdout, TensorBoard."""
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from chicle_elastic import waits
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.clock import MonotonicClock
+from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.progress import FitProgress
 from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.scheduling.text import is_disabled_text
 
-Array: TypeAlias = npt.NDArray[Any]
 Listener: TypeAlias = Callable[[IterationRecord], None]
+
+OWN_PACKAGES = ("estimators", "chicle_elastic", "sklearn")
+"""Packages between a listener and the line of the user that called `fit`."""
 
 
 class Watcher(NamedTuple):
-    """What is to be told while a job runs, as the fields of a `Job`; None when nobody wants to know."""
+    """The callbacks of the observers, as the fields of a `Job`; None when there are no observers."""
 
     on_iteration: Listener | None
     on_transition: Callable[[Transition], None] | None
 
 
 class CallbackBridge:
-    """Opens one subcontext of the fit's callback context per iteration.
+    """Opens one subcontext of the fit's callback context per iteration; `EpochBridge` does so per epoch.
 
-    Parameters
-    ----------
-    estimator : estimator instance
-        Being fitted, with callbacks.
-    context : sklearn.callback.CallbackContext
-        Of the fit.
-    max_iter : int
-        Iterations at most.
-    tol : float
-        A certified gap up to this ends the job.
-    arguments : dict
-        `X`, `y` and `metadata` for the hooks.
-    attributes : callable
-        Makes the attributes of an estimator that can predict from (model, number of iterations); called only when a
-        callback asks for `fitted_estimator`.
-    task_name : str, default="iteration"
-        Of the subcontexts.
+    Args:
+        estimator: Being fitted, with callbacks.
+        context: Of the fit.
+        max_iter: Iterations (or epochs) at most.
+        tol: A certified gap up to this ends the job.
+        arguments: `X`, `y` and `metadata` for the hooks.
+        attributes: Makes the attributes of an estimator that can predict from (model, number of iterations); called
+            only when a callback asks for `fitted_estimator`.
     """
+
+    task_name = "iteration"
 
     def __init__(
         self,
@@ -55,7 +54,6 @@ class CallbackBridge:
         tol: float,
         arguments: dict[str, Any],
         attributes: Callable[[Array, int], dict[str, Any]],
-        task_name: str = "iteration",
     ) -> None:
         self._estimator = estimator
         self._context = context
@@ -63,35 +61,39 @@ class CallbackBridge:
         self._tol = tol
         self._arguments = arguments
         self._attributes = attributes
-        self._task_name = task_name
         self._iteration: Any = None
 
     def begin(self, model: Array | None = None, iteration: int = 0) -> None:
         """Open the subcontext of the next iteration; `model` is what it begins with."""
         attributes = None if model is None else partial(self._attributes, model, iteration)
-        self._iteration = self._context.subcontext(task_name=self._task_name)
+        self._iteration = self._context.subcontext(task_name=self.task_name)
         self._iteration.call_on_fit_task_begin(
             estimator=self._estimator, reconstruction_attributes=attributes, **self._arguments
         )
 
     def on_model(self, record: IterationRecord, model: Array) -> bool:
-        """Close the subcontext of an iteration, and open the next one when there will be one.
+        """Close the subcontext of what has ended, and open the next one when there will be one.
 
-        Returns
-        -------
-        stop : bool
-            A callback asks to end the fit here.
+        Returns:
+            Whether a callback asks to end the fit here.
         """
+        number = self._ended(record)
+        if number is None or self._iteration is None:
+            return False
         ended, self._iteration = self._iteration, None
         stop: bool = ended.call_on_fit_task_end(
             estimator=self._estimator,
-            reconstruction_attributes=partial(self._attributes, model, record.iteration),
+            reconstruction_attributes=partial(self._attributes, model, number),
             **self._arguments,
         )
         is_certified = record.figures.get("duality_gap", np.inf) <= self._tol
-        if not (stop or is_certified or record.iteration >= self._max_iter):
-            self.begin(model, record.iteration)
+        if not (stop or is_certified or number >= self._max_iter):
+            self.begin(model, number)
         return stop
+
+    def _ended(self, record: IterationRecord) -> int | None:
+        """Number of what has ended with this record, if anything has."""
+        return record.iteration
 
     def close(self) -> None:
         """Close the subcontext of an iteration that never ended, so that every begin has its end."""
@@ -101,31 +103,32 @@ class CallbackBridge:
 
 
 @contextmanager
-def watcher(name: str, *, verbose: int, logdir: Any, max_iter: int = 1, tol: float = 0.0) -> Iterator[Watcher]:
-    """What is to be told of each iteration and of each change of the membership.
+def watcher(
+    name: str,
+    *,
+    verbose: int,
+    logdir: Any,
+    max_iter: int = 1,
+    tol: float = 0.0,
+    has_policies: bool = False,
+    method_on: Callable[[int], str] | None = None,
+) -> Iterator[Watcher]:
+    """The callbacks for each iteration and for each change of the membership.
 
-    Parameters
-    ----------
-    name : str
-        Name of the estimator, begins every line.
-    verbose : int
-        0 silent; 1 a bar on a terminal, and a line per certificate elsewhere; 2 a line per iteration.
-    logdir : str, path-like or None
-        Folder for TensorBoard.
-    max_iter : int
-        Iterations at most, for the bar.
-    tol : float
-        Gap at which the fit ends, for the bar.
+    Args:
+        name: Name of the estimator, begins every line.
+        verbose: 0 silent; 1 a bar on a terminal, and a line per certificate elsewhere; 2 a line per iteration.
+        logdir: Folder for TensorBoard.
+        max_iter: Iterations at most, for the bar.
+        tol: Gap at which the fit ends, for the bar.
+        has_policies: Whether there are policies that may fail: the user is warned of one that is disabled.
+        method_on: How the model is found on a number of tasks, in words; printed with `verbose`.
 
-    Yields
-    ------
-    watcher : Watcher
+    Yields:
         Callables that take an `IterationRecord` and a `Transition`.
 
-    Raises
-    ------
-    MissingExtraError
-        `logdir` is given and tensorboard is not installed.
+    Raises:
+        MissingExtraError: `logdir` is given and tensorboard is not installed.
     """
     told: list[Listener] = []
     changes: list[Callable[[Transition], None]] = []
@@ -133,9 +136,12 @@ def watcher(name: str, *, verbose: int, logdir: Any, max_iter: int = 1, tol: flo
         if int(verbose) == 1 and sys.stdout.isatty():
             bar = FitProgress(sys.stdout, MonotonicClock(), label=name, max_iterations=max_iter, tol=tol)
             stack.callback(bar.close)
+            stack.enter_context(waits.above(bar.close))
             told.append(bar.update)
             changes.append(bar.note)
         elif verbose:
+            if method_on is not None:
+                told.append(_MethodPrinter(name, method_on))
             told.append(partial(_print_line, name, int(verbose)))
             changes.append(partial(_print_transition, name))
         if logdir is not None:
@@ -144,7 +150,36 @@ def watcher(name: str, *, verbose: int, logdir: Any, max_iter: int = 1, tol: flo
             writer = stack.enter_context(TensorBoardWriter(logdir))
             told.append(writer.write)
             changes.append(writer.write_transition)
+        if has_policies:  # the last one, because a warning may be an error
+            told.append(_warn_of_policies)
         yield Watcher(partial(_tell, told), partial(_tell, changes)) if told else Watcher(None, None)
+
+
+class _MethodPrinter:
+    """Prints the method that finds the model, and again when more tasks change the method."""
+
+    def __init__(self, name: str, method_on: Callable[[int], str]) -> None:
+        self._name, self._method_on = name, method_on
+        self._known, self._most = "", 0
+
+    def __call__(self, record: IterationRecord) -> None:
+        self._most = max(self._most, record.num_tasks)
+        method = self._method_on(self._most)
+        if method != self._known:
+            self._known = method
+            print(f"[{self._name}] from iteration {record.iteration}: {method}", flush=True)
+
+
+def methods_of(history: History, method_on: Callable[[int], str]) -> dict[int, str]:
+    """See `History.methods`. A method that several tasks began with is that of fewer tasks, too."""
+    found: dict[int, str] = {}
+    most = 0
+    for record in history:
+        most = max(most, record.num_tasks)
+        method = method_on(most)
+        if not found or method != next(reversed(found.values())):
+            found[record.iteration] = method
+    return found
 
 
 def _tell(told: list[Callable[[Any], None]], news: Any) -> None:
@@ -156,7 +191,31 @@ def _print_transition(name: str, transition: Transition) -> None:
     print(f"[{name}] {transition.words()}", flush=True)
 
 
+def _disabled_in(record: IterationRecord) -> list[str]:
+    """Lines about policies that were disabled since the previous iteration."""
+    return [f"{line}; the fit goes on without it" for line in record.events if is_disabled_text(line)]
+
+
+def _warn_of_policies(record: IterationRecord) -> None:
+    """Warn at once: the fit may go on for hours without the policy."""
+    for line in _disabled_in(record):
+        with waits.cleared():
+            warnings.warn(line, RuntimeWarning, stacklevel=_frames_to_the_user())
+
+
+def _frames_to_the_user() -> int:
+    """The `stacklevel` that names the line that called `fit`, with any runtime and decorators in between."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OWN_PACKAGES:
+        frame = frame.f_back
+        level += 1
+    return level
+
+
 def _print_line(name: str, verbose: int, record: IterationRecord) -> None:
+    for news in _disabled_in(record):
+        print(f"[{name}] {news}", flush=True)
     line = line_of(record)
     if verbose >= 2 or "duality_gap" in record.figures or "epoch" in record.figures:
         print(f"[{name}] {line}", flush=True)

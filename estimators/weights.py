@@ -4,35 +4,28 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 
-Array: TypeAlias = npt.NDArray[Any]
 ClassWeight: TypeAlias = "Mapping[Any, float] | Literal['balanced'] | None"
 
 
 def class_weight_vector(class_weight: ClassWeight, classes: Array, totals: Array) -> Array | None:
     """Weight of each class.
 
-    Parameters
-    ----------
-    class_weight : dict, "balanced" or None
-        As the parameter of the estimators.
-    classes : ndarray of shape (n_classes,)
-        Labels.
-    totals : ndarray of shape (n_classes,), float64
-        Sum of the sample weights of each class; the number of samples where there are no weights.
+    Args:
+        class_weight: As the parameter of the estimators.
+        classes: ndarray of shape (n_classes,). Labels.
+        totals: ndarray of shape (n_classes,), float64. Sum of the sample weights of each class; the number of samples
+            where there are no weights.
 
-    Returns
-    -------
-    weights : ndarray of shape (n_classes,), float64, or None
-        None when all classes weigh 1.
+    Returns:
+        ndarray of shape (n_classes,), float64; None when all classes weigh 1.
 
-    Raises
-    ------
-    UsageError
-        A weight is not a finite number >= 0, or labels are missing in the dict while others in it are unknown.
+    Raises:
+        UsageError: A weight is not a finite number >= 0, or labels are missing in the dict while others in it are
+            unknown.
     """
     if class_weight is None:
         return None
@@ -57,21 +50,14 @@ def class_weight_vector(class_weight: ClassWeight, classes: Array, totals: Array
 def require_two_classes(name: str, classes: Array, totals: Array, class_weights: Array | None) -> None:
     """Refuse data from which nothing can be told apart.
 
-    Parameters
-    ----------
-    name : str
-        Name of the estimator, for the message.
-    classes : ndarray of shape (n_classes,)
-        Labels.
-    totals : ndarray of shape (n_classes,), float64
-        Sum of the sample weights of each class.
-    class_weights : ndarray of shape (n_classes,), float64, or None
-        Factor of each class.
+    Args:
+        name: Name of the estimator, for the message.
+        classes: ndarray of shape (n_classes,). Labels.
+        totals: ndarray of shape (n_classes,), float64. Sum of the sample weights of each class.
+        class_weights: ndarray of shape (n_classes,), float64, or None. Factor of each class.
 
-    Raises
-    ------
-    UsageError
-        Fewer than two classes have samples of a weight above 0.
+    Raises:
+        UsageError: Fewer than two classes have samples of a weight above 0.
     """
     if len(classes) < 2:
         raise UsageError(

@@ -5,6 +5,7 @@ FOLDER/cluster anew. Every node is an agent and a task, two processes, started b
 `examples/cluster_svm.py` is what they train with.
 """
 
+import contextlib
 import importlib.util
 import itertools
 import json
@@ -15,11 +16,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from chicle_elastic.errors import ChicleError, MissingExtraError
+from chicle_elastic import ChicleError
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = Path(__file__).with_name("cluster_svm.py")
@@ -30,6 +31,8 @@ TIMEOUT_S = 60.0
 POLL_S = 0.01
 LIMIT_MS = 3000.0
 """A change that holds the others up for longer is a fault, however slow the machine."""
+
+LAUNCH = (sys.executable, "-m", "chicle_elastic.launch")
 
 Line = dict[str, Any]
 
@@ -48,14 +51,12 @@ class Node:
         self._events = folder / f"{name}.events.jsonl"
         self._position = 0
         command = [
-            *(sys.executable, "-m", "chicle_elastic.launch", "--nnodes", "2:4", "--name", name, "--grace", "10"),
+            *(*LAUNCH, "--nnodes", "2:4", "--name", name, "--grace", "10"),
             *("--rdzv-endpoint", endpoint, "--secret-file", str(folder / "job.secret"), "--log-dir", str(folder)),
             *(str(SCRIPT), str(folder)),
         ]
-        # All nodes share this machine: one thread each.
-        environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with self._output.open("w") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environ, cwd=ROOT)
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environment(), cwd=ROOT)
 
     def read(self, kind: str) -> list[Line]:
         """Lines of a kind, up to now."""
@@ -64,7 +65,7 @@ class Node:
                 file.seek(self._position)
                 whole, line_feed, _ = file.read().rpartition(b"\n")
             self._position += len(whole) + len(line_feed)
-            # A ledger line per iteration says what was read; nobody needs them here.
+            # A ledger line per iteration says what was read; the demo does not need them.
             self.lines += [json.loads(line) for line in whole.splitlines() if b'"kind":"ledger"' not in line]
         return [line for line in self.lines if line["kind"] == kind]
 
@@ -108,31 +109,35 @@ class Node:
             raise DemoError(f"{self.name} did not end within {TIMEOUT_S:g} s") from None
 
 
+def environment() -> dict[str, str]:
+    """Of all processes. They share this machine: one thread each."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
 def main(folder: Path) -> int:
     """Run the demo; 0 when everything was as it should be."""
     started_s = time.monotonic()
-    try:
-        require_torch()
-    except MissingExtraError as error:
-        print(f"cluster demo: {error}", file=sys.stderr)
+    if importlib.util.find_spec("torch") is None:
+        print("cluster demo: it needs torch; install it with: pip install 'chicle-elastic[cluster]'", file=sys.stderr)
         return 1
-    from chicle_elastic.cluster.store_host import StoreHost
-    from chicle_elastic.transports.secret import JobSecret
-
+    print(
+        "Real nodes on this machine, an agent and a task each: 2 begin, 2 join, 1 is told to leave, 1 is killed",
+        flush=True,
+    )
     folder = folder / "cluster"
     shutil.rmtree(folder, ignore_errors=True)  # an event file of another run would be gone on with
     folder.mkdir(parents=True)
-    JobSecret.load_or_create(folder / "job.secret")
     nodes: list[Node] = []
     try:
-        with StoreHost() as store:
-            exits = change_members(nodes, lambda name: Node(name, folder, store.endpoint), folder)
+        with run_store(folder) as endpoint:
+            exits = change_members(nodes, lambda name: Node(name, folder, endpoint), folder)
     except DemoError as error:
         print(f"cluster demo: {error}", file=sys.stderr)
         return 1
     finally:
         end_processes(nodes)
     results = [json.loads(path.read_text()) for path in sorted(folder.glob("*.result.json"))]
+    print()
     report(nodes[0], results)
     checks = check_all(nodes, exits, results)
     for text, is_true in checks:
@@ -141,14 +146,22 @@ def main(folder: Path) -> int:
     return 0 if all(is_true for _, is_true in checks) else 1
 
 
-def require_torch() -> None:
-    """Nodes are looked after by torch's elastic agent.
+@contextlib.contextmanager
+def run_store(folder: Path) -> Iterator[str]:
+    """The rendezvous store, which makes the job secret and outlives all nodes; gives its address.
 
     Raises:
-        MissingExtraError: torch is not installed.
+        DemoError: It does not listen.
     """
-    if importlib.util.find_spec("torch") is None:
-        raise MissingExtraError.for_package("torch", extra="cluster", purpose="the demo of a cluster")
+    options = ("--store-only", "--rdzv-endpoint", "127.0.0.1:0", "--secret-file", str(folder / "job.secret"))
+    with subprocess.Popen([*LAUNCH, *options], stdout=subprocess.PIPE, env=environment(), cwd=ROOT, text=True) as store:
+        try:
+            line = store.stdout.readline().strip() if store.stdout else ""
+            if not line:
+                raise DemoError(f"the rendezvous store did not start; it ended with {store.wait(TIMEOUT_S)}")
+            yield line.rpartition(" ")[2]
+        finally:
+            store.kill()
 
 
 def change_members(nodes: list[Node], start: Callable[[str], Node], folder: Path) -> dict[str, int]:
@@ -157,17 +170,27 @@ def change_members(nodes: list[Node], start: Callable[[str], Node], folder: Path
     Returns:
         Exit codes by node.
     """
+    started_s = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - started_s:5.1f} s  {text}", flush=True)
+
+    say("n0 and n1 start; they import torch and compile kernels, the first time")
     nodes += [start("n0"), start("n1")]
     first, second = nodes
     first.wait_for_tasks(2)
+    say("2 nodes train; n2 and n3 start beside them")
     nodes += [start("n2"), start("n3")]
     victim, leaver = nodes[2:]
     first.wait_for_tasks(4)
+    say("4 nodes train; n3 is told to leave (SIGTERM) and hands its chunks over")
     leaver.process.send_signal(signal.SIGTERM)
     first.wait_for_tasks(3)
+    say("3 nodes train; n2 is killed (SIGKILL), and its chunks are loaded again")
     for pid in victim.pids:
         os.kill(pid, signal.SIGKILL)
     first.wait_for_tasks(2)
+    say("2 nodes train on all chunks; the job ends")
     (folder / "end").touch()
     return {node.name: node.wait_for_end() for node in (first, second, leaver, victim)}
 
@@ -181,7 +204,13 @@ def end_processes(nodes: Iterable[Node]) -> None:
 
 def report(first: Node, results: list[Line]) -> None:
     """Print what each change took, and what came of the model."""
-    rows = [["change", "nodes", "stall, ms", "pause", "rendezvous", "move", "group", "first iteration"]]
+    print(
+        "What each change took, in ms (the phases overlap): the stall is from the last iteration before it to the first"
+    )
+    print(
+        "one after it; the others pause, meet (rendezvous), move chunks, connect (group), and the first iteration ends."
+    )
+    rows = [["change", "nodes", "stall", "pause", "rendezvous", "move", "group", "first iteration"]]
     names = ("stall_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms")
     transitions = first.read("transition")
     for before, line in itertools.pairwise(transitions):
@@ -197,7 +226,7 @@ def report(first: Node, results: list[Line]) -> None:
     for result in results[:1]:
         print(
             f"After {result['iterations']} iterations: certified gap {result['gap']:.1e}, "
-            f"recomputed in NumPy {result['gap_in_numpy']:.1e}, training accuracy {result['accuracy']:.3f}.\n"
+            f"the same recomputed in NumPy {result['gap_in_numpy']:.1e}, training accuracy {result['accuracy']:.3f}.\n"
         )
 
 
@@ -246,7 +275,7 @@ def is_running(pid: int) -> bool:
     while time.monotonic() < end_s:
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return False  # it has ended, and nobody has asked how
+                return False  # it has ended, and its parent has not asked how
         except FileNotFoundError:
             return False
         time.sleep(POLL_S)

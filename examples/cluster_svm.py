@@ -18,11 +18,7 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
-from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.monitoring.records import IterationRecord
-from chicle_elastic.runtime.cluster_runtime import cluster_runtime
-from chicle_elastic.runtime.job import Job, Outcome
-from chicle_elastic.solvers.cocoa import CocoaTrainer
+from chicle_elastic import ArraySource, IterationRecord, Job, LinearTrainer, Outcome, cluster_runtime
 
 C = 1e-3
 COPIES = 200
@@ -50,10 +46,10 @@ def gap_in_numpy(outcome: Outcome, X: np.ndarray, y: np.ndarray) -> float:
 
 
 def main(folder: Path) -> None:
-    """Train until somebody ends it, and write down what came of it."""
+    """Train until the demo or a user ends it, and write down what came of it."""
     X, y = load_data()
     runtime = cluster_runtime()
-    trainer = CocoaTrainer(C=C, tol=0.0)  # never good enough: the demo ends the job
+    trainer = LinearTrainer(C=C, tol=0.0)  # never good enough: the demo ends the job
 
     def is_over(record: IterationRecord) -> bool:
         time.sleep(PAUSE_S)

@@ -9,10 +9,7 @@ import numpy as np
 from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import scale
 
-from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.runtime.job import Job
-from chicle_elastic.solvers.base import Solver, Trainer, Update
+from chicle_elastic import ArraySource, InProcess, Job, Solver, Trainer, Update
 
 
 @dataclass(frozen=True, kw_only=True)

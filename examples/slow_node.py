@@ -13,30 +13,34 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
-from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.chunks.views import Array
-from chicle_elastic.cluster.local import LocalCluster
-from chicle_elastic.policies.rebalance import Rebalance
-from chicle_elastic.runtime.job import Job
-from chicle_elastic.solvers.base import Budget, Context, Solver, Update
-from chicle_elastic.solvers.cocoa import CocoaTrainer
+from chicle_elastic import (
+    ArraySource,
+    Budget,
+    Context,
+    Job,
+    LinearTrainer,
+    LocalCluster,
+    Rebalance,
+    Solver,
+    Update,
+)
 
 SLOW_NODE = "n1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnevenCocoa(CocoaTrainer):
+class UnevenCocoa(LinearTrainer):
     """CoCoA with nodes that sleep so long per sample, one of them three times as long."""
 
     sample_s: float = 5e-5
 
     def solver(self, ctx: Context) -> Solver:
         """The solver of CoCoA, slowed down."""
-        solver = CocoaTrainer.solver(self, ctx)
+        solver = LinearTrainer.solver(self, ctx)
         solve = solver.solve
         cost_s = self.sample_s * (3 if ctx.name == SLOW_NODE else 1)
 
-        def slow_solve(model: Array, budget: Budget) -> Update:
+        def slow_solve(model: np.ndarray, budget: Budget) -> Update:
             update = solve(model, budget)
             time.sleep(update.samples * cost_s)
             return update

@@ -1,4 +1,4 @@
-"""A test that leaves something running or open behind it fails (STYLE rule 13).
+"""A test that leaves something running or open behind it fails (docs/style 13).
 
 Theory of operation. A snapshot is taken before and after each test, of
     processes      running children of this process. The process declares itself a subreaper, so that orphans of a

@@ -1,18 +1,30 @@
 """`python -m torchx_components.anchor`: stays to the end of a run; prepares the data and serves the rendezvous store.
 
-It is no member and trains nothing, so nodes may all come and go. It ends when the last node has gone.
+It is no member and trains nothing, so nodes may all come and go. It ends when the last node has gone, or at SIGTERM
+(exit code 143).
 """
+
+import signal
+import sys
+
+from chicle_elastic.start_signals import install
+
+if __name__ == "__main__":  # before anything that takes long
+    install(
+        "python -m torchx_components.anchor",
+        {number: 128 + number for number in (signal.SIGTERM, signal.SIGINT)},
+    )
 
 import argparse
 import selectors
 import shutil
 import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from chicle_elastic.chunks.convert import ConvertOptions, convert
-from chicle_elastic.cluster.store_host import StoreHost, format_endpoint
+from chicle_elastic.cli.signals import orderly_end
+from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.transports.secret import JobSecret
 from torchx_components.meeting import SECRET_NAME, MeetingPlace
@@ -32,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="address of this host, for the nodes; default: %(default)s")
     arguments = parser.parse_args(argv)
     try:
-        return run(arguments.run, arguments.train, max_nodes=arguments.nodes, host=arguments.host)
+        with orderly_end():
+            return run(arguments.run, arguments.train, max_nodes=arguments.nodes, host=arguments.host)
     except ChicleError as error:
         print(f"anchor: {error}", file=sys.stderr)
         return 1
@@ -42,12 +55,12 @@ def run(run: Path, train: Path, *, max_nodes: int, host: str) -> int:
     """Serve a run to its end; returns the exit code.
 
     Raises:
-        ChicleError: The data cannot be used, or nobody can listen there.
+        ChicleError: The data cannot be used, or the anchor cannot listen there.
     """
     run.mkdir(parents=True, exist_ok=True)
     JobSecret.load_or_create(run / SECRET_NAME)
     data = prepare(train, run, max_nodes)
-    with StoreHost(f"{host}:0") as store, socket.create_server((host, 0)) as listener:
+    with StoreServer(f"{host}:0") as store, socket.create_server((host, 0)) as listener:
         presence = format_endpoint(host, listener.getsockname()[1])
         MeetingPlace(store=store.endpoint, presence=presence, data=str(data)).write(run)
         print(f"anchor: rendezvous store at {store.endpoint}", flush=True)

@@ -14,7 +14,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from chicle_elastic.cluster.store_host import parse_endpoint
+from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.errors import DataError, PeerLostError
 
 SECRET_NAME = "secret"

@@ -3,9 +3,15 @@
 SIGTERM and SIGUSR1 are the notice that this node will be taken away, as ever.
 """
 
+import sys
+
+from chicle_elastic.start_signals import LEAVE_OPTION, install, of_node
+
+if __name__ == "__main__":  # before anything that takes long
+    install("python -m torchx_components.node", of_node(sys.argv[1:]))
+
 import argparse
 import contextlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--nnodes", required=True, help="MIN:MAX")
     parser.add_argument("--name", required=True, help="name of this node, unique in the run")
     parser.add_argument("--grace", default="25", help="seconds from a notice to leaving at once")
+    parser.add_argument(
+        LEAVE_OPTION, default="0", help="exit code of a node that left on a notice; default: %(default)s"
+    )
     parser.add_argument("--log-dir", required=True, help="folder for event files")
     parser.add_argument("module", help="what the task runs, by python -m; it gets --train and the arguments behind it")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -33,13 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ChicleError as error:
         print(f"node {arguments.name}: {error}", file=sys.stderr)
         return 1
-    from chicle_elastic import launch
+    from chicle_elastic.cluster import launcher
 
     with contextlib.closing(presence):
-        return launch.main(
+        return launcher.main(
             [
                 *("--nnodes", arguments.nnodes, "--name", arguments.name, "--grace", arguments.grace),
                 *("--rdzv-endpoint", place.store, "--secret-file", str(arguments.run / SECRET_NAME)),
+                *(LEAVE_OPTION, arguments.leave_exit_code),
                 *("--log-dir", arguments.log_dir, "-m", arguments.module, "--train", place.data),
                 *arguments.arguments,
             ]

@@ -11,8 +11,7 @@ from typing import Any
 
 from chicle_elastic.chunks.header_reading import Buffer, bytes_of, read_header, read_state_header, require_crc
 from chicle_elastic.chunks.headers import HEADER_BYTES, STATE_HEADER_BYTES, Header, StateHeader
-from chicle_elastic.chunks.rows import csr_fault
-from chicle_elastic.chunks.views import CsrRows
+from chicle_elastic.chunks.layout import require_sound_content
 from chicle_elastic.errors import ChunkCorruptError, ProtocolError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.values import StateVersion
@@ -22,7 +21,7 @@ class ArrivingChunk:
     """A chunk of which more and more bytes are there. Called with how many, it checks those that are new.
 
     Args:
-        buffer: Where the bytes arrive, from its beginning; nobody else writes there.
+        buffer: Where the bytes arrive, from its beginning; no other code writes there.
         chunk_id: The chunk that was asked for.
         where: Where the bytes come from, for messages.
         crc32: What sums them up, like `zlib.crc32`; faster ones exist.
@@ -75,7 +74,7 @@ class ArrivingChunk:
             if num_bytes < self.header.immutable_bytes + STATE_HEADER_BYTES:
                 return
             if not self._has_rows:
-                self._judge_immutable(self.header)
+                require_sound_content(self._content, self.header, self._crc, where=self._place())
             self.state_header = read_state_header(self._content, self.header, where=self._where)
             self._crc, self._num_summed = 0, self.header.immutable_bytes + STATE_HEADER_BYTES
         size_bytes = self.header.encoded_bytes(self.state_header.spec)
@@ -95,7 +94,7 @@ class ArrivingChunk:
         header = self.header
         if header is None or self._num_summed < header.immutable_bytes:
             raise ChunkCorruptError(f"{self._place()}: truncated: {self._num_summed} bytes of its rows came")
-        self._judge_immutable(header)
+        require_sound_content(self._content, header, self._crc, where=self._place())
         return header.immutable_bytes
 
     def finish(self) -> StateVersion:
@@ -132,11 +131,3 @@ class ArrivingChunk:
         if end > self._num_summed:
             self._crc = self._crc32(self._content[self._num_summed : end].data, self._crc)
             self._num_summed = end
-
-    def _judge_immutable(self, header: Header) -> None:
-        require_crc(self._crc, header.content_crc, "the immutable part", self._place())
-        if header.kind == "csr":
-            views = {section.name: section.view(self._content) for section in header.sections if section.dtype}
-            fault = csr_fault(CsrRows(views["indptr"], views["indices"], views["values"], header.num_features))
-            if fault is not None:
-                raise ChunkCorruptError(f"{self._place()}: {fault}; the program that wrote the chunk is at fault")

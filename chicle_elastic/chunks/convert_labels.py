@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chicle_elastic.chunks.readers.checks import LARGEST_EXACT
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
 
 MAX_CLASSES = 65_536
 """More distinct labels are taken for real values or row numbers; without a bound they would fill the memory."""
-_LARGEST_EXACT = 2**53  # from here on whole numbers share a float64 with others
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Labels:
     def _note_numbers(self, targets: Array) -> None:
         if not self._may_be_classes:
             return
-        if ((targets != np.floor(targets)) | (np.abs(targets) >= _LARGEST_EXACT)).any():
+        if ((targets != np.floor(targets)) | (np.abs(targets) >= LARGEST_EXACT)).any():
             self._may_be_classes = False
             self._numbers = np.zeros(0)
         else:

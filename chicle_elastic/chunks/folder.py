@@ -158,7 +158,7 @@ class ChunkFolder:
             self._check_content(layout.decode(content[:num_read], where=where), where)
             return layout.attach_state(content, state, where=where)
         except BaseException:
-            content[:HEADER_BYTES] = 0  # nobody takes for a chunk what was found damaged
+            content[:HEADER_BYTES] = 0  # no reader takes damaged bytes for a chunk
             raise
 
     def verify(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
@@ -210,7 +210,7 @@ class ChunkFolder:
         return header
 
     def _check_content(self, chunk: Chunk, where: str) -> None:
-        """What arrays are indexed with has to be in range, whoever wrote it."""
+        """What arrays are indexed with has to be in range, whichever program wrote it."""
         num_classes = self.schema.num_classes
         for field, values, end in (
             ("row id", chunk.row_ids, self.num_rows),

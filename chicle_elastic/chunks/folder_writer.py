@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -53,7 +52,7 @@ class ChunkFolderWriter:
         num_features: Columns; None takes them from the rows (CSR: the most that any block has).
         has_weights: Whether every block comes with weights.
         sample_shape: Shape of one sample where it is not flat.
-        chunk_bytes: Bytes of a chunk at most, header and state not counted; None chooses by DESIGN 4 for `max_tasks`.
+        chunk_bytes: Bytes of a chunk at most, header and state not counted; None: by `max_tasks` (docs/design 4).
         max_tasks: Largest number of tasks that will train on the folder.
         shuffle_seed: Seed of the shuffle.
         overwrite: Replace a chunk folder that is at `path` already.
@@ -105,14 +104,12 @@ class ChunkFolderWriter:
         self._is_open = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._is_open = False
         self._clean_up()
 
     def add(self, rows: Rows, targets: Array, weights: Array | None = None) -> None:
-        """Take some rows; they are copied before this returns. Features have to be finite: nobody looks again.
+        """Take some rows; they are copied before this returns. Features have to be finite: no later step checks.
 
         Args:
             rows: ndarray of shape (num_rows, num_features) or `CsrRows`, of the writer's dtype.

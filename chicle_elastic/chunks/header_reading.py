@@ -193,7 +193,7 @@ def _dtype(code: int, allowed: tuple[str, ...], field: str, where: str) -> str:
 
 
 def _require(is_right: bool, where: str, field: str, found: int, expected: object) -> None:
-    """For figures that a right CRC vouches for: nobody who keeps to the byte table wrote them."""
+    """For figures that a right CRC vouches for: no program that keeps to the byte table wrote them."""
     if not is_right:
         raise _impossible(where, field, found, str(expected))
 

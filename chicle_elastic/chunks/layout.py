@@ -97,6 +97,7 @@ __all__ = [
     "find_rows",
     "read_header",
     "read_state_header",
+    "require_sound_content",
     "seal_state",
     "verify",
     "verify_immutable",
@@ -239,10 +240,10 @@ def find_rows(buffer: Buffer, *, where: str) -> RowsInPlace:
     packed = content[:HEADER_BYTES].tobytes()
     header = read_header(packed, where=where)
     require_bytes(content, header.immutable_bytes, "the immutable part", f"{where}: chunk {header.chunk_id}")
-    views = {section.name: section.view(content) for section in header.sections if section.dtype}
+    views = _views(content, header)
     rows: Array | CsrRows
     if header.kind == "csr":
-        rows = CsrRows(views["indptr"], views["indices"], views["values"], header.num_features)
+        rows = _csr_rows(header, views)
         ends = int(rows.indptr[0]), int(rows.indptr[-1])
         if ends != (0, header.num_nonzeros):
             raise ChunkCorruptError(
@@ -285,14 +286,25 @@ def verify_immutable(buffer: Buffer, *, where: str) -> Header:
     header = read_header(content, where=where)
     where = f"{where}: chunk {header.chunk_id}"
     require_bytes(content, header.immutable_bytes, "the immutable part", where)
-    found = crc_of(content[HEADER_BYTES : header.immutable_bytes])
-    require_crc(found, header.content_crc, "the immutable part", where)
-    if header.kind == "csr":
-        views = {section.name: section.view(content) for section in header.sections if section.dtype}
-        fault = csr_fault(CsrRows(views["indptr"], views["indices"], views["values"], header.num_features))
-        if fault is not None:
-            raise ChunkCorruptError(f"{where}: {fault}; the program that wrote the chunk is at fault")
+    require_sound_content(content, header, crc_of(content[HEADER_BYTES : header.immutable_bytes]), where=where)
     return header
+
+
+def require_sound_content(content: Array, header: Header, crc: int, *, where: str) -> None:
+    """Check what stands behind the header of the immutable part.
+
+    Args:
+        content: The bytes of the immutable part.
+        header: Its header.
+        crc: Checksum of what stands behind the header.
+        where: Place of the chunk, for messages, with its id.
+
+    Raises:
+        ChunkCorruptError: The checksum or the CSR structure is wrong.
+    """
+    require_crc(crc, header.content_crc, "the immutable part", where)
+    if header.kind == "csr" and (fault := csr_fault(_csr_rows(header, _views(content, header)))) is not None:
+        raise ChunkCorruptError(f"{where}: {fault}; the program that wrote the chunk is at fault")
 
 
 def verify_state(buffer: Buffer, *, where: str) -> StateVersion:
@@ -351,6 +363,14 @@ def attach_state(buffer: Buffer, spec: StateSpec, *, where: str) -> int:
     content = _writable(buffer, size_bytes, header.chunk_id)
     _write_state(content, header, spec, spec.zeros(header.num_rows), spec.fresh_notes(header.num_rows), FRESH)
     return size_bytes
+
+
+def _views(content: Array, header: Header) -> dict[str, Array]:
+    return {section.name: section.view(content) for section in header.sections if section.dtype}
+
+
+def _csr_rows(header: Header, views: dict[str, Array]) -> CsrRows:
+    return CsrRows(views["indptr"], views["indices"], views["values"], header.num_features)
 
 
 def _arrays_of(chunk: Chunk) -> dict[str, Array]:

@@ -85,15 +85,7 @@ class Manifest:
             "index_dtype": self.index_dtype,
             "weight_dtype": self.weight_dtype,
             "classes": list(self.classes),
-            "chunks": [
-                {
-                    "file": file.name,
-                    "size_bytes": file.size_bytes,
-                    "num_rows": file.num_rows,
-                    "crc32": f"{file.crc:08x}",
-                }
-                for file in self.chunks
-            ],
+            "chunks": [file.to_json() for file in self.chunks],
         }
         content["crc32"] = f"{_crc(content):08x}"
         lines = [f"{json.dumps(key)}: {_value_text(value)}" for key, value in content.items()]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RowRange(NDArrayOperatorsMixin):
-    """Row ids `start`, `start` + 1, ..., that take memory only while somebody looks at them.
+    """Row ids `start`, `start` + 1, ..., that take memory only while a caller looks at them.
 
     Stands for an ndarray of int64 of shape (stop - start,), and does whatever that would do.
     """
@@ -141,14 +141,19 @@ def bytes_per_row(rows: Rows) -> Array | int:
     return sizes
 
 
+def matrix_of(rows: Rows) -> Any:
+    """Rows as an ndarray or a `scipy.sparse.csr_matrix`, sharing their memory."""
+    return rows.to_scipy() if isinstance(rows, CsrRows) else rows
+
+
 def csr_fault(rows: CsrRows, *, is_canonical: bool = False) -> str | None:
     """What is wrong with CSR rows, in words; None when kernels can rely on them.
 
-    A kernel reads `model[index]` without a check, so an index out of range would read memory of somebody else.
+    A kernel reads `model[index]` without a check, so an index out of range would read memory beyond the model.
 
     Args:
         rows: To be looked at.
-        is_canonical: Whether somebody found the indices of each row strictly ascending already.
+        is_canonical: Whether the indices of each row are known to be strictly ascending.
     """
     indptr, num_features = rows.indptr, rows.num_features
     if len(indptr) < 1 or int(indptr[0]) < 0:

@@ -55,7 +55,7 @@ class ArraySource:
     order it came in (label-sorted input costs CoCoA many times the iterations), and `load` copies the rows of a chunk.
     Without it, chunks are consecutive rows, as views of the arrays: no byte of X is copied.
 
-    The arrays must not change while a job runs, and features have to be finite: nobody looks again.
+    The arrays must not change while a job runs, and features have to be finite: no later step checks.
 
     Args:
         X: ndarray of shape (num_rows, num_features), float32, float64 or uint8; more axes are flattened; copied only

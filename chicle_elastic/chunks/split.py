@@ -13,7 +13,7 @@ ROW_MULTIPLE = 8
 
 
 def choose_chunk_bytes(total_bytes: int, max_tasks: int, *, is_image: bool = False) -> int:
-    """Size of a chunk: 1 MiB (200 KiB for images), but so small that every task has at least 16 of them (DESIGN 4).
+    """Size of a chunk: 1 MiB (200 KiB for images), but so small that each task has 16 or more (docs/design 4).
 
     Args:
         total_bytes: Bytes of the whole data set.

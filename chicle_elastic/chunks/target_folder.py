@@ -53,7 +53,7 @@ class TargetFolder:
             UsageError: Something has appeared at the target that may not be replaced.
         """
         _flush_files(self.temporary)
-        _flush_folder(self.temporary)
+        flush_folder(self.temporary)
         self._require_free()
         if os.path.lexists(self._place):
             os.rename(self._place, self._replaced)
@@ -63,7 +63,7 @@ class TargetFolder:
             if os.path.lexists(self._place):
                 raise UsageError(f"{self.path} has appeared while it was written; it is left as it is") from error
             raise
-        _flush_folder(self._place.parent)
+        flush_folder(self._place.parent)
 
     @property
     def final_path(self) -> Path:
@@ -156,8 +156,8 @@ def _flush_file(path: Path) -> None:
             raise
 
 
-def _flush_folder(path: Path) -> None:
-    """Bring the names in a folder to disk; Windows has no way to, and needs none."""
+def flush_folder(path: Path) -> None:
+    """Bring the names in a folder to disk, so that they survive a crash; Windows has no way to, and needs none."""
     if os.name == "posix":
         fd = os.open(path, os.O_RDONLY)
         try:

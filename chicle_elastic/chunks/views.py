@@ -84,9 +84,9 @@ class StateSpec:
             means that there is no state.
         width: Values per sample and output, e.g. 1 for CoCoA's dual.
         dtype: One of `STATE_DTYPES`.
-        note_bytes: Bytes per sample and output for the notes of a solver. They move with the state, so that whoever
-            gets the chunk need not find out again what its solver knows; nobody else looks at them, and nothing is lost
-            but time when they are zeros again, as they are in a chunk that was loaded again.
+        note_bytes: Bytes per sample and output for the notes of a solver. They move with the state, so that the
+            task that gets the chunk need not find out again what the solver knows; no other code reads them, and only
+            time is lost when they are zeros again, as they are in a chunk that was loaded again.
     """
 
     outputs: int = 0

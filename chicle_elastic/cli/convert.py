@@ -2,10 +2,10 @@
 
 Formats: svmlight and CSV (plain, .gz, .bz2; CSV with the label first), npy (with --targets), npz (X, y and perhaps
 sample_weight; or a CSR matrix as scipy.sparse.save_npz writes it, and y), Parquet (needs pyarrow), and images: IDX, as
-MNIST comes (plain or .gz, labels from the file beside it), and CIFAR-10's binary version. The format is found out from
-the bytes. Rows are shuffled. Labels that are all whole numbers or text become class codes.
+MNIST comes (plain or .gz, labels from the file beside it), and CIFAR-10's binary version. The command detects the
+format from the bytes and shuffles the rows. Labels that are all whole numbers or text become class codes.
 
-Memory stays bounded whatever the size of the files. Nothing is left behind when the conversion fails.
+Memory stays bounded for files of any size. A conversion that fails leaves no files behind.
 """
 
 import argparse
@@ -24,7 +24,6 @@ from chicle_elastic.cli.signals import orderly_end
 from chicle_elastic.clock import Clock, MonotonicClock
 
 ZERO_BASED = {"no": False, "yes": True, "auto": None}
-CHUNK_BYTES_HELP = "size of a chunk, such as 512K (default: 1MiB, 200KiB for uint8; less for small data)"
 _SIZE = re.compile(r"(\d+)\s*(B|K|KiB|M|MiB)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20}
 
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `chicle convert` takes."""
     parser.add_argument("inputs", nargs="+", type=Path, metavar="IN", help="files of one data set, read in this order")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
-    parser.add_argument("--format", choices=FORMATS, help="format of all inputs (default: found out for each)")
+    parser.add_argument("--format", choices=FORMATS, help="format of all inputs (default: detected for each)")
     parser.add_argument("--overwrite", action="store_true", help="replace the chunk folder OUT if there is one")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     chunks = parser.add_argument_group("chunks")
@@ -83,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text.add_argument(
         "--header",
         action=argparse.BooleanOptionalAction,
-        help="CSV: whether the first line holds names (default: found out)",
+        help="CSV: whether the first line holds names (default: detected)",
     )
     text.add_argument("--delimiter", metavar="C", help="CSV: character between fields (default: a comma; .tsv: a tab)")
 

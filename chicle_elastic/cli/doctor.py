@@ -1,8 +1,9 @@
 """Show what this node can do: memory and cores, each transport, torch, schedulers; and what to install for the rest.
 
-Nothing is changed and nobody is called. A transport that cannot be used is no fault: the exit code is 0, and the line
-says exactly why it cannot. Run it on a compute node, inside of the job's container: the login node may have other
-devices and other limits.
+It changes nothing, and contacts no other host but with --peer, which tries each step of joining a job whose rendezvous
+store is on another host, and exits with 1 when one fails. A transport that cannot be used is no error: the exit code is
+0, and the line says exactly why it cannot. Run it on a compute node, inside of the job's container: the login node may
+have other devices and other limits.
 """
 
 import argparse
@@ -12,19 +13,23 @@ import json
 import platform
 import shutil
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
 
 from chicle_elastic import __version__
 from chicle_elastic.cgroups import memory_headroom
+from chicle_elastic.cli.peer_check import NO, YES, Finding, check_peer
 from chicle_elastic.cli.progress import format_bytes
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.settings import available_cores
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.transports.addresses import new_unix
-from chicle_elastic.transports.base import Region, Transport
+from chicle_elastic.transports.base import Region
 from chicle_elastic.transports.checksum import fastest_crc32
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.shm import ShmTransport
+from chicle_elastic.transports.sockets import Transport
 from chicle_elastic.transports.tcp import TcpTransport
 from chicle_elastic.transports.verbs.device import choose_port, device_names, open_context, ports_of
 from chicle_elastic.transports.verbs.library import RdmaUnavailableError
@@ -32,22 +37,7 @@ from chicle_elastic.transports.verbs.transport import VerbsTransport
 
 PROBE_BYTES = 1 << 20
 PROBE_TIMEOUT_S = 5.0
-YES, NO = "yes", "no"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line.
-
-    Attributes:
-        topic: What it is about.
-        verdict: "yes" or "no", or a figure.
-        detail: Why, and what to do.
-    """
-
-    topic: str
-    verdict: str
-    detail: str
+TOPIC_WIDTH, VERDICT_WIDTH = 14, 9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,21 +48,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rdma-device", metavar="NAME", help="RDMA device to try (default: the one that fits the host)"
     )
+    parser.add_argument(
+        "--peer",
+        metavar="HOST[:PORT]",
+        help="try step by step whether this host can join the job whose rendezvous store is there; run it on each host",
+    )
+    parser.add_argument(
+        "--secret-file",
+        type=Path,
+        metavar="PATH",
+        help="with --peer: file of the job secret; default: CHICLE_SECRET or CHICLE_SECRET_FILE",
+    )
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the findings."""
-    findings = [*_machine(), *_transports(arguments.host, arguments.rdma_device), *_packages(), *_schedulers()]
-    if arguments.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
-        return 0
-    print(f"chicle {__version__}, Python {platform.python_version()}, {platform.platform()}")
-    width = max(len(finding.topic) for finding in findings)
-    room = max(len(finding.verdict) for finding in findings)
-    for finding in findings:
-        print(f"  {finding.topic:{width}}  {finding.verdict:{room}}  {finding.detail}".rstrip())
+    """Print the findings; 1 when a step towards a peer has failed."""
+    if arguments.peer:
+        findings = check_peer(arguments.peer, secret_file=arguments.secret_file)
+        return int(any(finding.verdict == NO for finding in _show(findings, is_json=arguments.json)))
+    _show(
+        [*_machine(), *_transports(arguments.host, arguments.rdma_device), *_packages(), *_schedulers()],
+        is_json=arguments.json,
+    )
     return 0
+
+
+def _show(findings: Iterable[Finding], *, is_json: bool) -> list[Finding]:
+    """Print findings as they come; as JSON when all are there."""
+    if is_json:
+        shown = list(findings)
+        print(json.dumps([asdict(finding) for finding in shown], indent=2))
+        return shown
+    print(f"chicle {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    shown = []
+    for finding in findings:
+        print(
+            f"  {finding.topic:{TOPIC_WIDTH}}  {finding.verdict:{VERDICT_WIDTH}}  {finding.detail}".rstrip(), flush=True
+        )
+        shown.append(finding)
+    return shown
 
 
 def _machine() -> list[Finding]:
@@ -158,6 +173,7 @@ def _packages() -> list[Finding]:
     findings = []
     for package, extra, purpose in (
         ("torch", "cluster", "clusters of agents"),
+        ("cloudpickle", "cluster", "code of a notebook on a local cluster"),
         ("isal", "cluster", "checksums at the speed of the wire"),
         ("torchx", "torchx", "torchx run chicle.svm"),
         ("tensorboard", "tensorboard", "scalars of a fit"),

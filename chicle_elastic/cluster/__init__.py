@@ -1,1 +1,13 @@
-"""The elastic cluster: one agent per node, torchrun's rendezvous, and the launcher."""
+"""Floor 4: the elastic cluster, one agent per node.
+
+Rooms, from the lowest to the highest:
+
+    net          sockets of an agent: its event loop, the links to its peers, its event file
+    rendezvous   torchrun's rendezvous, with signed state, and the store that lies outside of the nodes
+    consensus    the replicated event log: replica, leader election, followers, terms
+    transfer     chunks on their way between nodes
+    options      the command line of a node
+    agent        the process that supervises one node
+    launcher     runs an agent or a rendezvous store until it ends
+    local        a cluster of real agents on this machine
+"""

@@ -1,12 +1,10 @@
-"""What became of each chunk of a job: `estimator.ledger_`."""
+"""The history of each chunk of a job: `estimator.ledger_`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.values import ChunkAccount
-
-__all__ = ["JobLedger"]
 
 PREFIX = "iterations."
 
@@ -31,7 +29,7 @@ class JobLedger(Sequence[ChunkAccount]):
 
     @property
     def replayed(self) -> Mapping[ChunkId, int]:
-        """Chunks whose state was started afresh after they had been processed, and how often; others are left out."""
+        """Chunks whose state was reset after they had been processed, and how often; without all other chunks."""
         return {account.chunk: account.replays for account in self._accounts if account.replays}
 
     def to_dict(self) -> dict[str, list[Any]]:

@@ -10,6 +10,7 @@ import math
 import shutil
 from typing import TextIO
 
+from chicle_elastic import waits
 from chicle_elastic.clock import Clock
 from chicle_elastic.monitoring.records import IterationRecord, Transition
 
@@ -44,9 +45,13 @@ class FitProgress:
 
     def update(self, record: IterationRecord) -> None:
         """Show an iteration, unless one was shown just now."""
-        if record.events:
-            self._event = record.events[-1]
-        has_news = bool(record.events) and not self._is_terminal
+        with waits.screen:
+            self._update(record)
+
+    def _update(self, record: IterationRecord) -> None:
+        if record.news:
+            self._event = record.news[-1]
+        has_news = bool(record.news) and not self._is_terminal
         now_s = self._clock.now()
         self._share = max(self._share, self._share_of(record))
         if not has_news and now_s - self._shown_s < (REDRAW_S if self._is_terminal else LINE_EVERY_S):
@@ -71,10 +76,11 @@ class FitProgress:
 
     def close(self) -> None:
         """Clear the bar, so that what comes next starts on a clean line."""
-        if self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
-            self._stream.flush()
-            self._width = 0
+        with waits.screen:
+            if self._width:
+                self._stream.write("\r" + " " * self._width + "\r")
+                self._stream.flush()
+                self._width = 0
 
     def _share_of(self, record: IterationRecord) -> float:
         """How far the fit is, from 0 to 1: by digits of the gap, or by iterations, whichever is farther.

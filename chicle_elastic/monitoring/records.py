@@ -3,20 +3,18 @@
 Records are for people and plots. What the scheduler learns are events (`chicle_elastic.scheduling.events`).
 """
 
-import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from chicle_elastic.errors import UsageError
+from chicle_elastic.moved import moved_error
+from chicle_elastic.scheduling.text import is_boundary_text
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["History", "IterationRecord", "Member", "Transition"]
+__all__ = ["IterationRecord", "Member", "RecordTable", "Transition"]
 
 Column: TypeAlias = npt.NDArray[Any]
 
@@ -25,9 +23,6 @@ FIXED_COLUMNS = ("iteration", "epochs", "time_s", "num_tasks", "samples")
 CHUNKS_PREFIX = "num_chunks."
 SECONDS_PREFIX = "seconds."
 EVENTS_COLUMN = "events"
-
-NUM_FIRST_SHOWN = 3
-NUM_LAST_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +72,11 @@ class IterationRecord:
         object.__setattr__(self, "figures", figures)
         object.__setattr__(self, "events", tuple(self.events))
 
+    @property
+    def news(self) -> tuple[str, ...]:
+        """The events without the durations of boundaries, which are measurements: for pictures and bars."""
+        return tuple(event for event in self.events if not is_boundary_text(event))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
@@ -102,17 +102,17 @@ class Transition:
         round: The new round.
         members: Of the round, by rank.
         reasons: Why, in words: who joins, leaves or is lost.
-        detect_ms: From the last word of a node that was lost to the moment that it was missed; 0 for other reasons.
-        ahead_ms: While rows travelled ahead for nodes that come or go; iterations went on.
+        detect_ms: From the last message of a lost node to the detection of its loss; 0 for other reasons.
+        ahead_ms: While rows were pre-copied for nodes that join or leave; iterations went on.
         pause_ms: Until the boundary.
         rendezvous_ms: Until all members of the round had met.
-        move_ms: Until no chunk was on its way any more.
+        move_ms: Until no chunk was in transfer any more.
         group_ms: Set-up of the process group, from the same moment as the moves.
         first_ms: The first iteration of the round, its wait for the group included.
-        stall_ms: From the last iteration that ended before to the first one that ended after; None for a node that was
-            not there before.
-        whole_ms: From the moment that a lost node was missed to the end of the first iteration with all samples
-            again; None while it has not come, and where no node was lost.
+        stall_ms: From the last iteration that ended before the change to the first one that ended after it; None for a
+            node that was no member before.
+        whole_ms: From the detection of a loss to the end of the first iteration with all samples again; None until that
+            iteration, and where no node was lost.
     """
 
     iteration: int
@@ -130,10 +130,12 @@ class Transition:
     whole_ms: float | None = None
 
     def words(self) -> str:
-        """In a line: who is there now, why, and how long it took."""
+        """One line: the reasons, the members of the new round, and how long training stalled."""
         reasons = "; ".join(self.reasons) or "the job begins"
         if self.whole_ms is not None:
             return f"{reasons}: all samples are back after {self.whole_ms:.0f} ms"
+        if self.iteration <= 1 and self.stall_ms is None:  # nodes that joined before the first iteration count as first
+            return f"the job began with {', '.join(self.members)}"
         stall = "" if self.stall_ms is None else f", stalled for {self.stall_ms:.0f} ms"
         return f"{reasons}: round {self.round} of {', '.join(self.members)}{stall}"
 
@@ -143,44 +145,15 @@ class Transition:
         return cls(**{**fields, "members": tuple(fields["members"]), "reasons": tuple(fields["reasons"])})
 
 
-class History(Sequence[IterationRecord]):
-    """The records of a job, oldest first: a sequence with access by column.
-
-    `history[-1].figures["duality_gap"]`, `history.column("duality_gap")`, `pandas.DataFrame(history.to_dict())`.
+class RecordTable(Sequence[IterationRecord]):
+    """Records, oldest first: a sequence with access by column.
 
     Args:
         records: Records to begin with.
-
-    Attributes:
-        members: The nodes of a local cluster that took part, by name; empty where there were none.
     """
 
     def __init__(self, records: Iterable[IterationRecord] = ()) -> None:
         self._records = list(records)
-        self._transitions: dict[int, Transition] = {}
-        self.members: dict[str, Member] = {}
-
-    @property
-    def transitions(self) -> tuple[Transition, ...]:
-        """How long each change of the membership took, oldest first; none in one process.
-
-        Nodes see the same change a little differently: this is what the node says that was held up longest.
-        """
-        return tuple(self._transitions[round] for round in sorted(self._transitions))
-
-    def note(self, transition: Transition) -> None:
-        """Write down a transition as one node saw it, or once more what became of it."""
-        known = self._transitions.get(transition.round)
-        if known is None:
-            self._transitions[transition.round] = transition
-            return
-        slower = max(known, transition, key=lambda one: -1.0 if one.stall_ms is None else one.stall_ms)
-        whole_ms = max((one.whole_ms for one in (known, transition) if one.whole_ms is not None), default=None)
-        self._transitions[transition.round] = replace(slower, whole_ms=whole_ms)
-
-    def append(self, record: IterationRecord) -> None:
-        """Add the record of the latest iteration."""
-        self._records.append(record)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -188,17 +161,15 @@ class History(Sequence[IterationRecord]):
     @overload
     def __getitem__(self, index: int) -> IterationRecord: ...
     @overload
-    def __getitem__(self, index: slice) -> "History": ...
-    def __getitem__(self, index: int | slice) -> "IterationRecord | History":
-        if isinstance(index, slice):
-            return History(self._records[index])
-        return self._records[index]
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> IterationRecord | Self:
+        return type(self)(self._records[index]) if isinstance(index, slice) else self._records[index]
 
     def __iter__(self) -> Iterator[IterationRecord]:
         return iter(self._records)
 
     def __eq__(self, other: object) -> bool:
-        return self._records == other._records if isinstance(other, History) else NotImplemented
+        return self._records == other._records if isinstance(other, RecordTable) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # it grows
 
@@ -251,53 +222,10 @@ class History(Sequence[IterationRecord]):
         """Every column as a list of Python values, for `pandas.DataFrame(history.to_dict())` or JSON."""
         return {name: self.column(name).tolist() for name in self.column_names}
 
-    def plot(self, *, title: str = "") -> "Figure":
-        """Draw tasks, chunks and seconds per iteration, the gap, and what happened (`swimlane.draw`).
 
-        Returns:
-            A matplotlib figure; a notebook shows it, `history.plot().savefig("fit.png")` keeps it.
+if not TYPE_CHECKING:
 
-        Raises:
-            MissingExtraError: matplotlib is not installed.
-            UsageError: There are no records.
-        """
-        from chicle_elastic.monitoring.swimlane import draw
-
-        return draw(self, title=title)
-
-    def __repr__(self) -> str:
-        if not self._records:
-            return "History(no iterations)"
-        counts = self.column("num_tasks")
-        tasks = f"{counts.min()} to {counts.max()} tasks" if counts.min() != counts.max() else f"{counts[0]} tasks"
-        last = self._records[-1]
-        figures = "".join(f", {name}={figure:.4g}" for name, figure in last.figures.items())
-        return f"History({len(self)} iterations, {tasks}, {last.epochs:.4g} epochs, {last.time_s:.4g} s{figures})"
-
-    def _repr_html_(self) -> str:
-        """A table of the first and last records, for notebooks."""
-        names = (*FIXED_COLUMNS, *self.figure_names, EVENTS_COLUMN)
-        columns = {name: self.column(name) for name in names}
-        shown = list(range(len(self)))
-        gap_at = None
-        if len(shown) > NUM_FIRST_SHOWN + NUM_LAST_SHOWN + 1:
-            shown = shown[:NUM_FIRST_SHOWN] + shown[-NUM_LAST_SHOWN:]
-            gap_at = shown[NUM_FIRST_SHOWN]
-        lines = ["<table>", f"<caption>{html.escape(repr(self))}</caption>", "<thead><tr>"]
-        lines += [f"<th>{html.escape(name)}</th>" for name in names]
-        lines.append("</tr></thead><tbody>")
-        for row in shown:
-            if row == gap_at:
-                num_hidden = len(self) - NUM_FIRST_SHOWN - NUM_LAST_SHOWN
-                lines.append(f'<tr><td colspan="{len(names)}">{num_hidden} more iterations</td></tr>')
-            cells = "".join(f"<td>{html.escape(_cell(columns[name][row]))}</td>" for name in names)
-            lines.append(f"<tr>{cells}</tr>")
-        lines.append("</tbody></table>")
-        return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    """Short text of a table cell; nothing for a figure that the iteration has not."""
-    if isinstance(value, float):
-        return "" if np.isnan(value) else f"{value:.4g}"
-    return str(value)
+    def __getattr__(name: str) -> Any:
+        if name == "History":  # code of a user may import it from here
+            raise moved_error(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,24 +3,26 @@
 Above, the lanes over the iterations; below them, what each task computed in an iteration, so that a slow node and its
 relief show; then one figure of the model (the duality gap, where there is one) on a log axis. Numbered marks show what
 happened between iterations, and the list at the bottom says what, in the words of the decision. `draw` makes a
-matplotlib figure, `chicle_elastic.monitoring.swimlane_text` the same in a terminal.
+matplotlib figure, `draw_into` the same panels in axes of the caller, `chicle_elastic.monitoring.swimlane_text` the same
+in a terminal.
 """
 
+import functools
+import io
 import itertools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chicle_elastic.errors import MissingExtraError, UsageError
-from chicle_elastic.monitoring.records import CHUNKS_PREFIX, SECONDS_PREFIX, Column, History, IterationRecord
+from chicle_elastic.monitoring.records import CHUNKS_PREFIX, SECONDS_PREFIX, Column, IterationRecord, RecordTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["draw", "pick_figure"]
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 LANE_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
@@ -29,8 +31,10 @@ FAINT = "#BBBBBB"
 
 LANE_FILL = 0.86  # of the distance between two lanes
 MAX_LISTED = 10
+ESTIMATE = "_estimate"  # at the end of the name of a figure that is certified now and then
 SMOOTHED = 60  # points of the lines of medians
-MAX_NAME_CHARS = 16
+FEW = 5  # iterations, of which the first one counts as much as the others
+MAX_NAME_CHARS = 20  # of "duality_gap_estimate"
 WRAP_CHARS = 116
 
 WIDTH_IN = 9.0
@@ -43,7 +47,7 @@ ABOVE_IN = 0.22
 TITLE_IN = 0.28
 
 
-def draw(history: History, *, figure_name: str | None = None, title: str = "") -> "Figure":
+def draw(history: RecordTable, *, figure_name: str | None = None, title: str = "") -> "Figure":
     """Draw a history.
 
     Args:
@@ -52,7 +56,8 @@ def draw(history: History, *, figure_name: str | None = None, title: str = "") -
         title: Shown on top.
 
     Returns:
-        A matplotlib figure that belongs to no window: `draw(history).savefig("chunks.png")`.
+        A matplotlib figure that belongs to no window: `draw(history).savefig("chunks.png")`. A notebook shows it
+        where it is the last expression of a cell.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -64,16 +69,17 @@ def draw(history: History, *, figure_name: str | None = None, title: str = "") -
         raise MissingExtraError.for_package("matplotlib", extra="plot", purpose="drawing a history") from error
 
     require_records(history)
-    figure_name = pick_figure(history) if figure_name is None else figure_name
+    contents = _panels(history, figure_name)
     lines = list_events(history, WRAP_CHARS)
     name_chars = max((len(clip(task, MAX_NAME_CHARS)) for task in history.tasks), default=0)
-    lanes_in = max(1.2, LANE_IN * len(history.tasks))
     notes_in = LINE_IN * len(lines)
     above_in = ABOVE_IN + (TITLE_IN if title else 0.0)
-    has_seconds = len(history.tasks) > 1 and any(record.seconds for record in history)
-    panels_in = [lanes_in, *([SECONDS_IN] if has_seconds else []), *([FIGURE_IN] if figure_name else [])]
+    panels_in = [panel.height_in for panel in contents]
     height_in = above_in + sum(panels_in) + BELOW_IN + notes_in
     drawing = Figure(figsize=(WIDTH_IN, height_in), dpi=150)
+    # IPython shows figures of pyplot alone, and pyplot would keep this one in memory: so the figure shows itself. By
+    # an attribute and not by a subclass, because a class that is made in a function would not pickle.
+    drawing._repr_png_ = functools.partial(_png_of, drawing)  # type: ignore[attr-defined]
     grid: dict[str, Any] = {
         "left": (0.72 + 0.065 * name_chars) / WIDTH_IN,
         "right": 0.985,
@@ -81,26 +87,94 @@ def draw(history: History, *, figure_name: str | None = None, title: str = "") -
         "bottom": (BELOW_IN + notes_in) / height_in,
     }
     gridspec = grid | {"hspace": 0.1, "height_ratios": panels_in}
-    panels = list(drawing.subplots(len(panels_in), 1, sharex=True, squeeze=False, gridspec_kw=gridspec)[:, 0])
-    lanes, lowest = panels[0], panels[-1]
-    _draw_lanes(lanes, history)
-    if has_seconds:
-        _draw_seconds(panels[1], history)
-    if figure_name:
-        _draw_figure(lowest, history, figure_name)
+    panels = list(drawing.subplots(len(contents), 1, sharex=True, squeeze=False, gridspec_kw=gridspec)[:, 0])
+    _fill(panels, contents, history)
     _draw_marks(panels, history)
-    lowest.set_xlabel("iteration", color=INK, fontsize=9)
     drawing.align_ylabels()
-    lowest.set_xlim(*_edges(history)[[0, -1]])
-    lowest.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     if title:
-        lanes.set_title(title, loc="left", fontsize=11, color=INK, pad=14 if lines else 6)
+        panels[0].set_title(title, loc="left", fontsize=11, color=INK, pad=14 if lines else 6)
     if lines:
         drawing.text(0.02, 0.1 / height_in, "\n".join(lines), fontsize=7.5, color=INK, va="bottom", family="monospace")
     return drawing
 
 
-def pick_figure(history: History) -> str | None:
+def draw_into(
+    history: RecordTable, ax: "Axes | Sequence[Axes]", *, figure_name: str | None = None, title: str = ""
+) -> None:
+    """Draw a history into axes of a figure of the caller's; what happened is marked there, and listed nowhere.
+
+    Args:
+        history: At least one record.
+        ax: One axes gets the model's figure alone, in the next colour of that axes and with the title as its label, so
+            that several fits can be compared. A sequence gets the panels of `draw`, one each, from top to bottom.
+        figure_name: As for `draw`.
+        title: Label of the curve, or the title of the uppermost panel.
+
+    Raises:
+        UsageError: The history is empty or has no such figure, or it has more or fewer panels than `ax` has axes.
+    """
+    require_records(history)
+    if not isinstance(ax, Sequence | np.ndarray):
+        figure_name = pick_figure(history) if figure_name is None else figure_name
+        if figure_name is None:
+            raise UsageError("the history has no figure of the model to draw into one axes; leave ax out")
+        _draw_figure(ax, history, figure_name, color=None, label=title)
+        ax.set_xlabel("iteration", color=INK, fontsize=9)
+        return
+    panels, contents = list(np.ravel(np.asarray(ax, dtype=object))), _panels(history, figure_name)
+    if len(panels) != len(contents):
+        names = ", ".join(panel.name for panel in contents)
+        raise UsageError(
+            f"ax has {len(panels)} axes and this history has {len(contents)} panels ({names}); make them by "
+            f"plt.subplots({len(contents)}, sharex=True)"
+        )
+    _fill(panels, contents, history)
+    _draw_marks(panels, history, has_numbers=False)
+    if title:
+        panels[0].set_title(title, loc="left", fontsize=11, color=INK)
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """One of the panels of a picture."""
+
+    name: str
+    height_in: float
+    draw: Callable[["Axes"], None]
+
+
+def _panels(history: RecordTable, figure_name: str | None) -> list[_Panel]:
+    """What there is to show of a history, from top to bottom."""
+    figure_name = pick_figure(history) if figure_name is None else figure_name
+    lanes_in = max(1.2, LANE_IN * len(history.tasks))
+    panels = [_Panel("chunks per task", lanes_in, lambda axes: _draw_lanes(axes, history))]
+    if len(history.tasks) > 1 and any(record.seconds for record in history):
+        panels.append(_Panel("ms per task", SECONDS_IN, lambda axes: _draw_seconds(axes, history)))
+    if figure_name:
+        panels.append(_Panel(_words(figure_name), FIGURE_IN, lambda axes: _draw_figure(axes, history, figure_name)))
+    return panels
+
+
+def _fill(panels: "Sequence[Axes]", contents: Sequence[_Panel], history: RecordTable) -> None:
+    """Draw each panel, above one axis of iterations."""
+    for axes, panel in zip(panels, contents, strict=True):
+        panel.draw(axes)
+    lowest = panels[-1]
+    lowest.set_xlabel("iteration", color=INK, fontsize=9)
+    for axes in panels:  # those of a caller may share no axis
+        axes.set_xlim(*_edges(history)[[0, -1]])
+    locator: Any = lowest.xaxis.get_major_locator()
+    locator.set_params(integer=True, min_n_ticks=1)
+
+
+def _png_of(drawing: "Figure") -> bytes:
+    """The figure as a notebook shows it."""
+    buffer = io.BytesIO()
+    drawing.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def pick_figure(history: RecordTable) -> str | None:
     """The figure that says best how far a job is: a gap, else a loss or objective, else the first; None without any."""
     names = history.figure_names
     for part in ("gap", "loss", "objective"):
@@ -110,24 +184,24 @@ def pick_figure(history: History) -> str | None:
     return names[0] if names else None
 
 
-def find_marked(history: History) -> list[IterationRecord]:
+def find_marked(history: RecordTable) -> list[IterationRecord]:
     """Records with something to say; the first `MAX_LISTED` of them are listed by number."""
-    return [record for record in history if record.events]
+    return [record for record in history if record.news]
 
 
-def list_events(history: History, width: int) -> list[str]:
+def list_events(history: RecordTable, width: int) -> list[str]:
     """What happened, numbered like the marks: at most two lines of `width` characters each, then how many more."""
     marked = find_marked(history)
     lines = []
     for number, record in enumerate(marked[:MAX_LISTED], start=1):
-        note = f"{number:>2}  iteration {record.iteration}: {'; '.join(record.events)}"
+        note = f"{number:>2}  iteration {record.iteration}: {'; '.join(record.news)}"
         lines += textwrap.wrap(note, width, subsequent_indent="    ", max_lines=2, placeholder=" …")
     if len(marked) > MAX_LISTED:
         lines.append(f"    {len(marked) - MAX_LISTED} more in history.column('events')")
     return lines
 
 
-def count_chunks(history: History) -> dict[str, Column]:
+def count_chunks(history: RecordTable) -> dict[str, Column]:
     """Chunks of every task in every record: task to ndarray of shape (len(history),), int64."""
     return {task: history.column(CHUNKS_PREFIX + task) for task in history.tasks}
 
@@ -138,13 +212,13 @@ def clip(text: str, num_chars: int) -> str:
     return text if len(text) <= num_chars else f"{text[: num_chars - 1 - kept]}…{text[len(text) - kept :]}"
 
 
-def require_records(history: History) -> None:
+def require_records(history: RecordTable) -> None:
     """Refuse a history that has nothing to draw."""
     if not len(history):
         raise UsageError("the history has no iterations to draw; draw it after the first one")
 
 
-def _draw_lanes(axes: "Axes", history: History) -> None:
+def _draw_lanes(axes: "Axes", history: RecordTable) -> None:
     edges = _edges(history)
     placement = count_chunks(history)
     most = max((int(counts.max()) for counts in placement.values()), default=1) or 1
@@ -185,7 +259,7 @@ def _label_counts(axes: "Axes", edges: Column, counts: Column, floor: float, mos
         )
 
 
-def _draw_seconds(axes: "Axes", history: History) -> None:
+def _draw_seconds(axes: "Axes", history: RecordTable) -> None:
     """What each task computed, in the colours of the lanes; a smooth line of medians over the dots of iterations."""
     iterations = history.column("iteration")
     smooth = max(1, len(history) // SMOOTHED) | 1
@@ -195,8 +269,10 @@ def _draw_seconds(axes: "Axes", history: History) -> None:
         medians_ms = _running_median(values_ms, smooth)
         axes.plot(iterations, values_ms, color=color, linestyle="", marker=".", markersize=1.5, alpha=0.35)
         axes.plot(iterations, medians_ms, color=color, linewidth=1.3)
-        if np.isfinite(medians_ms).any():
-            highest_ms = max(highest_ms, float(np.nanmax(medians_ms)))
+        # The first iteration of a process also loads or compiles kernels: in scale, it would flatten all others.
+        scaled_ms = medians_ms[1:] if len(history) >= FEW else medians_ms
+        if np.isfinite(scaled_ms).any():
+            highest_ms = max(highest_ms, float(np.nanmax(scaled_ms)))
     axes.set_ylim(0, 1.25 * highest_ms or 1.0)
     axes.set_ylabel("ms per task", color=INK, fontsize=9)
     axes.grid(axis="y", color=FAINT, linewidth=0.4, alpha=0.6)
@@ -213,29 +289,55 @@ def _running_median(values: Column, width: int) -> Column:
     return medians
 
 
-def _draw_figure(axes: "Axes", history: History, name: str) -> None:
+def _draw_figure(axes: "Axes", history: RecordTable, name: str, *, color: str | None = INK, label: str = "") -> None:
+    """A figure of the model where it is known; without a colour in the next one of the axes.
+
+    Of one that is estimated in most iterations and certified in some, the estimate is a line and the truth are rings.
+    """
     values = history.column(name)
     known = np.isfinite(values)
     is_log = bool(known.any() and (values[known] > 0).all())
     if is_log:
         axes.set_yscale("log")
         axes.minorticks_off()
+    iterations = history.column("iteration")
     sparse = known.sum() <= 40
-    axes.plot(
-        history.column("iteration")[known],
+    [line] = axes.plot(
+        iterations[known],
         values[known],
-        color=INK,
+        color=color,
+        label=label or None,
         linewidth=1.2,
         marker="o" if sparse else "",
         markersize=3,
     )
-    axes.set_ylabel(name.replace("_", " "), color=INK, fontsize=9)
+    certified_name = name.removesuffix(ESTIMATE)
+    if certified_name != name and certified_name in history.figure_names:
+        certified = history.column(certified_name)
+        rings = np.isfinite(certified) & ((certified > 0) | (not is_log))
+        axes.plot(
+            iterations[rings],
+            certified[rings],
+            color=line.get_color(),
+            linestyle="",
+            marker="o",
+            markersize=6,
+            fillstyle="none",
+            clip_on=False,
+        )
+        axes.set_ylabel(f"{_words(certified_name)}\n(ring: certified)", color=INK, fontsize=9)
+    else:
+        axes.set_ylabel(_words(name), color=INK, fontsize=9)
     axes.grid(axis="y", color=FAINT, linewidth=0.4, alpha=0.6)
     _clean(axes)
 
 
-def _draw_marks(panels: "Sequence[Axes]", history: History) -> None:
-    """A dotted line at each boundary where something happened; numbered like the list at the bottom."""
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _draw_marks(panels: "Sequence[Axes]", history: RecordTable, *, has_numbers: bool = True) -> None:
+    """A dotted line at each boundary where something happened, numbered where a list at the bottom says what."""
     for number, record in enumerate(find_marked(history), start=1):
         is_listed = number <= MAX_LISTED
         boundary = record.iteration - 0.5
@@ -248,7 +350,7 @@ def _draw_marks(panels: "Sequence[Axes]", history: History) -> None:
                 zorder=3,
                 clip_on=False,
             )
-        if is_listed:
+        if is_listed and has_numbers:
             panels[0].annotate(
                 str(number),
                 (boundary, 1),
@@ -262,7 +364,7 @@ def _draw_marks(panels: "Sequence[Axes]", history: History) -> None:
             )
 
 
-def _edges(history: History) -> Column:
+def _edges(history: RecordTable) -> Column:
     """Boundaries around the iterations: ndarray of shape (len(history) + 1,)."""
     iterations = history.column("iteration").astype(np.float64)
     return np.append(iterations - 0.5, iterations[-1] + 0.5)

@@ -16,7 +16,7 @@ import itertools
 import numpy as np
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.monitoring.records import Column, History
+from chicle_elastic.monitoring.records import Column, RecordTable
 from chicle_elastic.monitoring.swimlane import (
     MAX_LISTED,
     MAX_NAME_CHARS,
@@ -28,15 +28,13 @@ from chicle_elastic.monitoring.swimlane import (
     require_records,
 )
 
-__all__ = ["render"]
-
 BLOCKS = " ▁▂▃▄▅▆▇█"
 MAX_WIDTH = 100
 MIN_WIDTH = 40
 VALUE_CHARS = 9
 
 
-def render(history: History, *, figure_name: str | None = None, width: int = MAX_WIDTH) -> str:
+def render(history: RecordTable, *, figure_name: str | None = None, width: int = MAX_WIDTH) -> str:
     """Draw a history with block characters.
 
     Args:
@@ -113,11 +111,11 @@ def _figure_row(values: Column, columns: list[tuple[int, int]]) -> tuple[str, st
     return "".join(cells), f"{last_value:.2g}"
 
 
-def _marks(history: History, columns: list[tuple[int, int]]) -> str:
+def _marks(history: RecordTable, columns: list[tuple[int, int]]) -> str:
     """The last digit of each listed event below the first character of its iteration; a dot for the others."""
     cells = [" "] * len(columns)
     stops = [stop for _, stop in columns]
-    marked = [index for index, record in enumerate(history) if record.events]
+    marked = [index for index, record in enumerate(history) if record.news]
     for number, index in enumerate(marked, start=1):
         cell = bisect.bisect_right(stops, index)
         if cells[cell] == " ":  # of events that share a character, the first

@@ -7,24 +7,48 @@
                                   stall, and time to whole after a loss
     events                        reasons of decisions, in their own words (the Text tab)
 
-Steps are iterations.
+Steps are iterations. TensorBoard shows one text per step, the one that was written last, and forgets texts when steps
+go back: so a text is written with all that its step had before it, and never at an earlier step (`StepTexts`).
 """
 
 import os
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from types import SimpleNamespace
 from typing import Any
 
 from chicle_elastic.errors import MissingExtraError, UsageError
 from chicle_elastic.monitoring.records import IterationRecord, Transition
 
-__all__ = ["TensorBoardWriter", "require_tensorboard"]
+__all__ = ["StepTexts", "TensorBoardWriter", "require_tensorboard"]
 
 PHASES_MS = ("detect_ms", "ahead_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms", "stall_ms")
 
-# Whoever watches a job sees an iteration after this long; the rest is TensorBoard's own reload interval.
+# TensorBoard can show an iteration after this long; its own reload interval comes on top.
 FLUSH_INTERVAL_S = 2
+
+
+class StepTexts:
+    """The texts of the latest step, so that the next one of that step does not hide them."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._texts: tuple[str, ...] = ()
+
+    def add(self, step: int, texts: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+        """Take texts.
+
+        Args:
+            step: Of these texts.
+            texts: At least one.
+
+        Returns:
+            The step to write at, which is never before the latest one, and all texts of that step.
+        """
+        if step > self._step:
+            self._step, self._texts = step, ()
+        self._texts = (*self._texts, *texts)
+        return self._step, self._texts
 
 
 class TensorBoardWriter:
@@ -33,20 +57,28 @@ class TensorBoardWriter:
     Args:
         logdir: Folder of this run; it is created. `tensorboard --logdir PARENT` compares the runs below one folder.
         started_unix_s: When the job began, on the wall clock; by default now.
+        texts: The texts that another writer to the same folder has written at the latest step.
 
     Raises:
         MissingExtraError: The package tensorboard is not installed.
         UsageError: The folder cannot be made.
     """
 
-    def __init__(self, logdir: str | os.PathLike[str], *, started_unix_s: float | None = None) -> None:
-        self._protos = _import_protos()
+    def __init__(
+        self,
+        logdir: str | os.PathLike[str],
+        *,
+        started_unix_s: float | None = None,
+        texts: StepTexts | None = None,
+    ) -> None:
+        self._protos = require_tensorboard()
         self._started_unix_s = time.time() if started_unix_s is None else started_unix_s
         self._previous_s = 0.0
+        self._texts = StepTexts() if texts is None else texts
         self._tasks: dict[str, None] = {}  # an ordered set
         path = os.fspath(logdir)
         if "://" not in path:
-            # The package finds out in a thread of its own, where an error helps nobody.
+            # The package would raise in a thread of its own, where no caller sees the error.
             try:
                 os.makedirs(path, exist_ok=True)
             except OSError as error:
@@ -88,11 +120,11 @@ class TensorBoardWriter:
             texts: Reasons, for the tag `events`.
         """
         values = [self._protos.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        if values:
+            self._write(step, unix_s, values)
         if texts:
-            values.append(self._text("events", "\n".join(f"- {text}" for text in texts)))
-        self._writer.add_event(
-            self._protos.Event(wall_time=unix_s, step=step, summary=self._protos.Summary(value=values))
-        )
+            text_step, lines = self._texts.add(step, texts)
+            self._write(text_step, unix_s, [self._text("events", "\n".join(f"- {line}" for line in lines))])
 
     def close(self) -> None:
         """Write everything to disk. May be called again."""
@@ -101,10 +133,12 @@ class TensorBoardWriter:
     def __enter__(self) -> "TensorBoardWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def _write(self, step: int, unix_s: float, values: list[Any]) -> None:
+        summary = self._protos.Summary(value=values)
+        self._writer.add_event(self._protos.Event(wall_time=unix_s, step=step, summary=summary))
 
     def _text(self, tag: str, markdown: str) -> Any:
         """A value of the Text tab."""
@@ -127,35 +161,25 @@ def scalars_of(transition: Transition) -> dict[str, float]:
     return {f"transition/{name}": value for name, value in phases.items() if value is not None}
 
 
-def require_tensorboard() -> None:
-    """Import the package now, so that the first writer costs nothing.
+def require_tensorboard() -> SimpleNamespace:
+    """The names of the package that are used here; imported now, so that the first writer costs nothing.
 
     Raises:
         MissingExtraError: The package tensorboard is not installed.
     """
-    _import_protos()
-
-
-class _Protos:
-    """The names of the tensorboard package that are used here."""
-
-    def __init__(self) -> None:
+    try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
         from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        self.Event: Any = Event
-        self.Summary: Any = Summary
-        self.SummaryMetadata: Any = SummaryMetadata
-        self.TensorProto: Any = TensorProto
-        self.TensorShapeProto: Any = TensorShapeProto
-        self.EventFileWriter: Any = EventFileWriter
-
-
-def _import_protos() -> _Protos:
-    try:
-        return _Protos()
     except ImportError as error:
         raise MissingExtraError.for_package("tensorboard", extra="tensorboard", purpose="logdir=") from error
+    return SimpleNamespace(
+        Event=Event,
+        Summary=Summary,
+        SummaryMetadata=SummaryMetadata,
+        TensorProto=TensorProto,
+        TensorShapeProto=TensorShapeProto,
+        EventFileWriter=EventFileWriter,
+    )

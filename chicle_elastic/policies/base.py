@@ -1,18 +1,10 @@
 """A policy: a pure function from observations to a decision with a reason, whose parameters are fields.
 
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Shed(Policy):
-        count: int = 3
-
-        def decide(self, observations):
-            slow, fast = ...
-            return Decision(moves={(slow, fast): self.count}, reason=f"{slow} takes 1.8x the median time per sample")
-
 A job has any number of policies (`Job.policies`); each sees the same observations after every iteration, and the
-scheduler clips what they want to what exists and fits, and draws which chunks go. A policy that raises, decides
-nonsense or does not answer is disabled with a line that names it; training goes on. On a cluster policies run in the
-task of rank 0, each in a thread of its own, and a decision is an event in the log that all agents share
-(`runtime.advice`). In one process they are asked at the boundary itself.
+scheduler clips their decisions to what exists and fits, and draws the chunks to move. A policy that raises, returns an
+invalid decision or does not answer is disabled, with a line that names it; training goes on. On a cluster policies run
+in the task of rank 0, each in a thread of its own, and a decision is an event in the log that all agents share
+(`runtime.cluster_task.policy_runner`). In one process the scheduler asks them at the boundary itself.
 """
 
 import dataclasses
@@ -27,7 +19,29 @@ __all__ = ["Decision", "Observations", "Policy", "require_policies"]
 
 
 class Policy(ABC):
-    """Base of all policies. Small frozen dataclasses: their fields are what a grid search can vary."""
+    """Base of all policies. Small frozen dataclasses: their fields are what a grid search can vary.
+
+    One that moves so many chunks from the first task to the last one, while it can:
+
+    >>> from dataclasses import dataclass
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from chicle_elastic import ArraySource, Decision, InProcess, Job, LinearTrainer, Policy
+    >>> @dataclass(frozen=True, slots=True, kw_only=True)
+    ... class Drain(Policy):
+    ...     count: int = 2
+    ...     def decide(self, observations):
+    ...         first, *_, last = sorted(observations.num_chunks)
+    ...         if observations.num_chunks[first] <= self.count:
+    ...             return None
+    ...         return Decision(moves={(first, last): self.count}, reason=f"{first} shall have less to do")
+    >>> source = ArraySource(*load_breast_cancer(return_X_y=True), max_tasks=2)
+    >>> job = Job(trainer=LinearTrainer(tol=0.0), source=source, max_iterations=8, policies=[Drain(count=3)])
+    >>> history = InProcess(num_tasks=2).run(job).history
+    >>> history.column("num_chunks.task-0")
+    array([18, 15, 12,  9,  6,  3,  3,  3])
+    >>> history[1].events[0]
+    'Drain moves 3...: task-0 shall have less to do'
+    """
 
     __slots__ = ()
 
@@ -40,7 +54,7 @@ class Policy(ABC):
     def decide(self, observations: Observations, /) -> Decision | None:
         """What to move at the next boundary, or None for nothing.
 
-        Pure: the same observations give the same decision, else a recorded story cannot be replayed.
+        Pure: the same observations give the same decision, else a recording of events cannot be replayed.
         """
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -52,12 +66,12 @@ class Policy(ABC):
         return {field.name: getattr(self, field.name) for field in self._fields() if field.init}
 
     def set_params(self, **params: Any) -> Self:
-        """Change fields in place: the one door for it, because scikit-learn ignores what `set_params` returns.
+        """Change fields in place; nothing else may, but scikit-learn ignores what `set_params` returns.
 
-        An estimator that is cloned before its parameters are set, as every grid search does, has a policy of its own.
+        A grid search clones the estimator before it sets parameters, so each clone changes a policy of its own.
 
         Raises:
-            UsageError: There is no such field, or the policy does not allow the value; nothing is changed.
+            UsageError: There is no such field, or the policy does not allow the value; no field has changed.
         """
         known = self.get_params()
         unknown = sorted(params.keys() - known.keys())
@@ -75,7 +89,7 @@ class Policy(ABC):
 
 
 def require_policies(policies: object) -> None:
-    """Refuse what cannot be the policies of a job.
+    """Check the policies of a job.
 
     Raises:
         UsageError: It is not a sequence of policies with different names.
@@ -84,7 +98,7 @@ def require_policies(policies: object) -> None:
         raise UsageError(f"policies={policies!r}: it must be a sequence of policies, for one of them (policy,)")
     for policy in policies:
         if isinstance(policy, type) or not callable(getattr(policy, "decide", None)):
-            raise UsageError(f"policies has {policy!r}, which is no object with name and decide(observations)")
+            raise UsageError(f"policies has {policy!r}; pass an object with name and decide(observations), not a class")
     names = [policy.name for policy in policies]
     if len(set(names)) < len(names):
         raise UsageError(f"policies have the names {names}; they must differ, because a line in the log names one")

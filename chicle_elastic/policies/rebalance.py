@@ -16,6 +16,10 @@ because the largest of many differences is large by chance. So many precise repo
 few or noisy ones only what is obvious.
 
 T_k is predicted from the present n_k, so chunks that have just moved are in it, and old reports stay useful.
+
+Short iterations. A move stops all tasks for some milliseconds, and an iteration has a part that does not depend on n_k:
+with few samples that part looks like a slow task, which is given ever fewer. So nothing moves while the slowest task
+needs less than `min_iteration_s`.
 """
 
 import math
@@ -47,6 +51,19 @@ class Rebalance(Policy):
         gain: Part of a surplus that one decision moves, > 0 and <= 1.
         noise: Relative scatter of iteration times that is assumed as long as little is known, >= 0.
         confidence: Standard errors that the difference of two tasks must have, >= 0.
+        min_iteration_s: Seconds that an iteration of the slowest task must take for a move to be worth it, >= 0.
+
+    A runtime or an estimator takes it, and a grid search varies its fields:
+
+    >>> from chicle_elastic import LocalCluster, Rebalance
+    >>> from estimators import ChicleSVM
+    >>> cluster = LocalCluster(4, policies=(Rebalance(window=20),))  # a value: nothing is started yet
+    >>> ChicleSVM(n_workers=4, policy=Rebalance()).set_params(policy__window=20).policy
+    Rebalance(window=20, min_reports=3, gain=0.75, noise=0.05, confidence=4.5, min_iteration_s=0.02)
+    >>> Rebalance(window=64)
+    Traceback (most recent call last):
+    ...
+    chicle_elastic.errors.UsageError: Rebalance(window=64): policies see the last 32 iterations only
     """
 
     window: int = 10
@@ -54,6 +71,7 @@ class Rebalance(Policy):
     gain: float = 0.75
     noise: float = 0.05
     confidence: float = 4.5
+    min_iteration_s: float = 0.02
 
     def __post_init__(self) -> None:
         for name, least in (("min_reports", 2), ("window", self.min_reports)):
@@ -64,7 +82,7 @@ class Rebalance(Policy):
             raise UsageError(f"Rebalance(window={self.window}): policies see the last {HISTORY_LENGTH} iterations only")
         if not 0 < self.gain <= 1:
             raise UsageError(f"Rebalance(gain={self.gain!r}): it must be > 0 and <= 1")
-        for name in ("noise", "confidence"):
+        for name in ("noise", "confidence", "min_iteration_s"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise UsageError(f"Rebalance({name}={value!r}): it must be finite and >= 0")
@@ -76,6 +94,8 @@ class Rebalance(Policy):
             return None
         tasks.sort(key=lambda task: task.time_s)
         fastest, slowest = tasks[0], tasks[-1]
+        if slowest.time_s < self.min_iteration_s:
+            return None
         scatter = self._scatter(tasks)
         num_errors = self.confidence + 0.5 * math.log2(len(tasks) / 2)
         noise_s = num_errors * math.hypot(slowest.error(scatter), fastest.error(scatter))

@@ -4,16 +4,14 @@ It touches no torch, no fork, no socket and no shared memory, so it runs whereve
 plain way to fit on one machine. With several it *emulates* a cluster, tasks one after the other: what is measured in
 iterations and epochs is what a cluster would show, what is measured in seconds is not.
 
-Shell of the scheduler: `_Shell.run` feeds one event at a time and performs the effects in order; every method that
-performs one is named after it. Nothing is decided here.
+Shell of the scheduler: `_Shell.run` feeds one event at a time and performs the effects in order, as an `EffectHandler`.
+Nothing is decided here.
 """
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,19 +19,20 @@ from chicle_elastic.cgroups import PROC, memory_headroom
 from chicle_elastic.chunks.sources import ChunkSource
 from chicle_elastic.chunks.views import Array, Chunk, StateSpec
 from chicle_elastic.clock import Clock, MonotonicClock
-from chicle_elastic.errors import CapacityError, UsageError
+from chicle_elastic.errors import CapacityError, ProtocolError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.job_ledger import JobLedger
-from chicle_elastic.runtime.advice import Patient
-from chicle_elastic.runtime.checkpoint import JobIdentity
-from chicle_elastic.runtime.job import Job, Outcome
-from chicle_elastic.runtime.resumption import Resumption
-from chicle_elastic.runtime.saver import Saver
-from chicle_elastic.runtime.task import TRAINER, LocalContext, Mailboxes, UniTask
-from chicle_elastic.runtime.training import Evaluation, Lap, Training
+from chicle_elastic.runtime.checkpoint.format import JobIdentity
+from chicle_elastic.runtime.checkpoint.resume import Resumption
+from chicle_elastic.runtime.checkpoint.trigger import CheckpointTrigger
+from chicle_elastic.runtime.cluster_task.policy_runner import TimeLimitedPolicy
+from chicle_elastic.runtime.training.job import Job, Outcome
+from chicle_elastic.runtime.training.training import Evaluation, IterationResult, Training
+from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, Mailboxes, UniTask
 from chicle_elastic.scheduling import effects, events
-from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings
-from chicle_elastic.solvers.base import Action, Budget, Update
+from chicle_elastic.scheduling.effect_handler import dispatch
+from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from chicle_elastic.solvers.base import Action, Budget, Summed, Update
 from chicle_elastic.values import ChunkInfo
 
 
@@ -45,6 +44,20 @@ class InProcess:
         num_tasks: Uni-tasks at the start, >= 1.
         changes: Membership changes to emulate: pairs (iteration, num_tasks), both >= 1; after that iteration tasks
             join or leave (the newest leave first) until there are `num_tasks`.
+
+    One task; a second one joins after iteration 2:
+
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.preprocessing import scale
+    >>> from chicle_elastic import ArraySource, InProcess, Job, LinearTrainer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> runtime = InProcess(num_tasks=1, changes=((2, 2),))
+    >>> source = ArraySource(scale(X), y, max_tasks=runtime.most_tasks())
+    >>> outcome = runtime.run(Job(trainer=LinearTrainer(C=0.1, tol=1e-3), source=source, max_iterations=100))
+    >>> outcome.history.column("num_tasks")[:4]
+    array([1, 1, 2, 2])
+    >>> bool(outcome.history[-1].figures["duality_gap"] <= 1e-3)
+    True
     """
 
     num_tasks: int = 1
@@ -87,7 +100,7 @@ class _Shell:
         self.source: ChunkSource = job.source
         self.state_spec: StateSpec = job.trainer.state(job.source.schema).without_notes()
         settings = SchedulerSettings(seed=job.seed, start_nodes=num_tasks)
-        self.scheduler = Scheduler(settings, [Patient(policy) for policy in job.policies or ()])
+        self.scheduler = Scheduler(settings, [TimeLimitedPolicy(policy) for policy in job.policies or ()])
         self.mailboxes = Mailboxes()
         self.context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self.mailboxes)
         self.tasks: dict[NodeId, UniTask] = {}
@@ -99,24 +112,13 @@ class _Shell:
         self.is_rebuilding = False
         identity = JobIdentity.of(job.trainer, job.source.schema, num_parameters=len(self.training.model))
         self.resumption = Resumption(job, job.checkpoint, identity)
-        self.saver: Saver | None = None
+        self.checkpoint_trigger: CheckpointTrigger | None = None
         if job.checkpoint is not None:
-            self.saver = Saver(job.checkpoint, identity, self.training, self.chunks, lambda *_: None)
+            self.checkpoint_trigger = CheckpointTrigger(
+                job.checkpoint, identity, self.training, self.chunks, lambda *_: None
+            )
         self.lines: list[str] = []
         self.reason: str | None = None
-        self.perform: dict[type, Callable[[Any], None]] = {
-            effects.FormRound: self.form_round,
-            effects.LoadChunk: self.load_chunk,
-            effects.CopyChunk: self.copy_chunk,
-            effects.CommitChunk: self.commit_chunk,
-            effects.FreeChunk: self.free_chunk,
-            effects.AttachChunks: self.attach_chunks,
-            effects.StartIteration: self.start_iteration,
-            effects.ReleaseNode: self.release_node,
-            effects.PauseJob: self.pause_job,
-            effects.FinishJob: self.finish_job,
-            effects.Log: self.log,
-        }
 
     def run(self, runtime: InProcess) -> Outcome:
         """Feed events until the job is finished."""
@@ -131,13 +133,13 @@ class _Shell:
             while self.reason is None:
                 event = self.inbox.popleft()
                 for effect in self.scheduler.handle(event, now=self.clock.now() - self.started_s):
-                    self.perform[type(effect)](effect)
+                    dispatch(effect, self)
         except KeyboardInterrupt:
             # A solver may have been cut off between state and model: only the state is trusted from here on.
             is_interrupted = True
             self.reason = "interrupted"
             self.rebuild_model()
-            self.training.certify(None, self.evaluate())
+            self.training.certify(None, self.evaluate)
         return Outcome(
             model=self.training.model,
             certificate=self.training.certificate_of(self.training.iteration),
@@ -153,14 +155,14 @@ class _Shell:
         began = self.resumption.found
         if began:
             self.started_s = self.clock.now() - self.resumption.at(began).restore(self.training)
-        elif self.saver is not None:
-            self.saver.require_unused()
+        elif self.checkpoint_trigger is not None:
+            self.checkpoint_trigger.require_unused()
         self.is_rebuilding = began > 0 or self.job.initial_state is not None
 
     def close(self) -> None:
         """End all tasks."""
-        if self.saver is not None:
-            self.saver.close()
+        if self.checkpoint_trigger is not None:
+            self.checkpoint_trigger.close()
         for task in self.tasks.values():
             task.close()
 
@@ -175,22 +177,28 @@ class _Shell:
         if state is not None:
             chunk.state[...] = state[chunk.row_ids]
         self.tasks[effect.node].hold(chunk)
-        self.inbox.append(events.ChunkLoaded(chunk=effect.chunk, node=effect.node, round=effect.round))
+        self.inbox.append(events.ChunksLoaded(chunks=(effect.chunk,), node=effect.node, round=effect.round))
 
     def copy_chunk(self, effect: effects.CopyChunk) -> None:
         chunk = self.tasks[effect.source].held[effect.chunk]
         # Rows never change, so the copy may share them; state does, and must not be shared.
         self.tasks[effect.target].hold(dataclasses.replace(chunk, state=chunk.state.copy()))
         self.inbox.append(
-            events.ChunkCopied(chunk=effect.chunk, source=effect.source, target=effect.target, round=effect.round)
+            events.ChunksCopied(chunks=(effect.chunk,), source=effect.source, target=effect.target, round=effect.round)
+        )
+
+    def precopy_chunk(self, effect: effects.PrecopyChunk) -> None:
+        raise ProtocolError(
+            f"the scheduler orders a pre-copy of chunk {effect.chunk} to {effect.target} in one process, where tasks "
+            "share the rows; build it with SchedulerSettings(precopy=False)"
         )
 
     def commit_chunk(self, effect: effects.CommitChunk) -> None:
-        """Nothing to do in one process: the scheduler's book is the only one."""
+        """Nothing to do in one process: the scheduler's ledger is the only one."""
 
     def free_chunk(self, effect: effects.FreeChunk) -> None:
         self.tasks[effect.node].free(effect.chunk)
-        self.inbox.append(events.ChunkFreed(chunk=effect.chunk, node=effect.node))
+        self.inbox.append(events.ChunksFreed(chunks=(effect.chunk,), node=effect.node))
 
     def attach_chunks(self, effect: effects.AttachChunks) -> None:
         self.tasks[effect.node].attach(effect.added, effect.removed)
@@ -215,21 +223,29 @@ class _Shell:
             self.rebuild_model()
             self.is_rebuilding = False
         members = [task for task in self.tasks.values() if task.num_chunks]
+        num_tasks = job.trainer.parallelism(len(members))
+        training.begin(num_tasks)
         weighted_sum: Array | None = None
         total_weight = 0.0
         metrics = dict.fromkeys(training.metric_names, 0.0)
         reports: dict[NodeId, events.TaskReport] = {}
-        for task in members:
+        for rank, task in enumerate(members):
             budget = Budget(
-                clock=self.clock, num_tasks=job.trainer.parallelism(len(members)), iteration=effect.iteration
+                clock=self.clock,
+                num_tasks=num_tasks,
+                iteration=effect.iteration,
+                progress=training.begun,
+                rank=rank,
+                num_ranks=len(members),
             )
             update, duration_s = task.solve(training.model, budget)
             weighted_sum = _add(weighted_sum, metrics, update)
             total_weight += update.weight
             reports[task.node] = events.TaskReport(samples=update.samples, duration_s=duration_s)
         job.trainer.converse(self.context)
-        training.merge(weighted_sum, total_weight)
-        lap = Lap(
+        if weighted_sum is not None:
+            training.merge(Summed(delta=weighted_sum, weight=total_weight, metrics=metrics, num_tasks=len(members)))
+        result = IterationResult(
             iteration=effect.iteration,
             samples=sum(report.samples for report in reports.values()),
             num_tasks=len(members),
@@ -240,10 +256,12 @@ class _Shell:
             lines=tuple(self.lines),
         )
         self.lines.clear()
-        verdict = training.judge(lap, self.evaluate, lambda record: job.is_ended_by_caller(record, training.model))
+        verdict = training.judge(result, self.evaluate, lambda record: job.is_ended_by_caller(record, training.model))
         self.resumption.forget_state()
-        if self.saver is not None:
-            self.saver.iteration_ended(lap, rank=0, ranks=[0], has_stopped=verdict.action is Action.STOP)
+        if self.checkpoint_trigger is not None:
+            self.checkpoint_trigger.iteration_ended(
+                result, rank=0, ranks=[0], has_stopped=verdict.action is Action.STOP
+            )
         if verdict.action is Action.STOP:
             self.inbox.append(events.StopRequested(reason=verdict.reason))
         elif effect.iteration in self.changes:
@@ -258,7 +276,7 @@ class _Shell:
         contribution = np.zeros_like(model)
         totals = dict.fromkeys(self.training.metric_names, 0.0)
         for task in self.tasks.values():
-            update = task.evaluate(model)
+            update = task.evaluate(model, self.training.progress)
             contribution += update.delta
             for name, value in update.metrics.items():
                 totals[name] += value

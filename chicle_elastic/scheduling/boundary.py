@@ -3,14 +3,14 @@
 `Boundary.move` is called again and again until nothing is left to do. In each pass, in this order:
 
 1. Nothing is planned while copies or frees are in flight.
-2. Copies that the book did not know (strays) become owned or are freed.
+2. Copies that the ledger did not know (strays) become owned or are freed.
 3. Leavers hand their chunks over; what fits goes at once, also when not everything fits.
 4. Missing chunks are loaded. Either all of them have room or none is ordered: a part would not let the job go on.
    Before the first merge, and when nothing is left to compute on, loads are waited for; otherwise they go on in the
    background.
 5. Joiners get their share. Once per joiner; what a policy moves later is not undone.
 6. Policies are asked, if the membership did not change, and what they and their slower colleagues want is moved; or
-   copied ahead first, and moved at a later boundary (`preparing`).
+   copied ahead first, and moved at a later boundary (`transitions`).
 """
 
 from collections.abc import Callable, Iterable
@@ -20,18 +20,17 @@ import numpy as np
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import plan
-from chicle_elastic.scheduling.council import Council, Proposal, flaw_of
 from chicle_elastic.scheduling.effects import Effect, Log
 from chicle_elastic.scheduling.inventory import Inventory
 from chicle_elastic.scheduling.leases import Lease, Leases
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Members
+from chicle_elastic.scheduling.pending_policies import PendingPolicies, Proposal, flaw_of
 from chicle_elastic.scheduling.precopies import Precopies
-from chicle_elastic.scheduling.preparing import Preparing
 from chicle_elastic.scheduling.settings import SchedulerSettings
-from chicle_elastic.scheduling.shelf import Phase
-from chicle_elastic.scheduling.words import bytes_text, count_text, tally_text
+from chicle_elastic.scheduling.text import bytes_text, count_text, tally_text
+from chicle_elastic.scheduling.transitions import PendingTransitions
 from chicle_elastic.values import ChunkInfo, Observations
 
 
@@ -46,7 +45,9 @@ class Purpose(IntEnum):
 
 
 class Boundary:
-    """Plans and orders moves over the books of one scheduler.
+    """Plans and orders moves over the ledger of one scheduler.
+
+    One class because what has to move is decided from the same tables in one go.
 
     Args:
         ledger: Who holds what.
@@ -54,9 +55,9 @@ class Boundary:
         leases: Takes orders to copy.
         loads: Takes orders to load.
         inventory: Knows strays.
-        council: Knows policies and what they want.
+        pending_policies: The policies, and their decisions that wait for a boundary.
         precopies: Knows what is copied ahead.
-        preparing: Knows for whom.
+        preparing: The nodes that arrive or depart, and what is copied ahead for them.
         emit: Takes log lines.
         settings: Of the job.
     """
@@ -68,9 +69,9 @@ class Boundary:
         leases: Leases,
         loads: Loads,
         inventory: Inventory,
-        council: Council,
+        pending_policies: PendingPolicies,
         precopies: Precopies,
-        preparing: Preparing,
+        preparing: PendingTransitions,
         emit: Callable[[Effect], None],
         settings: SchedulerSettings,
     ) -> None:
@@ -79,12 +80,12 @@ class Boundary:
         self._leases = leases
         self._loads = loads
         self._inventory = inventory
-        self._council = council
+        self._pending_policies = pending_policies
         self._emit = emit
         self._seed = settings.seed
         self._precopies = precopies
         self._copies_ahead = settings.precopy
-        self._preparing = preparing
+        self._pending_transitions = preparing
         self._is_starved = False
         self._is_turn_of_policies = False
         self._num_ordered = 0
@@ -98,7 +99,7 @@ class Boundary:
         """
         self._is_turn_of_policies = ask_policies
         if not ask_policies:
-            self._preparing.migrations.clear()
+            self._pending_transitions.migrations.clear()
 
     def move(self) -> bool:
         """Order the next moves, if any.
@@ -117,19 +118,19 @@ class Boundary:
         if self._must_load() and self._loads.num_pending:
             return True
         self._move_to_joiners()
-        if self._is_turn_of_policies and self._council.has_policies:
-            self._council.ask(self._observations())
+        if self._is_turn_of_policies and self._pending_policies.has_policies:
+            self._pending_policies.ask(self._observations())
         self._is_turn_of_policies = False
-        self._order_copies(self._preparing.take_migrations())
+        self._order_copies(self._pending_transitions.take_migrations())
         self._move_for_policies()
-        if not self._members.preparing and not self._preparing.migrations:
+        if not self._members.preparing and not self._pending_transitions.migrations:
             self._precopies.discard_all(round=self._members.round)
-        # A load that nobody wants takes room until it is answered: what has none may have some then.
+        # A load that is not wanted any more takes room until it is answered: what has none may have some then.
         return self._is_moving() or (self._loads.num_unwanted > 0 and self.obstacle() is not None)
 
     def is_ready(self) -> bool:
         """Whether nothing is copied ahead for nodes that arrive or depart; what is to be, is ordered."""
-        return self._preparing.is_ready(self._rng(Purpose.AHEAD))
+        return self._pending_transitions.is_ready(self._rng(Purpose.AHEAD))
 
     def load_missing(self) -> None:
         """Order loads of missing chunks; also while an iteration runs."""
@@ -137,16 +138,17 @@ class Boundary:
             return
         self._precopies.discard_lost(round=self._members.round)
         chunks = []
+        eligible, unwanted, has_strays = self._members.eligible, self._loads.unwanted(), self._inventory.has_strays
         for chunk in self.unplaced():
-            node = self._unwanted_load(chunk)
+            node = next((node for node in eligible if node in unwanted[chunk]), None) if chunk in unwanted else None
             if node is not None:
                 self._loads.want_again(chunk, node)
-            elif not self._inventory.may_be_saved(chunk):
+            elif not (has_strays and self._inventory.may_be_saved(chunk)):
                 chunks.append(self._ledger.info(chunk))
         if not chunks:
             return
-        avoid = {info.id: self._loads.failed_nodes(info.id) for info in chunks}
-        placement = plan.plan_first(chunks, self._seats(for_loads=True), self._rng(Purpose.LOAD), avoid=avoid)
+        avoid = self._loads.failed_nodes()
+        placement = plan.plan_first(chunks, self._eligible(for_loads=True), self._rng(Purpose.LOAD), avoid=avoid)
         if placement.unplaced:
             self._precopies.discard_all(round=self._members.round)  # they may have the room
             return
@@ -157,13 +159,8 @@ class Boundary:
 
     def unplaced(self) -> list[ChunkId]:
         """Missing chunks that are neither on their way nor given up."""
-        return [
-            chunk
-            for chunk in self._ledger.missing
-            if not self._loads.is_pending(chunk)
-            and chunk not in self._loads.stuck
-            and chunk not in self._leases.in_flight
-        ]
+        known = self._loads.pending() | self._loads.stuck.keys() | self._leases.in_flight.keys()
+        return [chunk for chunk in self._ledger.missing if chunk not in known]
 
     def obstacle(self) -> str | None:
         """Why no iteration can be started although nothing is left to move; None if it can."""
@@ -183,32 +180,34 @@ class Boundary:
         return None
 
     def find_target(self, lease: Lease) -> NodeId | None:
-        """Another node for a copy that failed too often: the one with room that has least for its weight."""
+        """Another node for a copy that failed too often: the one with room that has least."""
         info = self._ledger.info(lease.chunk)
-        seats = [
-            seat
-            for seat in self._seats()
-            if seat.node not in lease.tried and seat.node != lease.source and seat.can_take(info)
+        eligible = [
+            candidate
+            for candidate in self._eligible()
+            if candidate.node not in lease.tried and candidate.node != lease.source and candidate.can_take(info)
         ]
-        if not seats:
+        if not eligible:
             return None
-        target = min(seats, key=lambda seat: seat.num_rows / seat.weight).node
+        target = min(eligible, key=lambda candidate: candidate.num_rows).node
         self._precopies.take(lease.chunk, target)
         return target
 
     def flaw(self, proposal: Proposal) -> str | None:
         """What is wrong with a decision as things stand, in words; None if it can be tried."""
-        if proposal.policy in self._council.disabled:
+        if proposal.policy in self._pending_policies.disabled:
             return "it is disabled"
         if proposal.generation != self._members.round:
             return f"it is of round {proposal.generation}, and this is round {self._members.round}"
         if proposal.iteration is not None and proposal.iteration <= self._moved_after:
             return f"it saw iteration {proposal.iteration}, and chunks have moved after iteration {self._moved_after}"
-        if self._preparing.migrations:
+        if self._pending_transitions.migrations:
             return "chunks are on their way for an earlier one"
         if self._members.preparing:
             return f"chunks are on their way for {', '.join(self._members.preparing)}"
-        return flaw_of(proposal.moves, {node: len(self._ledger.shelves[node].owned) for node in self._members.seats})
+        return flaw_of(
+            proposal.moves, {node: len(self._ledger.node_chunks[node].owned) for node in self._members.eligible}
+        )
 
     def end(self) -> int:
         """An iteration is started: the boundary is over.
@@ -224,7 +223,7 @@ class Boundary:
         return bool(self._leases.in_flight) or bool(self._ledger.freeing)
 
     def _is_done(self) -> bool:
-        """Whether nothing is left to decide, so that nobody needs the memory of copies that are being freed."""
+        """Whether nothing is left to decide, so that no move needs the memory of copies that are being freed."""
         return not (
             self._ledger.num_missing
             or self._loads.num_pending
@@ -232,10 +231,10 @@ class Boundary:
             or self._inventory.has_strays
             or self._members.joiners
             or self._members.preparing
-            or self._preparing.migrations
+            or self._pending_transitions.migrations
             or self._precopies.held
-            or self._council.proposals
-            or (self._is_turn_of_policies and self._council.has_policies)
+            or self._pending_policies.proposals
+            or (self._is_turn_of_policies and self._pending_policies.has_policies)
             or self._members.leaving
         )
 
@@ -243,12 +242,12 @@ class Boundary:
         return self._ledger.merged == self._ledger.began or self._is_starved
 
     def _move_from_leavers(self) -> None:
-        leavers = [node for node in self._members.leaving if self._ledger.shelves[node].owned]
+        leavers = [node for node in self._members.leaving if self._ledger.node_chunks[node].owned]
         chunks = [chunk for node in leavers for chunk in self._ledger.owned_by(node) if chunk not in self._leases.stuck]
         if not chunks:
             return
         infos = [self._ledger.info(chunk) for chunk in chunks]
-        placement = plan.plan_leave(infos, self._seats(), self._members.joiners, self._rng(Purpose.LEAVE))
+        placement = plan.plan_leave(infos, self._eligible(), self._members.joiners, self._rng(Purpose.LEAVE))
         self._order_copies(placement.placed)
         if placement.unplaced:
             self._precopies.discard_all(round=self._members.round)  # they may have the room
@@ -263,7 +262,7 @@ class Boundary:
             return
         for node in joiners:
             self._members.present[node].is_new = False
-        moves = plan.plan_join(self._movable(), self._seats(), joiners, self._rng(Purpose.JOIN))
+        moves = plan.plan_join(self._movable(), self._eligible(), joiners, self._rng(Purpose.JOIN))
         self._order_copies((move.chunk, move.target) for move in moves)
         if moves:
             sources = tally_text(move.source for move in moves)
@@ -272,16 +271,16 @@ class Boundary:
             self._emit(Log(text=f"joined: {', '.join(joiners)}; {moved} to {targets} from {sources}"))
 
     def _move_for_policies(self) -> None:
-        proposals, self._council.proposals = self._council.proposals, []
+        proposals, self._pending_policies.proposals = self._pending_policies.proposals, []
         flaws = [self.flaw(proposal) for proposal in proposals]  # now: what the first one moves is no flaw of the next
         for number, (proposal, flaw) in enumerate(zip(proposals, flaws, strict=True)):
             if flaw is not None:
                 self._emit(Log(text=f"decision of policy {proposal.policy} is ignored: {flaw}"))
                 continue
             rng = self._rng(Purpose.POLICY, number)
-            moves = plan.plan_policy(proposal.moves, self._movable(), self._seats(), rng)
+            moves = plan.plan_policy(proposal.moves, self._movable(), self._eligible(), rng)
             if self._copies_ahead:
-                self._preparing.migrate(moves)
+                self._pending_transitions.migrate(moves)
             else:
                 self._order_copies((move.chunk, move.target) for move in moves)
             wanted = count_text(sum(proposal.moves.values()), "chunk")
@@ -300,69 +299,62 @@ class Boundary:
             self._num_ordered += 1
             self._moved_after = self._ledger.merged
 
-    def _seats(self, *, for_loads: bool = False) -> list[plan.Seat]:
+    def _eligible(self, *, for_loads: bool = False) -> list[plan.NodeCapacity]:
         """Seats as plans see them, chunks on their way counted at their targets.
 
         Args:
             for_loads: Rows that are copied ahead are of no use; the memory that they are in is taken.
         """
-        coming = dict.fromkeys(self._ledger.shelves, 0)
+        coming = dict.fromkeys(self._ledger.node_chunks, 0)
         for lease in self._leases.in_flight.values():
             num_rows = self._ledger.info(lease.chunk).num_rows
             coming[lease.target] += num_rows
             if lease.source in coming and not lease.source_lost:
                 coming[lease.source] -= num_rows
+        ahead = {} if for_loads else self._precopies.by_node()
         return [
-            plan.Seat(
+            plan.NodeCapacity(
                 node=node,
-                weight=self._ledger.shelves[node].weight,
-                num_rows=self._ledger.shelves[node].num_rows + coming[node],
-                room_bytes=self._ledger.shelves[node].room_bytes,
-                holds=self._ledger.shelves[node].copies,
-                ahead=() if for_loads else self._precopies.at(node),
+                num_rows=self._ledger.node_chunks[node].num_rows + coming[node],
+                room_bytes=self._ledger.node_chunks[node].room_bytes,
+                holds=self._ledger.node_chunks[node].copies,
+                ahead=ahead.get(node, ()),
             )
-            for node in self._members.seats
+            for node in self._members.eligible
         ]
 
     def _movable(self) -> dict[NodeId, list[ChunkInfo]]:
-        """Chunks that seats own and that are not on their way."""
-        going = self._leases.in_flight.keys() | self._preparing.migrations.keys()
+        """Chunks that eligible nodes own and that are not on their way."""
+        going = self._leases.in_flight.keys() | self._pending_transitions.migrations.keys()
         return {
-            node: [self._ledger.info(chunk) for chunk in self._ledger.owned_by(node) if chunk not in going]
-            for node in self._members.seats
+            node: self._ledger.infos(chunk for chunk in self._ledger.owned_by(node) if chunk not in going)
+            for node in self._members.eligible
         }
 
-    def _unwanted_load(self, chunk: ChunkId) -> NodeId | None:
-        for node in self._members.seats:
-            if self._ledger.phase(node, chunk) is Phase.UNWANTED:
-                return node
-        return None
-
     def _observations(self) -> Observations:
-        seats = self._members.seats
-        shelves = self._ledger.shelves
+        eligible = self._members.eligible
+        node_chunks = self._ledger.node_chunks
         return Observations(
             round=self._members.round,
             iteration=self._ledger.merged,
-            num_chunks={node: len(shelves[node].owned) for node in seats},
-            samples={node: self._ledger.samples(node) for node in seats},
-            weights={node: shelves[node].weight for node in seats},
-            capacity_bytes={node: shelves[node].capacity_bytes for node in seats},
-            used_bytes={node: shelves[node].used_bytes for node in seats},
-            reports={node: tuple(self._council.reports.get(node, ())) for node in seats},
+            num_chunks={node: len(node_chunks[node].owned) for node in eligible},
+            samples={node: self._ledger.samples(node) for node in eligible},
+            capacity_bytes={node: node_chunks[node].capacity_bytes for node in eligible},
+            used_bytes={node: node_chunks[node].used_bytes for node in eligible},
+            reports={node: tuple(self._pending_policies.reports.get(node, ())) for node in eligible},
         )
 
     def _no_room(self, what: str, infos: list[ChunkInfo]) -> str:
         """Both figures: what is needed, and what there is."""
-        seats = self._members.seats
-        if not seats:
+        eligible = self._members.eligible
+        if not eligible:
             return f"no room for {what}: no node stays; let a node join"
-        rooms = [self._ledger.shelves[node].room_bytes or 0 for node in seats]
+        rooms = [self._ledger.node_chunks[node].room_bytes or 0 for node in eligible]
         needed, largest = sum(info.size_bytes for info in infos), max(info.size_bytes for info in infos)
         return (
             f"no room for {what}: {bytes_text(needed)} needed, {bytes_text(sum(rooms))} free on the "
-            f"{count_text(len(seats), 'node')} that stay (at most {bytes_text(max(rooms))} on one; the largest chunk "
-            f"has {bytes_text(largest)}); let a node join or give the nodes more memory"
+            f"{count_text(len(eligible), 'node')} that stay (at most {bytes_text(max(rooms))} on one; the largest "
+            f"chunk has {bytes_text(largest)}); let a node join or give the nodes more memory"
         )
 
     def _rng(self, purpose: Purpose, number: int = 0) -> np.random.Generator:

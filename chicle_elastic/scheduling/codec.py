@@ -1,260 +1,350 @@
-"""Events, effects and settings as JSON and back, by their type annotations.
+"""Events, effects, messages and snapshots as JSON and back, by their type annotations: msgspec reads and writes.
 
-An event or effect is an object whose "type" is the name of its class; a mapping is a list of pairs, because its keys
-need not be strings; a tuple is a list. Chunks with equal dataclasses share a pair, in which they are a list: a node
-holds hundreds of chunks, nearly all of one version. A field left out takes its default, so that stories of older
-versions can be read when a field is added. Nothing but the classes listed here is ever built from a stream.
+    encode(value, kind) -> bytes            decode(text, kind) -> value
+    to_values(value, kind) -> JSON values   from_values(values, kind) -> value
+    to_raw(value, kind) -> part of another message
+
+`kind` is an annotation: a dataclass, a union of dataclasses, a container of them. A dataclass is an object with its
+fields; a member of a union also says its class ("type"). A mapping is an object where its keys are strings or numbers,
+else a list of pairs; `dict[K, None]`, an ordered set, is the list of its keys. Chunks with equal dataclasses share a
+pair, in which they are a list: a node holds hundreds of chunks, nearly all of one version.
+
+Reading is strict: a field that is missing, unknown or of another type is a `ProtocolError` that names it, and nothing
+but the classes of `kind` is ever built. A field with a default may be left out, so that recordings of older releases
+can be read when a field is added.
+
+msgspec ignores unknown fields of dataclasses and knows no unions of them, so it reads a dataclass as a `Struct` with
+the same fields, its *twin*, and converts the twin. Both are C, but for a class that has a union or a list of pairs
+inside (docs/design/decisions/0035 has the times).
 """
 
 import collections.abc
 import dataclasses
+import enum
 import functools
-import math
 import numbers
-import sys
+import operator
 import types
 import typing
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+import msgspec
 
 from chicle_elastic.errors import ProtocolError
-from chicle_elastic.scheduling.effects import Effect
-from chicle_elastic.scheduling.events import Event
 
-_T = TypeVar("_T")
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+"""An integer that is not negative; others are refused by `decode`."""
 
-EVENT_TYPES: Mapping[str, type] = {cls.__name__: cls for cls in typing.get_args(Event)}
-EFFECT_TYPES: Mapping[str, type] = {cls.__name__: cls for cls in typing.get_args(Effect)}
-AS_THEY_ARE = frozenset({int, str, float, bool, type(None)})
-"""Types whose values JSON has."""
+COMPACT = "compact"
+"""`Annotated[kind, COMPACT]`: a dataclass in it is the list of its fields, without their names. For thousands of them
+that are read by the release that wrote them."""
 
-
-def prepare(kinds: Iterable[type]) -> None:
-    """Work out now what coding these dataclasses takes, instead of at the first of each."""
-    for kind in kinds:
-        _decoder(typing.cast(Any, kind))
-        _names(typing.cast(Any, kind))
+_Step: TypeAlias = Callable[[Any], Any]
 
 
-def encode(value: Event | Effect) -> dict[str, Any]:
-    """An event or effect as JSON values, with its "type"."""
-    return {"type": type(value).__name__, **encode_fields(value)}
-
-
-def encode_fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass as JSON values."""
-    values = {name: getattr(value, name) for name in _names(typing.cast(Any, type(value)))}
-    return {name: item if type(item) in AS_THEY_ARE else _encode(item) for name, item in values.items()}
-
-
-def decode_event(data: Any) -> Event:
-    """The event in JSON values.
-
-    Raises:
-        ProtocolError: It is no event; the message says which part is wrong.
-    """
-    return typing.cast(Event, _decode_tagged(data, EVENT_TYPES))
-
-
-def decode_effect(data: Any) -> Effect:
-    """The effect in JSON values.
-
-    Raises:
-        ProtocolError: It is no effect; the message says which part is wrong.
-    """
-    return typing.cast(Effect, _decode_tagged(data, EFFECT_TYPES))
-
-
-def decode_fields(cls: type[_T], data: Any, path: str) -> _T:
-    """A dataclass from the JSON values of its fields.
+def encode(value: Any, kind: Any = None, *, is_checked: bool = False, is_finite: bool = False) -> bytes:
+    """A value as JSON text.
 
     Args:
-        cls: The dataclass.
-        data: Supposed to be an object with its fields.
-        path: What it is, for the message.
+        value: Of this kind.
+        kind: Its annotation; by default its class.
+        is_checked: Make sure that it can be read again, which costs as much as to write it.
+        is_finite: The caller knows that all numbers in it are finite, because it was written before (`to_raw`).
 
     Raises:
-        ProtocolError: A field is missing, unknown, or not of its type.
+        TypeError: There is something in it that messages have no place for.
+        ValueError: There is a number in it that is not finite; with `is_checked` also for a value of another type.
     """
+    kind = type(value) if kind is None else kind
+    dump = _form(kind).dump
+    text = _ENCODER.encode(value if dump is None else dump(value))
+    if is_checked or (not is_finite and b"null" in text):  # msgspec writes NaN as null, also where a number has to be
+        try:
+            _decoder(kind).decode(text)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{_short(value)} cannot be written: {error} (numbers have to be finite)") from None
+    return text
+
+
+def decode(text: bytes | str, kind: Any) -> Any:
+    """The value in JSON text.
+
+    Raises:
+        ProtocolError: It is no JSON, or a field in it is missing, unknown or not of its type; the message says which.
+    """
+    load = _form(kind).load
     try:
-        decoded: _T = _decoder(typing.cast(Any, cls))(data)
-    except _MisfitError as error:
-        raise ProtocolError(f"{path}{error.where} {error.what}") from None
-    return decoded
+        twin = _decoder(kind).decode(text)
+        return twin if load is None else load(twin)
+    except msgspec.ValidationError as error:
+        raise _refusal(error, kind, _untyped(text)) from None
+    except _NO_JSON as error:
+        raise _no_json(text, error) from None
 
 
-def _encode(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, tuple):
-        if all(type(item) is int for item in value):
-            return list(value)  # the long ones
-        return [_encode(item) for item in value]
-    if isinstance(value, Mapping):
-        return _encode_pairs(value)
-    if dataclasses.is_dataclass(value):
-        return encode_fields(value)
-    if isinstance(value, numbers.Real):  # scalars of NumPy, from a shell that counts with it
-        return int(value) if isinstance(value, numbers.Integral) else float(value)
-    raise TypeError(f"{value!r} of type {type(value).__name__} has no place in a story")
+def to_values(value: Any, kind: Any = None) -> Any:
+    """A value as JSON values: dicts, lists, strings, numbers, truth values and None."""
+    return msgspec.json.decode(encode(value, kind))
 
 
-def _encode_pairs(pairs: Mapping[Any, Any]) -> list[Any]:
-    first_key, first = next(iter(pairs.items()), (None, None))
-    if type(first_key) is not int or not dataclasses.is_dataclass(first):
-        return [[_encode(key), _encode(item)] for key, item in pairs.items()]
-    chunks_of: dict[Any, list[int]] = {}
-    for chunk, item in pairs.items():
-        chunks_of.setdefault(item, []).append(_encode(chunk))
-    return [[chunks if len(chunks) > 1 else chunks[0], _encode(item)] for item, chunks in chunks_of.items()]
+def to_raw(value: Any, kind: Any = None) -> msgspec.Raw:
+    """A value as JSON text that `encode` puts into a message as it is; raises like `encode`."""
+    return msgspec.Raw(encode(value, kind))
 
 
-def _decode_tagged(data: Any, known: Mapping[str, type]) -> Any:
-    tag = data.get("type") if isinstance(data, dict) else None
-    if not isinstance(tag, str) or tag not in known:
-        raise ProtocolError(f"{_short(data)} has no type out of {', '.join(known)}")
-    return decode_fields(known[tag], {name: item for name, item in data.items() if name != "type"}, tag)
+def from_values(data: Any, kind: Any) -> Any:
+    """The value in JSON values; raises like `decode`."""
+    load = _form(kind).load
+    try:
+        twin = msgspec.convert({"it": data}, _holder(kind), str_keys=True).it
+        return twin if load is None else load(twin)
+    except msgspec.ValidationError as error:
+        raise _refusal(error, kind, data) from None
 
 
-class _MisfitError(Exception):
-    """JSON that is not of the type that it should be.
+def prepare(kinds: Iterable[Any]) -> None:
+    """Work out now what these kinds take, instead of at the first message of each."""
+    for kind in kinds:
+        _decoder(kind)
+        _holder(kind)
+
+
+class _Form(NamedTuple):
+    """How values of one annotation are written and read.
 
     Attributes:
-        what: What is wrong.
-        where: The way to it from the value that is decoded, e.g. ".reports[n1].samples"; made while it is raised, so
-            that nothing is spent on it where all is well.
+        kind: What msgspec reads: the annotation, with twins for its dataclasses.
+        dump: Makes what msgspec writes; None where that is the value itself.
+        load: Makes the value from what msgspec has read; None where that is it already.
     """
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.where = ""
-
-    def below(self, part: str) -> "_MisfitError":
-        """The same, seen from one level above."""
-        self.where = part + self.where
-        return self
+    kind: Any
+    dump: _Step | None = None
+    load: _Step | None = None
 
 
 @functools.cache
-def _names(cls: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))
+def _decoder(kind: Any) -> "msgspec.json.Decoder[Any]":
+    return msgspec.json.Decoder(_form(kind).kind)
 
 
 @functools.cache
-def _decoder(annotation: Any) -> Callable[[Any], Any]:
-    """What makes a value of this type out of JSON values, worked out once per type."""
-    kind = getattr(annotation, "__supertype__", annotation)  # ChunkId is an int here, NodeId a str
+def _holder(kind: Any) -> Any:
+    """A struct with one value: msgspec keeps what it knows of a class, and forgets what it knows of a union."""
+    return msgspec.defstruct("Holder", [("it", _form(kind).kind)])
+
+
+@functools.cache
+def _form(annotation: Any, is_compact: bool = False) -> _Form:
+    """How values of this annotation are written and read, worked out once.
+
+    Raises:
+        TypeError: There is no place for it in messages.
+    """
+    kind = annotation
+    while hasattr(kind, "__supertype__"):  # ChunkId is an int here, NodeId a str
+        kind = kind.__supertype__
     origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin is types.UnionType or origin is typing.Union:
-        [inner] = [arg for arg in args if arg is not type(None)]
-        return functools.partial(_decode_optional, _decoder(inner))
-    if origin is tuple and args[-1] is ...:
-        return _items_decoder(args[0])
+    if origin is Annotated:
+        form = _form(args[0], is_compact or COMPACT in args)
+        if COMPACT in args and form.dump is not None:
+            raise TypeError(f"a {args[0]} cannot be compact: there is a union or a list of pairs inside")
+        limits = tuple(arg for arg in args[1:] if isinstance(arg, msgspec.Meta))
+        limited = Annotated.__class_getitem__((form.kind, *limits)) if limits else form.kind
+        return form._replace(kind=limited, dump=_converter(form.kind) if COMPACT in args else form.dump)
+    if origin in (types.UnionType, typing.Union):
+        others = [arg for arg in args if arg is not type(None)]
+        return _optional(_form(others[0], is_compact)) if len(others) == 1 else _tagged(others)
+    if origin in (list, tuple) and (origin is list or args[1:] == (...,)):
+        return _items(annotation, origin, _form(args[0], is_compact))
     if origin is tuple:
-        return functools.partial(_decode_tuple, tuple(map(_decoder, args)))
-    if origin is collections.abc.Mapping and dataclasses.is_dataclass(args[1]):
-        return functools.partial(_decode_shared, _items_decoder(args[0]), _decoder(typing.cast(Any, args[1])))
-    if origin is collections.abc.Mapping:
-        return functools.partial(_decode_pairs, _decoder(args[0]), _decoder(args[1]))
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _object_decoder(kind)
-    return functools.partial(_decode_scalar, kind)
+        forms = [_form(arg, is_compact) for arg in args]
+        if all(form.dump is None and form.load is None for form in forms):
+            return _Form(tuple[tuple(form.kind for form in forms)])  # type: ignore[misc]
+    if origin is frozenset and _form(args[0]).load is None:
+        return _Form(frozenset[_form(args[0]).kind], sorted)  # type: ignore[misc]
+    if origin in (dict, collections.abc.Mapping):
+        return _mapping(annotation, args[0], args[1], is_compact)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return _object(kind, is_compact=is_compact)
+    if kind in (bool, int, float, str, Any) or (isinstance(kind, type) and issubclass(kind, enum.Enum)):
+        return _Form(kind)
+    raise TypeError(f"a message has no place for a {annotation}")
 
 
-def _object_decoder(cls: type) -> Callable[[Any], Any]:
-    hints = typing.get_type_hints(cls)
-    decoders = {field.name: _decoder(hints[field.name]) for field in dataclasses.fields(cls)}
-    required = {
-        field.name
-        for field in dataclasses.fields(cls)
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    }
-
-    plain = {name: getattr(hints[name], "__supertype__", hints[name]) for name in decoders}
-    is_plain = all(kind in (int, str, bool) for kind in plain.values())
-
-    def decode(data: Any) -> Any:
-        if not isinstance(data, dict):
-            raise _MisfitError(f"is {_short(data)} and not an object")
-        if is_plain and len(data) == len(plain) and all(type(item) is plain.get(name) for name, item in data.items()):
-            return cls(**data)  # state versions by the hundred: a look at each field is enough
-        if not required <= data.keys():
-            missing = next(name for name in decoders if name in required and name not in data)
-            raise _MisfitError(f"has no {missing!r}")
-        values = {}
-        for name, item in data.items():
-            if name not in decoders:
-                raise _MisfitError(f"has fields that {cls.__name__} has not: {sorted(data.keys() - decoders.keys())}")
-            try:
-                values[name] = decoders[name](item)
-            except _MisfitError as error:
-                raise error.below(f".{name}") from None
-        return cls(**values)
-
-    return decode
+def _optional(inner: _Form) -> _Form:
+    dump, load = inner.dump, inner.load
+    return _Form(
+        inner.kind | None if inner.kind is not Any else Any,
+        dump and (lambda value: None if value is None else dump(value)),
+        load and (lambda twin: None if twin is None else load(twin)),
+    )
 
 
-def _decode_optional(decode: Callable[[Any], Any], data: Any) -> Any:
-    return None if data is None else decode(data)
+def _items(annotation: Any, origin: Any, inner: _Form) -> _Form:
+    kind = list[inner.kind] if origin is list else tuple[inner.kind, ...]  # type: ignore[name-defined]
+    dump, load = inner.dump, inner.load
+    if dump is None:
+        return _Form(kind, None, load and _converter(annotation))
+    assert load is not None
+    return _Form(kind, lambda value: [dump(item) for item in value], lambda twin: origin(load(item) for item in twin))
 
 
-def _items_decoder(annotation: Any) -> Callable[[Any], Any]:
-    plain = getattr(annotation, "__supertype__", annotation)
-    return functools.partial(_decode_items, _decoder(annotation), plain if plain in (int, str) else None)
+def _mapping(annotation: Any, key_kind: Any, item_kind: Any, is_compact: bool) -> _Form:
+    key = _form(key_kind)
+    if item_kind in (None, type(None)):
+        return _Form(tuple[key.kind, ...], list, dict.fromkeys)  # type: ignore[name-defined]
+    item = _form(item_kind, is_compact)
+    dump, load = item.dump, item.load
+    is_shared = key.kind is int and dataclasses.is_dataclass(item_kind)
+    if is_shared and typing.cast(Any, item_kind).__dataclass_params__.frozen:
+        assert load is not None
+        pair = tuple[int | tuple[int, ...], item.kind]  # type: ignore[name-defined]
+        content = operator.attrgetter(*(field.name for field in dataclasses.fields(item_kind)))
+        return _Form(tuple[pair, ...], functools.partial(_share, dump, content), functools.partial(_unshare, load))
+    if key.kind not in (int, str):
+        assert dump is None
+        assert load is None
+        return _Form(tuple[tuple[key.kind, item.kind], ...], lambda value: list(value.items()), dict)  # type: ignore[name-defined]
+    kind = dict[key.kind, item.kind]  # type: ignore[name-defined]
+    if dump is None:
+        return _Form(kind, None, load and _converter(annotation))
+    assert load is not None
+    return _Form(
+        kind,
+        lambda value: {name: dump(part) for name, part in value.items()},
+        lambda twin: {name: load(part) for name, part in twin.items()},
+    )
 
 
-def _decode_items(decode: Callable[[Any], Any], plain: type | None, data: Any) -> Any:
-    items = _list(data)
-    if plain is not None and all(type(item) is plain for item in items):
-        return tuple(items)  # the long ones: a look at each item is enough
-    return tuple(_decode_at(decode, item, index) for index, item in enumerate(items))
+def _share(dump: _Step | None, content: _Step, value: Mapping[int, Any]) -> list[Any]:
+    keys_of: dict[Any, list[int]] = {}
+    for key, item in value.items():
+        keys_of.setdefault(content(item), []).append(key)  # four times faster than the hash of a dataclass
+    items = [value[keys[0]] for keys in keys_of.values()]
+    shared = [keys if len(keys) > 1 else keys[0] for keys in keys_of.values()]
+    return list(zip(shared, items if dump is None else map(dump, items), strict=True))
 
 
-def _decode_tuple(decoders: tuple[Callable[[Any], Any], ...], data: Any) -> Any:
-    items = _list(data)
-    if len(items) != len(decoders):
-        raise _MisfitError(f"has {len(items)} items and not {len(decoders)}")
-    return tuple(decode(item) for decode, item in zip(decoders, items, strict=True))
+def _unshare(load: _Step, twins: Iterable[tuple[Any, Any]]) -> dict[int, Any]:
+    value: dict[int, Any] = {}
+    for keys, twin in twins:
+        value.update(dict.fromkeys(keys if isinstance(keys, tuple) else (keys,), load(twin)))
+    return value
 
 
-def _decode_pairs(decode_key: Callable[[Any], Any], decode: Callable[[Any], Any], data: Any) -> Any:
-    return {decode_key(key): _decode_at(decode, item, key) for key, item in _pairs(data)}
+def _tagged(classes: list[type]) -> _Form:
+    forms = {cls: _object(cls, is_tagged=True) for cls in classes}
+    heads = {cls: f'{{"type":"{cls.__name__}"'.encode() for cls in classes}
+    loads = {form.kind: form.load for form in forms.values()}
+
+    def dump(value: Any) -> msgspec.Raw:
+        cls = type(value)
+        if cls not in forms:
+            raise TypeError(f"{_short(value)} has no place among {', '.join(known.__name__ for known in classes)}")
+        step = forms[cls].dump
+        fields = _ENCODER.encode(value if step is None else step(value))
+        return msgspec.Raw(heads[cls] + (b"," if len(fields) > 2 else b"") + fields[1:])
+
+    def load(twin: Any) -> Any:
+        step = loads[type(twin)]
+        assert step is not None
+        return step(twin)
+
+    return _Form(typing.Union[tuple(form.kind for form in forms.values())], dump, load)  # noqa: UP007
 
 
-def _decode_shared(decode_keys: Callable[[Any], Any], decode: Callable[[Any], Any], data: Any) -> Any:
-    values: dict[Any, Any] = {}
-    for keys, item in _pairs(data):
-        keys = keys if isinstance(keys, list) else [keys]
-        values.update(dict.fromkeys(decode_keys(keys), _decode_at(decode, item, keys[0] if keys else "")))
-    return values
+def _object(cls: type, *, is_tagged: bool = False, is_compact: bool = False) -> _Form:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    fields = dataclasses.fields(typing.cast(Any, cls))
+    forms = {field.name: _form(hints[field.name], is_compact) for field in fields}
+    is_native = all(form.dump is None for form in forms.values())
+    parts: list[Any] = []
+    for field in fields:
+        kind, has_default = forms[field.name].kind, field.default is not dataclasses.MISSING
+        if not has_default and field.default_factory is dataclasses.MISSING:
+            parts.append((field.name, kind))
+        elif not is_native:  # its default is no twin, so the dataclass adds it itself
+            parts.append((field.name, typing.Union[kind, msgspec.UnsetType], msgspec.UNSET))  # noqa: UP007
+        elif has_default:
+            parts.append((field.name, kind, field.default))
+        else:
+            parts.append((field.name, kind, msgspec.field(default_factory=typing.cast(Any, field.default_factory))))
+    twin_class = msgspec.defstruct(
+        cls.__name__,
+        parts,
+        kw_only=True,
+        forbid_unknown_fields=True,
+        array_like=is_compact,
+        gc=False,  # a twin is never part of a cycle
+        tag=cls.__name__ if is_tagged else None,
+        tag_field="type" if is_tagged else None,
+    )
+    if is_native:
+        return _Form(twin_class, None, _converter(cls))
+    steps = [(name, form.dump, form.load) for name, form in forms.items()]
+
+    def dump(value: Any) -> dict[str, Any]:
+        made = {name: getattr(value, name) for name in forms}
+        return {name: made[name] if step is None else step(made[name]) for name, step, _ in steps}
+
+    def load(twin: Any) -> Any:
+        read = {name: getattr(twin, name) for name in forms}
+        return cls(
+            **{
+                name: read[name] if step is None else step(read[name])
+                for name, _, step in steps
+                if read[name] is not msgspec.UNSET
+            }
+        )
+
+    return _Form(twin_class, dump, load)
 
 
-def _pairs(data: Any) -> list[Any]:
-    pairs = [_list(pair) for pair in _list(data)]
-    if any(len(pair) != 2 for pair in pairs):
-        raise _MisfitError("is not a list of pairs")
-    return pairs
+def _converter(kind: Any) -> _Step:
+    return functools.partial(msgspec.convert, type=kind, from_attributes=True)
 
 
-def _decode_at(decode: Callable[[Any], Any], data: Any, key: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """What msgspec does not know by itself."""
+    if isinstance(value, deque):
+        return list(value)
+    if isinstance(value, numbers.Real):  # scalars of NumPy, from a shell that counts with it
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    raise TypeError(f"{_short(value)} of type {type(value).__name__} has no place in a message")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are no JSON; for a string that is not UTF-8 it is not an error of its own."""
+
+
+def _refusal(error: msgspec.ValidationError, kind: Any, data: Any) -> ProtocolError:
+    """What is wrong, with the way to it from the value that was read: "... - at `NodeLost.node`"."""
+    what, _, where = str(error).partition(" - at ")
+    classes = [arg for arg in typing.get_args(kind) if isinstance(arg, type) and arg is not type(None)]
+    where = where.replace("$.it", "$", 1) or "`$`"
+    name = getattr(kind, "__name__", str(kind))
+    if len(classes) > 1:
+        tag = data.get("type") if isinstance(data, dict) else None
+        if not isinstance(tag, str) or tag not in {cls.__name__ for cls in classes}:
+            known = ", ".join(cls.__name__ for cls in classes)
+            return ProtocolError(f"{_short(data)} has the type {_short(tag)}, which is none of {known}")
+        name = tag
+    return ProtocolError(f"{what} - at {where.replace('$', name, 1)}")
+
+
+def _untyped(text: bytes | str) -> Any:
     try:
-        return decode(data)
-    except _MisfitError as error:
-        raise error.below(f"[{key}]") from None
+        return msgspec.json.decode(text)
+    except _NO_JSON as error:
+        raise _no_json(text, error) from None
 
 
-def _decode_scalar(kind: Any, data: Any) -> Any:
-    if type(data) is kind and (kind is not float or math.isfinite(data)):
-        return data
-    if kind is float and type(data) is int and abs(data) <= sys.float_info.max:
-        return float(data)
-    raise _MisfitError(f"is {_short(data)} and not a {kind.__name__}")
-
-
-def _list(data: Any) -> list[Any]:
-    if not isinstance(data, list):
-        raise _MisfitError(f"is {_short(data)} and not a list")
-    return data
+def _no_json(text: bytes | str, error: Exception) -> ProtocolError:
+    return ProtocolError(f"{_short(text)} is no JSON ({error})")
 
 
 def _short(data: Any) -> str:

@@ -16,7 +16,7 @@ class FormRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadChunk:
-    """Get a chunk from its source into the memory of a node; say `ChunkLoaded` or `LoadFailed` with this `round`.
+    """Get a chunk from its source into the memory of a node; say `ChunksLoaded` or `LoadFailed` with this `round`.
 
     May also be ordered while an iteration runs; the task is not told of the chunk before the next boundary.
     """
@@ -28,7 +28,7 @@ class LoadChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyChunk:
-    """Copy a chunk with its state; say `ChunkCopied` (verified) or `CopyFailed`. The source keeps it."""
+    """Copy a chunk with its state; say `ChunksCopied` (verified) or `CopyFailed`. The source keeps it."""
 
     chunk: ChunkId
     source: NodeId
@@ -66,7 +66,7 @@ class CommitChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeChunk:
-    """Give back the slot of a chunk that `node` holds and does not own; say `ChunkFreed`, also when it held nothing."""
+    """Give back the slot of a chunk that `node` holds and does not own; say `ChunksFreed`, also when it held none."""
 
     chunk: ChunkId
     node: NodeId

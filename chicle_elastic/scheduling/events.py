@@ -1,6 +1,6 @@
 """What happened, in the past tense: everything that the scheduler ever learns.
 
-A recorded stream of these is a whole job: replaying it gives the same effects (`story`).
+A recorded stream of these is a whole job: replaying it gives the same effects (`recording`).
 
 What a shell promises:
 
@@ -13,7 +13,7 @@ What a shell promises:
 * A node that joins again has ended whatever its earlier life had begun, and reports its inventory before the round.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -37,17 +37,15 @@ class ChunksDeclared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined:
-    """A node is hot and asks to take part; it gets chunks after the current iteration.
+    """A node is ready and asks to take part; it gets chunks after the current iteration.
 
     Attributes:
         node: Its name.
         capacity_bytes: Memory for chunks; None where memory is not accounted (in process).
-        weight: Share of the samples it should hold relative to the others, > 0.
     """
 
     node: NodeId
     capacity_bytes: int | None = None
-    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +72,7 @@ class RoundFormed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryReported:
-    """What a node really holds, told at each new round before its `RoundFormed`; it wins over the book.
+    """What a node really holds, told at each new round before its `RoundFormed`; it wins over the ledger.
 
     Attributes:
         node: Who reports.
@@ -89,23 +87,23 @@ class InventoryReported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkLoaded:
-    """A node holds a chunk from its source, with fresh state.
+class ChunksLoaded:
+    """A node holds chunks from their source, with fresh state. Several at once: each event costs every agent the same.
 
     Attributes:
-        chunk: The chunk.
-        node: Who holds it.
-        round: Of the `LoadChunk` that this answers; None where nodes never come back, as in one process.
+        chunks: The chunks.
+        node: Which node holds them.
+        round: Of the `LoadChunk`s that this answers; None where nodes never come back, as in one process.
     """
 
-    chunk: ChunkId
+    chunks: tuple[ChunkId, ...]
     node: NodeId
     round: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadFailed:
-    """A node could not get a chunk from its source; it holds nothing of it. `round` as in `ChunkLoaded`."""
+    """A node could not get a chunk from its source; it holds nothing of it. `round` as in `ChunksLoaded`."""
 
     chunk: ChunkId
     node: NodeId
@@ -114,10 +112,10 @@ class LoadFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkCopied:
-    """The target holds a verified copy; the source still owns the chunk until the commit."""
+class ChunksCopied:
+    """The target holds verified copies, all from one source, which still owns the chunks until the commit."""
 
-    chunk: ChunkId
+    chunks: tuple[ChunkId, ...]
     source: NodeId
     target: NodeId
     round: int
@@ -157,57 +155,12 @@ class HandoverDue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkFreed:
-    """A node has given back the slot of a chunk it no longer owns. `round` as in `ChunkLoaded`."""
-
-    chunk: ChunkId
-    node: NodeId
-    round: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunksLoaded:
-    """`ChunkLoaded` of several chunks at once: each event costs every agent the same, however much it says."""
-
-    chunks: tuple[ChunkId, ...]
-    node: NodeId
-    round: int | None = None
-
-    @property
-    def parts(self) -> "tuple[ChunkLoaded, ...]":
-        """One event per chunk."""
-        return tuple(ChunkLoaded(chunk=chunk, node=self.node, round=self.round) for chunk in self.chunks)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunksCopied:
-    """`ChunkCopied` of several chunks at once, all from one source."""
-
-    chunks: tuple[ChunkId, ...]
-    source: NodeId
-    target: NodeId
-    round: int
-
-    @property
-    def parts(self) -> "tuple[ChunkCopied, ...]":
-        """One event per chunk."""
-        return tuple(
-            ChunkCopied(chunk=chunk, source=self.source, target=self.target, round=self.round) for chunk in self.chunks
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChunksFreed:
-    """`ChunkFreed` of several chunks at once."""
+    """A node has given back the slots of chunks it no longer owns. `round` as in `ChunksLoaded`."""
 
     chunks: tuple[ChunkId, ...]
     node: NodeId
     round: int | None = None
-
-    @property
-    def parts(self) -> "tuple[ChunkFreed, ...]":
-        """One event per chunk."""
-        return tuple(ChunkFreed(chunk=chunk, node=self.node, round=self.round) for chunk in self.chunks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +202,7 @@ class PolicyDecided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDisabled:
-    """A policy raised, decided nonsense or does not answer: it is heard no more, and training goes on.
+    """A policy raised, decided nonsense or does not answer: it is not asked again, and training goes on.
 
     Attributes:
         policy: Its name.
@@ -267,6 +220,9 @@ class StopRequested:
     reason: str
 
 
+Acknowledgement: TypeAlias = ChunksLoaded | ChunksCopied | ChunksFreed
+"""Answers about chunks: those that differ in nothing but their `chunks` may come as one event."""
+
 Event: TypeAlias = (
     ChunksDeclared
     | NodeJoined
@@ -274,15 +230,12 @@ Event: TypeAlias = (
     | NodeLost
     | RoundFormed
     | InventoryReported
-    | ChunkLoaded
+    | ChunksLoaded
     | LoadFailed
-    | ChunkCopied
+    | ChunksCopied
     | CopyFailed
     | PrecopiesEnded
     | HandoverDue
-    | ChunkFreed
-    | ChunksLoaded
-    | ChunksCopied
     | ChunksFreed
     | IterationFinished
     | IterationAborted
@@ -290,10 +243,3 @@ Event: TypeAlias = (
     | PolicyDisabled
     | StopRequested
 )
-
-SEVERAL: Mapping[type, Callable[..., Event]] = {
-    ChunkLoaded: ChunksLoaded,
-    ChunkCopied: ChunksCopied,
-    ChunkFreed: ChunksFreed,
-}
-"""Answers about one chunk, and the event that says the same of several."""

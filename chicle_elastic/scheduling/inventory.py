@@ -1,10 +1,10 @@
-"""What nodes say they hold, against the book. The report wins.
+"""What nodes say they hold, against the ledger. The report wins.
 
-* A chunk that the book gives to a node and the node does not report, is missing.
-* A copy that the book does not know is a *stray*: it takes memory, and the next boundary decides. Copies are ordered by
-  (round, iteration) of their state. The newest copy's node owns the chunk; all others are freed. So a zombie (a node
+* A chunk that the ledger gives to a node and the node does not report, is missing.
+* A copy that the ledger does not know is a *stray*: it takes memory, and the next boundary decides. Copies are in order
+  of (round, iteration) of their state. The newest copy's node owns the chunk; all others are freed. So a zombie (a node
   that was lost and joined again) loses against everything that happened without it, and wins if nothing did.
-* A version of round 0 is that of a load never told to a task: it says nothing about age, and the book's is taken.
+* A version of round 0 is that of a load never told to a task: it says nothing about age, and the ledger's is taken.
 """
 
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from chicle_elastic.scheduling.events import InventoryReported
 from chicle_elastic.scheduling.leases import Leases, free
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
-from chicle_elastic.scheduling.shelf import Phase
-from chicle_elastic.scheduling.words import count_text
+from chicle_elastic.scheduling.node_chunks import Phase
+from chicle_elastic.scheduling.text import count_text
 from chicle_elastic.values import StateVersion
 
 
 class Inventory:
-    """Compares reports with the book, and settles what strays are.
+    """Compares reports with the ledger, and settles what strays are.
 
     Args:
-        ledger: The book.
+        ledger: Which node owns and holds what.
         leases: Copies on their way, which may turn out to be gone.
         loads: Loads on their way, likewise.
         emit: Takes the effects.
@@ -38,7 +38,7 @@ class Inventory:
         self._emit = emit
 
     def report(self, event: InventoryReported, *, is_running: bool) -> None:
-        """Correct the book by what a present node says.
+        """Correct the ledger by what a present node says.
 
         Args:
             event: The report.
@@ -49,7 +49,7 @@ class Inventory:
         if not is_running:
             self._ledger.correct_versions(node, event.chunks)
         unknown = 0
-        copies = self._ledger.shelves[node].copies
+        copies = self._ledger.node_chunks[node].copies
         for chunk in sorted(chunk for chunk in event.chunks if copies.get(chunk, Phase.STRAY) is Phase.STRAY):
             if self._ledger.knows(chunk):
                 self._ledger.hold(node, chunk, Phase.STRAY)
@@ -107,7 +107,7 @@ class Inventory:
     def _take_away_unreported(self, event: InventoryReported, *, is_running: bool) -> None:
         node = event.node
         lost = 0
-        for chunk, phase in list(self._ledger.shelves[node].copies.items()):
+        for chunk, phase in list(self._ledger.node_chunks[node].copies.items()):
             if chunk in event.chunks:
                 continue
             if phase is Phase.OWNED:

@@ -16,9 +16,8 @@ from enum import Enum
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.effects import CommitChunk, CopyChunk, Effect, FreeChunk, Log
-from chicle_elastic.scheduling.events import ChunkCopied, CopyFailed
 from chicle_elastic.scheduling.ledger import Ledger
-from chicle_elastic.scheduling.shelf import Phase
+from chicle_elastic.scheduling.node_chunks import Phase
 from chicle_elastic.values import StateVersion
 
 
@@ -41,7 +40,7 @@ class Lease:
         round: Round of the last order; its answer repeats it.
         state: How far it has come.
         source_lost: The source was lost; the copy may be the last one.
-        is_abandoned: Nobody wants the copy any more.
+        is_abandoned: The copy is not wanted any more.
         attempts: Orders to the present target.
         tried: Targets that failed too often.
         reason: Why the last attempt failed.
@@ -63,7 +62,7 @@ class Leases:
     """All copies on their way.
 
     Args:
-        ledger: The book; reservations are written there.
+        ledger: Which node owns and holds what; reservations are written there.
         emit: Takes the effects.
         max_attempts: Orders to one target before another is tried.
     """
@@ -82,12 +81,12 @@ class Leases:
         self._ledger.hold(target, chunk, Phase.COPYING)
         self._emit(CopyChunk(chunk=chunk, source=source, target=target, round=round))
 
-    def match(self, event: ChunkCopied | CopyFailed) -> Lease | None:
-        """The lease that the event answers; None for a late answer, or one to an order of an earlier life."""
-        lease = self.in_flight.get(event.chunk)
+    def match(self, chunk: ChunkId, source: NodeId, target: NodeId, round: int) -> Lease | None:
+        """The lease that an answer belongs to; None for a late answer, or one to an order of an earlier life."""
+        lease = self.in_flight.get(chunk)
         if lease is None or lease.state is not LeaseState.COPYING:
             return None
-        same = (lease.source, lease.target, lease.round) == (event.source, event.target, event.round)
+        same = (lease.source, lease.target, lease.round) == (source, target, round)
         return lease if same else None
 
     def copied(self, lease: Lease) -> None:

@@ -1,6 +1,6 @@
-"""The book: who owns which chunk, which node holds which copy of it, and how often it was processed.
+"""The ledger: which node owns which chunk, which node holds which copy of it, and how often it was processed.
 
-A chunk has at most one OWNED copy (`shelf` has the phases of a copy), at its owner; a chunk without is *missing*.
+A chunk has at most one OWNED copy (`node_chunks` has the phases of a copy), at its owner; a chunk without is *missing*.
 `Ledger.check` tests this and more. Counting is lazy: a chunk that is owned takes part in every merged iteration, so a
 merge touches no chunk.
 """
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.scheduling.shelf import PROMISED, Phase, Shelf
+from chicle_elastic.scheduling.node_chunks import PROMISED, NodeChunks, Phase
 from chicle_elastic.values import ChunkAccount, ChunkInfo, StateVersion
 
 
 class InvariantError(ChicleError, AssertionError):
-    """The book contradicts itself: a fault of the scheduler. The message begins with the name of the invariant."""
+    """The ledger contradicts itself: a fault of the scheduler. The message begins with the name of the invariant."""
 
 
 NEVER = StateVersion()
@@ -39,15 +39,17 @@ class ChunkEntry:
 class Ledger:
     """Which node owns which chunk, and what every node holds. Methods change it in one consistent step each.
 
+    One class because its methods keep one invariant, which `check` states.
+
     Attributes:
-        shelves: Memory of every present node.
+        node_chunks: Memory of every present node.
         merged: Number of the last merged iteration.
         began: Number of the iteration that the job goes on from; 0 for a job of its own.
         freeing: Round of the order to free, by (node, chunk), for every FREEING copy.
     """
 
     def __init__(self) -> None:
-        self.shelves: dict[NodeId, Shelf] = {}
+        self.node_chunks: dict[NodeId, NodeChunks] = {}
         self.merged = self.began = 0
         self.freeing: dict[tuple[NodeId, ChunkId], int] = {}
         self._merged_round = 0
@@ -84,9 +86,18 @@ class Ledger:
         """Rows and bytes of a chunk."""
         return self._entries[chunk].info
 
+    def infos(self, chunks: Iterable[ChunkId]) -> list[ChunkInfo]:
+        """Rows and bytes of several chunks."""
+        entries = self._entries
+        return [entries[chunk].info for chunk in chunks]
+
     def knows(self, chunk: ChunkId) -> bool:
         """Whether the chunk was declared."""
         return chunk in self._entries
+
+    def unknown(self, chunks: Iterable[ChunkId]) -> ChunkId | None:
+        """The first of the chunks that was not declared; None if all were."""
+        return next((chunk for chunk in chunks if chunk not in self._entries), None)
 
     def owner(self, chunk: ChunkId) -> NodeId | None:
         """Who owns the chunk; None while it is missing."""
@@ -94,20 +105,20 @@ class Ledger:
 
     def phase(self, node: NodeId, chunk: ChunkId) -> Phase | None:
         """What the copy on `node` is; None where there is no copy or no such node."""
-        shelf = self.shelves.get(node)
-        return None if shelf is None else shelf.copies.get(chunk)
+        held = self.node_chunks.get(node)
+        return None if held is None else held.copies.get(chunk)
 
     def owned_by(self, node: NodeId) -> tuple[ChunkId, ...]:
         """Chunks that the node owns, ascending."""
-        return tuple(sorted(self.shelves[node].owned))
+        return tuple(sorted(self.node_chunks[node].owned))
 
     def samples(self, node: NodeId) -> int:
         """Samples in the chunks that the node owns."""
-        return sum(self._entries[chunk].info.num_rows for chunk in self.shelves[node].owned)
+        return sum(self._entries[chunk].info.num_rows for chunk in self.node_chunks[node].owned)
 
     def used_bytes(self, node: NodeId) -> int:
         """Bytes of all copies on the node, reservations included."""
-        return self.shelves[node].used_bytes
+        return self.node_chunks[node].used_bytes
 
     def processed(self, chunk: ChunkId) -> int:
         """Merged iterations that processed the chunk."""
@@ -142,19 +153,19 @@ class Ledger:
             self._entries[info.id] = ChunkEntry(info)
             self._missing[info.id] = None
 
-    def add_node(self, node: NodeId, capacity_bytes: int | None, weight: float) -> None:
-        """Open an empty shelf."""
-        self.shelves[node] = Shelf(capacity_bytes, weight)
+    def add_node(self, node: NodeId, capacity_bytes: int | None) -> None:
+        """A node has joined, and holds nothing."""
+        self.node_chunks[node] = NodeChunks(capacity_bytes)
 
-    def close_shelf(self, node: NodeId) -> None:
+    def close_node(self, node: NodeId) -> None:
         """The node leaves: nothing comes here any more, and memory need not be given back."""
-        self.shelves[node].is_closing = True
+        self.node_chunks[node].is_closing = True
 
     def remove_node(self, node: NodeId) -> None:
-        """Close the shelf; whatever is left on it, is gone. Chunks that it owns must have been lost before."""
-        for chunk in list(self.shelves[node].copies):
+        """The node is gone with all that it holds. Chunks that it owns must have been lost before."""
+        for chunk in list(self.node_chunks[node].copies):
             self.drop(node, chunk)
-        del self.shelves[node]
+        del self.node_chunks[node]
 
     # Copies.
 
@@ -168,7 +179,7 @@ class Ledger:
         Returns:
             Whether it is to be freed, in `round`; not where the node leaves anyway.
         """
-        if self.shelves[node].is_closing:
+        if self.node_chunks[node].is_closing:
             self.drop(node, chunk)
             return False
         self._set_phase(node, chunk, Phase.FREEING)
@@ -197,9 +208,8 @@ class Ledger:
 
         If the chunk was processed before, it is replayed. Fresh state is newer than whatever was lost.
         """
-        entry = self._entries[chunk]
-        entry.replays += bool(entry.shares)
-        self.adopt(chunk, node, version=StateVersion(round, self.merged))
+        self._entries[chunk].replays += bool(self._entries[chunk].shares)
+        self.adopt(chunk, node, version=_shared_version(round, self.merged))
 
     def commit(self, chunk: ChunkId, target: NodeId, *, round: int, iteration: int | None = None) -> bool:
         """Move the ownership to the whole copy on `target`; the copy of the old owner is void from now on.
@@ -243,7 +253,7 @@ class Ledger:
 
     def correct_versions(self, node: NodeId, versions: Mapping[ChunkId, StateVersion]) -> None:
         """A node says which versions its copies really have; those that it owns count, and none of round 0."""
-        for chunk in self.shelves[node].owned:
+        for chunk in self.node_chunks[node].owned:
             version = versions.get(chunk)
             if version is not None and version.round > 0:
                 entry = self._entries[chunk]
@@ -252,9 +262,9 @@ class Ledger:
 
     def take_changes(self, node: NodeId) -> tuple[tuple[ChunkId, ...], tuple[ChunkId, ...]]:
         """What the node's task has to be told: (added, removed), each ascending. The next call starts from here."""
-        shelf = self.shelves[node]
-        changes = tuple(sorted(shelf.added)), tuple(sorted(shelf.removed))
-        shelf.added, shelf.removed = {}, {}
+        held = self.node_chunks[node]
+        changes = tuple(sorted(held.added)), tuple(sorted(held.removed))
+        held.added, held.removed = {}, {}
         return changes
 
     # Iterations.
@@ -276,16 +286,16 @@ class Ledger:
     # Invariants.
 
     def check(self) -> None:
-        """Test every invariant of the book, in time proportional to its size.
+        """Test every invariant of the ledger, in time proportional to its size.
 
         Raises:
             InvariantError: The first one that does not hold, by name.
         """
         freeing: set[tuple[NodeId, ChunkId]] = set()
         owners: dict[ChunkId, NodeId] = {}
-        for node, shelf in self.shelves.items():
+        for node, held in self.node_chunks.items():
             used = rows = planned = 0
-            for chunk, phase in shelf.copies.items():
+            for chunk, phase in held.copies.items():
                 info = self._entries[chunk].info
                 used += info.size_bytes
                 planned += info.size_bytes if phase not in (Phase.STRAY, Phase.FREEING) else 0
@@ -295,15 +305,15 @@ class Ledger:
                 if phase is Phase.OWNED:
                     _require(chunk not in owners, "one owner", f"chunk {chunk}: {owners.get(chunk)} and {node}")
                     owners[chunk] = node
-            _require(used == shelf.used_bytes, "bytes add up", f"{node} holds {used}, booked {shelf.used_bytes}")
-            _require(rows == shelf.num_rows, "rows add up", f"{node} has {rows}, booked {shelf.num_rows}")
+            _require(used == held.used_bytes, "bytes add up", f"{node} holds {used}, booked {held.used_bytes}")
+            _require(rows == held.num_rows, "rows add up", f"{node} has {rows}, booked {held.num_rows}")
             _require(
-                shelf.capacity_bytes is None or planned <= shelf.capacity_bytes,
+                held.capacity_bytes is None or planned <= held.capacity_bytes,
                 "within capacity",
-                f"{node} was given {planned} bytes of {shelf.capacity_bytes}",
+                f"{node} was given {planned} bytes of {held.capacity_bytes}",
             )
-            owned = {chunk for chunk, phase in shelf.copies.items() if phase is Phase.OWNED}
-            _require(owned == shelf.owned.keys(), "owned list", f"{node} owns {owned}, booked {set(shelf.owned)}")
+            owned = {chunk for chunk, phase in held.copies.items() if phase is Phase.OWNED}
+            _require(owned == held.owned.keys(), "owned list", f"{node} owns {owned}, booked {set(held.owned)}")
         for chunk, entry in self._entries.items():
             _require(entry.owner == owners.get(chunk), "owner holds", f"chunk {chunk}: {entry.owner}")
             _require((entry.owner is None) == (chunk in self._missing), "missing or owned", f"chunk {chunk}")
@@ -321,23 +331,25 @@ class Ledger:
         assert entry.owner is None, f"chunk {chunk} has an owner"
         entry.owner, entry.owned_since = node, self.merged
         del self._missing[chunk]
-        self._set_phase(node, chunk, Phase.OWNED)
-        self.shelves[node].added[chunk] = None
+        held = self.node_chunks[node]
+        if held.put(entry.info, Phase.OWNED) is Phase.FREEING:
+            del self.freeing[node, chunk]
+        held.added[chunk] = None
 
     def _take(self, chunk: ChunkId) -> None:
         entry = self._entries[chunk]
         assert entry.owner is not None
-        shelf = self.shelves[entry.owner]
-        if chunk in shelf.added:
-            del shelf.added[chunk]  # its task never heard of it, or heard that it went
+        held = self.node_chunks[entry.owner]
+        if chunk in held.added:
+            del held.added[chunk]  # its task never heard of it, or heard that it went
         else:
-            shelf.removed[chunk] = None
+            held.removed[chunk] = None
         entry.shares = self._shares(entry)
         entry.owner = None
         self._missing[chunk] = None
 
     def _set_phase(self, node: NodeId, chunk: ChunkId, phase: Phase | None) -> None:
-        if self.shelves[node].put(self._entries[chunk].info, phase) is Phase.FREEING and phase is not Phase.FREEING:
+        if self.node_chunks[node].put(self._entries[chunk].info, phase) is Phase.FREEING and phase is not Phase.FREEING:
             del self.freeing[node, chunk]
 
 

@@ -5,19 +5,18 @@
     settle -> adopt      only at a boundary: the node owns the chunk
     failed               nothing is held; the next plan tries another node, up to a limit
 
-A load cannot be called back. One that nobody wants any more (its node leaves, an older owner came back with the
+A load cannot be called back. One that is not wanted any more (its node leaves, an older owner came back with the
 state) is UNWANTED until its answer comes, and is freed then.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.effects import Effect, LoadChunk, Log
-from chicle_elastic.scheduling.events import ChunkLoaded, LoadFailed
 from chicle_elastic.scheduling.leases import free
 from chicle_elastic.scheduling.ledger import Ledger
-from chicle_elastic.scheduling.shelf import Phase
+from chicle_elastic.scheduling.node_chunks import Phase
 
 
 @dataclass(slots=True)
@@ -32,7 +31,7 @@ class Loads:
     """All chunks on their way from their source.
 
     Args:
-        ledger: The book; reservations are written there.
+        ledger: Which node owns and holds what; reservations are written there.
         emit: Takes the effects.
         max_attempts: Loads of one chunk that may fail before the job is paused.
     """
@@ -54,17 +53,24 @@ class Loads:
 
     @property
     def num_unwanted(self) -> int:
-        """Loads that nobody wants, and that have not been answered."""
+        """Loads that are not wanted any more, and that have not been answered."""
         return len(self._rounds) - len(self.in_flight)
 
-    def is_pending(self, chunk: ChunkId) -> bool:
-        """Whether the chunk is loading, or loaded and not adopted yet."""
-        return chunk in self.in_flight or chunk in self._arrived
+    def unwanted(self) -> dict[ChunkId, list[NodeId]]:
+        """Nodes with a load that is not wanted any more and has not been answered, by its chunk."""
+        nodes_of: dict[ChunkId, list[NodeId]] = {}
+        for node, chunk in self._rounds if self.num_unwanted else ():
+            if self._ledger.phase(node, chunk) is Phase.UNWANTED:
+                nodes_of.setdefault(chunk, []).append(node)
+        return nodes_of
 
-    def failed_nodes(self, chunk: ChunkId) -> tuple[NodeId, ...]:
-        """Nodes that tried to load the chunk in vain."""
-        failures = self._failures.get(chunk)
-        return tuple(failures.nodes) if failures else ()
+    def pending(self) -> Set[ChunkId]:
+        """Chunks that are loading, or loaded and not adopted yet."""
+        return self.in_flight.keys() | self._arrived.keys()
+
+    def failed_nodes(self) -> dict[ChunkId, tuple[NodeId, ...]]:
+        """Nodes that tried to load a chunk in vain, for all chunks that any node could not load."""
+        return {chunk: tuple(failures.nodes) for chunk, failures in self._failures.items()}
 
     def order(self, chunk: ChunkId, node: NodeId, *, round: int) -> None:
         """Ask for a missing chunk; the node must have room and no copy of it."""
@@ -85,10 +91,10 @@ class Loads:
         elif chunk in self.in_flight:
             self._ledger.hold(self.in_flight.pop(chunk), chunk, Phase.UNWANTED)
 
-    def is_answer(self, event: ChunkLoaded | LoadFailed) -> bool:
-        """Whether the event answers a load in flight, wanted or not."""
-        ordered = self._rounds.get((event.node, event.chunk))
-        return ordered is not None and event.round in (None, ordered)
+    def is_answer(self, chunk: ChunkId, node: NodeId, round: int | None) -> bool:
+        """Whether the node's answer with this round is one to a load in flight, wanted or not."""
+        ordered = self._rounds.get((node, chunk))
+        return ordered is not None and round in (None, ordered)
 
     def loaded(self, chunk: ChunkId, node: NodeId, *, round: int) -> None:
         """The node holds the chunk; the event was an answer."""

@@ -1,8 +1,8 @@
-"""Who is there: nodes that joined and were neither lost nor released, and the round that they form.
+"""The present nodes: those that joined and were neither lost nor released, and the round that they form.
 
 A node is *present* from `NodeJoined` until it is lost or released. It *stays* until it is under notice; where rows are
-copied ahead (`preparing`), it first arrives, and departs for a while before it leaves. Those that stay
-and are members of the current round can be given chunks: the *seats*. When those that stay are not the members of the
+copied ahead (`transitions`), it first arrives, and departs for a while before it leaves. Those that stay and are
+members of the current round can be given chunks: they are *eligible*. When those that stay are not the members of the
 round, a new round is due.
 """
 
@@ -13,7 +13,7 @@ from chicle_elastic.ids import NodeId
 
 
 @dataclass(slots=True)
-class Member:
+class PresentNode:
     """One present node.
 
     Attributes:
@@ -41,7 +41,7 @@ class Members:
     """The present nodes in the order in which they joined, the current round, and the one that was asked for."""
 
     def __init__(self) -> None:
-        self.present: dict[NodeId, Member] = {}
+        self.present: dict[NodeId, PresentNode] = {}
         self.round = 0
         self.asked: tuple[NodeId, ...] = ()
         self._formed: frozenset[NodeId] | None = None
@@ -65,14 +65,14 @@ class Members:
         return tuple(node for node, member in self.present.items() if member.is_arriving or member.is_departing)
 
     @property
-    def seats(self) -> tuple[NodeId, ...]:
+    def eligible(self) -> tuple[NodeId, ...]:
         """Members of the current round that stay."""
         return tuple(node for node, member in self.present.items() if member.in_round and not member.is_leaving)
 
     @property
     def joiners(self) -> tuple[NodeId, ...]:
         """Seats that have not got their share of chunks yet."""
-        return tuple(node for node in self.seats if self.present[node].is_new)
+        return tuple(node for node in self.eligible if self.present[node].is_new)
 
     def is_seat(self, node: NodeId) -> bool:
         """Whether the node may be given chunks."""

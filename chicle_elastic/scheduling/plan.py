@@ -1,60 +1,28 @@
-"""Who should hold which chunk: pure functions of seats (nodes as a plan sees them) and chunks.
+"""Which node should hold which chunk: pure functions of eligible nodes and chunks.
 
     plan_first    missing chunks -> the nodes furthest below their share         (first load, and after a loss)
     plan_leave    chunks of leavers -> joiners up to their share, then round robin over all that stay
     plan_join     the fewest chunks, drawn at random, from the nodes above their share -> joiners
     plan_policy   as many chunks from here to there as a policy wants
 
-A share is a number of samples in proportion to the node's weight. No plan exceeds the room of a seat: what does not
+A share is a number of samples, the same for every node. No plan exceeds the room of a node: what does not
 fit is returned as unplaced (plan_first, plan_leave) or left where it is (plan_join, plan_policy). Which chunk goes
-where is drawn from `rng`; the seats given are never changed. DESIGN 2.6, paper's section on chunk scheduling.
+where is drawn from `rng`; the nodes given are never changed. docs/design 2.6, paper's section on chunk scheduling.
 """
 
 import dataclasses
-import math
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling.balance import Balance, improves
+from chicle_elastic.scheduling.node_capacity import NodeCapacity as NodeCapacity
+from chicle_elastic.scheduling.node_capacity import NodeQueue
 from chicle_elastic.values import ChunkInfo
 
 _T = TypeVar("_T")
-
-
-@dataclass(slots=True, kw_only=True)
-class Seat:
-    """A node that can be given chunks.
-
-    Attributes:
-        node: The node.
-        weight: Its share relative to the other seats, > 0.
-        num_rows: Samples that are its own already, or on their way.
-        room_bytes: Bytes for more chunks; None for no limit.
-        holds: Chunks of which it has a copy in any phase, and that it can therefore not be given.
-        ahead: Chunks of which it has the rows, or will have soon: they take no more room, and are given here first.
-    """
-
-    node: NodeId
-    weight: float = 1.0
-    num_rows: int = 0
-    room_bytes: int | None = None
-    holds: Container[ChunkId] = ()
-    ahead: Container[ChunkId] = ()
-
-    def can_take(self, info: ChunkInfo) -> bool:
-        """Whether the chunk fits and is not here already."""
-        if info.id in self.ahead:
-            return True
-        return (self.room_bytes is None or info.size_bytes <= self.room_bytes) and info.id not in self.holds
-
-    def take(self, info: ChunkInfo) -> None:
-        """Count a chunk as placed here."""
-        self.num_rows += info.num_rows
-        if self.room_bytes is not None and info.id not in self.ahead:
-            self.room_bytes -= info.size_bytes
 
 
 class Transfer(NamedTuple):
@@ -77,27 +45,31 @@ class Placement(NamedTuple):
     unplaced: tuple[ChunkInfo, ...]
 
 
-Picker: TypeAlias = Callable[[list[Seat], ChunkInfo], Seat]
-"""Chooses among seats that can take a chunk."""
+class Dealer(Protocol):
+    """Chooses the node of one chunk after the other, of the nodes of a plan."""
 
-Dealer: TypeAlias = Callable[[Sequence[Seat]], Picker]
-"""Makes a picker for a fresh set of seats."""
+    def choose(self, info: ChunkInfo) -> int | None:
+        """Index of a node that can take the chunk, whose rows no node has ahead; None if no node can."""
+        ...
+
+    def taken(self, index: int) -> None:
+        """A node was given a chunk, chosen or not."""
+        ...
 
 
-def shares(total: int, weights: Sequence[float]) -> list[int]:
-    """Split `total` in proportion to `weights` by largest remainder; the first of equals gets the odd one."""
-    whole = sum(weights)
-    exact = [total * weight / whole for weight in weights]
-    parts = [math.floor(part) for part in exact]
-    by_remainder = sorted(range(len(exact)), key=lambda index: parts[index] - exact[index])
-    for index in by_remainder[: total - sum(parts)]:
-        parts[index] += 1
-    return parts
+MakeDealer: TypeAlias = Callable[[Sequence[NodeCapacity]], Dealer]
+"""Makes a dealer for a fresh set of nodes."""
+
+
+def shares(total: int, num_parts: int) -> list[int]:
+    """Split `total` into equal parts; the first ones are larger by one where it does not come out even."""
+    part, num_larger = divmod(total, num_parts) if num_parts else (0, 0)
+    return [part + (index < num_larger) for index in range(num_parts)]
 
 
 def plan_first(
     chunks: Sequence[ChunkInfo],
-    seats: Sequence[Seat],
+    eligible: Sequence[NodeCapacity],
     rng: np.random.Generator,
     *,
     avoid: Mapping[ChunkId, Collection[NodeId]] | None = None,
@@ -105,63 +77,32 @@ def plan_first(
     """Place missing chunks, each at the node furthest below its share.
 
     Args:
-        chunks: Chunks that nobody has.
-        seats: Where they may go.
+        chunks: Chunks without an owner.
+        eligible: Where they may go.
         rng: Decides in which order they are dealt.
         avoid: Nodes where a chunk goes only if no other has room (a load failed there).
     """
 
-    def dealer(all_seats: Sequence[Seat]) -> Picker:
-        targets = _targets(all_seats, sum(info.num_rows for info in chunks))
-
-        def pick(open_seats: list[Seat], info: ChunkInfo) -> Seat:
-            shunned = avoid.get(info.id, ()) if avoid else ()
-            preferred = [seat for seat in open_seats if seat.node not in shunned] or open_seats
-            return max(preferred, key=lambda seat: targets[seat.node] - seat.num_rows)
-
-        return pick
-
-    return _deal(chunks, seats, rng, dealer)
+    num_rows = sum(info.num_rows for info in chunks)
+    return _deal(chunks, eligible, rng, lambda candidates: _BelowShare(candidates, num_rows, avoid or {}))
 
 
 def plan_leave(
-    chunks: Sequence[ChunkInfo], seats: Sequence[Seat], joiners: Collection[NodeId], rng: np.random.Generator
+    chunks: Sequence[ChunkInfo], eligible: Sequence[NodeCapacity], joiners: Collection[NodeId], rng: np.random.Generator
 ) -> Placement:
     """Place the chunks of nodes that leave: at joiners as long as they are below their share, then round robin.
 
-    The round robin is weighted: of three nodes with weights 2, 1, 1 the first gets every second chunk. It begins with
-    the nodes that hold least, and does not undo what policies did: it looks at weights only.
+    The round robin begins with the nodes that hold least, and does not undo what policies did: it counts what it deals,
+    and not what a node has.
     """
 
-    def dealer(all_seats: Sequence[Seat]) -> Picker:
-        targets = _targets(all_seats, sum(info.num_rows for info in chunks))
-        order = sorted(all_seats, key=lambda seat: seat.num_rows / seat.weight)
-        credit = {seat.node: 0.0 for seat in order}
-
-        def pick(open_seats: list[Seat], info: ChunkInfo) -> Seat:
-            needy = [
-                seat
-                for seat in open_seats
-                if seat.node in joiners and 2 * (targets[seat.node] - seat.num_rows) >= info.num_rows
-            ]
-            if needy:
-                return max(needy, key=lambda seat: targets[seat.node] - seat.num_rows)
-            present = {seat.node for seat in open_seats}
-            turn = [seat for seat in order if seat.node in present]
-            for seat in turn:
-                credit[seat.node] += seat.weight
-            chosen = max(turn, key=lambda seat: credit[seat.node])
-            credit[chosen.node] -= sum(seat.weight for seat in turn)
-            return chosen
-
-        return pick
-
-    return _deal(chunks, seats, rng, dealer)
+    num_rows = sum(info.num_rows for info in chunks)
+    return _deal(chunks, eligible, rng, lambda candidates: _JoinersThenAll(candidates, num_rows, joiners))
 
 
 def plan_join(
     owned: Mapping[NodeId, Sequence[ChunkInfo]],
-    seats: Sequence[Seat],
+    eligible: Sequence[NodeCapacity],
     joiners: Collection[NodeId],
     rng: np.random.Generator,
 ) -> list[Transfer]:
@@ -173,29 +114,31 @@ def plan_join(
 
     Args:
         owned: Chunks that may be taken, by owner.
-        seats: All nodes that stay, joiners among them; `num_rows` counts everything they own or are about to.
+        eligible: All nodes that stay, joiners among them; `num_rows` counts everything they own or are about to.
         joiners: Who is to be filled.
         rng: Decides which chunks of a node go.
     """
-    seats = [dataclasses.replace(seat) for seat in seats]
-    surplus = {seat.node: seat.num_rows - target for seat, target in zip(seats, _share_of(seats, 0), strict=True)}
+    eligible = [dataclasses.replace(candidate) for candidate in eligible]
+    surplus = {
+        candidate.node: candidate.num_rows - target
+        for candidate, target in zip(eligible, _share_of(eligible, 0), strict=True)
+    }
     # A joiner may have more than its share: the first node has loaded everything when the second comes.
-    stock = {seat.node: _shuffled(owned[seat.node], rng) for seat in seats if owned.get(seat.node)}
-    moves = _moves_ahead(stock, [seat for seat in seats if seat.node in joiners], surplus)
-    while move := _best_move(stock, [seat for seat in seats if seat.node in joiners], surplus):
-        source, seat, info = move
-        stock[source].remove(info)
-        seat.take(info)
-        surplus[source] -= info.num_rows
-        surplus[seat.node] += info.num_rows
-        moves.append(Transfer(info.id, source, seat.node))
+    stock = {
+        candidate.node: _shuffled(owned[candidate.node], rng) for candidate in eligible if owned.get(candidate.node)
+    }
+    targets = [candidate for candidate in eligible if candidate.node in joiners]
+    moves = _moves_ahead(stock, targets, surplus)
+    balance = Balance(stock, targets, surplus)
+    while move := balance.next_move():
+        moves.append(Transfer(*move))
     return moves
 
 
 def plan_policy(
     counts: Mapping[tuple[NodeId, NodeId], int],
     owned: Mapping[NodeId, Sequence[ChunkInfo]],
-    seats: Sequence[Seat],
+    eligible: Sequence[NodeCapacity],
     rng: np.random.Generator,
 ) -> list[Transfer]:
     """Move as many chunks as a policy wants, clipped by what a source has and a target has room for.
@@ -203,79 +146,132 @@ def plan_policy(
     Args:
         counts: Chunks wanted, by (source, target).
         owned: Chunks that may be taken, by owner.
-        seats: Targets.
+        eligible: Targets.
         rng: Decides which chunks go.
     """
-    seat_of = {seat.node: dataclasses.replace(seat) for seat in seats}
+    seat_of = {candidate.node: dataclasses.replace(candidate) for candidate in eligible}
     stock = {node: _shuffled(owned.get(node, ()), rng) for node in dict.fromkeys(source for source, _ in counts)}
     moves: list[Transfer] = []
     for (source, target), count in counts.items():
-        seat = seat_of[target]
+        candidate = seat_of[target]
         for info in list(stock[source]):
             if count == 0:
                 break
-            if seat.can_take(info):
+            if candidate.can_take(info):
                 stock[source].remove(info)
-                seat.take(info)
+                candidate.take(info)
                 moves.append(Transfer(info.id, source, target))
                 count -= 1
     return moves
 
 
 def _moves_ahead(
-    stock: Mapping[NodeId, list[ChunkInfo]], joiners: Sequence[Seat], surplus: dict[NodeId, int]
+    stock: Mapping[NodeId, list[ChunkInfo]], joiners: Sequence[NodeCapacity], surplus: dict[NodeId, int]
 ) -> list[Transfer]:
     """What joiners have the rows of already, as far as it reduces the deviation from the shares."""
     moves: list[Transfer] = []
-    for seat in joiners:
-        for source, infos in stock.items():
-            if source == seat.node or not seat.ahead:
-                continue
-            left: list[ChunkInfo] = []
-            for info in infos:
-                before = abs(surplus[source]) + abs(surplus[seat.node])
-                after = abs(surplus[source] - info.num_rows) + abs(surplus[seat.node] + info.num_rows)
-                if info.id not in seat.ahead or after >= before:
-                    left.append(info)
-                    continue
-                seat.take(info)
+    if not any(candidate.ahead for candidate in joiners):
+        return moves
+    # (place of the source, place in its stock, source) by chunk: the order in which chunks are looked at.
+    places = {
+        info.id: (number, place, source)
+        for number, (source, infos) in enumerate(stock.items())
+        for place, info in enumerate(infos)
+    }
+    for candidate in joiners:
+        for _, place, source in sorted(places[chunk] for chunk in candidate.ahead if chunk in places):
+            info = stock[source][place]
+            if source != candidate.node and improves(info, surplus[source], surplus[candidate.node]):
+                candidate.take(info)
                 surplus[source] -= info.num_rows
-                surplus[seat.node] += info.num_rows
-                moves.append(Transfer(info.id, source, seat.node))
-            infos[:] = left
+                surplus[candidate.node] += info.num_rows
+                moves.append(Transfer(info.id, source, candidate.node))
+                del places[info.id]
+    for infos in stock.values():
+        infos[:] = [info for info in infos if info.id in places]
     return moves
 
 
-def _best_move(
-    stock: Mapping[NodeId, Sequence[ChunkInfo]], joiners: Sequence[Seat], surplus: Mapping[NodeId, int]
-) -> tuple[NodeId, Seat, ChunkInfo] | None:
-    """The first chunk, from most to least needed pair, whose move reduces the deviation from the shares."""
-    for source in sorted(stock, key=lambda node: -surplus[node]):
-        for seat in sorted(joiners, key=lambda seat: surplus[seat.node]):
-            before = abs(surplus[source]) + abs(surplus[seat.node])
-            for info in stock[source]:
-                after = abs(surplus[source] - info.num_rows) + abs(surplus[seat.node] + info.num_rows)
-                if after < before and seat.can_take(info):
-                    return source, seat, info
-    return None
+class _BelowShare:
+    """Each chunk to the node furthest below its share; to one that is avoided only if no other can take it."""
+
+    def __init__(
+        self, candidates: Sequence[NodeCapacity], more_rows: int, avoid: Mapping[ChunkId, Collection[NodeId]]
+    ) -> None:
+        targets = _share_of(candidates, more_rows)
+        self._avoid = avoid
+        self._queue = NodeQueue(
+            candidates, range(len(candidates)), lambda index: candidates[index].num_rows - targets[index]
+        )
+
+    def choose(self, info: ChunkInfo) -> int | None:
+        avoided = self._avoid.get(info.id, ())
+        chosen = self._queue.first(info, avoided)
+        return self._queue.first(info) if chosen is None and avoided else chosen
+
+    def taken(self, index: int) -> None:
+        self._queue.changed(index)
+
+
+class _JoinersThenAll:
+    """Each chunk to the joiner furthest below its share while it is far enough below, then round robin over all."""
+
+    def __init__(self, candidates: Sequence[NodeCapacity], more_rows: int, joiners: Collection[NodeId]) -> None:
+        self._candidates, self._targets = candidates, _share_of(candidates, more_rows)
+        indices = range(len(candidates))
+        order = sorted(indices, key=lambda index: candidates[index].num_rows)
+        # (chunks dealt to it by turns, its place among the turns)
+        self._turns = [(0, place) for _, place in sorted((index, place) for place, index in enumerate(order))]
+        self._joiners = NodeQueue(
+            candidates,
+            [index for index in indices if candidates[index].node in joiners],
+            lambda index: -self._lacks(index),
+        )
+        self._all = NodeQueue(candidates, indices, lambda index: self._turns[index])
+
+    def _lacks(self, index: int) -> int:
+        return self._targets[index] - self._candidates[index].num_rows
+
+    def choose(self, info: ChunkInfo) -> int | None:
+        joiner = self._joiners.first(info)
+        if joiner is not None and 2 * self._lacks(joiner) >= info.num_rows:
+            return joiner
+        chosen = self._all.first(info)
+        if chosen is not None:
+            num_dealt, place = self._turns[chosen]
+            self._turns[chosen] = num_dealt + 1, place
+        return chosen
+
+    def taken(self, index: int) -> None:
+        self._joiners.changed(index)
+        self._all.changed(index)
+
+
+class _Tightest:
+    """Each chunk where it leaves least room; nodes without a limit count as full."""
+
+    def __init__(self, candidates: Sequence[NodeCapacity]) -> None:
+        self._queue = NodeQueue(candidates, range(len(candidates)), lambda index: candidates[index].room_bytes or 0)
+
+    def choose(self, info: ChunkInfo) -> int | None:
+        return self._queue.first(info)
+
+    def taken(self, index: int) -> None:
+        self._queue.changed(index)
 
 
 def _deal(
     chunks: Sequence[ChunkInfo],
-    seats: Sequence[Seat],
+    eligible: Sequence[NodeCapacity],
     rng: np.random.Generator,
-    dealer: Dealer,
+    make_dealer: MakeDealer,
 ) -> Placement:
-    """Deal chunks one by one to the seats that `dealer` picks; if some do not fit so, pack them tightly instead."""
-
-    def tight(all_seats: Sequence[Seat]) -> Picker:
-        return lambda open_seats, info: min(open_seats, key=lambda seat: seat.room_bytes or 0)
-
+    """Deal chunks one by one to the nodes that a dealer chooses; if some do not fit so, pack them tightly instead."""
     shuffled = _shuffled(chunks, rng)
     by_size = sorted(shuffled, key=lambda info: -info.size_bytes)
     best: Placement | None = None
-    for order, choose in ((shuffled, dealer), (by_size, dealer), (by_size, tight)):
-        placement = _deal_once(order, seats, choose)
+    for order, make in ((shuffled, make_dealer), (by_size, make_dealer), (by_size, _Tightest)):
+        placement = _deal_once(order, eligible, make)
         if not placement.unplaced:
             return placement
         if best is None or len(placement.unplaced) < len(best.unplaced):
@@ -284,35 +280,34 @@ def _deal(
     return best
 
 
-def _deal_once(
-    order: Iterable[ChunkInfo],
-    seats: Sequence[Seat],
-    dealer: Dealer,
-) -> Placement:
-    seats = [dataclasses.replace(seat) for seat in seats]
-    pick = dealer(seats)
+def _deal_once(order: Iterable[ChunkInfo], eligible: Sequence[NodeCapacity], make_dealer: MakeDealer) -> Placement:
+    candidates = [dataclasses.replace(candidate) for candidate in eligible]
+    dealer = make_dealer(candidates)
+    has_rows: dict[ChunkId, int] = {}
+    for index, candidate in enumerate(candidates):
+        for chunk in candidate.ahead:
+            has_rows.setdefault(chunk, index)
     placed: list[tuple[ChunkId, NodeId]] = []
     unplaced: list[ChunkInfo] = []
     for info in order:
-        open_seats = [seat for seat in seats if seat.can_take(info)]
-        if not open_seats:
+        chosen = has_rows.get(info.id)
+        if chosen is None:
+            chosen = dealer.choose(info)
+        if chosen is None:
             unplaced.append(info)
             continue
-        seat = next((seat for seat in open_seats if info.id in seat.ahead), None) or pick(open_seats, info)
-        seat.take(info)
-        placed.append((info.id, seat.node))
+        candidate = candidates[chosen]
+        candidate.take(info)
+        dealer.taken(chosen)
+        placed.append((info.id, candidate.node))
     return Placement(tuple(placed), tuple(unplaced))
 
 
-def _targets(seats: Sequence[Seat], more_rows: int) -> dict[NodeId, int]:
-    return dict(zip((seat.node for seat in seats), _share_of(seats, more_rows), strict=True))
-
-
-def _share_of(seats: Sequence[Seat], more_rows: int) -> list[int]:
-    """Share of each seat in all rows of the seats and `more_rows` on top."""
-    return shares(more_rows + sum(seat.num_rows for seat in seats), [seat.weight for seat in seats])
+def _share_of(eligible: Sequence[NodeCapacity], more_rows: int) -> list[int]:
+    """Share of each node in all rows of the nodes and `more_rows` on top."""
+    return shares(more_rows + sum(candidate.num_rows for candidate in eligible), len(eligible))
 
 
 def _shuffled(items: Sequence[_T], rng: np.random.Generator) -> list[_T]:
     """The items in random order."""
-    return [items[int(index)] for index in rng.permutation(len(items))]
+    return [items[index] for index in rng.permutation(len(items)).tolist()]

@@ -18,7 +18,7 @@ class SchedulerSettings:
         max_copy_attempts: Orders to copy a chunk to one node before another is tried, >= 1.
         max_load_attempts: Loads of one chunk that may fail before the job is paused, >= 1.
         history_length: Iterations whose reports policies can look at, >= 1.
-        precopy: Rows travel ahead of their chunks, while iterations run (`preparing`).
+        precopy: Rows are copied ahead of their chunks, while iterations run (`transitions`).
     """
 
     seed: int = 0

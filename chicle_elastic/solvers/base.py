@@ -1,11 +1,12 @@
 """The public pair: a `Trainer` owns the model, one `Solver` per uni-task improves it on the chunks of its node.
 
-Theory of operation. An iteration is one lap: every task solves on its local chunks, the updates are summed, the
+Theory of operation. In an iteration every task solves on its local chunks, the updates are summed, the
 trainer merges the sum into the model. Between two iterations lies the boundary, where the scheduler owns every chunk.
 
     attach(added, removed)      boundary     the solver is told what is local now; it must not read yet
     solve(model, budget)        iteration    may read all local rows and write their state; returns an Update
     merge(model, sum, weight)   boundary     the trainer sees the sum of `weight * delta`, never the parts
+    advance(...)                boundary     the same for a trainer that keeps progress besides the model
     verdict(model, report)      boundary     go on, certify, or stop
     recover(model)              iteration    the solver's part of a model rebuilt from state alone
     evaluate(model)             iteration    what a certificate needs: `recover`, and local sums at a fixed model
@@ -13,7 +14,10 @@ trainer merges the sum into the model. Between two iterations lies the boundary,
 `recover` makes model and state consistent after a crash. A certificate is `evaluate` on all tasks, `rebuild` of the
 summed parts, `verdict`: it holds for the model that was evaluated, together with the state as it is.
 
-The model is one flat vector (float64 or float32), so that one all-reduce carries it whatever the algorithm.
+The model is one flat vector (float64 or float32), so that one all-reduce carries it whatever the algorithm. A trainer
+of several phases keeps what belongs to the present one in its *progress*, a vector of any length that is the same in
+every task: solvers see it in their budget, it travels with the model to nodes that join and into checkpoints. What
+solvers return may then be something else than a change of the model (sums of second derivatives, say): `update_size`.
 Invariant: the same objects run in process and on a cluster; nothing here knows sockets, clocks of the machine or torch.
 """
 
@@ -29,6 +33,9 @@ from chicle_elastic.chunks.views import NO_STATE, Array, DataSchema, StateSpec
 from chicle_elastic.clock import Clock
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.local_chunk import LocalChunk
+
+NO_PROGRESS: Array = np.zeros(0)
+"""Of a trainer that keeps everything in its model, and of every trainer before the first iteration."""
 
 
 class StopFlag:
@@ -66,6 +73,9 @@ class Budget:
         num_tasks: Tasks in this round, K; CoCoA's sigma' comes from it.
         iteration: Number of this iteration, from 1.
         on_device: The update may be left on the trainer's `update_device`.
+        progress: What the trainer knows besides its model, see `Trainer.advance`; not to be written.
+        rank: Position of this task among the members of the round, from 0.
+        num_ranks: Members of the round, those without chunks included.
     """
 
     clock: Clock
@@ -75,6 +85,9 @@ class Budget:
     deadline_s: float | None = None
     stop: StopFlag = field(default_factory=StopFlag)
     on_device: bool = False
+    progress: Array = field(default_factory=lambda: NO_PROGRESS)
+    rank: int = 0
+    num_ranks: int = 1
 
     def is_spent(self) -> bool:
         """Whether the stop flag is set or the deadline has passed."""
@@ -86,8 +99,9 @@ class Update:
     """What a solver returns.
 
     Attributes:
-        delta: Change of the model, ndarray of the model's shape and dtype; it belongs to the runtime from now on. Where
-            the budget says `on_device`, a tensor on the trainer's `update_device` will do.
+        delta: What is summed, ndarray of shape (`Trainer.update_size`,): by default a change of the model, of its
+            dtype. It belongs to the runtime from now on. Where the budget says `on_device`, a tensor on the trainer's
+            `update_device` will do.
         samples: Samples processed.
         weight: Factor of `delta` in the sum that the trainer merges: the samples processed for an averaging trainer,
             1 for one that adds.
@@ -100,6 +114,23 @@ class Update:
     weight: float
     metrics: Mapping[str, float] = field(default_factory=dict)
     is_partial: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summed:
+    """The updates of an iteration, added up.
+
+    Attributes:
+        delta: Sum over tasks of `weight * delta`, shape (`Trainer.update_size`,), float64; may be overwritten.
+        weight: Sum of the weights, > 0.
+        metrics: Sums of the metrics, by name.
+        num_tasks: Tasks that had chunks.
+    """
+
+    delta: Array
+    weight: float
+    metrics: Mapping[str, float]
+    num_tasks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +193,12 @@ class Solver(ABC):
         """
         return np.zeros_like(model)
 
-    def evaluate(self, model: Array) -> Update:
+    def evaluate(self, model: Array, progress: Array) -> Update:
         """What a certificate needs of this node, in one look at its samples.
+
+        Args:
+            model: The model to evaluate (not to be written).
+            progress: What the trainer knows besides, see `Trainer.advance`; not to be written.
 
         Returns:
             As `delta` this node's part of the model rebuilt from state (`recover`), and as metrics local sums at the
@@ -202,12 +237,13 @@ class Report:
         num_tasks: Tasks in this iteration.
         metrics: Sums over the tasks; of `solve` after an iteration, of `evaluate` after a certification pass.
         is_certificate: The metrics are of `evaluate`: sums over all samples at the fixed model.
-        is_complete: No chunk was missing; without that nothing is certified (DESIGN 6).
+        is_complete: No chunk was missing; without that nothing is certified (docs/design 6).
         max_iterations: Iterations the caller allows.
         last_certificate: Iteration after which the last certification pass ran; 0 for none yet.
         last_figures: `Trainer.figures` of that iteration, before and after the certification pass; empty for none.
-        rebuilt: At a certificate, the model rebuilt from the state of all samples; it differs from the evaluated one by
-            rounding.
+        rebuilt: At a certificate, the sum of what `Solver.evaluate` returned as delta: the model rebuilt from the state
+            of all samples, as far as a solver does that.
+        progress: What the trainer knows besides the model, see `Trainer.advance`.
     """
 
     iteration: int
@@ -221,10 +257,31 @@ class Report:
     last_certificate: int = 0
     last_figures: Mapping[str, float] = field(default_factory=dict)
     rebuilt: Array | None = None
+    progress: Array = field(default_factory=lambda: NO_PROGRESS)
 
 
 class Trainer(ABC):
-    """Owns the model and how updates merge. A value: small, with JSON-able fields, so that it can travel."""
+    """Owns the model and how updates merge. A value: small, with JSON-able fields, so that it can travel.
+
+    A whole pair, for the mean of all rows, on two tasks:
+
+    >>> import numpy as np
+    >>> from chicle_elastic import ArraySource, InProcess, Job, Solver, Trainer, Update
+    >>> class MeanTrainer(Trainer):
+    ...     def init(self, schema, rng):
+    ...         return np.zeros(schema.num_features)
+    ...     def solver(self, ctx):
+    ...         return MeanSolver(ctx)
+    ...     def merge(self, model, weighted_sum, total_weight):
+    ...         return weighted_sum / total_weight
+    >>> class MeanSolver(Solver):
+    ...     def solve(self, model, budget):
+    ...         rows = np.concatenate([chunk.read().rows for chunk in self.chunks.values()])
+    ...         return Update(delta=rows.mean(axis=0), samples=len(rows), weight=len(rows))
+    >>> source = ArraySource(np.arange(40.0).reshape(20, 2), np.zeros(20), max_tasks=2)
+    >>> InProcess(num_tasks=2).run(Job(trainer=MeanTrainer(), source=source, max_iterations=1)).model
+    array([19., 20.])
+    """
 
     @abstractmethod
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
@@ -242,6 +299,57 @@ class Trainer(ABC):
         returned.
         """
 
+    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
+        """Prepare an iteration; by default the progress stays as it is.
+
+        Every task calls it with the same arguments before it solves, so the answer must follow from them alone. It
+        becomes valid with the iteration: if that is cut off, the next one begins from the `progress` given here.
+
+        Args:
+            schema: Of the data set.
+            model: The present model.
+            progress: As the last `advance` returned it; empty before the first iteration.
+            num_tasks: Tasks that have chunks in this iteration.
+
+        Returns:
+            The progress of this iteration, ndarray of any length, float64.
+        """
+        return progress
+
+    def update_size(self, model: Array, progress: Array) -> int:
+        """Length of the `Update.delta` of an iteration with this progress; by default that of the model."""
+        return len(model)
+
+    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
+        """The next model and progress from the sum of an iteration; by default `merge`, and the progress stays.
+
+        Every task calls it with the same sum. What follows from rounding must not decide anything: tasks may run on
+        processors that add in another order, and all of them have to come to the same phase.
+
+        Args:
+            model: The present model, which must stay as it is.
+            progress: Of this iteration, as `begin` returned it.
+            summed: Over all tasks.
+        """
+        return self.merge(model, summed.delta.astype(model.dtype, copy=False), summed.weight), progress
+
+    def method(self, schema: DataSchema, num_tasks: int) -> str:
+        """How such data is solved for on so many tasks, and why so, in words for the user; by default nothing."""
+        return ""
+
+    def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
+        """The model that is meant, once the state is as `Solver.evaluate` left it; by default None: it is `model`.
+
+        Called when a model is to be certified. Where it returns another one, that one is evaluated and certified.
+
+        Args:
+            model: The present model.
+            progress: What the trainer knows besides.
+            contribution: Sum of the deltas of `Solver.evaluate`.
+            num_tasks: Tasks of the last iteration.
+        """
+        return None
+
     def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
         """Names of the sums that solvers report; fixed, because they ride in the iteration's one all-reduce."""
         return ()
@@ -254,7 +362,8 @@ class Trainer(ABC):
         """What makes model and state those of this algorithm, as JSON values; by default its class.
 
         A checkpoint is used only by a trainer that says the same. What may change on the way, like a tolerance, is
-        left out.
+        left out. A trainer that lays its model out in another way than an earlier release says so as "model_version",
+        from 2 on; then the refusal names both versions.
         """
         return {"trainer": type(self).__qualname__}
 
@@ -268,7 +377,7 @@ class Trainer(ABC):
         """Where solvers can leave their updates: "cuda" or "cuda:N", by default "cpu" for host memory."""
         return "cpu"
 
-    def rebuild(self, model: Array, contribution: Array) -> Array:
+    def rebuild(self, model: Array, contribution: Array, progress: Array) -> Array:
         """The model made of the summed `Solver.recover` parts; by default the model is kept."""
         return model
 
@@ -281,7 +390,7 @@ class Trainer(ABC):
         return
 
     def parallelism(self, num_tasks: int) -> int:
-        """Level of data parallelism for `num_tasks` tasks (DESIGN 2.5); the default is the lowest."""
+        """Level of data parallelism for `num_tasks` tasks (docs/design 2.5); the default is the lowest."""
         return num_tasks
 
     def figures(self, model: Array, report: Report) -> Mapping[str, float]:

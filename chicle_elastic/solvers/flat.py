@@ -1,7 +1,7 @@
 """A torch module on flat buffers: parameters and gradients are views, so that a step is two operations on a vector.
 
 `Module.to()`, `.half()` and the like would give parameters memory of their own again, and `zero_grad()` would drop the
-gradients' views; nobody may call them on a module that is held here.
+gradients' views; do not call them on a module that is held here.
 """
 
 from collections.abc import Iterator

@@ -6,11 +6,13 @@ take none in an iteration, and all tasks come to the end of the epoch together.
 
 What it tells. `delta` is the change of weights, buffers and momentum, and the weight is the samples used. In the place
 of the model lie figures that are to be summed, each divided by the weight that it will be multiplied with: the samples
-used, their loss, and (where the number of the epoch would be) the samples that are left.
+used, their loss, and (where the number of the epoch would be) the samples that are left. Two are the same for all
+tasks and not divided, so that their weighted mean is what each has told: iterations since the last merged one, and how
+many tasks there are.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,17 +20,42 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers import model_vector
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
-from chicle_elastic.solvers.engines.base import Samples, StepEngine
 from chicle_elastic.solvers.engines.paper_cnn_shape import columns_for
+from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.epoch_order import EpochOrder, forget
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
-from chicle_elastic.solvers.model_vector import Place
+from chicle_elastic.solvers.model_vector import ModelLayout, Place
+from chicle_elastic.solvers.network import Network
 
 if TYPE_CHECKING:
-    from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
+    from chicle_elastic.solvers.engines.eager import EagerEngine
 
 LEAST_STEPS_TO_TUNE = 2000
 """Steps of a task in the whole training below which looking for the fastest kernels takes longer than it saves."""
+
+
+class _Settings(Protocol):
+    """What a solver needs of the trainer, a `LocalSGDTrainer`, which says what each of these is."""
+
+    @property
+    def network(self) -> Network: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def local_steps(self) -> int: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def max_epochs(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def class_weights(self) -> tuple[float, ...] | None: ...
+    @property
+    def mean_weight(self) -> float: ...
+    def engine(self) -> "EagerEngine": ...
+    def layout(self, layout: ModelLayout) -> ModelLayout: ...
+    def scaled_rate(self, num_tasks: int, progress: float) -> float: ...
 
 
 class LocalSGDSolver(Solver):
@@ -39,10 +66,10 @@ class LocalSGDSolver(Solver):
         trainer: Settings, and what makes the engine.
     """
 
-    def __init__(self, ctx: Context, trainer: "LocalSGDTrainer") -> None:
+    def __init__(self, ctx: Context, trainer: _Settings) -> None:
         super().__init__(ctx)
         self._trainer = trainer
-        self._engine: StepEngine | None = None
+        self._engine: EagerEngine | None = None
         self._order = EpochOrder(trainer.seed)
         self._built_for: tuple[int, int] | None = None
         self._epoch = 0
@@ -75,6 +102,7 @@ class LocalSGDSolver(Solver):
         weight = float(max(done, 1))
         told = np.zeros(model_vector.PLACE, dtype=model.dtype)
         told[model_vector.MERGED] = budget.iteration - place.merged
+        told[model_vector.TASKS] = budget.num_tasks
         told[model_vector.EPOCH] = unused / weight
         told[model_vector.SAMPLES] = done / weight
         told[model_vector.LOSS] = loss / weight
@@ -124,7 +152,7 @@ class LocalSGDSolver(Solver):
         done, loss = engine.run(
             samples,
             batch_size=trainer.batch_size,
-            lr=trainer.scaled_rate(budget.num_tasks),
+            lr=trainer.scaled_rate(budget.num_tasks, place.progress(trainer.max_epochs)),
             momentum=trainer.momentum,
             seed=hash((trainer.seed, budget.iteration, self._order.chunks[0])) & 0x7FFFFFFF,
             is_spent=budget.is_spent,
@@ -147,7 +175,7 @@ class LocalSGDSolver(Solver):
         delta[: layout.num_averaged] -= model[: layout.num_averaged]
         return delta
 
-    def _ready_engine(self, budget: Budget, place: Place) -> StepEngine:
+    def _ready_engine(self, budget: Budget, place: Place) -> "EagerEngine":
         """The engine, made in the first iteration, when it is known how much there is to do."""
         if self._engine is None:
             trainer = self._trainer
@@ -157,16 +185,17 @@ class LocalSGDSolver(Solver):
                 self._engine.tune(trainer.batch_size)
         return self._engine
 
-    def _gather(self, blocks: dict[int, RowBlock], positions: Array, rows: Array) -> Samples:
+    def _gather(self, blocks: dict[int, RowBlock], positions: Array, rows: Array) -> GatheredSamples:
         """Copies of these samples, in memory that is used again in the next iteration."""
         count, first = len(rows), next(iter(blocks.values()))
         dense = [(block, np.asarray(block.rows)) for block in blocks.values()]
         num_features = dense[0][1].shape[1]
         is_byte = dense[0][1].dtype == np.uint8
         if len(self._rows) < count:
-            shape = self._trainer.network.input_shape
-            num_values, self._columns = int(np.prod(shape)), columns_for(num_features, shape)
-            self._rows = np.zeros((count, num_values), dtype=np.uint8 if is_byte else np.float32)
+            network = self._trainer.network
+            num_values, padding = int(np.prod(network.input_shape)), network.scaling_of(is_byte=is_byte).padding
+            self._columns = columns_for(num_features, network.input_shape)
+            self._rows = np.full((count, num_values), padding, dtype=np.uint8 if is_byte else np.float32)
             self._codes = np.empty(count, dtype=np.int64)
             self._weights = np.empty(count, dtype=np.float32)
         sources = {position: (values, block) for position, (block, values) in zip(blocks, dense, strict=True)}
@@ -183,7 +212,7 @@ class LocalSGDSolver(Solver):
             weights = factors if weights is None else weights * factors
         if weights is not None:
             weights = weights / np.float32(self._trainer.mean_weight)
-        return Samples(rows=self._rows[:count], codes=self._codes[:count], weights=weights)
+        return GatheredSamples(rows=self._rows[:count], codes=self._codes[:count], weights=weights)
 
 
 def _unchanged(model: Array, told: Array) -> Array:

@@ -4,10 +4,10 @@
     w         num_weights     parameters of the module, in the order of `Module.parameters()`
     buffers   num_buffers     its buffers (batch norm's running statistics, say), averaged like the weights
     v         num_weights     momentum, in units of a gradient: v <- momentum v + g, w <- w - lr v
-    outer     num_weights     outer momentum, only where that is asked for
+    outer     num_weights     outer momentum, in units of a change per iteration; only where there may be one
     place     PLACE           figures of `Place`, the same for every task
 
-One all-reduce carries all of it, and a joiner that gets the model gets momentum and place with it.
+One all-reduce carries all of it, and a joiner that gets the model gets both momenta and the place with it.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,10 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 
-PLACE = 7
-MERGED, EPOCH, FIRST, SAMPLES, LOSS, LAST_LOSS, NUM_ROWS = range(PLACE)
+VERSION = 2
+"""Of this table: version 1 had no `TASKS`, and an outer momentum only where it was asked for."""
+PLACE = 8
+MERGED, EPOCH, FIRST, SAMPLES, LOSS, LAST_LOSS, NUM_ROWS, TASKS = range(PLACE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,7 @@ class Place:
         loss: Sum of their losses.
         last_loss: Mean loss of the epoch before; NaN before its end.
         num_rows: Samples in the data set.
+        tasks: Tasks in the last merged iteration; 0 before the first.
     """
 
     merged: int
@@ -42,11 +45,12 @@ class Place:
     loss: float
     last_loss: float
     num_rows: int
+    tasks: int
 
     @classmethod
     def of(cls, place: Array) -> "Place":
         """From the last `PLACE` numbers of a model."""
-        merged, epoch, first, samples, loss, last_loss, num_rows = place.tolist()
+        merged, epoch, first, samples, loss, last_loss, num_rows, tasks = place.tolist()
         return cls(
             merged=round(merged),
             epoch=round(epoch),
@@ -55,17 +59,22 @@ class Place:
             loss=loss,
             last_loss=last_loss,
             num_rows=round(num_rows),
+            tasks=round(tasks),
         )
+
+    def progress(self, max_epochs: int) -> float:
+        """How much of a training of so many epochs is done, from 0 to 1; samples that are replayed count again."""
+        return min((self.epoch - 1 + self.samples / self.num_rows) / max_epochs, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ModelLayout:
     """Where the parts of a model lie.
 
     Attributes:
         num_weights: Values in all parameters.
         num_buffers: Values in all buffers.
-        has_outer: Whether there is an outer momentum.
+        has_outer: Whether there may be an outer momentum.
     """
 
     num_weights: int

@@ -9,8 +9,8 @@ there is nothing to sweep after a SIGKILL. Three rules make it safe to share:
 * All pages are there from the beginning (`posix_fallocate`): a shortage is a `CapacityError` at creation, never a
   SIGBUS in the middle of an iteration. The size is compared with what the machine and the control groups can give
   first, because running into the limit of a group ends in a SIGKILL, not in an error.
-* The file is sealed: nobody who gets the descriptor can shrink it under the others, and nobody attaches to one that
-  is not sealed.
+* The file is sealed: no process that gets the descriptor can shrink it under the others, and none attaches to one
+  that is not sealed.
 * Slots are multiples of 64 bytes and begin at a page, so that everything in them is aligned like in a chunk file.
 
 Linux only; importing this module is harmless everywhere.
@@ -22,7 +22,6 @@ import os
 import sys
 import weakref
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -169,7 +168,7 @@ class Arena:
         would be a crash, and raising here would turn one forgotten array into a failed shutdown.)
 
         Returns:
-            Whether the memory is unmapped already; False means that somebody still holds a view.
+            Whether the memory is unmapped already; False means that a caller still holds a view.
         """
         self._close_fd()
         self._bytes = None
@@ -178,9 +177,7 @@ class Arena:
     def __enter__(self) -> "Arena":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

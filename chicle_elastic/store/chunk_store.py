@@ -3,70 +3,37 @@
 The way of a chunk through a store:
 
     reserve  a slot is taken and its bytes arrive: read from a file, or fetched from a peer
-    commit   the bytes are checked and the chunk is here; `put` does both for a chunk in memory
-    lease    somebody reads the bytes, to serve them to a peer
-    free     the chunk is gone; its slot waits for the last lease, then it is used again
+    commit   the bytes are checked, and the chunk is here
+    free     the chunk is gone, and its slot is used again
 
 A chunk takes a whole slot whatever its size, and capacity is counted in slots. What `ChunkInfo.size_bytes` says to the
 scheduler of a job with stores must therefore be `slot_bytes`, or a plan could need more slots than there are.
 
-Versions. The book knows the version of each chunk's state: `advance` raises all of them after a merge, which costs
-nothing per byte. `seal` writes it into the chunk together with the CRC of the state, at the boundary at which the chunk
-moves. `commit` takes the version that the source sealed.
+Versions. The scheduler's ledger raises the version of every chunk after a merge, which costs nothing per byte; the book
+of the store has the version of each chunk as of when the chunk came, or as of the last `advance` or `seal`. `seal`
+writes it into the chunk together with the CRC of the state, at the boundary at which the chunk moves. `commit` takes
+the version that the source sealed.
 
-The lock. One lock guards the book: which chunk, which slot, which version, which leases; agents serve fetches from
-threads. It does not guard bytes: a reserved slot is written by whoever reserved it, the state of a committed chunk by
-the task that owns it during an iteration and by `seal` at the boundary, and nobody else writes. Copying and checking
-bytes happens outside the lock, adding an arena (rare) inside.
+The lock. One lock guards the book: which chunk, which slot, which version; agents seal chunks and fetch into slots in
+worker threads. It does not guard bytes: only the fetch or load that a slot was reserved for writes the slot, and only
+the task that owns a committed chunk (during an iteration) and `seal` (at the boundary) write the state of the chunk.
+Copying and checking bytes happens outside the lock, adding an arena (rare) inside.
 """
 
 import threading
 import zlib
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any
 
 from chicle_elastic.chunks import layout
-from chicle_elastic.chunks.header_reading import bytes_of
-from chicle_elastic.chunks.views import Chunk, StateSpec
 from chicle_elastic.errors import CapacityError, ProtocolError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.store.arena import Arena, check_sizes, format_size
-from chicle_elastic.store.book import Book, Entry
+from chicle_elastic.store.slot_table import SlotEntry, SlotTable
 from chicle_elastic.store.slots import SlotAddress, SlotStats
 from chicle_elastic.values import StateVersion
 
 DEFAULT_ARENA_BYTES = 64 << 20
-
-
-class Lease:
-    """The bytes of a chunk, kept in place while somebody reads them. A context manager that releases it.
-
-    Attributes:
-        view: Read-only memoryview of the chunk's bytes: immutable part, then state.
-        version: Version of the state when the lease was taken; the bytes say the same once they are sealed.
-    """
-
-    def __init__(self, store: "ChunkStore", address: SlotAddress, view: memoryview, version: StateVersion) -> None:
-        self.view = view
-        self.version = version
-        self._store = store
-        self._address: SlotAddress | None = address
-
-    def release(self) -> None:
-        """Give the bytes up; arrays and slices made of `view` must not be read any more. May be called again."""
-        self.view.release()
-        address, self._address = self._address, None
-        if address is not None:
-            self._store._release(address)
-
-    def __enter__(self) -> "Lease":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 class ChunkStore:
@@ -90,19 +57,13 @@ class ChunkStore:
         self._growth = threading.Lock()  # one at a time; before the other lock
         self._lock = threading.Lock()
         self._arenas: list[Arena] = []
-        self._book = Book(capacity_bytes // slot_bytes)
+        self._book = SlotTable(capacity_bytes // slot_bytes)
         self._is_closed = False
 
     @property
     def capacity_bytes(self) -> int:
         """Memory that the store may take: whole slots."""
         return self._book.max_slots * self.slot_bytes
-
-    @property
-    def used_bytes(self) -> int:
-        """Memory of all slots that are not free: with chunks, reserved, or waiting for a lease."""
-        stats = self.slot_stats()
-        return (stats.total - stats.free) * self.slot_bytes
 
     @property
     def arenas(self) -> tuple[Arena, ...]:
@@ -123,60 +84,6 @@ class ChunkStore:
     def __contains__(self, chunk_id: ChunkId) -> bool:
         with self._lock:
             return self._book.holds(chunk_id)
-
-    def __len__(self) -> int:
-        return len(self.inventory())
-
-    def put(self, chunk: Chunk, *, version: StateVersion | None = None) -> SlotAddress:
-        """Copy a chunk with its state into a slot.
-
-        Args:
-            chunk: What to copy, e.g. from a `ChunkSource`.
-            version: Version of its state, by default that of a fresh one.
-
-        Raises:
-            CapacityError: The chunk is larger than a slot, or there is no slot left.
-            UsageError: The chunk is here already, or cannot be encoded.
-        """
-        version = version or StateVersion()
-        view = self.reserve(chunk.id, layout.encoded_bytes(chunk))
-        try:
-            layout.encode(chunk, view, version=version)
-        except BaseException:
-            self.free(chunk.id)
-            raise
-        return self._commit(chunk.id, len(view), version)
-
-    def put_encoded(self, data: layout.Buffer, *, where: str, state: StateSpec | None = None) -> SlotAddress:
-        """Copy the bytes of a chunk into a slot, and check them there.
-
-        Args:
-            data: The bytes, e.g. of a chunk file.
-            where: Where they come from, for messages.
-            state: Fresh state to give the chunk in place of the one in `data`; None keeps that.
-
-        Raises:
-            ChunkCorruptError: The bytes are not a chunk, or damaged.
-            CapacityError: The chunk is larger than a slot, or there is no slot left.
-            UsageError: The chunk is here already.
-        """
-        content = bytes_of(data)
-        header = layout.read_header(content, where=where)
-        if state is None:
-            size_bytes = kept_bytes = len(content)
-        else:
-            size_bytes, kept_bytes = header.encoded_bytes(state), min(len(content), header.immutable_bytes)
-        view = self.reserve(header.chunk_id, size_bytes)
-        try:
-            view[:kept_bytes] = content[:kept_bytes].data
-            if state is None:
-                return self.commit(header.chunk_id, where=where)
-            layout.verify_immutable(view[:kept_bytes], where=where)
-            layout.attach_state(view, state, where=where)
-            return self._commit(header.chunk_id, size_bytes, StateVersion())
-        except BaseException:
-            self.free(header.chunk_id)
-            raise
 
     def reserve(self, chunk_id: ChunkId, size_bytes: int) -> memoryview:
         """Take a slot for a chunk whose bytes are about to arrive; end with `commit` or `free`.
@@ -261,7 +168,7 @@ class ChunkStore:
         layout.verify_immutable(content, where=where)
         layout.verify_state(content, where=where)
         state_header = layout.read_state_header(content, header, where=where)
-        return self._commit(chunk_id, header.encoded_bytes(state_header.spec), state_header.version)
+        return self.commit_verified(chunk_id, header.encoded_bytes(state_header.spec), state_header.version)
 
     def commit_verified(self, chunk_id: ChunkId, size_bytes: int, version: StateVersion) -> SlotAddress:
         """`commit` for bytes that were verified while they arrived (`chunks.arrival`): they are not read again.
@@ -274,20 +181,8 @@ class ChunkStore:
         Raises:
             UsageError: The chunk is not reserved.
         """
-        return self._commit(chunk_id, size_bytes, version)
-
-    def get(self, chunk_id: ChunkId) -> Chunk:
-        """The chunk as views of its slot; they are good until it is freed.
-
-        Raises:
-            UsageError: The chunk is not here.
-            ChunkCorruptError: What lies in its slot is no chunk any more.
-        """
         with self._lock:
-            self._require_open()
-            entry, _ = self._book.committed(chunk_id)
-            content = self._bytes(entry)
-        return layout.decode(content, where=str(entry.address))
+            return self._book.commit(chunk_id, size_bytes, version).address
 
     def address(self, chunk_id: ChunkId) -> SlotAddress:
         """Where the chunk lies, committed or reserved."""
@@ -300,17 +195,20 @@ class ChunkStore:
             entry, _ = self._book.committed(chunk_id)
             return entry.address, entry.size_bytes
 
-    def version(self, chunk_id: ChunkId) -> StateVersion:
-        """Version of the chunk's state."""
+    def immutable_extent(self, chunk_id: ChunkId) -> tuple[SlotAddress, int]:
+        """Where the committed chunk lies, and how many bytes its immutable part has, which is what pre-copy copies."""
         with self._lock:
-            return self._book.committed(chunk_id)[1]
+            self._require_open()
+            entry, _ = self._book.committed(chunk_id)
+            content = self._bytes(entry)
+        return entry.address, layout.read_header(content, where=str(entry.address)).immutable_bytes
 
-    def advance(self, version: StateVersion, chunks: Iterable[ChunkId] | None = None) -> None:
-        """The state of every chunk here now contains `version`: called after a merge, and when a round is committed.
+    def advance(self, version: StateVersion, chunks: Iterable[ChunkId]) -> None:
+        """The state of these chunks contains `version`, as the scheduler's ledger knows.
 
         Args:
             version: What the state contains.
-            chunks: Only these, which have to be here; by default all.
+            chunks: Have to be here.
 
         Raises:
             UsageError: A chunk is newer than that, or not here; no version is changed.
@@ -349,13 +247,6 @@ class ChunkStore:
         layout.seal_state(content, version, where=str(entry.address), crc32=crc32)
         return entry.address, entry.size_bytes
 
-    def lease(self, chunk_id: ChunkId) -> Lease:
-        """Keep the chunk's bytes in place, even when it is freed meanwhile, until the lease is released."""
-        with self._lock:
-            self._require_open()
-            entry, version = self._book.lease(chunk_id)
-            return Lease(self, entry.address, self._bytes(entry).toreadonly(), version)
-
     def free(self, chunk_id: ChunkId) -> None:
         """Give up a chunk or a reservation.
 
@@ -379,22 +270,12 @@ class ChunkStore:
     def __enter__(self) -> "ChunkStore":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-    def _commit(self, chunk_id: ChunkId, size_bytes: int, version: StateVersion) -> SlotAddress:
-        with self._lock:
-            return self._book.commit(chunk_id, size_bytes, version).address
-
-    def _release(self, address: SlotAddress) -> None:
-        with self._lock:
-            self._book.release(address)
 
     # For the two below, the lock is held.
 
-    def _bytes(self, entry: Entry) -> memoryview:
+    def _bytes(self, entry: SlotEntry) -> memoryview:
         return self._arenas[entry.address.arena].view(entry.address.slot)[: entry.size_bytes]
 
     def _require_open(self) -> None:

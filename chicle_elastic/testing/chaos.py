@@ -28,9 +28,9 @@ from typing import Any
 
 from chicle_elastic.testing import chaos_table, cluster_truth, faults
 from chicle_elastic.testing.chaos_app import NUM_ROWS
-from chicle_elastic.testing.chaos_deck import Card, Cause, Victim, deal
 from chicle_elastic.testing.chaos_nodes import ChaosNode, ChaosNodes
 from chicle_elastic.testing.chaos_table import ANY_TIME, OF_THE_LEAD, TWO_AT_ONCE, Struck
+from chicle_elastic.testing.fault_schedule import Cause, ScheduledFault, Victim, schedule_of
 from chicle_elastic.testing.faults import Fault
 
 START_NODES, MAX_NODES = 3, 5
@@ -40,7 +40,7 @@ CALM_S = 60.0
 ARMED_S = 12.0
 RETRY_S = 0.1
 """After a strike that found nobody who can be spared."""
-WORKS = ("count", "svm")
+WORKS = ("count", "svm", "newton")
 
 
 @dataclass(slots=True)
@@ -65,14 +65,18 @@ class Chaos:
     """
 
     def __init__(
-        self, nodes: ChaosNodes, rng: random.Random, cards: Iterator[Card], say: Callable[[str], object]
+        self,
+        nodes: ChaosNodes,
+        rng: random.Random,
+        scheduled_faults: Iterator[ScheduledFault],
+        say: Callable[[str], object],
     ) -> None:
         self.struck: Struck = Counter()
         self._nodes, self._rng, self._say = nodes, rng, say
         self._armed: dict[str, tuple[Fault, float]] = {}
         self._patients: dict[str, _Patient] = {}
-        self._cards = cards
-        self._card = next(cards)
+        self._faults = scheduled_faults
+        self._fault = next(scheduled_faults)
         self._num_armed = 0
         self._seen_fired = 0
         self._progress = (0, time.monotonic())
@@ -222,52 +226,52 @@ class Chaos:
 
     def _play(self) -> bool:
         """Play the next card, if its victim and whoever has to go for it can be spared."""
-        card, healthy = self._card, self._healthy()
-        victims = self._victims(card, healthy)
-        to_go = self._to_go(card, [node for node in healthy if node not in (victims or ())])
+        scheduled_fault, healthy = self._fault, self._healthy()
+        victims = self._victims(scheduled_fault, healthy)
+        to_go = self._to_go(scheduled_fault, [node for node in healthy if node not in (victims or ())])
         if victims is None or to_go is None or len(healthy) <= len(victims) + len(to_go):
             return False
-        self._arm(card, victims[0].name if victims else self._nodes.next_name)
-        if card.cause is Cause.JOIN:
+        self._arm(scheduled_fault, victims[0].name if victims else self._nodes.next_name)
+        if scheduled_fault.cause is Cause.JOIN:
             self._join()
-        elif card.cause is Cause.LOSS:
+        elif scheduled_fault.cause is Cause.LOSS:
             self._kill(to_go)
-        elif card.cause is Cause.NOTICE:
+        elif scheduled_fault.cause is Cause.NOTICE:
             self.notice((to_go or victims)[0])
-        self._card = next(self._cards)
+        self._fault = next(self._faults)
         return True
 
-    def _victims(self, card: Card, healthy: Sequence[ChaosNode]) -> list[ChaosNode] | None:
+    def _victims(self, scheduled_fault: ScheduledFault, healthy: Sequence[ChaosNode]) -> list[ChaosNode] | None:
         """Who is struck by a card, if it is there already; None when nobody can be."""
-        if card.cause is Cause.JOIN and not self._has_room():
+        if scheduled_fault.cause is Cause.JOIN and not self._has_room():
             return None
-        if card.victim is Victim.NEWCOMER:
+        if scheduled_fault.victim is Victim.NEWCOMER:
             return []
         lead = self._nodes.lead()
         others = [node for node in healthy if node is not lead]
-        if card.victim is Victim.LEAD:
+        if scheduled_fault.victim is Victim.LEAD:
             return [node for node in healthy if node is lead] or None
-        if card.victim is Victim.SUCCESSOR:
+        if scheduled_fault.victim is Victim.SUCCESSOR:
             others = [node for node in self._nodes.successor() if node in others]
         return [self._rng.choice(others)] if others else None
 
-    def _to_go(self, card: Card, others: Sequence[ChaosNode]) -> list[ChaosNode] | None:
+    def _to_go(self, scheduled_fault: ScheduledFault, others: Sequence[ChaosNode]) -> list[ChaosNode] | None:
         """Who is killed or noticed so that the victim of a card comes to its step; None when nobody can be."""
-        if card.victim is Victim.LEAVER or card.cause not in (Cause.LOSS, Cause.NOTICE):
+        if scheduled_fault.victim is Victim.LEAVER or scheduled_fault.cause not in (Cause.LOSS, Cause.NOTICE):
             return []
-        if card.victim is Victim.SUCCESSOR:
+        if scheduled_fault.victim is Victim.SUCCESSOR:
             others = [node for node in others if node is self._nodes.lead()]
         return [self._rng.choice(others)] if others else None
 
-    def _arm(self, card: Card, node: str) -> None:
+    def _arm(self, scheduled_fault: ScheduledFault, node: str) -> None:
         self._num_armed += 1
         fault = Fault(
-            name=f"{self._num_armed} {card.victim.value}",
+            name=f"{self._num_armed} {scheduled_fault.victim.value}",
             node=node,
-            step=card.step,
-            action=card.action,
-            occurrence=card.occurrence,
-            where=card.where,
+            step=scheduled_fault.step,
+            action=scheduled_fault.action,
+            occurrence=scheduled_fault.occurrence,
+            where=scheduled_fault.where,
             seconds=self._rng.uniform(0.1, 3.0),
         )
         self._armed[fault.name] = fault, time.monotonic() + ARMED_S
@@ -328,7 +332,7 @@ def run_job(
 
     Args:
         folder: New; gets the evidence.
-        work: "svm" or "count".
+        work: "svm", "newton" or "count".
         seed: Of the strikes.
         seconds: How long to strike.
         say: Takes a line for every strike.
@@ -337,8 +341,8 @@ def run_job(
         How often each kind of fault struck at which step, and everything that is wrong.
     """
     with ChaosNodes(folder, work=work, min_ms=MIN_MS, max_nodes=2 * MAX_NODES) as nodes:
-        job = 2 * (seed - 1) + WORKS.index(work)
-        chaos = Chaos(nodes, random.Random(f"{seed} {work}"), deal(job), say)
+        job = len(WORKS) * (seed - 1) + WORKS.index(work)
+        chaos = Chaos(nodes, random.Random(f"{seed} {work}"), schedule_of(job), say)
         for _ in range(START_NODES):
             nodes.start()
         if not nodes.wait_until(lambda: len(nodes.members()) == START_NODES, CALM_S):
@@ -356,11 +360,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m chicle_elastic.testing.chaos", description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1.0, help="how long to strike; default: %(default)s")
-    parser.add_argument("--work", choices=("both", *WORKS), default="both")
+    parser.add_argument("--work", choices=("all", *WORKS), default="all")
     parser.add_argument("--tally", type=Path, help="add a line of what struck to this file; see chaos_table")
     parser.add_argument("--quiet", action="store_true", help="print no line for each strike")
     options = parser.parse_args(argv)
-    works = WORKS if options.work == "both" else (options.work,)
+    works = WORKS if options.work == "all" else (options.work,)
     start_s = time.monotonic()
 
     def say(line: str) -> None:

@@ -2,8 +2,10 @@
 
     python -m chicle_elastic.launch ... chicle_elastic/testing/chaos_app.py --out FOLDER --work count
 
-`--work svm` is CoCoA; its duals at the end have to give the certified gap. `--work count` counts: the model has one
-number per chunk, which each merged iteration with that chunk raises by 1, and the state of every sample is
+`--work svm` is CoCoA, where w = w(alpha) always: its duals at the end have to give w and the certified gap. `--work
+newton` is Newton's method, which the end finds amid its steps: its duals have to give the gap. `--work count` counts:
+the model has one number per chunk, which each merged iteration with that chunk raises by 1, and the state of every
+sample is
 
     COUNT  iterations that this state went through and that were merged
     SEEN   1 + the chunk's number in the model when the sample was last processed; 0 for fresh state
@@ -32,11 +34,11 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array, CsrRows, DataSchema, StateSpec
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.monitoring.records import IterationRecord
-from chicle_elastic.runtime.cluster_runtime import cluster_runtime
-from chicle_elastic.runtime.job import Job
-from chicle_elastic.runtime.practice import NAME as PRACTICE
-from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, Trainer, Update, Verdict
-from chicle_elastic.solvers.cocoa import CocoaTrainer
+from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
+from chicle_elastic.runtime.cluster_task.warmup import NAME as PRACTICE
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.base import NO_PROGRESS, Action, Budget, Context, Report, Solver, Trainer, Update, Verdict
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 
 COUNT, SEEN, BASE = range(3)
@@ -159,11 +161,11 @@ class Witness:
             time.sleep(POLL_S)
         return update
 
-    def evaluate(self, model: Array) -> Update:
+    def evaluate(self, model: Array, progress: Array) -> Update:
         """Note what lies in the chunks."""
         blocks: dict[ChunkId, RowBlock] = {chunk_id: chunk.peek() for chunk_id, chunk in self._chunks.items()}
         self.checksums = {chunk_id: checksum(block) for chunk_id, block in blocks.items()}
-        return self._evaluate(model)
+        return self._evaluate(model, progress)
 
     def held(self) -> dict[ChunkId, int]:
         """Checksum by chunk of what is local now; -1 for what came after the last evaluation."""
@@ -192,19 +194,27 @@ class WatchedCount(CountTrainer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedCocoa(CocoaTrainer):
-    """CoCoA, with a witness."""
+class WatchedNewton(LinearTrainer):
+    """The method that several tasks take by default, with a witness."""
 
     min_s: float = 0.0
 
     def solver(self, ctx: Context) -> Solver:
         """A solver with a witness."""
-        return watched(CocoaTrainer.solver(self, ctx), self.min_s)
+        return watched(LinearTrainer.solver(self, ctx), self.min_s)
 
     def verdict(self, model: Array, report: Report) -> Verdict:
         """Certify now and then, and never stop: even a gap of nothing does not end the churn."""
-        verdict = CocoaTrainer.verdict(self, model, report)
+        verdict = LinearTrainer.verdict(self, model, report)
         return Verdict(action=Action.GO_ON) if verdict.action is Action.STOP else verdict
+
+
+class WatchedCocoa(WatchedNewton):
+    """CoCoA with any number of tasks: w follows from the duals alone, so that a stale one shows."""
+
+    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
+        """No progress, which is coordinate descent."""
+        return NO_PROGRESS
 
 
 def main() -> None:
@@ -213,13 +223,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--end-file", type=Path, required=True, help="the job ends after this file appeared")
-    parser.add_argument("--work", choices=("svm", "count"), default="count")
+    parser.add_argument("--work", choices=("svm", "newton", "count"), default="count")
     parser.add_argument("--min-ms", type=float, default=20.0)
     options = parser.parse_args()
     chunks, min_s = source(), options.min_ms / 1e3
-    trainer: CocoaTrainer | CountTrainer
+    trainer: LinearTrainer | CountTrainer
     if options.work == "svm":
         trainer = WatchedCocoa(C=C, tol=0.0, min_s=min_s)
+    elif options.work == "newton":
+        trainer = WatchedNewton(C=C, tol=0.0, min_s=min_s)
     else:
         trainer = WatchedCount(num_chunks=chunks.num_chunks, min_s=min_s)
 
@@ -239,7 +251,7 @@ def main() -> None:
         "model": outcome.model.tolist(),
         "state": outcome.state.tolist(),
         "gap": None
-        if certificate is None or not isinstance(trainer, CocoaTrainer)
+        if certificate is None or not isinstance(trainer, LinearTrainer)
         else trainer.relative_gap(outcome.model, certificate),
         "held": witness.held(),
     }

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chicle_elastic.cluster.agent import STANDING
-from chicle_elastic.cluster.event_file import EventTail
-from chicle_elastic.cluster.launch_args import DEFAULT_RUN_ID
-from chicle_elastic.cluster.mesh import node_of
-from chicle_elastic.cluster.store_host import StoreHost, connect_store
-from chicle_elastic.cluster.term_key import TermKey
+from chicle_elastic.cluster.agent.agent import DEBUG_STATE_SIGNAL
+from chicle_elastic.cluster.consensus.term_store import TermStore
+from chicle_elastic.cluster.net.event_file import EventTail
+from chicle_elastic.cluster.net.peers import node_of
+from chicle_elastic.cluster.options import DEFAULT_RUN_ID
+from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
 from chicle_elastic.testing import faults
 from chicle_elastic.testing.faults import Fault
 from chicle_elastic.testing.forked import ForkedNode, start_fork_server
@@ -96,7 +96,7 @@ class ChaosNodes:
 
     Args:
         folder: For everything; the evidence is in its `log`.
-        work: "svm" or "count".
+        work: "svm", "newton" or "count".
         min_ms: Shortest time of an iteration.
     """
 
@@ -110,9 +110,9 @@ class ChaosNodes:
         self._secret_file = folder / "job.secret"
         self._max_nodes = max_nodes
         secret = JobSecret.load_or_create(self._secret_file)
-        self._store = StoreHost()
+        self._store = StoreServer()
         endpoint = self._store.endpoint
-        self._terms: TermKey | None = TermKey(
+        self._terms: TermStore | None = TermStore(
             connect_store(endpoint), endpoint=endpoint, run_id=DEFAULT_RUN_ID, secret=secret
         )
         self._application = (
@@ -189,7 +189,7 @@ class ChaosNodes:
     def ask_standing(self) -> None:
         """Let agents write down where they stand, and tasks what they are at, as evidence of a hang."""
         for node in self.running():
-            node.send(STANDING, to_task=True)
+            node.send(DEBUG_STATE_SIGNAL, to_task=True)
         self.wait_until(lambda: all(node.last("standing") for node in self.running()), STANDING_S)
 
     def end_job(self) -> None:

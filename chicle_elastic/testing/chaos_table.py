@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from chicle_elastic.cluster import steps
-from chicle_elastic.testing.chaos_deck import Victim
+from chicle_elastic.cluster.net import fault_points
+from chicle_elastic.testing.fault_schedule import Victim
 from chicle_elastic.testing.faults import ACTIONS
 
 Struck: TypeAlias = Counter[tuple[str, str]]
@@ -83,7 +83,7 @@ WANTED: Mapping[str, Callable[[str, str], bool]] = {
 """What has to strike so often as is asked for, and which entries of the table count for it."""
 VISITED: Mapping[str, Callable[[str, str], bool]] = {
     f"anything at {step}": lambda _, where, step=step: step_of(where).split()[0] == step  # type: ignore[misc]
-    for step in sorted(steps.STEPS)
+    for step in sorted(fault_points.FAULT_POINTS)
 }
 """What has to strike at all."""
 

@@ -36,10 +36,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from chicle_elastic import launch
-from chicle_elastic.cluster import steps
-from chicle_elastic.cluster.launch_args import AgentCommand, parse
-from chicle_elastic.cluster.store_host import parse_endpoint
+from chicle_elastic.cluster import launcher
+from chicle_elastic.cluster.net import fault_points
+from chicle_elastic.cluster.options import AgentCommand, parse
+from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.errors import UsageError
 
 PROGRAM = "python -m chicle_elastic.testing.faults"
@@ -55,7 +55,7 @@ class Fault:
     Attributes:
         name: Unique among all faults of a node.
         node: Which node.
-        step: One of `steps.STEPS`.
+        step: One of `steps.FAULT_POINTS`.
         action: One of `ACTIONS`.
         occurrence: How often the step is reached until it strikes, from 1 on.
         where: Values that the step has to come with, e.g. {"event": "ChunksCopied"}.
@@ -71,7 +71,7 @@ class Fault:
     seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        steps.require_known(self.step)
+        fault_points.require_known(self.step)
         if self.action not in ACTIONS:
             raise UsageError(f"fault {self.name!r}: there is no action {self.action!r}, only {', '.join(ACTIONS)}")
         if self.action == "drop" and self.step not in DROPPABLE:
@@ -242,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     if len(arguments) < 2:
         print(f"usage: {PROGRAM} SCRIPT FIRED [options of the launcher] ...", file=sys.stderr)
-        return launch.EXIT_USAGE
+        return launcher.EXIT_USAGE
     script, fired, rest = Path(arguments[0]).absolute(), Path(arguments[1]).absolute(), arguments[2:]
     try:
         command = parse(rest)
@@ -253,10 +253,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _, port = parse_endpoint(command.torchrun.rdzv_endpoint)
     except UsageError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return launch.EXIT_USAGE
+        return launcher.EXIT_USAGE
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    steps.enable(Striker(script, fired, node=command.options.node, store_port=port))
-    return launch.main(rest)
+    fault_points.enable(Striker(script, fired, node=command.options.node, store_port=port))
+    return launcher.main(rest)
 
 
 if __name__ == "__main__":

@@ -13,17 +13,18 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.scheduling import effects, events
-from chicle_elastic.scheduling.events import SEVERAL
-from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings, State
-from chicle_elastic.scheduling.story import Recorder, replay
-from chicle_elastic.testing.sim_truth import Copy, SimNode, Truth, ViolationError
-from chicle_elastic.testing.sim_weather import Climate, RandomPolicy, Weather
+from chicle_elastic.scheduling.effect_handler import dispatch
+from chicle_elastic.scheduling.events import Acknowledgement
+from chicle_elastic.scheduling.recording import Recorder, replay
+from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
+from chicle_elastic.testing.sim_faults import FaultInjector, FaultProfile, RandomPolicy
+from chicle_elastic.testing.sim_truth import SimCopy, SimNode, Truth, ViolationError
 from chicle_elastic.values import ChunkInfo, TaskReport
 
 MAX_EVENTS = 4000
@@ -33,10 +34,12 @@ NUM_CALM_LAPS = 2
 class SimCluster:
     """Virtual nodes around one scheduler.
 
+    One class because it is a shell with a method per effect.
+
     Args:
         seed: Of everything.
         make_scheduler: Builds the scheduler under test; tests break it on purpose.
-        is_recorded: Keep the story, so that it can be replayed.
+        is_recorded: Keep the recording, so that it can be replayed.
         tell: Takes lines for a person.
 
     Attributes:
@@ -53,21 +56,21 @@ class SimCluster:
     ) -> None:
         self.seed = seed
         self.rng = rng = random.Random(seed)
-        self.climate = Climate.draw(rng)
+        self.fault_profile = FaultProfile.draw(rng)
         chunks = _draw_chunks(rng)
         total_bytes = sum(info.size_bytes for info in chunks)
         self.capacity_bytes = rng.choice((None, None, total_bytes, max(4, (2 * total_bytes + 2) // 3)))
         self.settings = _draw_settings(seed, rng)
         self.truth = Truth(chunks, copies_ahead=self.settings.precopy)
-        self.policies = (RandomPolicy(seed), Rebalance()) if self.climate.has_policies else ()
+        self.policies = (RandomPolicy(seed), Rebalance()) if self.fault_profile.has_policies else ()
         self.scheduler = make_scheduler(self.settings, self.policies)
-        self.story: list[str] = []
+        self.recording: list[str] = []
         self.happened: Counter[str] = Counter()
         self.num_failures: Counter[ChunkId] = Counter()
         self.now_s = 0.0
-        self._handler = Recorder(self.scheduler, self.story.append) if is_recorded else self.scheduler
+        self._handler = Recorder(self.scheduler, self.recording.append) if is_recorded else self.scheduler
         self._tell = tell
-        self._weather = Weather(self)
+        self._fault_injector = FaultInjector(self)
         self._num_events = 0
         self._num_entries = 0
         self._calm_laps = 0
@@ -75,19 +78,10 @@ class SimCluster:
         self._last_word_s: dict[NodeId, float] = {}
         self._inventory_s: dict[NodeId, float] = {}
         self._lap_lives: dict[NodeId, int] = {}
-        self._together: dict[tuple[Any, ...], tuple[float, list[ChunkId]]] = {}
-        self._perform: dict[type, Callable[[Any], None]] = {
-            effects.FormRound: self._form_round,
-            effects.LoadChunk: self._load_chunk,
-            effects.CopyChunk: self._copy_chunk,
-            effects.PrecopyChunk: self._precopy_chunk,
-            effects.FreeChunk: self._free_chunk,
-            effects.StartIteration: self._start_iteration,
-            effects.PauseJob: lambda effect: None,
-        }
+        self._together: dict[tuple[int, Acknowledgement], tuple[float, list[ChunkId]]] = {}
         self.after(0.0, self.deliver, events.ChunksDeclared(chunks=chunks))
         for _ in range(rng.randint(1, 4)):
-            self.after(self.delay_s(), self._weather.join)
+            self.after(self.delay_s(), self._fault_injector.join)
 
     def run(self) -> "SimCluster":
         """Live through the history.
@@ -109,10 +103,10 @@ class SimCluster:
         return self
 
     def check_replay(self) -> None:
-        """Fold the recorded story again: every effect must be the same."""
-        num_events = sum(1 for _ in replay(self.story, self.policies))
+        """Fold the recording again: every effect must be the same."""
+        num_events = sum(1 for _ in replay(self.recording, self.policies))
         if num_events != self._num_events:
-            raise ViolationError(f"a story has every event: {num_events} of {self._num_events} [seed {self.seed}]")
+            raise ViolationError(f"a recording has every event: {num_events} of {self._num_events} [seed {self.seed}]")
 
     # Time, and what the scheduler hears.
 
@@ -140,15 +134,11 @@ class SimCluster:
         if self._tell is not None:
             self._tell_about(event, ordered)
         for effect in ordered:
-            if type(effect) is effects.Log:
-                continue
             self.truth.judge(effect)
-            perform = self._perform.get(type(effect))
-            if perform is not None:
-                perform(effect)
+            dispatch(effect, self)
         self.scheduler.ledger.check()
         self.truth.compare(self.scheduler.ledger)
-        self._weather.strike()
+        self._fault_injector.strike()
 
     def forget_words_of(self, node: SimNode) -> None:
         """A new life begins: what the old one said may come before or after what the new one says."""
@@ -161,40 +151,40 @@ class SimCluster:
         if isinstance(event, events.InventoryReported):
             arrival_s = self._inventory_s[node.name] = max(arrival_s, last_s)
         self._last_word_s[node.name] = max(arrival_s, last_s)
-        if type(event) in SEVERAL and self.rng.random() < 0.5:
+        if isinstance(event, Acknowledgement) and self.rng.random() < 0.5:
             self._say_with_others(node, event, arrival_s)
             return
         self._at(arrival_s, self.deliver, event)
-        if isinstance(event, events.ChunkLoaded | events.ChunkCopied) and self.rng.random() < 0.02:
+        if isinstance(event, events.ChunksLoaded | events.ChunksCopied) and self.rng.random() < 0.02:
             self._at(arrival_s + self.delay_s(), self.deliver, event)
 
-    def _say_with_others(self, node: SimNode, event: Any, arrival_s: float) -> None:
-        """Answers that differ in nothing but the chunk may be said by one event."""
-        others = {field.name: getattr(event, field.name) for field in fields(event) if field.name != "chunk"}
-        key = (node.life, type(event), *others.values())
+    def _say_with_others(self, node: SimNode, event: Acknowledgement, arrival_s: float) -> None:
+        """Answers that differ in nothing but the chunks may be said by one event."""
+        key = (node.life, replace(event, chunks=()))
         known_s, chunks = self._together.get(key, (0.0, []))
         if chunks and known_s > self._inventory_s.get(node.name, 0.0):
-            chunks.append(event.chunk)
+            chunks.extend(event.chunks)
             return
-        chunks = [event.chunk]
+        chunks = list(event.chunks)
         self._together[key] = arrival_s, chunks
 
         def say() -> None:
             if self._together[key][1] is chunks:
                 self._together[key] = 0.0, []
             self.happened["answers said together"] += len(chunks) > 1
-            self.deliver(SEVERAL[type(event)](chunks=tuple(chunks), **others))
+            self.deliver(replace(event, chunks=tuple(chunks)))
 
         self._at(arrival_s, say)
 
-    # Performing effects.
+    # Performing effects: an `EffectHandler`.
 
-    def _form_round(self, effect: effects.FormRound) -> None:
+    def form_round(self, effect: effects.FormRound) -> None:
+        """Nodes say what they hold, and the round is formed later."""
         formed_s = self.now_s
-        if self.climate.has_inventories:
+        if self.fault_profile.has_inventories:
             for node in self.truth.present():
                 if node.is_alive:
-                    self._weather.forget_something(node)
+                    self._fault_injector.forget_something(node)
                     whole = {chunk: copy.version for chunk, copy in node.copies.items() if copy.is_whole}
                     self._say(node, events.InventoryReported(node=node.name, chunks=whole, round=effect.round))
                     formed_s = max(formed_s, self._inventory_s[node.name])
@@ -211,14 +201,15 @@ class SimCluster:
             self.deliver(events.RoundFormed(round=effect.round, members=alive))
         # Otherwise the loss of a member will be told, and a new round asked for.
 
-    def _load_chunk(self, effect: effects.LoadChunk) -> None:
+    def load_chunk(self, effect: effects.LoadChunk) -> None:
+        """The node answers later."""
         node = self.truth.nodes[effect.node]
         self.after(self.delay_s(), self._loaded, effect, node, node.life)
 
     def _loaded(self, effect: effects.LoadChunk, node: SimNode, life: int) -> None:
         if not node.is_alive or node.life != life:
             return
-        if self._weather.fails():
+        if self._fault_injector.fails():
             del node.copies[effect.chunk]
             self.num_failures[effect.chunk] += 1
             self._say(
@@ -227,9 +218,10 @@ class SimCluster:
             )
         else:
             node.copies[effect.chunk].is_whole = True
-            self._say(node, events.ChunkLoaded(chunk=effect.chunk, node=node.name, round=effect.round))
+            self._say(node, events.ChunksLoaded(chunks=(effect.chunk,), node=node.name, round=effect.round))
 
-    def _copy_chunk(self, effect: effects.CopyChunk) -> None:
+    def copy_chunk(self, effect: effects.CopyChunk) -> None:
+        """The target answers later."""
         source, target = self.truth.nodes[effect.source], self.truth.nodes[effect.target]
         self.after(self.delay_s(), self._copied, effect, source, source.life, target, target.life)
 
@@ -240,7 +232,7 @@ class SimCluster:
             return
         chunk = effect.chunk
         copy = source.copies.get(chunk) if source.is_alive and source.life == source_life else None
-        if copy is None or self._weather.fails():
+        if copy is None or self._fault_injector.fails():
             is_there = source.is_alive and source.life == source_life
             if copy is None and is_there and not self.happened["chunk destroyed"]:
                 raise ViolationError(f"a leased copy is not freed: {effect}")
@@ -250,12 +242,13 @@ class SimCluster:
                 chunk=chunk, source=source.name, target=target.name, round=effect.round, reason="connection reset"
             )
         else:
-            target.copies[chunk] = Copy(is_whole=True, counter=copy.counter, version=copy.version)
+            target.copies[chunk] = SimCopy(is_whole=True, counter=copy.counter, version=copy.version)
             self.truth.arrived.add((chunk, target.name))
-            answer = events.ChunkCopied(chunk=chunk, source=source.name, target=target.name, round=effect.round)
+            answer = events.ChunksCopied(chunks=(chunk,), source=source.name, target=target.name, round=effect.round)
         self._say(target, answer)
 
-    def _precopy_chunk(self, effect: effects.PrecopyChunk) -> None:
+    def precopy_chunk(self, effect: effects.PrecopyChunk) -> None:
+        """The target answers later, or at once that it has no memory."""
         source, target = self.truth.nodes[effect.source], self.truth.nodes[effect.target]
         self.happened["rows sent ahead"] += 1
         if effect.number in self.truth.refused:
@@ -272,13 +265,13 @@ class SimCluster:
         source_life: int,
         target: SimNode,
         target_life: int,
-        place: Copy | None,
+        place: SimCopy | None,
     ) -> None:
         if not target.is_alive or target.life != target_life:
             return
         copy = source.copies.get(effect.chunk) if source.is_alive and source.life == source_life else None
         is_wanted = target.copies.get(effect.chunk) is place
-        is_there = copy is not None and copy.is_whole and not self._weather.fails()
+        is_there = copy is not None and copy.is_whole and not self._fault_injector.fails()
         if not is_there and is_wanted:
             self.happened["rows ahead failed"] += 1
             del target.copies[effect.chunk]
@@ -287,21 +280,23 @@ class SimCluster:
         key = "whole" if is_there else "failed"
         self._say(target, events.PrecopiesEnded(node=target.name, **{key: (effect.number,)}))
 
-    def _free_chunk(self, effect: effects.FreeChunk) -> None:
+    def free_chunk(self, effect: effects.FreeChunk) -> None:
+        """The node answers later."""
         node = self.truth.nodes[effect.node]
         self.after(self.delay_s(), self._freed, effect, node, node.life)
 
     def _freed(self, effect: effects.FreeChunk, node: SimNode, life: int) -> None:
         if node.is_alive and node.life == life:
             node.copies.pop(effect.chunk, None)
-            self._say(node, events.ChunkFreed(chunk=effect.chunk, node=node.name, round=effect.round))
+            self._say(node, events.ChunksFreed(chunks=(effect.chunk,), node=node.name, round=effect.round))
 
-    def _start_iteration(self, effect: effects.StartIteration) -> None:
+    def start_iteration(self, effect: effects.StartIteration) -> None:
+        """The iteration ends later, merged or not."""
         self.happened["complete" if effect.is_complete else "partial"] += 1
         self._lap_lives = {name: self.truth.nodes[name].life for name in self.truth.members}
         present = self.truth.present()
         is_settled = all(node.name in self.truth.members and not node.is_noticed for node in present)
-        if self._weather.is_calm() and effect.is_complete and is_settled:
+        if self._fault_injector.is_calm() and effect.is_complete and is_settled:
             self._calm_laps += 1
             if self._calm_laps > NUM_CALM_LAPS:
                 self.after(0.0, self.deliver, events.StopRequested(reason="seen enough"))
@@ -323,6 +318,24 @@ class SimCluster:
             event = events.IterationAborted(round=effect.round, iteration=effect.iteration, reason="a member is gone")
         self.after(self.delay_s(), self.deliver, event)
 
+    def commit_chunk(self, effect: effects.CommitChunk) -> None:
+        """`Truth.judge` has changed the owner."""
+
+    def attach_chunks(self, effect: effects.AttachChunks) -> None:
+        """`Truth.judge` has told the task."""
+
+    def release_node(self, effect: effects.ReleaseNode) -> None:
+        """`Truth.judge` has let the node go."""
+
+    def pause_job(self, effect: effects.PauseJob) -> None:
+        """`_judge_end` looks at the reason, if it is the last word."""
+
+    def finish_job(self, effect: effects.FinishJob) -> None:
+        """`run` sees it in the state of the scheduler."""
+
+    def log(self, effect: effects.Log) -> None:
+        """Shown by `tell`; no node does anything."""
+
     # The end.
 
     def _judge_end(self) -> None:
@@ -340,7 +353,7 @@ class SimCluster:
             self.deliver(events.StopRequested(reason="nobody comes"))
             if self.scheduler.state is not State.FINISHED:
                 raise ViolationError(f"a job ends when it is asked to: it is {self.scheduler.state.value}")
-        if self.climate.is_graceful:
+        if self.fault_profile.is_graceful:
             self._judge_graceful()
 
     def _judge_graceful(self) -> None:
@@ -387,7 +400,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m chicle_elastic.testing.sim_cluster SEED", file=sys.stderr)
         return 2
     cluster = SimCluster(int(arguments[0]), is_recorded=True, tell=print)
-    print(cluster.climate, cluster.settings, f"capacity_bytes={cluster.capacity_bytes}")
+    print(cluster.fault_profile, cluster.settings, f"capacity_bytes={cluster.capacity_bytes}")
     cluster.run().check_replay()
     print(dict(cluster.happened))
     return 0

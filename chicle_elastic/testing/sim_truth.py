@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.ledger import NEVER, Ledger
-from chicle_elastic.scheduling.machine import SchedulerSettings
+from chicle_elastic.scheduling.scheduler import SchedulerSettings
 from chicle_elastic.values import ChunkInfo, StateVersion
 
 
@@ -22,7 +22,7 @@ class ViolationError(AssertionError):
 
 
 @dataclass(slots=True)
-class Copy:
+class SimCopy:
     """A chunk in the memory of a node.
 
     Attributes:
@@ -57,7 +57,7 @@ class SimNode:
 
     name: NodeId
     capacity_bytes: int | None
-    copies: dict[ChunkId, Copy] = field(default_factory=dict)
+    copies: dict[ChunkId, SimCopy] = field(default_factory=dict)
     attached: set[ChunkId] = field(default_factory=set)
     life: int = 0
     is_alive: bool = True
@@ -70,7 +70,7 @@ class SimNode:
 
 
 @dataclass(slots=True)
-class Lap:
+class SimIteration:
     """An iteration in flight: who takes part, with which chunks, and who is known to be gone."""
 
     round: int
@@ -81,6 +81,8 @@ class Lap:
 
 class Truth:
     """What is, whatever anybody believes.
+
+    One class because each guarantee is judged from the same record of what happened.
 
     Args:
         chunks: The data set.
@@ -99,7 +101,7 @@ class Truth:
         self.before_restart: dict[ChunkId, int] = {}
         self.restarts: Counter[ChunkId] = Counter()
         self.merged = 0
-        self.lap: Lap | None = None
+        self.result: SimIteration | None = None
         self.laps: list[tuple[int, int]] = []
         self.round = 0
         self.members: tuple[NodeId, ...] = ()
@@ -124,18 +126,18 @@ class Truth:
         Args:
             there: Members that live to see it.
         """
-        assert self.lap is not None
-        for name, chunks in self.lap.chunks.items():
+        assert self.result is not None
+        for name, chunks in self.result.chunks.items():
             node = self.nodes[name]
             for chunk in chunks:
                 self.expected[chunk] += 1
-                self.newest[chunk] = StateVersion(self.lap.round, self.lap.iteration)
+                self.newest[chunk] = StateVersion(self.result.round, self.result.iteration)
                 self.reloaded.discard(chunk)
                 self.before_restart.pop(chunk, None)
                 if node in there:
                     copy = node.copies[chunk]
                     copy.counter += 1
-                    copy.version = StateVersion(self.lap.round, self.lap.iteration)
+                    copy.version = StateVersion(self.result.round, self.result.iteration)
 
     # Events, before the scheduler learns them.
 
@@ -147,6 +149,7 @@ class Truth:
                 if not node.is_present:
                     node.is_present = True
                     node.joined_round = self.round
+                    self.given_up = {key for key in self.given_up if key[1] != event.node}
             case events.LeaveNoticed() if event.node in self.nodes:
                 self.nodes[event.node].is_noticed = True
             case events.NodeLost() if event.node in self.nodes:
@@ -166,33 +169,33 @@ class Truth:
                             self._disown(chunk)
             case events.HandoverDue() if event.node in self.nodes:
                 self.nodes[event.node].is_due = True
-            case events.ChunkCopied() | events.CopyFailed():
+            case events.ChunksCopied():
+                for chunk in event.chunks:
+                    self.copying.pop((chunk, event.target), None)
+            case events.CopyFailed():
                 self.copying.pop((event.chunk, event.target), None)
-            case events.ChunkLoaded():
-                self.reloaded.add(event.chunk)  # from now on a fresh copy may have taken the place of a lost one
-            case events.ChunkFreed():
-                self.freeing.discard((event.chunk, event.node))
-            case events.ChunksLoaded() | events.ChunksCopied() | events.ChunksFreed():
-                for part in event.parts:
-                    self.told(part)
+            case events.ChunksLoaded():
+                self.reloaded.update(event.chunks)  # from now on fresh copies may have taken the place of lost ones
+            case events.ChunksFreed():
+                self.freeing.difference_update((chunk, event.node) for chunk in event.chunks)
             case events.IterationFinished() if self._ends_lap(event):
-                assert self.lap is not None
-                for chunks in self.lap.chunks.values():
+                assert self.result is not None
+                for chunks in self.result.chunks.values():
                     for chunk in chunks:
                         self.processed[chunk] += 1
                 self.merged = event.iteration
-                self.lap = None
+                self.result = None
             case events.IterationAborted() if self._ends_lap(event):
-                self.lap = None
+                self.result = None
             case events.StopRequested():
                 self.must_stop = True
 
     def _ends_lap(self, event: events.IterationFinished | events.IterationAborted) -> bool:
-        return self.lap is not None and (event.round, event.iteration) == (self.lap.round, self.lap.iteration)
+        return self.result is not None and (event.round, event.iteration) == (self.result.round, self.result.iteration)
 
     def _lost(self, node: SimNode) -> None:
-        if self.lap is not None:
-            self.lap.gone.add(node.name)
+        if self.result is not None:
+            self.result.gone.add(node.name)
         node.is_present = node.is_noticed = node.is_due = False
         node.attached.clear()
         for chunk in [chunk for chunk, owner in self.owner.items() if owner == node.name]:
@@ -213,7 +216,7 @@ class Truth:
         Raises:
             ViolationError: It must not happen now.
         """
-        if self.lap is not None:
+        if self.result is not None:
             self._require(
                 isinstance(effect, effects.LoadChunk | effects.FreeChunk | effects.ReleaseNode | effects.Log),
                 "nothing moves while an iteration runs",
@@ -284,8 +287,8 @@ class Truth:
     def _judge_free(self, effect: effects.FreeChunk) -> None:
         node = self._present(effect.node, effect)
         self._require(self.owner.get(effect.chunk) != effect.node, "an owner's copy is not freed", effect)
-        if self.lap is not None:
-            is_used = effect.node not in self.lap.gone and effect.chunk in self.lap.chunks.get(effect.node, ())
+        if self.result is not None:
+            is_used = effect.node not in self.result.gone and effect.chunk in self.result.chunks.get(effect.node, ())
             self._require(not is_used, "no chunk is freed in its iteration", effect)
         self._judge_waste(node, effect.chunk, effect)
         self.freeing.add((effect.chunk, effect.node))
@@ -340,7 +343,7 @@ class Truth:
         self._require(effect.is_complete or self.merged > 0, "the first iteration is complete", effect)
         chunks = {name: frozenset(self.nodes[name].attached) for name in self.members}
         self.laps.append((effect.round, effect.iteration))
-        self.lap = Lap(effect.round, effect.iteration, chunks)
+        self.result = SimIteration(effect.round, effect.iteration, chunks)
 
     def _judge_release(self, effect: effects.ReleaseNode) -> None:
         node = self._present(effect.node, effect)
@@ -353,7 +356,7 @@ class Truth:
         for chunk in node.copies if node.is_known else ():
             if (chunk, effect.node) not in self.given_up:
                 self._judge_waste(node, chunk, effect)
-        takes_part = self.lap is not None and effect.node in self.lap.chunks.keys() - self.lap.gone
+        takes_part = self.result is not None and effect.node in self.result.chunks.keys() - self.result.gone
         self._require(not takes_part, "no node is released in its iteration", effect)
         node.is_present = node.is_alive = False
 
@@ -377,7 +380,7 @@ class Truth:
         old = node.copies.get(chunk)
         # A copy that failed is asked for again before its memory is given back.
         self._require(old is None or not old.is_whole, "a node gets no second copy", effect)
-        node.copies[chunk] = Copy()
+        node.copies[chunk] = SimCopy()
         used = self.used_bytes(node)
         fits = node.capacity_bytes is None or used <= node.capacity_bytes
         self._require(fits, "capacities hold", f"{effect}: {used} of {node.capacity_bytes} bytes")
@@ -453,7 +456,7 @@ class Truth:
         if not ledger.num_chunks:
             return
         for node in self.present():
-            if node.is_alive and node.is_known and not ledger.shelves[node.name].is_closing:
+            if node.is_alive and node.is_known and not ledger.node_chunks[node.name].is_closing:
                 used, booked = self.used_bytes(node), ledger.used_bytes(node.name)
                 if used > booked:
                     raise ViolationError(f"the book counts all memory: {node.name} uses {used} bytes, booked {booked}")

@@ -14,8 +14,8 @@ from chicle_elastic.chunks.views import Array, Chunk, CsrRows, DataSchema
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.runtime.task import LocalContext, Mailboxes, UniTask
-from chicle_elastic.solvers.base import Budget, StopFlag, Trainer
+from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, UniTask
+from chicle_elastic.solvers.base import NO_PROGRESS, Budget, StopFlag, Summed, Trainer
 
 POISON_BYTE = 0xFF  # NaN as float32 and float64, -1 as an integer
 
@@ -40,7 +40,7 @@ def check_solver_contract(
     """
     mailboxes = Mailboxes()
     rng = np.random.default_rng(0)
-    model = trainer.init(schema, rng)
+    model, progress = trainer.init(schema, rng), NO_PROGRESS
     clock = MonotonicClock()
     tasks = []
     for k in range(num_tasks):
@@ -53,13 +53,24 @@ def check_solver_contract(
         for iteration in range(1, num_iterations + 1):
             graveyard = _rotate(tasks, owners, current, iteration)
             immutable = {chunk_id: _crc(chunk) for chunk_id, chunk in current.items()}
-            weighted_sum, total_weight = np.zeros_like(model), 0.0
-            for task in tasks:
-                budget = Budget(clock=clock, num_tasks=trainer.parallelism(num_tasks), iteration=iteration)
+            progress = trainer.begin(schema, model, progress, trainer.parallelism(num_tasks))
+            weighted_sum, total_weight = np.zeros(trainer.update_size(model, progress)), 0.0
+            metrics: dict[str, float] = {}
+            for rank, task in enumerate(tasks):
+                budget = Budget(
+                    clock=clock,
+                    num_tasks=trainer.parallelism(num_tasks),
+                    iteration=iteration,
+                    progress=progress,
+                    rank=rank,
+                    num_ranks=num_tasks,
+                )
                 update, _ = task.solve(model, budget)
                 _require_finite(update.delta, task.node, iteration)
                 weighted_sum += update.weight * update.delta
                 total_weight += update.weight
+                for name, value in update.metrics.items():
+                    metrics[name] = metrics.get(name, 0.0) + value
             for chunk_id, chunk in current.items():
                 if _crc(chunk) != immutable[chunk_id]:
                     raise ContractError(
@@ -67,8 +78,11 @@ def check_solver_contract(
                         "only its state may be written"
                     )
             _require_poisoned(graveyard, iteration)
-            model = trainer.merge(model, weighted_sum, total_weight) if total_weight > 0 else model
-        _check_interruption(tasks[0], model, num_iterations + 1)
+            if total_weight > 0:
+                summed = Summed(delta=weighted_sum, weight=total_weight, metrics=metrics, num_tasks=num_tasks)
+                model, progress = trainer.advance(model, progress, summed)
+        progress = trainer.begin(schema, model, progress, 1)
+        _check_interruption(tasks[0], model, progress, num_iterations + 1)
     finally:
         for task in tasks:
             task.close()
@@ -101,11 +115,12 @@ def _rotate(
     return graveyard
 
 
-def _check_interruption(task: UniTask, model: Array, iteration: int) -> None:
+def _check_interruption(task: UniTask, model: Array, progress: Array, iteration: int) -> None:
     """A solver that is asked to stop before it begins must return a valid, partial update."""
     stop = StopFlag()
     stop.set()
-    update, _ = task.solve(model, Budget(clock=MonotonicClock(), num_tasks=1, iteration=iteration, stop=stop))
+    budget = Budget(clock=MonotonicClock(), num_tasks=1, iteration=iteration, stop=stop, progress=progress)
+    update, _ = task.solve(model, budget)
     _require_finite(update.delta, task.node, iteration)
     if task.num_chunks and not update.is_partial:
         raise ContractError(

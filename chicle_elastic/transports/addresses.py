@@ -1,20 +1,61 @@
 """Addresses of services of an agent: "tcp://host:port", with IPv6 hosts in brackets, and "unix:@name".
 
+A service that listens may name a range, "tcp://host:29410-29449": it takes the first free port of it. The host "::" is
+all addresses of this host, those of IPv4 included.
+
 Unix sockets have abstract names, not paths: an agent that is killed leaves no file behind.
 """
 
+import errno
 import ipaddress
 import re
 import secrets
 import socket
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from chicle_elastic.errors import PeerLostError, UsageError
+from chicle_elastic.errors import ConnectionRefusedByHostError, PeerLostError, UsageError
 
 MAX_NAME = 100
 """The kernel takes 107 bytes."""
+BACKLOG = 128
+"""Connections that wait to be accepted."""
 NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME}}}")
+MAX_PORT = 65535
+RANGE = re.compile(r"(tcp://.*:)(\d{1,5})-(\d{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class PortRange:
+    """Ports that listeners may take.
+
+    Attributes:
+        first: The lowest, 1 to 65535; 0 when the kernel chooses.
+        last: The highest, at least `first`; 0 as well when the kernel chooses.
+
+    Raises:
+        UsageError: It is no range of ports.
+    """
+
+    first: int = 0
+    last: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.first, self.last) != (0, 0) and not 1 <= self.first <= self.last <= MAX_PORT:
+            raise UsageError(f"{self.first}-{self.last} is no range of ports; write FIRST-LAST, e.g. 29410-29449")
+
+    @property
+    def is_any(self) -> bool:
+        """Whether the kernel chooses the port."""
+        return self.first == 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.last + 1))
+
+    def __str__(self) -> str:
+        return "0" if self.is_any else f"{self.first}-{self.last}"
 
 
 def parse_tcp(address: str) -> tuple[str, int]:
@@ -33,6 +74,28 @@ def parse_tcp(address: str) -> tuple[str, int]:
     return host, port
 
 
+def is_all_hosts(host: str) -> bool:
+    """Whether a listener there takes connections to every address of this host."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def parse_listen(address: str) -> tuple[str, PortRange]:
+    """Host and ports of "tcp://host:port" or "tcp://host:first-last"; the range of port 0 is that of any port.
+
+    Raises:
+        UsageError: It is no such address.
+    """
+    match = RANGE.fullmatch(address)
+    if match is None:
+        host, port = parse_tcp(address)
+        return host, PortRange(port, port)
+    host, _ = parse_tcp(f"{match[1]}{match[2]}")
+    return host, PortRange(int(match[2]), int(match[3]))
+
+
 def format_tcp(host: str, port: int) -> str:
     """The address of a host name or number, and a port."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
@@ -46,20 +109,45 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def listen_tcp(address: str, *, backlog: int = 128) -> socket.socket:
+def format_listen(host: str, ports: PortRange) -> str:
+    """The address of a service that takes a free port of a range."""
+    return f"{format_tcp(host, 0).removesuffix('0')}{ports}"
+
+
+def listen_tcp(address: str, *, backlog: int = BACKLOG) -> socket.socket:
     """A listening socket.
 
+    Args:
+        address: "tcp://host:port", or "tcp://host:first-last" for the first free port of a range.
+        backlog: Connections that wait to be accepted.
+
     Raises:
-        UsageError: The address cannot be listened on.
+        UsageError: The address cannot be listened on, or the range has no free port.
     """
-    host, port = parse_tcp(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=backlog)
-    except OSError as error:
+    host, ports = parse_listen(address)
+    is_ipv6 = ":" in host
+    failure: OSError | None = None
+    for port in ports:
+        try:
+            return socket.create_server(
+                (host, port),
+                family=socket.AF_INET6 if is_ipv6 else socket.AF_INET,
+                backlog=backlog,
+                dualstack_ipv6=is_all_hosts(host) and is_ipv6 and socket.has_dualstack_ipv6(),
+            )
+        except OSError as error:
+            failure = error
+            if error.errno != errno.EADDRINUSE:
+                break
+    reason = failure.strerror if failure else None
+    if ports.first != ports.last and failure is not None and failure.errno == errno.EADDRINUSE:
         raise UsageError(
-            f"cannot listen on {address} ({error.strerror or error}); choose port 0, or an address of this host"
-        ) from error
+            f"no port of the range {ports} is free at {host}; widen the range (--port-range): a node listens on up to "
+            "6 ports, and nodes on one host share its ports"
+        ) from failure
+    raise UsageError(
+        f"cannot listen on {address} ({reason or failure}); choose port 0, or an address of this host"
+    ) from failure
 
 
 def bound_tcp(listener: socket.socket) -> str:
@@ -73,11 +161,16 @@ def connect_tcp(address: str, *, timeout_s: float | None) -> socket.socket:
 
     Raises:
         UsageError: The address is none.
-        PeerLostError: Nobody answers there.
+        ConnectionRefusedByHostError: The host answers that no process listens there.
+        PeerLostError: No process answers there.
     """
     host, port = parse_tcp(address)
     try:
         sock = socket.create_connection((host, port), timeout=timeout_s)
+    except ConnectionRefusedError as error:
+        raise ConnectionRefusedByHostError(
+            f"{address} cannot be reached (Connection refused); its agent has ended, or a firewall rejects connections"
+        ) from error
     except OSError as error:
         raise PeerLostError(
             f"{address} cannot be reached ({error.strerror or error}); its agent has ended, or "
@@ -97,7 +190,7 @@ def tune_tcp(sock: socket.socket) -> None:
 
 
 def new_unix(purpose: str) -> str:
-    """An address for a Unix socket that nobody else has, "unix:@chicle-PURPOSE-RANDOM"."""
+    """An address for a Unix socket that no other socket has, "unix:@chicle-PURPOSE-RANDOM"."""
     return f"unix:@chicle-{purpose}-{secrets.token_hex(16)}"
 
 
@@ -116,7 +209,7 @@ def unix_name(address: str) -> str:
     return f"\0{name}"
 
 
-def listen_unix(address: str, *, backlog: int = 128) -> socket.socket:
+def listen_unix(address: str) -> socket.socket:
     """A listening Unix socket, which vanishes with the process.
 
     Its name is one for all users of this host (of this network namespace): who connects has to prove who it is.
@@ -128,7 +221,7 @@ def listen_unix(address: str, *, backlog: int = 128) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.bind(name)
-        sock.listen(backlog)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise UsageError(
@@ -142,7 +235,7 @@ def connect_unix(address: str, *, timeout_s: float | None) -> socket.socket:
 
     Raises:
         UsageError: The address is none.
-        PeerLostError: Nobody answers there.
+        PeerLostError: No process answers there.
     """
     name = unix_name(address)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -2,7 +2,7 @@
 
 A transport moves bytes between the registered memory of one agent and a slot of another. It knows neither chunks nor
 the store: what a region holds, whether it may be read now, and what its bytes have to look like is the business of the
-agents. Rules that every transport keeps:
+agents, which agree about it over their links (`links`). Rules that every transport keeps:
 
 * The peer has proven the job secret before it is served, and so has this end.
 * Arena, offset and length of a region are checked by its owner before a byte leaves.
@@ -12,7 +12,7 @@ agents. Rules that every transport keeps:
 * All methods may be called from several threads; fetches run at the same time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -93,7 +93,7 @@ class Pull:
 
     Attributes:
         region: What to copy.
-        into: Where to: writable, exactly as long as the region; nobody else touches it meanwhile.
+        into: Where to: writable, exactly as long as the region; no other code touches it meanwhile.
         check: Looks at the bytes as they arrive.
     """
 
@@ -121,103 +121,3 @@ class Pull:
         except Exception as error:  # whatever the check says is the answer to this pull, and no reason to hang up
             return error
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message that came.
-
-    Attributes:
-        sender: Name of the sender, as it proved it.
-        content: JSON values.
-    """
-
-    sender: str
-    content: Any
-
-
-class Transport(Protocol):
-    """One way to move bytes. Made with the job secret and the name of its node."""
-
-    scheme: str
-    """What the log calls it: "tcp", "shm"."""
-
-    @property
-    def address(self) -> str:
-        """Where peers reach it."""
-        ...
-
-    def register(self, memory: Memory) -> int:
-        """Let peers read this memory, for as long as the transport lives.
-
-        Returns:
-            The number of the arena: 0, 1, ... in the order of registration.
-        """
-        ...
-
-    def fetch(
-        self,
-        address: str,
-        region: Region,
-        into: memoryview,
-        *,
-        check: Check | None = None,
-        timeout_s: float = FETCH_TIMEOUT_S,
-    ) -> None:
-        """Copy one region of a peer into a slot.
-
-        Args:
-            address: Of the peer's transport.
-            region: What to copy.
-            into: Writable, exactly as long as the region.
-            check: Looks at the bytes as they arrive; what it raises, `fetch` raises.
-            timeout_s: For connection and transfer.
-
-        Raises:
-            ProtocolError: The peer refuses (no such region), or broke the protocol.
-            SecretError: The two ends do not have the same secret.
-            PeerLostError: The peer is gone, or silent.
-            UsageError: `into` has another length than the region, or cannot be written.
-        """
-        ...
-
-    def fetch_each(
-        self, address: str, pulls: Sequence[Pull], *, timeout_s: float = FETCH_TIMEOUT_S
-    ) -> Iterator[tuple[Pull, Exception | None]]:
-        """Copy several regions of a peer, one after the other; they are asked for ahead, so that no wire idles.
-
-        Args:
-            address: Of the peer's transport.
-            pulls: What to copy, and where to.
-            timeout_s: For the connection, and for each transfer.
-
-        Yields:
-            Every pull, in order, once all of its bytes are there: with None, or with the error that `fetch` would
-            raise. When the peer is lost, the pulls that remain all end with that error.
-
-        Raises:
-            UsageError: A buffer does not go with its region; nothing was fetched.
-        """
-        ...
-
-    def send(self, address: str, content: Any, *, timeout_s: float = FETCH_TIMEOUT_S) -> None:
-        """Put a message (JSON values) into a peer's inbox. Messages that one thread sends to one peer keep their order.
-
-        Raises:
-            ProtocolError: It cannot be sent, or the peer's inbox is full.
-            SecretError: The two ends do not have the same secret.
-            PeerLostError: The peer is gone, or silent; whether the message arrived is not known.
-        """
-        ...
-
-    def receive(self, timeout_s: float = 0.0) -> Message | None:
-        """The oldest message in the inbox, or None when there is none in time."""
-        ...
-
-    def disconnect(self, address: str) -> None:
-        """Drop all connections to a peer; fetches from it that are under way end with `PeerLostError`."""
-        ...
-
-    def close(self) -> None:
-        """End everything and give the registered memory up. May be called again."""
-        ...

@@ -34,7 +34,7 @@ _PROOF = {Kind.PROOF: PROOF_BYTES, Kind.REFUSED: wire.REASON_BYTES}
 def prove_as_caller(
     sock: socket.socket, secret: JobSecret, deadline: Deadline, *, purpose: str, name: str, peer: str
 ) -> str:
-    """Greet whoever listens at the other end.
+    """Greet the process that listens at the other end.
 
     Args:
         sock: Just connected.
@@ -73,7 +73,7 @@ def prove_as_caller(
 def prove_as_listener(
     sock: socket.socket, secret: JobSecret, deadline: Deadline, *, purpose: str, name: str, peer: str
 ) -> str:
-    """Let whoever called prove the secret, then prove it too. On failure the caller is told why.
+    """Let the caller prove the secret, then prove it too. On failure the caller is told why.
 
     Returns:
         The name of the caller.

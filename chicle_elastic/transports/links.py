@@ -2,7 +2,7 @@
 
 A link is made for an event loop: it has a descriptor for a selector, `send` and `receive` never wait, and what the
 kernel does not take at once is kept until `flush`. The end of a connection shows at once (`PeerLostError`); a host that
-is merely silent does not, so heartbeats belong to whoever uses the link.
+is merely silent does not, so the agents at its two ends send heartbeats.
 
     listener = LinkListener("tcp://0.0.0.0:0", secret, name="n1")     connect("tcp://host:port", secret, name="n2")
     selector.register(listener, EVENT_READ)                           -> a link, ready to use
@@ -12,10 +12,8 @@ Messages arrive once, whole and in order, or the link is lost. `send` may be cal
 """
 
 import queue
-import selectors
 import socket
 import threading
-import time
 from collections import deque
 from typing import Any
 
@@ -67,15 +65,11 @@ class Link:
             ProtocolError: The message is not made of JSON values, or too long.
             PeerLostError: The link is lost, or the peer has not read for so long that too much is waiting.
         """
-        frame = wire.pack_json(Kind.MESSAGE, message)
-        with self._lock:
-            if self._num_unsent + len(frame) > MAX_UNSENT_BYTES:
-                raise PeerLostError(
-                    f"{self.peer} does not read its messages: {self._num_unsent} bytes wait for it; treat it as lost"
-                )
-            self._unsent.append(memoryview(frame))
-            self._num_unsent += len(frame)
-            self._flush()
+        self._send(wire.pack_json(Kind.MESSAGE, message))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a message that `wire` has packed already, perhaps for several links; otherwise like `send`."""
+        self._send(frame)
 
     def flush(self) -> None:
         """Send what is waiting, as far as the kernel takes it. Never waits.
@@ -115,25 +109,6 @@ class Link:
             raise self._lost
         return messages
 
-    def wait(self, timeout_s: float) -> list[Any]:
-        """Messages, as soon as there are any; for those who have no event loop.
-
-        Raises:
-            PeerLostError: The link is lost, or nothing came in time.
-            ProtocolError: The peer broke the protocol.
-        """
-        end = time.monotonic() + timeout_s
-        while not (messages := self.receive()):
-            left_s = end - time.monotonic()
-            if left_s <= 0:
-                raise PeerLostError(f"{self.peer} sent no message within {timeout_s:g} s")
-            with selectors.DefaultSelector() as selector:
-                also_write = selectors.EVENT_WRITE if self.wants_to_write else 0
-                selector.register(self._sock, selectors.EVENT_READ | also_write)
-                if any(ready & selectors.EVENT_WRITE for _, ready in selector.select(left_s)):
-                    self.flush()
-        return messages
-
     def close(self) -> None:
         """Hang up; what waits to be sent is lost. May be called again."""
         self._sock.close()
@@ -146,6 +121,16 @@ class Link:
 
     def __repr__(self) -> str:
         return f"Link(peer={self.peer!r}{', closed' if self._sock.fileno() < 0 else ''})"
+
+    def _send(self, frame: bytes) -> None:
+        with self._lock:
+            if self._num_unsent + len(frame) > MAX_UNSENT_BYTES:
+                raise PeerLostError(
+                    f"{self.peer} does not read its messages: {self._num_unsent} bytes wait for it; treat it as lost"
+                )
+            self._unsent.append(memoryview(frame))
+            self._num_unsent += len(frame)
+            self._flush()
 
     def _flush(self) -> None:
         try:
@@ -225,7 +210,7 @@ class LinkListener:
         return self._links.get()
 
     def close(self) -> None:
-        """Stop listening, and hang up on links that nobody accepted. May be called again."""
+        """Stop listening, and hang up on links that the caller has not accepted. May be called again."""
         self._listener.close()
         if self._bell_receiver.fileno() < 0:
             return
@@ -257,7 +242,7 @@ def connect(address: str, secret: JobSecret, *, name: str, timeout_s: float = PR
     Raises:
         SecretError: The two ends do not have the same secret.
         ProtocolError: The other end is no agent, or of another version.
-        PeerLostError: Nobody answers.
+        PeerLostError: No process answers.
     """
     deadline = Deadline(timeout_s)
     sock = addresses.connect_tcp(address, timeout_s=timeout_s)

@@ -1,6 +1,6 @@
 """Takes connections and lets each prove the secret before it is handed on.
 
-One thread accepts; every connection gets a thread of its own, so that a caller who says nothing keeps nobody waiting.
+One thread accepts; every connection gets a thread of its own, so that a silent caller keeps no other one waiting.
 A caller has a few seconds to prove the secret, and at most `MAX_UNPROVEN` callers may be at it at a time: others are
 hung up on, so that strangers can take neither memory nor threads. What goes wrong with one connection is logged and
 ends that connection only.
@@ -74,7 +74,7 @@ class Listener:
         self._acceptor.start()
 
     def close(self) -> None:
-        """Stop, hang up on everybody whose socket was not given away, and wait for their threads. May be repeated."""
+        """Stop, hang up on callers whose socket was not given away, and wait for their threads. May be repeated."""
         with self._lock:
             if self._closing.is_set():
                 return

@@ -48,10 +48,10 @@ class Connection:
             return True
         except OSError:
             return False
-        return False  # the end of the connection, or bytes that nobody asked for
+        return False  # the end of the connection, or bytes that no request asked for
 
     def interrupt(self) -> None:
-        """Wake whoever waits on it, with an error, and do not keep it."""
+        """Wake the thread that waits on it, with an error, and do not keep it."""
         self.is_interrupted = True
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
@@ -85,7 +85,7 @@ class ConnectionPool:
         """A connection for one request; it is kept for the next one unless the request broke it.
 
         Raises:
-            PeerLostError: Nobody answers, or the pool is closed.
+            PeerLostError: No process answers, or the pool is closed.
             SecretError: The two ends do not have the same secret.
             ProtocolError: The other end is no agent of this version.
         """
@@ -110,7 +110,7 @@ class ConnectionPool:
             connection.close()
 
     def close(self) -> None:
-        """Disconnect from everybody, for good. May be called again."""
+        """Disconnect from all peers, for good. May be called again."""
         with self._lock:
             self._is_closed = True
             addresses = {*self._idle, *self._busy}

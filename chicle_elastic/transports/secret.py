@@ -2,7 +2,7 @@
 
 Three uses, none of which shows the secret itself:
 
-* a file that only its user can read (`create`, `load`),
+* a file that only its user can read, or its user and one group (`create`, `load`), or a variable of the environment,
 * proofs: two ends of a connection show each other that they know it, before anything else is said (`proof`, used by
   `handshake`),
 * signatures of JSON values that lie where others can write, such as the rendezvous store (`sign`, `verify`).
@@ -10,9 +10,10 @@ Three uses, none of which shows the secret itself:
 Every use hashes its own purpose along (HMAC-SHA256 over "chicle/1", purpose, content), so that what was made for one
 is worth nothing for another.
 
-What this does not give: bytes on the wire are neither encrypted nor authenticated after the proof. It keeps out who
-can reach a port or the store, not who can rewrite packets between two nodes. A signature has no age either: whoever
-can write to the store can put an older signed value back, so values carry their own round number.
+What this does not give: bytes on the wire are neither encrypted nor authenticated after the proof. It keeps out a
+process that can reach a port or the store, not one that can rewrite packets between two nodes. A signature has no age
+either: a process that can write to the store can put an older signed value back, so values carry their own round
+number.
 """
 
 import hashlib
@@ -29,7 +30,9 @@ from chicle_elastic.errors import SecretError, UsageError
 
 SECRET_BYTES = 32
 MAX_FILE_BYTES = 1024
-ALLOWED_MODES = (0o600, 0o400)
+PRIVATE_MODES = (0o600, 0o400)
+GROUP_MODES = (0o640, 0o440)
+"""So Kubernetes mounts a Secret for a process that is not root: root owns it, and the group of the pod reads it."""
 MAX_SIGNED_BYTES = 1 << 20
 _DOMAIN = b"chicle/1"
 
@@ -96,7 +99,10 @@ class JobSecret:
 
     @classmethod
     def load(cls, path: Path) -> "JobSecret":
-        """Read a secret from a file that nobody else can read: mode 0600 or 0400, owned by this user or by root.
+        """Read a secret from a file that no other user can read.
+
+        That is mode 0600 or 0400, owned by this user or by root; or 0640 or 0440 as well, when its group is one of this
+        process (as Kubernetes mounts a Secret for a pod with an fsGroup).
 
         Raises:
             UsageError: The file is missing, others could read it, or it holds no secret. Its content is never shown.
@@ -110,14 +116,28 @@ class JobSecret:
                 f"the secret file {path} cannot be read ({error.strerror}); every node of the job needs the file that "
                 "the driver made, with the same content"
             ) from error
+        text = content.decode("ascii", "replace") if len(content) <= MAX_FILE_BYTES else ""
+        return cls.from_text(text, where=f"the secret file {path}")
+
+    @classmethod
+    def from_text(cls, text: str, *, where: str) -> "JobSecret":
+        """The secret that a file or a variable holds.
+
+        Args:
+            text: Hex digits.
+            where: What holds it, for the message, e.g. "CHICLE_SECRET".
+
+        Raises:
+            UsageError: It is no secret. The text is never shown.
+        """
         try:
-            key = bytes.fromhex(content.decode("ascii").strip()) if len(content) <= MAX_FILE_BYTES else b""
+            key = bytes.fromhex(text.strip())
         except ValueError:
             key = b""
         if len(key) < SECRET_BYTES:
             raise UsageError(
-                f"the secret file {path} has to hold at least {2 * SECRET_BYTES} hex digits and nothing else; copy the "
-                "file of the driver again"
+                f"{where} has to hold at least {2 * SECRET_BYTES} hex digits and nothing else; copy the secret of the "
+                "driver again"
             )
         return cls(key)
 
@@ -146,6 +166,14 @@ class JobSecret:
     def check_proof(self, proof: bytes, role: str, *transcript: bytes) -> bool:
         """Whether `proof` is what `role` had to send; the time that this takes says nothing about the right one."""
         return hmac.compare_digest(proof, self.proof(role, *transcript))
+
+    def derive(self, context: str) -> bytes:
+        """A key of 32 bytes for one purpose, by which this secret cannot be found out.
+
+        Args:
+            context: What it is for, e.g. the keys of a round in the rendezvous store.
+        """
+        return self._mac(f"derive/{context}")
 
     def sign(self, context: str, value: Any) -> bytes:
         """A JSON value with its signature, as ASCII text.
@@ -185,7 +213,7 @@ class JobSecret:
         if not hmac.compare_digest(mac, expected):
             raise SecretError(
                 f"the value under {context!r} ({len(content)} bytes) is not signed with the secret of this job; "
-                "somebody without the secret wrote it, or its writer belongs to another job: give every node the same "
+                "a process without the secret wrote it, or its writer belongs to another job: give every node the same "
                 "secret file, and the job a run id of its own"
             )
         return json.loads(text)
@@ -206,17 +234,22 @@ class JobSecret:
 
 
 def _require_private(path: Path, status: os.stat_result) -> None:
-    """Refuse a file that somebody else could have read or written."""
+    """Refuse a file that another user could have read or written."""
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"the secret file {path} is not a regular file; name a file of mode 0600")
-    if mode not in ALLOWED_MODES:
-        raise UsageError(
-            f"the secret file {path} has mode {mode:04o}, and others may have read it; run chmod 600 on a new one "
-            "(a Kubernetes Secret: defaultMode 0400)"
-        )
     if status.st_uid not in (os.geteuid(), 0):
         raise UsageError(
             f"the secret file {path} belongs to user {status.st_uid}, and this process runs as user {os.geteuid()}; "
             "use a file of your own"
+        )
+    if mode in GROUP_MODES and status.st_gid not in {os.getegid(), *os.getgroups()}:
+        raise UsageError(
+            f"the secret file {path} has mode {mode:04o} and belongs to group {status.st_gid}, which is none of this "
+            "process; run chmod 600 on a new one (a Kubernetes Secret: set the pod's fsGroup, or defaultMode 0400)"
+        )
+    if mode not in PRIVATE_MODES + GROUP_MODES:
+        raise UsageError(
+            f"the secret file {path} has mode {mode:04o}, and others may have read it; run chmod 600 on a new one "
+            "(a Kubernetes Secret: defaultMode 0400, or 0440 with an fsGroup)"
         )

@@ -3,7 +3,7 @@
 The copy is a `preadv` from the peer's memory file into the slot and not a copy between two maps: it runs without the
 interpreter's lock, nothing of the peer stays mapped here, and a file that is shorter than promised is a short read and
 not a SIGBUS. The connection stays open and is asked before each fetch whether the peer still lives: the memory of a
-dead one could still be read, but nobody vouches for it.
+dead one could still be read, but no process vouches for it.
 """
 
 import os
@@ -16,7 +16,7 @@ from chicle_elastic.transports import exchange, wire
 from chicle_elastic.transports.base import PIECE_BYTES, Pull, Region
 from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.pool import Connection
-from chicle_elastic.transports.sockets import SocketTransport
+from chicle_elastic.transports.sockets import Transport
 from chicle_elastic.transports.wire import Kind
 
 FD = struct.Struct("i")
@@ -24,8 +24,8 @@ FD = struct.Struct("i")
 _LIMITS = {Kind.DESCRIPTOR: 64, Kind.REFUSED: wire.REASON_BYTES}
 
 
-class ShmTransport(SocketTransport):
-    """See `base.Transport`; addresses are "unix:@name", and the secret keeps others out."""
+class ShmTransport(Transport):
+    """A `Transport`; addresses are "unix:@name", and the secret keeps others out."""
 
     scheme = "shm"
     request = Kind.DESCRIPTOR

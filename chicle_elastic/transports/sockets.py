@@ -1,22 +1,22 @@
-"""What the transports over sockets share: a listener, a pool, messages, and requests answered one after the other.
+"""What the transports over sockets share: a listener, a pool, and requests answered one after the other.
 
 On a connection the caller sends a request, the listener's end answers it, and so on until one of them hangs up:
 
-    FETCH [arena, offset, size]  ->  BYTES      (tcp)         MESSAGE value  ->  ACCEPTED
-    DESCRIPTOR arena             ->  DESCRIPTOR (shm)         any of them    ->  REFUSED {error, reason}
+    FETCH [arena, offset, size]  ->  BYTES       (tcp)
+    DESCRIPTOR arena             ->  DESCRIPTOR  (shm)
+    any of them                  ->  REFUSED {error, reason}
 
 After a refusal the connection goes on; after any other error it is closed.
 """
 
-import queue
 import socket
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
-from chicle_elastic.errors import CapacityError, PeerLostError, ProtocolError
+from chicle_elastic.errors import ChicleError, PeerLostError, ProtocolError
 from chicle_elastic.transports import addresses, exchange, wire
-from chicle_elastic.transports.base import FETCH_TIMEOUT_S, Check, Memory, Message, Pull, Region
+from chicle_elastic.transports.base import FETCH_TIMEOUT_S, Check, Memory, Pull, Region
 from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.handshake import prove_as_caller
 from chicle_elastic.transports.listener import Listener
@@ -26,15 +26,13 @@ from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.wire import Kind
 
 REQUEST_BYTES = 256
-INBOX_BYTES = 1 << 20
-INBOX_MESSAGES = 1024
 ANSWER_TIMEOUT_S = 30.0
 NUM_AHEAD = 8
 """Regions that are asked for before the first of them has come: enough for the answers to follow without a gap."""
 
 
-class SocketTransport:
-    """A transport over stream sockets; `TcpTransport` and `ShmTransport` say how a region travels.
+class Transport:
+    """One way to move bytes, over stream sockets; subclasses say how a region travels. The rules are in `base`.
 
     Args:
         address: Where to listen.
@@ -46,14 +44,16 @@ class SocketTransport:
     """
 
     scheme = ""
+    """What the log calls it: "tcp", "shm"."""
     request = Kind.FETCH
-    """The request that this transport answers, next to messages."""
+    """The request that this transport answers."""
+    refused: tuple[type[ChicleError], ...] = (ProtocolError,)
+    """Errors that the caller is told as the answer to its request; any other error ends the connection."""
 
     def __init__(self, address: str, secret: JobSecret, *, name: str) -> None:
         self.name = name
         self._secret = secret
         self._registry = Registry()
-        self._inbox: queue.Queue[Message] = queue.Queue(INBOX_MESSAGES)
         self._pool = ConnectionPool(self._connect)
         self._listener = Listener(address, secret, purpose=self.scheme, name=name, serve=self._serve)
 
@@ -63,7 +63,11 @@ class SocketTransport:
         return self._listener.address
 
     def register(self, memory: Memory) -> int:
-        """See `base.Transport`."""
+        """Let peers read this memory, for as long as the transport lives.
+
+        Returns:
+            The number of the arena: 0, 1, ... in the order of registration.
+        """
         return self._registry.add(memory)
 
     def fetch(
@@ -75,7 +79,21 @@ class SocketTransport:
         check: Check | None = None,
         timeout_s: float = FETCH_TIMEOUT_S,
     ) -> None:
-        """See `base.Transport`."""
+        """Copy one region of a peer into a slot.
+
+        Args:
+            address: Of the peer's transport.
+            region: What to copy.
+            into: Writable, exactly as long as the region.
+            check: Looks at the bytes as they arrive; what it raises, `fetch` raises.
+            timeout_s: For connection and transfer.
+
+        Raises:
+            ProtocolError: The peer refuses (no such region), or broke the protocol.
+            SecretError: The two ends do not have the same secret.
+            PeerLostError: The peer is gone, or silent.
+            UsageError: `into` has another length than the region, or cannot be written.
+        """
         for _, error in self.fetch_each(address, [Pull(region, into, check)], timeout_s=timeout_s):
             if error is not None:
                 raise error
@@ -83,34 +101,30 @@ class SocketTransport:
     def fetch_each(
         self, address: str, pulls: Sequence[Pull], *, timeout_s: float = FETCH_TIMEOUT_S
     ) -> Iterator[tuple[Pull, Exception | None]]:
-        """See `base.Transport`."""
+        """Copy several regions of a peer, one after the other; they are asked for ahead, so that no wire idles.
+
+        Args:
+            address: Of the peer's transport.
+            pulls: What to copy, and where to.
+            timeout_s: For the connection, and for each transfer.
+
+        Yields:
+            Every pull, in order, once all of its bytes are there: with None, or with the error that `fetch` would
+            raise. When the peer is lost, the pulls that remain all end with that error.
+
+        Raises:
+            UsageError: A buffer does not go with its region; nothing was fetched.
+        """
         for pull in pulls:
             pull.require_fit()
         return self._fetch_each(address, deque(pulls), timeout_s)
 
-    def send(self, address: str, content: Any, *, timeout_s: float = FETCH_TIMEOUT_S) -> None:
-        """See `base.Transport`."""
-        frame = wire.pack_json(Kind.MESSAGE, content)
-        deadline = Deadline(timeout_s)
-        with self._pool.connection(address, deadline) as connection:
-            exchange.send_frame(connection.sock, frame, deadline, peer=address)
-            exchange.receive_header(
-                connection.sock, {Kind.ACCEPTED: 0, Kind.REFUSED: wire.REASON_BYTES}, deadline, peer=address
-            )
-
-    def receive(self, timeout_s: float = 0.0) -> Message | None:
-        """See `base.Transport`."""
-        try:
-            return self._inbox.get(block=timeout_s > 0, timeout=timeout_s)
-        except queue.Empty:
-            return None
-
     def disconnect(self, address: str) -> None:
-        """See `base.Transport`."""
+        """Drop all connections to a peer; fetches from it that are under way end with `PeerLostError`."""
         self._pool.disconnect(address)
 
     def close(self) -> None:
-        """See `base.Transport`."""
+        """End everything and give the registered memory up. May be called again."""
         self._pool.close()
         self._listener.close()
         self._registry.close()
@@ -176,13 +190,28 @@ class SocketTransport:
         return sock
 
     def _serve(self, sock: socket.socket, caller: str) -> None:
-        limits = {self.request: REQUEST_BYTES, Kind.MESSAGE: INBOX_BYTES}
+        def answer(kind: Kind, content: Any, deadline: Deadline) -> None:
+            self._answer(sock, content, deadline, peer=caller)
+
+        self._serve_requests(sock, caller, {self.request: REQUEST_BYTES}, answer)
+
+    def _serve_requests(
+        self, sock: socket.socket, caller: str, limits: wire.Limits, answer: Callable[[Kind, Any, Deadline], None]
+    ) -> None:
+        """Have one request after the other answered, until the caller hangs up between two of them.
+
+        Args:
+            sock: Proven.
+            caller: Its name.
+            limits: The requests that may come.
+            answer: Answers one; what it raises of `refused`, before it sends anything, is told the caller.
+        """
         while True:
             try:
                 kind, num_bytes = exchange.receive_header(sock, limits, Deadline(None), peer=caller)
             except ProtocolError as error:
                 exchange.send_frame(sock, wire.pack_refusal(error), Deadline(ANSWER_TIMEOUT_S), peer=caller)
-                raise  # nobody knows where the next frame begins
+                raise  # it is not known where the next frame begins
             except PeerLostError as error:
                 if isinstance(error, wire.TruncatedFrameError):
                     raise
@@ -190,19 +219,6 @@ class SocketTransport:
             deadline = Deadline(ANSWER_TIMEOUT_S)
             payload = exchange.receive_payload(sock, num_bytes, deadline, peer=caller)
             try:
-                content = wire.unpack_json(kind, payload, peer=caller)
-                if kind is Kind.MESSAGE:
-                    self._accept(Message(caller, content))
-                    exchange.send_frame(sock, wire.pack_header(Kind.ACCEPTED, 0), deadline, peer=caller)
-                else:
-                    self._answer(sock, content, deadline, peer=caller)
-            except (ProtocolError, CapacityError) as error:
+                answer(kind, wire.unpack_json(kind, payload, peer=caller), deadline)
+            except self.refused as error:
                 exchange.send_frame(sock, wire.pack_refusal(error), deadline, peer=caller)
-
-    def _accept(self, message: Message) -> None:
-        try:
-            self._inbox.put_nowait(message)
-        except queue.Full:
-            raise CapacityError(
-                f"{self.name} has {INBOX_MESSAGES} messages that nobody took; send fewer, or receive more often"
-            ) from None

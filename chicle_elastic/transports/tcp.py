@@ -11,12 +11,12 @@ from chicle_elastic.transports import exchange, wire
 from chicle_elastic.transports.base import PIECE_BYTES, Pull, Region
 from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.pool import Connection
-from chicle_elastic.transports.sockets import SocketTransport
+from chicle_elastic.transports.sockets import Transport
 from chicle_elastic.transports.wire import FrameLengthError, Kind
 
 
-class TcpTransport(SocketTransport):
-    """See `base.Transport`; addresses are "tcp://host:port"."""
+class TcpTransport(Transport):
+    """A `Transport`; addresses are "tcp://host:port"."""
 
     scheme = "tcp"
 

@@ -4,7 +4,7 @@ Little-endian. Every frame is a header of 16 bytes and a payload:
 
     offset size type   meaning
          0    4 bytes  magic 89 43 48 57 ("\\x89CHW")
-         4    2 u16    version of the protocol, 1
+         4    2 u16    version of the protocol, 2
          6    2 u16    kind, see `Kind`
          8    8 u64    bytes of the payload that follow
 
@@ -14,8 +14,8 @@ that they differ.
 
 Rules. The receiver says which kinds it allows now, and how long each may be; a header is judged before a byte of its
 payload is read and before memory is taken for it. Until the secret is proven nothing longer than a few hundred bytes is
-allowed. Whatever breaks a rule ends the connection: after that nobody knows where the next frame begins. JSON never
-becomes anything but JSON values.
+allowed. Whatever breaks a rule ends the connection: after that the receiver cannot tell where the next frame begins.
+JSON never becomes anything but JSON values.
 
 Change this file together with the golden bytes in tests/transports/test_wire.py.
 """
@@ -26,10 +26,12 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from chicle_elastic.errors import PeerLostError, ProtocolError
 
 MAGIC = b"\x89CHW"
-VERSION = 1
+VERSION = 3
 HEADER = struct.Struct("<4sHHQ")
 
 
@@ -43,9 +45,8 @@ class Kind(enum.IntEnum):
     REFUSED = 3
     """JSON {"error": ..., "reason": ...}: why a request is not served, or the connection not accepted."""
     MESSAGE = 4
-    """JSON: a message of one agent to another."""
-    ACCEPTED = 5
-    """Empty: the message has been taken."""
+    """JSON: a message of one agent to another (`links`)."""
+    # 5 answered messages of a kind that is not sent any more; do not use the number for something else.
     FETCH = 6
     """JSON: the region of a registered arena that is asked for (`base.Region`)."""
     BYTES = 7
@@ -101,9 +102,18 @@ def pack_json(kind: Kind, value: Any) -> bytes:
         ProtocolError: The value is not made of JSON values, or it is too long to be sent.
     """
     try:
-        payload = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+        text = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a {kind.name} frame cannot be sent: {error}; use JSON values only") from error
+    return pack_text(kind, text)
+
+
+def pack_text(kind: Kind, payload: bytes) -> bytes:
+    """A frame with a JSON value that is text already.
+
+    Raises:
+        FrameLengthError: It is too long to be sent.
+    """
     if len(payload) > MESSAGE_BYTES:
         raise FrameLengthError(
             f"a {kind.name} frame of {len(payload)} bytes cannot be sent, the most is {MESSAGE_BYTES}; send it in parts"
@@ -158,7 +168,7 @@ def unpack_json(kind: Kind, payload: bytes | bytearray | memoryview, *, peer: st
         ProtocolError: It is none.
     """
     try:
-        return json.loads(bytes(payload))
+        return msgspec.json.decode(payload)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"{peer} sent a {kind.name} frame that is no JSON: {error}") from error
 

@@ -25,7 +25,7 @@ MIB = 1 << 20
 def test_a_chunk_is_1_mib_but_every_task_gets_at_least_16(
     total_bytes: int, max_tasks: int, is_image: bool, expected: int
 ) -> None:
-    """The rule of DESIGN 4, for large and small data."""
+    """The rule of docs/design 4, for large and small data."""
     assert choose_chunk_bytes(total_bytes, max_tasks, is_image=is_image) == expected
 
 

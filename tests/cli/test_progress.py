@@ -3,7 +3,7 @@
 import io
 
 from chicle_elastic.cli.progress import Progress, format_bytes
-from chicle_elastic.clock import VirtualClock
+from chicle_elastic.testing.virtual_clock import VirtualClock
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from chicle_elastic.cli.signals import DEAF_S, orderly_end
-from chicle_elastic.clock import VirtualClock
+from chicle_elastic.testing.virtual_clock import VirtualClock
 
 
 def test_ctrl_c_interrupts_and_a_second_one_does_not_disturb_the_cleanup() -> None:

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from chicle_elastic.cluster.event_file import EventTail
-from chicle_elastic.cluster.store_host import StoreHost
+from chicle_elastic.cluster.net.event_file import EventTail
+from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.transports.secret import JobSecret
-from tests.runtime.cluster_driver import CONTEXT
+from tests.runtime.cluster_task.cluster_driver import CONTEXT
 from tests.timeouts import timeout_s
 
 POLL_S = 0.005
@@ -39,11 +39,11 @@ def run_launcher(
     os.environ.update(environ)
     tempfile.tempdir = None  # the process that this one was forked from may have looked
     os.chdir(ROOT)
-    from chicle_elastic import launch
+    from chicle_elastic.cluster import launcher
 
     if before is not None:
         before()
-    sys.exit(launch.main(arguments))
+    sys.exit(launcher.main(arguments))
 
 
 class LauncherProcess:
@@ -157,6 +157,7 @@ class LocalAgents:
         options: Further options of the launcher.
         has_log_dir: Whether nodes write event files, which most of this harness reads.
         temporary: Where nodes put temporary files; by default where the system wants them.
+        endpoint: Of a store that the caller runs; by default there is one in this process.
     """
 
     def __init__(
@@ -168,6 +169,7 @@ class LocalAgents:
         options: tuple[str, ...] = (),
         has_log_dir: bool = True,
         temporary: Path | None = None,
+        endpoint: str | None = None,
     ) -> None:
         self.folder = folder
         self.agents: dict[str, AgentProcess] = {}
@@ -177,7 +179,8 @@ class LocalAgents:
         self._environ = {"TMPDIR": str(temporary)} if temporary else {}
         self._secret_file = folder / "job.secret"
         JobSecret.load_or_create(self._secret_file)
-        self._store = StoreHost()
+        self._store = StoreServer() if endpoint is None else None
+        self._endpoint = endpoint if self._store is None else self._store.endpoint
 
     def start(
         self,
@@ -197,7 +200,7 @@ class LocalAgents:
         """
         arguments = [
             *("--nnodes", self._nodes, "--name", name),
-            *("--rdzv-endpoint", self._store.endpoint, "--secret-file", str(secret_file or self._secret_file)),
+            *("--rdzv-endpoint", self._endpoint, "--secret-file", str(secret_file or self._secret_file)),
             *self._options,
             *options,
             *self._script,
@@ -208,6 +211,11 @@ class LocalAgents:
         process = LauncherProcess(arguments, output, environ, before)
         self.agents[key] = AgentProcess(name, process, self.folder, output=output)
         return self.agents[key]
+
+    @property
+    def endpoint(self) -> str:
+        """Of the rendezvous store."""
+        return self._store.endpoint
 
     def results(self) -> Iterator[dict[str, Any]]:
         """What the tasks that stayed to the end have written down."""
@@ -229,7 +237,8 @@ class LocalAgents:
                 agent.process.send_signal(signal.SIGCONT)
                 agent.process.kill()
             agent.process.close()
-        self._store.close()
+        if self._store is not None:
+            self._store.close()
 
 
 def svm_script(folder: Path, *options: str) -> tuple[str, ...]:

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from chicle_elastic.cluster.store_host import StoreHost
+from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.testing.chaos_nodes import ChaosNodes
-from tests.runtime.cluster_driver import start_fork_server
+from tests.runtime.cluster_task.cluster_driver import start_fork_server
 
 
 @pytest.fixture(autouse=True, scope="session")
 def libuv_has_its_pipe() -> None:
     """The first store of a process opens a pipe of libuv's that stays for good; the watch over leaks is not for it."""
-    StoreHost().close()
+    StoreServer().close()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -17,11 +17,11 @@ from torch.distributed.elastic.agent.server.api import RunResult
 from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.run import config_from_args
 
-from chicle_elastic.cluster import torchrun_plugin
-from chicle_elastic.cluster.launch_args import AgentCommand, parse
-from chicle_elastic.cluster.rendezvous import ChicleRendezvousHandler
-from chicle_elastic.cluster.torch_private import SingleTaskAgent
-from chicle_elastic.launch import agent_class
+from chicle_elastic.cluster.agent.torch_private import SingleTaskAgent
+from chicle_elastic.cluster.launcher import agent_class
+from chicle_elastic.cluster.options import AgentCommand, parse
+from chicle_elastic.cluster.rendezvous import torchrun_plugin
+from chicle_elastic.cluster.rendezvous.handler import ChicleRendezvousHandler
 
 
 class KeepingAgent(SingleTaskAgent):
@@ -42,7 +42,7 @@ class KeepingAgent(SingleTaskAgent):
         pid = self.start_task()
         rounds = []
         for number in (1, 2, 3):
-            handler.expect(round=number, members=(handler.node,), timeout_s=20)
+            handler.expect(round=number, members=(handler.node,))
             rounds.append((*self.rendezvous(), self.task_exit() is None, self.get_worker_group().workers[0].id))
         self.output.write_text(json.dumps({"pid": pid, "rounds": rounds}))
         while (ended := self.task_exit(1.0)) is None:

@@ -1,4 +1,4 @@
-"""A script as a user would write it, started by agents: CoCoA on a small data set, with iterations of a chosen length.
+"""A script as a user would write it, started by agents: an SVM on a small data set, with iterations of a chosen length.
 
 python -m chicle_elastic.launch ... tests/cluster/train_svm.py --out FOLDER --min-ms 20 --tol 1e-6
 """
@@ -14,26 +14,26 @@ from pathlib import Path
 import numpy as np
 
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.chunks.views import Array
+from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.monitoring.records import IterationRecord
-from chicle_elastic.runtime.cluster_runtime import cluster_runtime
-from chicle_elastic.runtime.job import Job
-from chicle_elastic.solvers.base import Budget, Context, Solver, Update
-from chicle_elastic.solvers.cocoa import CocoaTrainer
+from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Context, Solver, Update
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 POLL_S = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PacedCocoa(CocoaTrainer):
-    """CoCoA whose iterations take at least `min_s`, so that faults find one in flight."""
+class PacedLinear(LinearTrainer):
+    """Iterations take at least `min_s`, so that faults find one in flight."""
 
     min_s: float = 0.0
 
     def solver(self, ctx: Context) -> Solver:
-        """The solver of CoCoA, slowed down."""
+        """The solver of a linear model, slowed down."""
         # Not super(): a dataclass with slots is another class than the one that a bare super() remembers.
-        solver = CocoaTrainer.solver(self, ctx)
+        solver = LinearTrainer.solver(self, ctx)
         solve = solver.solve
 
         def slow_solve(model: Array, budget: Budget) -> Update:
@@ -45,6 +45,14 @@ class PacedCocoa(CocoaTrainer):
 
         solver.solve = slow_solve  # type: ignore[method-assign]
         return solver
+
+
+class PacedCocoa(PacedLinear):
+    """The same by CoCoA, with any number of tasks: w = w(alpha) at every boundary."""
+
+    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
+        """No progress, which is coordinate descent."""
+        return NO_PROGRESS
 
 
 def breast_cancer() -> tuple[Array, Array]:
@@ -63,13 +71,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--min-ms", type=float, default=20.0)
     parser.add_argument("--tol", type=float, default=1e-6)
+    parser.add_argument("--cocoa", action="store_true", help="not the method that several tasks take by default")
     parser.add_argument("--max-iterations", type=int, default=100_000)
     parser.add_argument("--raise-at", type=int, default=0, help="raise after this iteration")
     parser.add_argument("--end-file", default="", help="the job ends at an iteration after this file appeared")
     options = parser.parse_args()
     X, y = breast_cancer()
     runtime = cluster_runtime()
-    trainer = PacedCocoa(C=1.0, tol=options.tol, min_s=options.min_ms / 1e3)
+    paced = PacedCocoa if options.cocoa else PacedLinear
+    trainer = paced(C=1.0, tol=options.tol, min_s=options.min_ms / 1e3)
 
     def is_over(record: IterationRecord) -> bool:
         if record.iteration == options.raise_at:

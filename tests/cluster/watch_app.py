@@ -12,8 +12,8 @@ import numpy as np
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array, DataSchema
-from chicle_elastic.runtime.cluster_runtime import cluster_runtime
-from chicle_elastic.runtime.job import Job
+from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
+from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import Budget, Context, Solver, Trainer, Update
 
 

@@ -179,9 +179,10 @@ def test_the_fast_parser_agrees_with_the_careful_one_on_mutated_text(has_text_la
     """Where the fast parser does not give up, the careful one reads the same samples; seeded random damage."""
     rng = np.random.default_rng(2)
     label = "cat" if has_text_labels else "1"
-    sound = f'{label},2,3.5\n{label},-1e3,.5\n"{label}","7",8\n\n{label}, 4 ,5\r\n' * 2
+    sound = f"{label},2,3.5\n{label},-1e3,.5\n{label},7,8\n{label}, 4 ,5\r\n" * 2
+    sound += '"cat",1,2\n' if has_text_labels else ""
     sound = sound.replace(" ", "").replace(",", delimiter) if delimiter == " " else sound.replace(",", delimiter)
-    alphabet = [*list('0123456789,,,. \n\t-+e"\r\x0b\x00xé'), delimiter, "nan", "\xa0", "\x1c"]
+    alphabet = [*list('0123456789,,,. \n\t-+e"\r\x0b\x00xé'), delimiter, "nan", "nan(1)", "_", "\n\n", "\xa0", "\x1c"]
     layout = Layout(delimiter=delimiter, num_columns=3, has_text_labels=has_text_labels, line=1)
     num_accepted = 0
     for _ in range(1500):
@@ -203,7 +204,16 @@ def test_the_fast_parser_agrees_with_the_careful_one_on_mutated_text(has_text_la
 def test_ordinary_text_takes_the_fast_parser() -> None:
     """What real files look like does not fall back to the parser that loops over fields."""
     layout = Layout(delimiter=",", num_columns=3, has_text_labels=False, line=1)
-    assert _parse_fast(LineBlock(b"1,0.5,-2\r\n0,1e-3,4\r\n\n", 1, 0), layout) is not None
+    assert _parse_fast(LineBlock(b"1,0.5,-2\r\n0,1e-3,4\r\n", 1, 0), layout) is not None
+    layout = Layout(delimiter=",", num_columns=3, has_text_labels=True, line=1)
+    assert _parse_fast(LineBlock('"chat",0.5,-2\nété,1e-3,4\n'.encode(), 1, 0), layout) is not None
+
+
+@pytest.mark.parametrize("label", ["1", "a"])
+def test_text_with_every_field_quoted_is_read_over_many_blocks(tmp_path: Path, label: str) -> None:
+    """What `csv.QUOTE_ALL` writes."""
     buffer = io.StringIO()
-    csv.writer(buffer, quoting=csv.QUOTE_ALL).writerows([[1, 0.5, 2], [0, 3, 4]])
-    assert _parse_fast(LineBlock(buffer.getvalue().encode(), 1, 0), layout) is not None
+    csv.writer(buffer, quoting=csv.QUOTE_ALL).writerows([[label, 0.5, 2], [label, 3, 4]] * 50)
+    X, y = joined(list(read_csv(write(tmp_path, buffer.getvalue()), ReadOptions(block_bytes=200))))
+    np.testing.assert_array_equal(X, [[0.5, 2], [3, 4]] * 50)
+    assert set(y) == {label if label == "a" else 1.0}

@@ -67,8 +67,11 @@ def objectives(loss, X, y, classes, coef, intercept, bounds, intercept_scaling=1
     return np.array(found)
 
 
-def recomputed_gaps(estimator, X, y, weights=None):
-    """(P - D) / P of each output, with w computed anew from the duals, shape (outputs,)."""
+def recomputed_gaps(estimator, X, y, weights=None, *, is_converged=True):
+    """(P - D) / P of each output from X, y and the duals, shape (outputs,).
+
+    A fit that has converged has w = w(alpha); before that, Newton's method has not, and P is that of `coef_`.
+    """
     X = X.toarray() if sparse.issparse(X) else np.asarray(X, dtype=np.float64)
     scaling = estimator.intercept_scaling if estimator.fit_intercept else 0.0
     X = np.column_stack([X, np.full(len(X), scaling)])
@@ -80,8 +83,11 @@ def recomputed_gaps(estimator, X, y, weights=None):
         assert alpha.min() >= 0
         assert loss == "squared_hinge" or np.all(alpha <= bounds * (1 + 1e-12))
         w = X.T @ (alpha * signs)
-        np.testing.assert_allclose(estimator.coef_[k], w[:-1], atol=1e-9 * np.abs(w).max())
-        half_norm = 0.5 * w @ w
-        P = half_norm + primal(loss, signs * (X @ w), bounds)
-        gaps.append((P - (dual(loss, alpha, bounds) - half_norm)) / P)
+        D = dual(loss, alpha, bounds) - 0.5 * w @ w
+        if is_converged:
+            np.testing.assert_allclose(estimator.coef_[k], w[:-1], atol=1e-9 * np.abs(w).max())
+        else:
+            w = np.append(estimator.coef_[k], estimator.intercept_[k] / scaling if scaling else 0.0)
+        P = 0.5 * w @ w + primal(loss, signs * (X @ w), bounds)
+        gaps.append((P - D) / P)
     return np.array(gaps)

@@ -7,6 +7,9 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from chicle_elastic.errors import ChicleError, MissingExtraError
+from chicle_elastic.monitoring.history import History
+from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleLogisticRegression, ChicleSVM
 from tests.estimators import problems
 
@@ -158,6 +161,40 @@ def test_a_fit_that_has_not_converged_says_what_to_do():
     with pytest.warns(ConvergenceWarning) as caught:
         ChicleSVM(C=10.0, max_iter=3, loss="squared_hinge").fit(X, y)
     assert "squared_hinge" not in str(caught[0].message)
+
+
+def test_where_tasks_damp_their_steps_fewer_are_a_way_out():
+    """Coordinate descent of several tasks, on data too wide for second derivatives."""
+    X = np.random.default_rng(0).normal(size=(60, 2100))
+    with pytest.warns(ConvergenceWarning, match="on 4 tasks.*use fewer tasks"):
+        ChicleSVM(C=1e-3, max_iter=2, tol=1e-12, runtime=InProcess(num_tasks=4)).fit(X, X[:, 0] > 0)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "tasks"),
+    [
+        (InProcess(num_tasks=1), None),
+        (InProcess(num_tasks=4), "on 4 tasks"),
+        (InProcess(num_tasks=1, changes=((1, 3),)), "on 1 to 3 tasks"),
+    ],
+)
+def test_a_fit_that_has_not_converged_says_how_many_tasks_took_part(runtime, tasks):
+    """Fewer tasks are no way out: each step of Newton's method is that of one task."""
+    X, y = problems.cancer()
+    with pytest.warns(ConvergenceWarning) as caught:
+        ChicleLogisticRegression(C=10.0, max_iter=3, tol=1e-9, runtime=runtime).fit(X, y)
+    text = str(caught[0].message)
+    assert "use fewer tasks" not in text
+    assert f"after max_iter=3 iterations{f' {tasks}' if tasks else ''} the relative duality gap is" in text
+    assert text.endswith("raise max_iter or tol, or lower C.")
+
+
+def test_a_fit_without_a_certificate_says_so_and_no_number():
+    """Samples of a node that was lost may not be back when the iterations are used up."""
+    model = ChicleSVM(max_iter=3)
+    model.history_ = History([IterationRecord(iteration=3, epochs=3, time_s=1, num_tasks=2, samples=1)])
+    model.duality_gap_ = np.nan
+    assert "on 2 tasks no duality gap is certified, because the samples of lost nodes" in model._not_converged()
 
 
 def test_logdir_without_tensorboard_names_the_extra(tmp_path, monkeypatch):

@@ -11,14 +11,13 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from chicle_elastic.cluster.local import LocalCluster, shared_cluster
+from chicle_elastic.cluster.local.local_cluster import LocalCluster, shared_cluster
 from chicle_elastic.errors import UsageError
 from estimators import ChicleLogisticRegression, ChicleSVM
-from tests.cluster.local_trainers import Shift
+from tests.cluster.local.local_trainers import Shift
 from tests.estimators import problems
 from tests.estimators.test_callbacks import Recorder
 from tests.estimators.test_folder import write
-from tests.estimators.test_sklearn_checks import WEIGHT_CHECKS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,7 +42,7 @@ def make(loss, **params):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks([ChicleSVM(n_workers=2)], expected_failed_checks=lambda _: WEIGHT_CHECKS)
+@parametrize_with_checks([ChicleSVM(n_workers=2)])
 def test_scikit_learns_checks_pass_on_a_cluster(estimator, check):
     """The same as in process, on one cluster that all fits of this process share."""
     check(estimator)
@@ -110,8 +109,10 @@ def test_ctrl_c_leaves_a_usable_estimator(of_two, iteration):
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     assert model.n_iter_ == len(model.history_) > iteration
-    assert model.duality_gap_ == pytest.approx(problems.recomputed_gaps(model, X, y).max(), rel=1e-9)
-    assert model.score(X, y) > 0.9
+    found = problems.recomputed_gaps(model, X, y, is_converged=False).max()
+    assert model.duality_gap_ == pytest.approx(found, rel=1e-9)
+    # A first pass of Newton's method only looks at w = 0, and a step may be refused.
+    assert model.score(X, y) > 0.9 or (iteration == 0 and not model.coef_.any())
 
 
 def test_a_callback_ends_the_fit_with_a_true_certificate(of_two):
@@ -119,7 +120,7 @@ def test_a_callback_ends_the_fit_with_a_true_certificate(of_two):
     X, y = problems.cancer()
     model = make("hinge", C=1.0, tol=0.0, runtime=of_two).set_callbacks(Recorder({4: lambda: True})).fit(X, y)
     assert model.n_iter_ == len(model.history_) == 5
-    assert model.duality_gap_ == pytest.approx(problems.recomputed_gaps(model, X, y)[0], rel=1e-9)
+    assert model.duality_gap_ == pytest.approx(problems.recomputed_gaps(model, X, y, is_converged=False)[0], rel=1e-9)
 
 
 def test_warm_start_goes_on_from_the_duals(of_two):
@@ -138,10 +139,11 @@ def test_an_estimator_keeps_pointing_at_its_cluster(of_two):
         assert other.fit(X, y).history_.members
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_grid_search_varies_the_field_of_a_policy(of_two):
     """And what the policy did is in history and ledger; the estimator that was searched with has its own policy."""
     X, y = problems.cancer()
-    model = make("hinge", tol=1e-5, runtime=of_two, policy=Shift(keep=9))
+    model = make("hinge", tol=0.0, max_iter=300, runtime=of_two, policy=Shift(keep=9))
     search = GridSearchCV(model, {"policy__keep": [3]}, cv=2).fit(X, y)
     assert model.policy.keep == 9
     best = search.best_estimator_

@@ -1,11 +1,13 @@
 """ChicleCNNClassifier: any form of images, scikit-learn's ways of working, and clear refusals."""
 
+import json
 import pickle
 
 import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.datasets import load_digits, make_blobs
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
@@ -13,7 +15,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from chicle_elastic.errors import DataError, DivergedError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.solvers.network import Scaling
 from estimators import ChicleCNNClassifier
+from estimators.cnn_defaults import auto_learning_rate
 from tests.estimators.cnn_data import FAST, bars, digits, folder, paper, tiny
 from tests.solvers import nets
 
@@ -22,10 +26,66 @@ EXCUSED = {
 }
 
 
-@parametrize_with_checks([paper(max_epochs=10)], expected_failed_checks=lambda _: EXCUSED)
+@parametrize_with_checks([ChicleCNNClassifier()], expected_failed_checks=lambda _: EXCUSED)
 def test_scikit_learns_checks_pass(estimator, check):
-    """All but one of the two that compare weights with repetitions (the other is for sparse X)."""
+    """With the defaults; all but one of the two that compare weights with repetitions (the other is for sparse X)."""
     check(estimator)
+
+
+@pytest.mark.parametrize("scale", [1 / 16, 1, 255 / 16, "bytes"])
+def test_the_defaults_learn_images_of_any_range(scale):
+    """Digits from 0 to 1, 16 and 255, and as bytes: the same pictures, so about the same model."""
+    X, y = load_digits(return_X_y=True)
+    X = X.astype(np.uint8) if scale == "bytes" else X * scale
+    model = ChicleCNNClassifier(random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.99
+    values = X.astype(float) * model.scaling_.scale + model.scaling_.shift
+    np.testing.assert_allclose([values.mean(), values.std()], [0, 1], atol=1e-4)
+    np.testing.assert_allclose(model.scaling_.padding, X.mean(), rtol=1e-4)
+    assert 0.005 < model.learning_rate_ < 0.01
+
+
+def test_features_far_from_zero_are_learnt_with_the_defaults():
+    """A few columns in the middle of what would be far away zeros; and a single value, of which nothing is learnt."""
+    X, y = make_blobs(n_samples=300, random_state=0)
+    assert ChicleCNNClassifier(random_state=0).fit(X + 1000, y).score(X + 1000, y) > 0.85
+    constant = ChicleCNNClassifier(max_epochs=1).fit(np.full((20, 4), 7.0), np.arange(20) % 2)
+    assert constant.scaling_ == Scaling(scale=1.0, shift=-7.0, padding=7.0)
+
+
+@pytest.mark.parametrize(
+    "runtime", [InProcess(num_tasks=4), InProcess(num_tasks=16, changes=((4, 8), (8, 2)))], ids=["four", "16 to 2"]
+)
+def test_several_tasks_learn_with_the_defaults(runtime):
+    """With the outer momentum that the user knows nothing of, also while their number changes."""
+    X, y = load_digits(return_X_y=True)
+    assert ChicleCNNClassifier(random_state=0, runtime=runtime).fit(X, y).score(X, y) > 0.97
+
+
+def test_the_learning_rate_is_that_of_the_steps_there_are():
+    """1 / (3 sqrt(steps)) within bounds; with the root of the batch, and what momentum adds up stays the same."""
+    usual = {"batch_size": 8, "momentum": 0.9}
+    rates = [auto_learning_rate(8 * steps, **usual) for steps in (1, 400, 2500, 10_000, 75_000, 10**7)]
+    np.testing.assert_allclose(rates, [0.01, 0.01, 1 / 150, 1 / 300, 0.00121716, 0.001], rtol=1e-4)
+    np.testing.assert_allclose(auto_learning_rate(80_000, batch_size=32, momentum=0.9), rates[3] * 2)
+    np.testing.assert_allclose(auto_learning_rate(80_000, batch_size=8, momentum=0.0), rates[3] * 10)
+    X, y = bars()
+    model = tiny(learning_rate="auto", local_steps=1).fit(X, y)
+    assert model.learning_rate_ == auto_learning_rate(3 * 240, batch_size=16, momentum=0.9)
+    assert model.history_[0].figures["learning_rate"] == model.learning_rate_
+    assert model.history_[-1].figures["learning_rate"] < model.learning_rate_
+    assert tiny(decay=0.0, local_steps=1).fit(X, y).history_[-1].figures["learning_rate"] == 0.03
+
+
+def test_what_a_module_of_ones_own_gets_is_not_touched_unless_asked_for():
+    """Numbers as they are and bytes from -1 to 1; with standardize=True mean 0 and deviation 1."""
+    X, y = bars()
+    assert tiny(max_epochs=1).fit(X, y).scaling_ == Scaling(scale=2 / 255, shift=-1.0)
+    assert tiny(max_epochs=1).fit(X / 255, y).scaling_ == Scaling()
+    model = tiny(standardize=True).fit(X, y)
+    np.testing.assert_allclose(model.scaling_.scale, 1 / X.std(), rtol=1e-4)
+    assert model.score(X, y) > 0.9
+    assert paper(max_epochs=1, standardize=False).fit(*digits(100)).scaling_ == Scaling()
 
 
 def test_images_are_taken_in_any_form():
@@ -91,8 +151,9 @@ def test_arguments_of_the_module_are_parameters():
 def test_it_works_in_a_pipeline_and_with_cross_validation():
     """Several fits, each of its own."""
     X, y = digits(600)
+    torch.manual_seed(0)  # the first weights are the caller's
     mlp = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
-    pipeline = make_pipeline(MinMaxScaler(), ChicleCNNClassifier(mlp, **FAST | {"max_epochs": 8}))
+    pipeline = make_pipeline(MinMaxScaler(), ChicleCNNClassifier(mlp, **FAST | {"max_epochs": 16}))
     assert cross_val_score(pipeline, X, y, cv=2).mean() > 0.8
 
 
@@ -118,10 +179,37 @@ def test_a_copy_predicts_the_same(tmp_path):
         assert other.history_ == model.history_
         assert other.get_params()["module__has_norm"] is True
         assert other.partial_fit(X, y).n_epochs_ == 1
-    default = paper(max_epochs=1).fit(*digits(100))
+    default = ChicleCNNClassifier(max_epochs=1, random_state=0).fit(*digits(100))
     default.save(tmp_path / "default.npz")
     again = ChicleCNNClassifier.load(tmp_path / "default.npz")
-    np.testing.assert_array_equal(again.predict(digits(100)[0]), default.predict(digits(100)[0]))
+    np.testing.assert_array_equal(again.predict_proba(digits(100)[0]), default.predict_proba(digits(100)[0]))
+    assert (again.scaling_, again.learning_rate_) == (default.scaling_, default.learning_rate_)
+    rates = [model.partial_fit(*digits(100)).learning_rate_ for model in (again, default)]
+    assert rates[0] == rates[1]
+
+
+def test_a_file_of_the_first_version_predicts_as_it_did(tmp_path):
+    """It had neither a scaling nor the parameters of today, and took values as they are."""
+    X, y = digits(100)
+    params = {"learning_rate": 0.01, "outer_momentum": 0.0, "standardize": False, "decay": 0.0}
+    model = paper(max_epochs=1, **params).fit(X, y)
+    model.save(tmp_path / "model.npz")
+    with np.load(tmp_path / "model.npz") as file:
+        content = dict(file)
+    header = json.loads(str(content["header"]))
+    assert header["version"] == 2
+    header["version"] = 1
+    del header["network"]["scaling"], header["params"]["standardize"], header["params"]["decay"]
+    del header["values"]["learning_rate_"], header["values"]["_samples_seen"]
+    np.savez(tmp_path / "old.npz", **content | {"header": np.array(json.dumps(header))})
+    old = ChicleCNNClassifier.load(tmp_path / "old.npz")
+    np.testing.assert_array_equal(old.predict_proba(X), model.predict_proba(X))
+    assert old.get_params() == model.get_params()
+    assert (old.scaling_, old.learning_rate_, old._samples_seen) == (Scaling(), 0.01, 100)
+    header["version"] = 3
+    np.savez(tmp_path / "new.npz", **content | {"header": np.array(json.dumps(header))})
+    with pytest.raises(DataError, match=r"format version 3; this version of Chicle .* reads 1 to 2"):
+        ChicleCNNClassifier.load(tmp_path / "new.npz")
 
 
 def test_a_file_of_another_module_or_estimator_is_refused(tmp_path):
@@ -143,6 +231,14 @@ def test_a_file_of_another_module_or_estimator_is_refused(tmp_path):
 def test_partial_fit_goes_on_with_weights_and_momentum():
     """A few calls learn what a fit does; unknown labels and other images are refused."""
     X, y = bars()
+    model = tiny(learning_rate="auto", batch_size=8, standardize=True)
+    rates, scalings = [], []
+    for factor in (1, 2, 1, 1, 1, 1):
+        model.partial_fit((X * (factor / 255)).astype(np.float32), y, classes=["left", "middle", "right"])
+        rates.append(model.learning_rate_)
+        scalings.append(model.scaling_)
+    assert scalings == scalings[:1] * 6, "that of the first images"
+    assert rates == [auto_learning_rate(240 * (n + 1), batch_size=8, momentum=0.9) for n in range(6)]
     model = tiny()
     for _ in range(3):
         model.partial_fit(X, y, classes=["left", "middle", "right"])
@@ -196,6 +292,8 @@ def test_a_chunk_folder_takes_the_place_of_x_and_y(tmp_path):
     assert model.image_shape_ == (1, 8, 8)
     assert model.score(data) == model.score(X, y) > 0.9
     np.testing.assert_array_equal(model.predict(data), model.predict(X))
+    scalings = [tiny(max_epochs=1, standardize=True).fit(*data_).scaling_ for data_ in ((data,), (X, y))]
+    assert scalings[0] == scalings[1]
     flat = folder(tmp_path / "flat", X, y, has_shape=False)
     assert tiny(image_shape=(8, 8)).fit(flat).score(flat) > 0.9
     with pytest.raises(UsageError, match="early_stopping holds out"):

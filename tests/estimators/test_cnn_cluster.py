@@ -5,11 +5,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
-from chicle_elastic.cluster.local import LocalCluster
-from chicle_elastic.errors import DivergedError, UsageError
+from chicle_elastic.cluster.local.local_cluster import LocalCluster
+from chicle_elastic.errors import DivergedError
+from tests.cluster.local.test_user_code import CELLS
 from tests.cluster.notebooks import notebook
-from tests.cluster.test_own_code import CELLS
 from tests.estimators.cnn_data import bars, tiny
 from tests.solvers import nets
 
@@ -93,9 +94,24 @@ def test_a_warm_start_takes_the_model_along(cluster):
 
 
 def test_what_goes_wrong_in_a_task_is_told_as_in_process(cluster):
-    """A loss that is no number; and an instance, which cannot be told to the tasks."""
+    """A loss that is no number."""
     X, y = bars()
     with pytest.raises(DivergedError, match=r"iteration \d+ at a learning rate"):
         tiny(learning_rate=1e12, runtime=cluster).fit(X, y)
-    with pytest.raises(UsageError, match="Tiny is an object, and the tasks of a cluster have to make it"):
-        tiny(module=nets.Tiny(), runtime=cluster).fit(X, y)
+
+
+def test_an_instance_and_a_class_of_a_function_are_trained_by_the_agents(cluster):
+    """A copy of the instance, from the weights that it has; the class is found by no import."""
+    X, y = bars()
+    network = nets.Tiny()
+    before = network.out.weight.detach().clone()
+    model = tiny(module=network, runtime=cluster, max_epochs=4).fit(X, y)
+    assert model.score(X, y) > 0.9
+    assert torch.equal(network.out.weight, before)
+
+    class Inner(nets.Tiny):
+        pass
+
+    model = tiny(module=Inner, runtime=cluster, max_epochs=4).fit(X, y)
+    assert type(model.module_) is Inner
+    assert model.score(X, y) > 0.9

@@ -106,7 +106,8 @@ def test_several_tasks_and_a_warm_start_work_on_a_folder(loss, tmp_path):
     model = ChicleSVM(C=0.01, loss=loss, warm_start=True, store_duals=True, runtime=runtime, max_iter=5000).fit(folder)
     cold = model.n_iter_
     assert problems.recomputed_gaps(model, X, y).max() <= 1e-3
-    assert model.set_params(C=0.011).fit(ChunkFolder(folder.path)).n_iter_ < cold / 2
+    assert model.fit(ChunkFolder(folder.path)).n_iter_ == 1
+    assert model.set_params(C=0.011).fit(ChunkFolder(folder.path)).n_iter_ < cold
     other = write(tmp_path / "other", X[:1000], y[:1000], classes=tuple(range(10)))
     assert model.fit(other).duals_.shape == (1000, 10)
 

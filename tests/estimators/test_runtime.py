@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.solvers import cocoa_solver
+from chicle_elastic.solvers.linear import local, solver
 from estimators import ChicleLogisticRegression, ChicleSVM
 from tests.estimators import problems
 
@@ -30,12 +30,12 @@ def test_tasks_come_and_go_and_the_certificate_is_true(loss, form):
     X, y = X[:300], y[:300]
     weights = np.random.default_rng(0).uniform(0.5, 2, size=len(y))
     one = make(loss, tol=1e-4).fit(X, y, weights)
-    many = make(loss, tol=1e-4, runtime=InProcess(num_tasks=4, changes=((3, 2), (6, 6)))).fit(form(X), y, weights)
+    many = make(loss, tol=1e-4, runtime=InProcess(num_tasks=4, changes=((2, 2), (4, 6)))).fit(form(X), y, weights)
     gaps = problems.recomputed_gaps(many, X, y, weights)
     assert gaps.max() <= 1e-4
     assert many.duality_gap_ == pytest.approx(gaps.max(), rel=1e-6)
     np.testing.assert_allclose(many.objective_, one.objective_, rtol=2e-4)
-    assert many.history_.column("num_tasks")[[0, 4, 7]].tolist() == [4, 2, 6]
+    assert many.history_.column("num_tasks")[[0, 2, 4]].tolist() == [4, 2, 6]
 
 
 def test_more_tasks_than_samples_is_no_error():
@@ -48,7 +48,8 @@ def test_more_tasks_than_samples_is_no_error():
 @pytest.mark.parametrize("num_tasks", [1, 3])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_equal_seeds_give_bit_identical_models(loss, num_tasks):
-    """One thread and fixed membership; another seed gives another model within the gap."""
+    """One thread and fixed membership; another seed gives another model within the gap, or the same one: only the order
+    of samples follows from it, and Newton's method has none, but for the chunks that each task gets."""
     X, y = problems.digits()
 
     def fit(seed):
@@ -57,7 +58,7 @@ def test_equal_seeds_give_bit_identical_models(loss, num_tasks):
     first, again, other = fit(3), fit(3), fit(4)
     np.testing.assert_array_equal(first.coef_, again.coef_)
     np.testing.assert_array_equal(first.duals_, again.duals_)
-    assert not np.array_equal(first.coef_, other.coef_)
+    assert loss != "hinge" or not np.array_equal(first.coef_, other.coef_)
     np.testing.assert_allclose(first.objective_, other.objective_, rtol=2e-3)
 
 
@@ -72,8 +73,8 @@ def test_a_random_state_instance_moves_on():
 @pytest.mark.parametrize("small_values", [0, 1 << 18])
 def test_two_threads_reach_the_same_gap(monkeypatch, small_values):
     """Threads are used where the data is large enough; here it is told to be. Both ways to certify agree with NumPy."""
-    monkeypatch.setattr(cocoa_solver, "MIN_VALUES_PER_THREAD", 100)
-    monkeypatch.setattr(cocoa_solver, "SMALL_VALUES", small_values)
+    monkeypatch.setattr(local, "MIN_VALUES_PER_THREAD", 100)
+    monkeypatch.setattr(solver, "SMALL_VALUES", small_values)
     X, y = problems.digits()
     model = make("hinge", n_threads=2, C=0.01).fit(X, y)
     gap = problems.recomputed_gaps(model, X, y).max()
@@ -129,15 +130,29 @@ def test_verbose_prints_certificates_or_iterations(capsys):
     make("hinge", verbose=0).fit(X, y)
     assert capsys.readouterr().out == ""
     model = make("hinge", verbose=1).fit(X, y)
-    lines = capsys.readouterr().out.splitlines()
+    method, *lines = capsys.readouterr().out.splitlines()
+    assert method == f"[ChicleSVM] from iteration 1: {model.history_.method}"
     certificates = [record for record in model.history_ if "duality_gap" in record.figures]
     assert len(lines) == len(certificates) < model.n_iter_
     assert lines[-1].startswith(f"[ChicleSVM] iteration {model.n_iter_}: relative duality gap ")
     assert "objective" in lines[-1]
     make("hinge", verbose=2).fit(X, y)
-    lines = capsys.readouterr().out.splitlines()
+    _, *lines = capsys.readouterr().out.splitlines()
     assert len(lines) == model.n_iter_
     assert lines[0].startswith("[ChicleSVM] iteration 1: estimated relative duality gap ")
+
+
+def test_history_says_how_the_model_was_found():
+    """And that another way began with a second task; a file of the estimator keeps it."""
+    X, y = problems.cancer()
+    model = make("hinge", runtime=InProcess(changes=((2, 2),)), tol=1e-9).fit(X, y)
+    (first, alone), (joined, together) = model.history_.methods.items()
+    assert first == 1
+    assert "coordinate descent" in alone
+    assert "one task" in alone
+    assert model.history_[joined - 1].num_tasks == 2
+    assert "Newton's method on chunks, because of 2 tasks" in together
+    assert model.history_.method == together
 
 
 def test_logdir_holds_the_figures_of_every_iteration(tmp_path):
@@ -174,8 +189,11 @@ def test_a_tol_of_zero_uses_all_iterations(loss):
 
 @pytest.mark.parametrize("num_tasks", [1, 3])
 def test_ctrl_c_between_duals_and_model_leaves_them_consistent(num_tasks, monkeypatch):
-    """A real SIGINT after the kernel has written duals and before the change of w is merged: w is computed anew."""
-    solve = cocoa_solver.CocoaSolver.solve
+    """A real SIGINT after the solver has written duals and before its part is merged.
+
+    Coordinate descent (one task) computes w anew from the duals; Newton's method (three) has duals that follow from w.
+    """
+    solve = solver.LinearSolver.solve
 
     def interrupted(self, model, budget):
         update = solve(self, model, budget)
@@ -183,13 +201,14 @@ def test_ctrl_c_between_duals_and_model_leaves_them_consistent(num_tasks, monkey
             signal.raise_signal(signal.SIGINT)
         return update
 
-    monkeypatch.setattr(cocoa_solver.CocoaSolver, "solve", interrupted)
+    monkeypatch.setattr(solver.LinearSolver, "solve", interrupted)
     X, y = problems.digits()
     model = make("hinge", runtime=InProcess(num_tasks=num_tasks))
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     assert model.n_iter_ == 3
-    assert model.duality_gap_ == pytest.approx(problems.recomputed_gaps(model, X, y).max(), rel=1e-9)
+    gaps = problems.recomputed_gaps(model, X, y, is_converged=num_tasks == 1)
+    assert model.duality_gap_ == pytest.approx(gaps.max(), rel=1e-9)
     assert model.score(X, y) > 0.8
 
 

@@ -1,20 +1,26 @@
-"""Reads the imports of the product and finds what stands on the wrong floor (DESIGN 3).
+"""Reads the imports of the product and finds what stands on the wrong floor (docs/design 3).
 
     5  estimators, torchx_components        2  solvers, store, transports, monitoring
-    4  cluster, cli                         1  chunks, scheduling, policies
-    3  runtime                              0  errors, ids, values, clock, cgroups, settings
+    4  cli over cluster                     1  chunks, scheduling, policies
+    3  runtime                              0  errors, ids, values, clock, cgroups, settings, waits, moved
 
-A file imports only from lower floors or from its own folder. `testing` stands above the cluster, and nobody
-imports it. "Lazily" means inside a function or under `if TYPE_CHECKING`: such an import costs nothing at start, but it
-is a dependency like any other and so has to keep to the floors.
+The public face (`chicle_elastic/__init__.py`) stands above all: its names come from every floor, lazily. The product
+takes nothing from it but the version.
+
+The large floors have rooms, each with a level of its own (`ROOMS`): 4.0 `cluster.net` is below 4.3 `cluster.agent`. A
+file imports only from lower floors, from lower rooms of its floor or from its own room, and no files import each other
+in a circle. `testing` stands above the cluster, and no file of the product imports it. "Lazily" means inside a function
+or under `if TYPE_CHECKING`: such an import costs nothing at start, but it is a dependency like any other and so has to
+keep to the floors.
 
 Everything here is a function of (path, source text), so that the tests can show it bad sources. The rules about calls
 that would run foreign bytes are in `hazards`.
 """
 
 import ast
+import graphlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -25,13 +31,36 @@ FLOOR_OF_FOLDER = {
     "solvers": 2,
     "store": 2,
     "transports": 2,
-    "monitoring": 2,  # and not 3: the runtime writes its records (docs/design/README.md)
+    "monitoring": 2,  # and not 3: the runtime writes its records (docs/design/decisions/0003)
     "runtime": 3,
     "testing": 5,
     "cluster": 4,
-    "cli": 4,
+    "cli": 4,  # above all rooms of the cluster, whose store it asks (`CLI`)
 }
-FLOOR_0_FILES = ("__init__", "errors", "ids", "values", "clock", "cgroups", "settings")
+ROOMS = {
+    "runtime": (
+        ("training", "collectives"),
+        ("checkpoint", "control"),
+        ("cluster_task",),
+        ("in_process",),
+    ),
+    "cluster": (
+        ("net", "rendezvous"),
+        ("consensus", "transfer", "options"),
+        ("agent",),
+        ("launcher",),
+        ("local",),
+    ),
+}
+"""Folders with rooms: their folders and files, from the lowest level to the highest."""
+LEVEL_OF_ROOM = {
+    f"{folder}.{room}": level
+    for folder, levels in ROOMS.items()
+    for level, rooms in enumerate(levels)
+    for room in rooms
+}
+FLOOR_0_FILES = ("errors", "ids", "values", "clock", "cgroups", "settings", "start_signals", "waits", "moved")
+FACE = "chicle_elastic"
 TOP_FOLDERS = ("estimators", "torchx_components")
 PRODUCT = ("chicle_elastic", *TOP_FOLDERS)
 
@@ -39,7 +68,7 @@ STDLIB = sys.stdlib_module_names
 # What the lower floors may import of others: at once, and lazily on top of that.
 ALLOWED_BELOW_FLOOR_2 = {
     "chunks": (("numpy",), ("scipy", "sklearn", "pyarrow")),
-    "scheduling": (("numpy",), ()),
+    "scheduling": (("numpy", "msgspec"), ()),
     "policies": (("numpy",), ()),
 }
 
@@ -78,18 +107,38 @@ class Import:
         """Top-level package."""
         return self.module.partition(".")[0]
 
+    @property
+    def is_version(self) -> bool:
+        """The one thing that the product takes from the public face."""
+        return self.module == FACE and self.names == ("__version__",)
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a module stands.
 
     Attributes:
-        folder: "chunks", "estimators", ...; for the files of floor 0 their own name.
-        floor: 0 to 5.
+        folder: "chunks", "estimators", "cluster.net", ...; for the files of floor 0 their own name.
+        floor: 0 to 5, and 6 for the public face.
+        level: Of the room on its floor; 0 where the floor has none.
     """
 
     folder: str
     floor: int
+    level: int = 0
+
+    @property
+    def height(self) -> tuple[int, int]:
+        """Floor and level."""
+        return self.floor, self.level
+
+    @property
+    def label(self) -> str:
+        """As messages say it: "floor 2", "floor 4.1"."""
+        return f"floor {self.floor}.{self.level}" if self.folder in LEVEL_OF_ROOM else f"floor {self.floor}"
+
+
+CLI = Place("cli", 4, 9)
 
 
 def place_of(module: str) -> Place | None:
@@ -97,12 +146,17 @@ def place_of(module: str) -> Place | None:
     parts = module.split(".")
     if parts[0] in TOP_FOLDERS:
         return Place(parts[0], 5)
-    below = parts[1] if len(parts) > 1 else "__init__"
+    if module == FACE:
+        return Place("the public face", 6)
+    below = parts[1]
+    if below in ROOMS and len(parts) > 2:
+        room = f"{below}.{parts[2]}"
+        return Place(room, FLOOR_OF_FOLDER[below], LEVEL_OF_ROOM[room]) if room in LEVEL_OF_ROOM else None
     if below in FLOOR_OF_FOLDER:
-        return Place(below, FLOOR_OF_FOLDER[below])
+        return CLI if below == "cli" else Place(below, FLOOR_OF_FOLDER[below])
     if below in FLOOR_0_FILES:
         return Place(below, 0)
-    return {"__main__": Place("cli", 4), "launch": Place("cluster", 4)}.get(below)
+    return {"__main__": CLI, "launch": Place("launch", 5)}.get(below)
 
 
 def module_of(path: str) -> str:
@@ -134,7 +188,7 @@ def check_floors(path: str, source: str) -> list[Offence]:
     """Offences of one file of the product against the floors, and against the list of who may import which library."""
     here = place_of(module_of(path))
     if here is None:
-        return [Offence(path, 1, "this folder has no floor; give it one in tests/house/floors.py and DESIGN 3")]
+        return [Offence(path, 1, "this folder has no floor; give it one in tests/house/floors.py and docs/design 3")]
     tree = ast.parse(source, path)
     offences: list[Offence] = []
     for imported in imports_of(path, tree):
@@ -148,7 +202,10 @@ def check_floors(path: str, source: str) -> list[Offence]:
 
 def _product_import(here: Place, imported: Import) -> Iterator[str]:
     # `from chicle_elastic import errors` means the module; `from chicle_elastic.errors import X` the one before it.
-    targets = [f"{imported.module}.{name}" for name in imported.names] if imported.module == "chicle_elastic" else []
+    has_rooms = imported.module == "chicle_elastic" or imported.module.removeprefix("chicle_elastic.") in ROOMS
+    targets = [f"{imported.module}.{name}" for name in imported.names] if has_rooms else []
+    if imported.is_version:
+        return
     targets = [target for target in targets if place_of(target)] or [imported.module]
     for target in targets:
         there = place_of(target)
@@ -156,17 +213,47 @@ def _product_import(here: Place, imported: Import) -> Iterator[str]:
             yield f"imports {target}, which has no floor"
         elif there.folder == here.folder:
             continue
+        elif here.floor == 6 and there.floor > 0 and not imported.is_lazy:
+            yield f"the public face imports {target} at once; load its names when they are asked for"
         elif there.folder == "testing":
             yield f"imports {target}; testing is for tests only"
         elif not _may_stand_on(here, there):
             yield (
-                f"{here.folder} is on floor {here.floor} and imports {target} from floor {there.floor}; import from "
-                "lower floors or the own folder only: pass the value in, or move what both need further down"
+                f"{here.folder} is on {here.label} and imports {target} from {there.label}; import from "
+                "lower floors, lower rooms or the own room only: pass the value in, or move what both need further down"
             )
 
 
+def check_circles(files: Mapping[str, str]) -> list[Offence]:
+    """The first circle of files that import each other, lazily or not; empty where there is none.
+
+    Args:
+        files: Sources by path.
+    """
+    modules = {module_of(path): path for path in files}
+    imports: dict[str, set[str]] = {}
+    for path, source in files.items():
+        imports[path] = set()
+        for imported in imports_of(path, ast.parse(source, path)):
+            targets = [f"{imported.module}.{name}" for name in imported.names]
+            found = {modules[target] for target in targets if target in modules}
+            if not found and not imported.is_version and imported.module in modules:
+                found = {modules[imported.module]}
+            imports[path] |= found - {path}
+    try:
+        graphlib.TopologicalSorter(imports).prepare()
+    except graphlib.CycleError as error:
+        circle = error.args[1][::-1]  # each file imports the next one
+        return [Offence(circle[0], 1, f"these files import each other in a circle: {' -> '.join(circle)}")]
+    return []
+
+
+def _root_folder(place: Place) -> str:
+    return place.folder.partition(".")[0]
+
+
 def _may_stand_on(here: Place, there: Place) -> bool:
-    return there.floor < here.floor or there.floor == here.floor == 0
+    return there.height < here.height or there.floor == here.floor == 0
 
 
 def _foreign_import(path: str, here: Place, imported: Import) -> Iterator[str]:
@@ -184,10 +271,10 @@ def _foreign_import(path: str, here: Place, imported: Import) -> Iterator[str]:
         yield f"imports {root}; numba stays in solvers/kernels, so that everything else starts without it"
     if root == "torch":
         yield from _torch_import(path, here, imported)
-    may_submit = here.folder == "torchx_components" or (imported.is_lazy and here.folder in ("cluster", "cli"))
+    may_submit = here.folder == "torchx_components" or (imported.is_lazy and _root_folder(here) in ("cluster", "cli"))
     if root == "torchx" and not may_submit:
         yield "imports torchx; only torchx_components may, and cluster and cli lazily (the submitting side)"
-    if root in ("matplotlib", "tensorboard", "pandas", "pyarrow", "pyverbs") and not imported.is_lazy:
+    if root in ("matplotlib", "tensorboard", "pandas", "pyarrow", "pyverbs", "cloudpickle") and not imported.is_lazy:
         yield f"imports {root} at once; optional packages are imported where they are used, so that import stays free"
 
 
@@ -205,8 +292,8 @@ def _torch_import(path: str, here: Place, imported: Import) -> Iterator[str]:
 
 
 def _torch_private(path: str, name: str) -> Iterator[str]:
-    if path != "chicle_elastic/cluster/torch_private.py":
-        yield f"uses torch's private {name}; private names of torch belong in cluster/torch_private.py"
+    if path != "chicle_elastic/cluster/agent/torch_private.py":
+        yield f"uses torch's private {name}; private names of torch belong in cluster/agent/torch_private.py"
 
 
 def _root_name(node: ast.expr) -> str:

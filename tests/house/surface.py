@@ -1,35 +1,38 @@
-"""The public names of every public module, read from the sources without importing them.
+"""What users can write: the public names of the packages, the components of TorchX, and the command lines.
 
-A module is public when no part of its dotted name begins with an underscore. Its public names are its `__all__`, or
-without one the classes, functions and constants that it defines itself under a name without a leading underscore.
+A package's public names are its `__all__`. Modules inside may change from release to release and are not listed.
+Options of torchrun, which `python -m chicle_elastic.launch` has too, are torch's and not listed either.
 
 Run as a program (`make surface`) it writes them to surface.txt.
 """
 
+import argparse
 import ast
+import importlib
 from pathlib import Path
 
-from tests.house.floors import module_of
-from tests.house.sources import product_files
+from tests.house.sources import ROOT
 
 SURFACE = Path(__file__).with_name("surface.txt")
+FACES = ("chicle_elastic", "estimators")
+COMPONENTS = "torchx_components/chicle.py"
 
 
-def public_names(source: str) -> list[str]:
-    """Public names of one module, sorted."""
-    tree = ast.parse(source)
-    listed = listed_names(tree)
-    if listed is not None:
-        return sorted(listed)
-    names: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Assign):
-            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            names.add(node.target.id)
-    return sorted(name for name in names if not name.startswith("_"))
+def surface_lines() -> list[str]:
+    """One line per package, component and command: "chicle inspect: --json --verify"."""
+    found = {face: listed_names(ast.parse((ROOT / face / "__init__.py").read_text(encoding="utf-8"))) for face in FACES}
+    components = components_of((ROOT / COMPONENTS).read_text(encoding="utf-8"))
+    found["torchx_components"] = [f"chicle.{name}" for name in components]
+    found |= {f"torchx run chicle.{name}": options for name, options in components.items()}
+    found |= commands()
+    return [f"{place}: {' '.join(sorted(names or []))}" for place, names in sorted(found.items())]
+
+
+def count_names(lines: list[str]) -> tuple[int, int]:
+    """How many names and commands there are, and how many options."""
+    words = [word for line in lines for word in line.rpartition(": ")[2].split()]
+    options = [word for word in words if word.startswith("-")]
+    return len(words) - len(options), len(options)
 
 
 def listed_names(tree: ast.Module) -> list[str] | None:
@@ -42,17 +45,42 @@ def listed_names(tree: ast.Module) -> list[str] | None:
     return None
 
 
-def surface_lines(files: dict[str, str]) -> list[str]:
-    """One line per public module that has public names: "module: name name ..."."""
-    lines = []
-    for path, source in files.items():
-        module = module_of(path)
-        names = public_names(source)
-        if names and not any(part.startswith("_") for part in module.split(".")):
-            lines.append(f"{module}: {' '.join(names)}")
-    return sorted(lines)
+def components_of(source: str) -> dict[str, list[str]]:
+    """Functions that return what TorchX runs, with their arguments as TorchX's command line has them."""
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    return {
+        function.name: [option_of(argument.arg) for argument in (*function.args.args, *function.args.kwonlyargs)]
+        for function in functions
+        if function.returns is not None and ast.unparse(function.returns).endswith("AppDef")
+    }
+
+
+def option_of(name: str) -> str:
+    """Of one letter or several."""
+    return f"--{name}" if len(name) > 1 else f"-{name}"
+
+
+def commands() -> dict[str, list[str]]:
+    """Commands of `chicle`, and the options of each and of the launcher."""
+    from torch.distributed.run import get_args_parser
+
+    from chicle_elastic.cli.main import COMMANDS
+    from chicle_elastic.cluster import options
+
+    found = {"chicle": [*COMMANDS, "--version"]}
+    for name, command in COMMANDS.items():
+        parser = argparse.ArgumentParser()
+        importlib.import_module(command.module).add_arguments(parser)
+        found[f"chicle {name}"] = options_of(parser)
+    found[options.PROGRAM] = sorted(set(options_of(options.parser())) - set(options_of(get_args_parser())))
+    return found
+
+
+def options_of(parser: argparse.ArgumentParser) -> list[str]:
+    """Options by their long names; all have one."""
+    return sorted(name for name in parser._option_string_actions if name.startswith("--") and name != "--help")
 
 
 if __name__ == "__main__":
-    SURFACE.write_text("\n".join(surface_lines(product_files())) + "\n", encoding="utf-8")
+    SURFACE.write_text("\n".join(surface_lines()) + "\n", encoding="utf-8")
     print(f"wrote {SURFACE.name}; look at its diff before you commit it")

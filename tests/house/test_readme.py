@@ -12,7 +12,7 @@ from tests.house.sources import ROOT
 from tests.timeouts import timeout_s
 
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)")
 
 

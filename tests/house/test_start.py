@@ -1,4 +1,4 @@
-"""Importing is free (STYLE rule 15): what gets loaded, opened and set by an import, seen from a fresh interpreter.
+"""Importing is free (docs/style 15): what gets loaded, opened and set by an import, seen from a fresh interpreter.
 
 How long it takes is measured by `make bench-start` and asserted nowhere: a test does not race the machine it runs on.
 """
@@ -12,7 +12,18 @@ import pytest
 
 from tests.timeouts import timeout_s
 
-HEAVY = {"torch", "numba", "llvmlite", "matplotlib", "tensorboard", "pandas", "pyarrow", "torchx"}
+HEAVY = {
+    "torch",
+    "numba",
+    "llvmlite",
+    "matplotlib",
+    "tensorboard",
+    "pandas",
+    "pyarrow",
+    "torchx",
+    "cloudpickle",
+    "msgspec",
+}
 PEER = "sklearn.base"  # it loads pandas and pyarrow itself, where they are installed
 
 LOOK_AROUND = """

@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 from tests.timeouts import timeout_s
 
 ROOT = Path(__file__).parents[2]
-CORE = {"numpy", "scipy", "scikit-learn", "numba"}
+CORE = {"numpy", "scipy", "scikit-learn", "numba", "msgspec"}
 
 FIT = """
 import importlib.util, sys
@@ -128,7 +128,7 @@ def test_the_wheel_has_every_module_and_says_that_it_is_typed(wheel: Path) -> No
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-def test_the_core_asks_for_four_packages(wheel: Path) -> None:
+def test_the_core_asks_for_five_packages(wheel: Path) -> None:
     """Everything else is behind an extra, torch above all."""
     assert {need.name for need in core_requirements(metadata_of(wheel))} == CORE
     assert "torch" not in {distribution.name for distribution in core_dependencies(wheel)}

@@ -1,6 +1,7 @@
 """What TensorBoard's own reader finds of a cluster's job, whoever has written it."""
 
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from chicle_elastic.ids import NodeId
+from chicle_elastic.monitoring import cluster_board
 from chicle_elastic.monitoring.cluster_board import BOARD_FOLDER, ClusterBoard
+from tests.monitoring.test_tensorboard import texts_shown
+from tests.timeouts import timeout_s
 
 STARTED_UNIX_S = 1.7e9
 
@@ -95,12 +99,32 @@ def test_a_change_of_the_membership_is_shown_with_its_phases_and_its_reason(tmp_
     assert texts == [(7, "- n1 joins: round 2 of n0, n1, stalled for 6 ms"), (8, "- why")]
 
 
+def test_no_text_is_hidden_by_another_one_of_its_iteration(tmp_path: Path) -> None:
+    """Of two changes between two iterations, and of a line that no iteration came after."""
+    log: dict[str, Any] = {"kind": "log", "text": "the job ends", "time": STARTED_UNIX_S + 9.0}
+    lines = (joined_round(1, "n0"), iteration(7, {"n0": 4}), transition(round=2), transition(round=3))
+    write_all(tmp_path, "n0", *lines, log)
+    joins = ["- n1 joins: round 2 of n0, n1, stalled for 6 ms", "- n1 joins: round 3 of n0, n1, stalled for 6 ms"]
+    assert texts_shown(read_back(tmp_path)) == {7: "\n".join([*joins, "- the job ends"])}
+
+
+def test_who_goes_on_as_the_writer_does_not_hide_what_the_last_one_wrote(tmp_path: Path) -> None:
+    """In another file of the same run, at the same iteration."""
+    before = (joined_round(1, "n0", "n1"), iteration(7, {"n0": 4}), transition(round=2))
+    write_all(tmp_path, "n0", *before)
+    write_all(
+        tmp_path, "n1", *before, joined_round(3, "n1"), transition(round=3, members=["n1"], reasons=["n0 is lost"])
+    )
+    [text] = texts_shown(read_back(tmp_path)).values()
+    assert text == "- n1 joins: round 2 of n0, n1, stalled for 6 ms\n- n0 is lost: round 3 of n1, stalled for 6 ms"
+
+
 def test_the_first_round_has_no_stall(tmp_path: Path) -> None:
     """Nobody waited: there is no iteration before it."""
-    write_all(tmp_path, "n0", joined_round(1, "n0"), transition(stall_ms=None, reasons=[]))
+    write_all(tmp_path, "n0", joined_round(1, "n0"), transition(stall_ms=None, reasons=["n1 joins"]))
     board = read_back(tmp_path)
     assert "transition/stall_ms" not in board.Tags()["scalars"]
-    assert board.Tensors("events")[0].tensor_proto.string_val[0] == b"- the job begins: round 2 of n0, n1"
+    assert board.Tensors("events")[0].tensor_proto.string_val[0] == b"- the job began with n0, n1"
 
 
 def test_only_the_first_member_writes(tmp_path: Path) -> None:
@@ -157,3 +181,24 @@ def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path: Path, caplog: pytes
     (tmp_path / BOARD_FOLDER).touch()
     write_all(tmp_path, "n0", joined_round(1, "n0"), iteration(1, {"n0": 4}))
     assert "cannot be made" in caplog.records[0].getMessage()
+
+
+def test_a_disk_that_hangs_holds_no_agent_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`write` and `close` return while the thread can write nothing; the log has the number of lines that are lost."""
+    may_go_on = threading.Event()
+    monkeypatch.setattr(cluster_board, "require_tensorboard", may_go_on.wait)
+    monkeypatch.setattr(cluster_board, "MAX_LINES", 10)
+    monkeypatch.setattr(cluster_board, "CLOSE_S", 0.01)
+    board = ClusterBoard(tmp_path, NodeId("n0"))
+    thread = board._thread
+    assert thread is not None
+    for number in range(15):
+        board.write(iteration(number, {"n0": 1}))
+    board.close()
+    assert "15 lines of this agent are not there" in caplog.text
+    may_go_on.set()
+    board._lines.put(None)
+    thread.join(timeout_s(30))
+    assert not thread.is_alive()

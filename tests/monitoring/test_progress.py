@@ -5,9 +5,9 @@ import itertools
 
 import pytest
 
-from chicle_elastic.clock import VirtualClock
 from chicle_elastic.monitoring.progress import FitProgress
 from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.testing.virtual_clock import VirtualClock
 
 
 class Terminal(io.StringIO):

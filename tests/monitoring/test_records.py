@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.monitoring.records import History, IterationRecord
+from chicle_elastic.monitoring.history import History
+from chicle_elastic.monitoring.records import IterationRecord
 
 
 def make_history(num_iterations: int = 4) -> History:

@@ -1,15 +1,20 @@
 """Pictures of chunks moving: what is drawn is what the history says."""
 
 import dataclasses
+import pickle
+import struct
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from chicle_elastic.errors import MissingExtraError, UsageError
 from chicle_elastic.monitoring import swimlane, swimlane_text
-from chicle_elastic.monitoring.records import History, IterationRecord
+from chicle_elastic.monitoring.history import History
+from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.scheduling.text import boundary_text
 
 REASON = "task-1 joined: 8 of 16 chunks move to it"
 
@@ -68,6 +73,46 @@ def test_the_gap_is_drawn_on_a_log_axis_at_the_iterations_that_know_it():
     np.testing.assert_allclose(below.lines[0].get_ydata(), 2.0 ** -np.arange(3, 41, 3))
 
 
+def test_what_is_certified_is_ringed_on_the_line_of_the_estimates():
+    """The estimate is known in every iteration, the truth in some of them."""
+    records = [
+        dataclasses.replace(record, figures={"duality_gap_estimate": 0.9 / record.iteration, **record.figures})
+        for record in make_history()
+    ]
+    below = swimlane.draw(History(records)).axes[1]
+    estimates, certified = below.lines[:2]
+    assert below.get_ylabel() == "duality gap\n(ring: certified)"
+    assert len(estimates.get_xdata()) == 40
+    np.testing.assert_array_equal(certified.get_xdata(), np.arange(3, 41, 3))
+    np.testing.assert_allclose(certified.get_ydata(), 2.0 ** -np.arange(3, 41, 3))
+    assert (certified.get_linestyle(), certified.get_fillstyle()) == ("None", "none")
+
+
+def test_the_first_iteration_does_not_flatten_the_others():
+    """It loads or compiles kernels, which takes seconds; of very few iterations it is as good as the others."""
+    records = [
+        dataclasses.replace(record, seconds=dict.fromkeys(record.num_chunks, 5.0 if record.iteration == 1 else 0.01))
+        for record in make_history(10, join_at=3)
+    ]
+    highest_ms = [swimlane.draw(History(records[:count])).axes[1].get_ylim()[1] for count in (10, 4)]
+    np.testing.assert_allclose(highest_ms, [12.5, 6250.0])
+
+
+@pytest.mark.parametrize("draw", [swimlane.list_events, lambda history, width: swimlane_text.render(history)])
+def test_what_a_boundary_took_is_no_news(draw):
+    """The history has it; pictures have what happened and why."""
+    cost = boundary_text(8, 2, total_ms=1.0, round_ms=0.5)
+    records = [
+        dataclasses.replace(record, events=(*record.events, cost) if record.iteration % 4 == 0 else ())
+        for record in make_history()
+    ]
+    shown = draw(History(records), 120)
+    text = shown if isinstance(shown, str) else "\n".join(shown)
+    assert text.endswith(f" 1  iteration 8: {REASON}")
+    assert cost not in text
+    assert cost in History(records).column("events")[7]
+
+
 def test_what_each_task_computed_is_drawn_where_it_is_known():
     """Smooth lines of medians in the colours of the lanes; an iteration that hung once bends none of them."""
     records = []
@@ -116,6 +161,52 @@ def test_a_picture_can_be_saved(tmp_path):
     path = tmp_path / "chunks.png"
     swimlane.draw(make_history(), title="Chunks move").savefig(path)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_survives_a_pickle_and_still_shows_itself():
+    """What shows the copy is the copy."""
+    drawing = pickle.loads(pickle.dumps(swimlane.draw(make_history())))
+    drawing.set_size_inches(2, 1)
+    assert struct.unpack(">II", drawing._repr_png_()[16:24]) == (300, 150)
+
+
+def test_fits_are_compared_in_one_axes():
+    """Each curve in a colour of its own, with its label; the axes come back."""
+    ax = Figure().subplots()
+    assert make_history(20).plot(ax=ax, title="short") is ax
+    make_history(40).plot(ax=ax, title="long")
+    assert [line.get_label() for line in ax.lines] == ["short", "long"]
+    assert [len(line.get_xdata()) for line in ax.lines] == [6, 13]
+    assert ax.lines[0].get_color() != ax.lines[1].get_color()
+    assert ax.get_yscale() == "log"
+
+
+def test_a_history_is_drawn_into_the_panels_of_another_figure():
+    """The same lanes and the same curve as in a figure of its own, with marks that no list explains and no numbers."""
+    panels = Figure().subplots(2, sharex=True)
+    make_history().plot(ax=panels, title="mine")
+    own = swimlane.draw(make_history()).axes
+    assert [axes.get_ylabel() for axes in panels] == [axes.get_ylabel() for axes in own]
+    assert len(panels[0].patches) == len(own[0].patches)
+    np.testing.assert_array_equal(panels[1].lines[0].get_ydata(), own[1].lines[0].get_ydata())
+    assert panels[0].get_title(loc="left") == "mine"
+    assert [text.get_text() for text in panels[0].texts] == ["16", "8", "8"]
+
+
+@pytest.mark.parametrize("num_axes", [1, 3])
+def test_too_few_or_too_many_axes_are_refused_with_the_names_of_the_panels(num_axes):
+    """And with the call that makes the right ones."""
+    panels = Figure().subplots(num_axes, squeeze=False)
+    message = rf"{num_axes} axes .* 2 panels \(chunks per task, duality gap\).*subplots\(2,"
+    with pytest.raises(UsageError, match=message):
+        swimlane.draw_into(make_history(), panels)
+
+
+def test_one_axes_needs_a_figure_of_the_model():
+    """An empty axes would look like a fit that did nothing."""
+    history = History([IterationRecord(iteration=1, epochs=1, time_s=1, num_tasks=1, samples=1)])
+    with pytest.raises(UsageError, match="no figure of the model"):
+        history.plot(ax=Figure().subplots())
 
 
 @pytest.mark.parametrize("draw", [swimlane.draw, swimlane_text.render])
@@ -209,7 +300,8 @@ def test_without_matplotlib_the_extra_is_named_and_the_terminal_still_works():
     program = (
         "import sys; sys.modules['matplotlib'] = None; sys.modules['matplotlib.figure'] = None\n"
         "from chicle_elastic.monitoring import swimlane, swimlane_text\n"
-        "from chicle_elastic.monitoring.records import History, IterationRecord\n"
+        "from chicle_elastic.monitoring.history import History\n"
+        "from chicle_elastic.monitoring.records import IterationRecord\n"
         "history = History([IterationRecord(iteration=1, epochs=1, time_s=1, num_tasks=1, samples=1)])\n"
         "swimlane_text.render(history)\n"
         "swimlane.draw(history)\n"
@@ -219,3 +311,10 @@ def test_without_matplotlib_the_extra_is_named_and_the_terminal_still_works():
         f"{MissingExtraError.__module__}.MissingExtraError: drawing a history"
     )
     assert "pip install 'chicle-elastic[plot]'" in run.stderr
+
+
+def test_a_history_draws_itself_for_a_terminal() -> None:
+    """`History.to_text` is `render`, with the same width."""
+    history = make_history(20)
+    assert history.to_text() == swimlane_text.render(history)
+    assert history.to_text(width=60) == swimlane_text.render(history, width=60) != history.to_text()

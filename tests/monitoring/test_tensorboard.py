@@ -30,9 +30,18 @@ def make_record(iteration: int, num_chunks: dict[str, int], **changes) -> Iterat
 
 def read_back(logdir) -> EventAccumulator:
     """TensorBoard's view of a folder."""
-    accumulator = EventAccumulator(str(logdir))
+    accumulator = EventAccumulator(str(logdir), size_guidance={"tensors": 0})  # all of them
     accumulator.Reload()
     return accumulator
+
+
+def texts_shown(board) -> dict[int, str]:
+    """What the Text tab shows: of a step what was written last, and nothing of later steps once they go back."""
+    shown: dict[int, str] = {}
+    for event in board.Tensors("events"):
+        shown = {step: text for step, text in shown.items() if step < event.step}
+        shown[event.step] = event.tensor_proto.string_val[0].decode()
+    return shown
 
 
 def write_all(logdir, records) -> EventAccumulator:
@@ -86,8 +95,7 @@ def test_a_change_of_the_membership_has_its_phases(tmp_path):
             strict=True,
         )
     }
-    texts = [event.tensor_proto.string_val[0].decode() for event in board.Tensors("events")]
-    assert texts == ["- n1 is lost: round 2 of n0", "- n1 is lost: all samples are back after 250 ms"]
+    assert texts_shown(board) == {7: "- n1 is lost: round 2 of n0\n- n1 is lost: all samples are back after 250 ms"}
 
 
 def test_wall_time_follows_the_records_and_not_the_writing(tmp_path):
@@ -117,6 +125,24 @@ def test_reasons_are_shown_in_their_own_words(tmp_path):
     assert event.step == 2
     assert event.tensor_proto.string_val[0].decode() == f"- {reason}\n- n3 joined"
     assert board.SummaryMetadata("events").plugin_data.plugin_name == "text"
+
+
+def test_no_text_is_hidden_by_another_one_of_its_step(tmp_path):
+    """Whoever wrote it and in whichever order; a step that goes back is written with the latest one."""
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.add(1, {"a": 1.0}, unix_s=1.0, texts=["first", "second"])
+        writer.add(1, {"a": 2.0}, unix_s=2.0, texts=["third"])
+        writer.add(2, {"a": 3.0}, unix_s=3.0, texts=["fourth"])
+        writer.add(1, {"a": 4.0}, unix_s=4.0, texts=["late"])
+        writer.add(2, {}, unix_s=5.0, texts=["fifth"])
+        writer.add(3, {}, unix_s=6.0, texts=["sixth"])
+    board = read_back(tmp_path)
+    assert texts_shown(board) == {
+        1: "- first\n- second\n- third",
+        2: "- fourth\n- late\n- fifth",
+        3: "- sixth",
+    }
+    assert [event.step for event in board.Scalars("a")] == [1, 1, 2, 1]
 
 
 def test_a_figure_that_is_not_known_in_every_iteration_has_gaps(tmp_path):

@@ -75,8 +75,8 @@ def test_a_policy_that_is_no_dataclass_says_what_to_do():
     [
         (Rebalance(), r"for one of them \(policy,\)"),
         ("Rebalance", "must be a sequence"),
-        ((Rebalance,), "no object with name and decide"),
-        ((3,), "no object with name and decide"),
+        ((Rebalance,), "pass an object with name and decide"),
+        ((3,), "pass an object with name and decide"),
         ((Silent(), Silent()), "they must differ"),
     ],
 )

@@ -24,7 +24,6 @@ def observe(counts: dict[str, int], sample_s: dict[str, float], **changes) -> Ob
         "iteration": 10,
         "num_chunks": nodes,
         "samples": {node: 10 * count for node, count in nodes.items()},
-        "weights": dict.fromkeys(nodes, 1.0),
         "capacity_bytes": dict.fromkeys(nodes, None),
         "used_bytes": nodes,
         "reports": {node: (report[node],) * 10 for node in nodes},
@@ -51,6 +50,14 @@ def test_others_rest_when_the_slowest_has_nothing_to_give_away():
     times = {"n0": 10.0, "n1": 0.3, "n2": 0.1}
     assert Rebalance().decide(observe({"n0": 1, "n1": 20, "n2": 20}, times)) is None
     assert Rebalance().decide(observe({"n0": 2, "n1": 20, "n2": 20}, times)) is not None
+
+
+def test_short_iterations_are_no_reason():
+    """Their fixed part looks like a slow task, and a move takes longer than it could ever save."""
+    counts, slow = {"n0": 8, "n1": 8}, {"n0": 2e-4, "n1": 1e-4}
+    assert Rebalance().decide(observe(counts, slow)) is None, "16 ms"
+    assert Rebalance(min_iteration_s=0.0).decide(observe(counts, slow)) is not None
+    assert Rebalance().decide(observe(counts, {node: 2 * cost for node, cost in slow.items()})) is not None, "32 ms"
 
 
 def test_it_moves_gradually():
@@ -146,6 +153,7 @@ def test_the_reason_names_the_slow_node_with_figures():
         ({"gain": 0.0}, r"gain=0.0\): it must be > 0"),
         ({"noise": -1.0}, "noise=-1.0"),
         ({"confidence": float("nan")}, "confidence=nan"),
+        ({"min_iteration_s": -0.1}, "min_iteration_s=-0.1"),
     ],
 )
 def test_bad_parameters_are_refused_with_the_value(params, complaint):

@@ -13,16 +13,16 @@ import numpy as np
 
 from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.views import Chunk, StateSpec
-from chicle_elastic.cluster.event_loop import EventLoop
-from chicle_elastic.cluster.memory import NodeMemory
-from chicle_elastic.cluster.mesh import Peer
+from chicle_elastic.cluster.net.event_loop import EventLoop
+from chicle_elastic.cluster.net.peers import Peer
+from chicle_elastic.cluster.transfer.chunk_manager import ChunkManager
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.runtime import control
+from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.scheduling import effects, events
-from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings, State
+from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
 from chicle_elastic.store.chunk_store import ChunkStore
-from chicle_elastic.transports.carrier import Carrier, Offer
 from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.selector import Endpoints, TransportSelector
 from chicle_elastic.values import ChunkInfo, TaskReport
 
 NUM_CHUNKS = 12
@@ -60,12 +60,12 @@ class Node:
         self.store = ChunkStore(
             slot_bytes=SLOT_BYTES, capacity_bytes=NUM_CHUNKS * SLOT_BYTES, arena_bytes=8 * SLOT_BYTES
         )
-        self.carrier = Carrier(cluster.secret, name=name, tcp_address=f"tcp://{host}:0", has_shm=False)
-        self.memory = NodeMemory(
+        self.transports = TransportSelector(cluster.secret, name=name, tcp_address=f"tcp://{host}:0", has_shm=False)
+        self.memory = ChunkManager(
             cluster.loop,
             node=name,
             store=self.store,
-            carrier=self.carrier,
+            transports=self.transports,
             sizes=(SIZE_BYTES,) * NUM_CHUNKS,
             say=cluster.events.append,
             tell_task=self._tell_task,
@@ -79,7 +79,7 @@ class Node:
 
     def close(self) -> None:
         """Give everything up."""
-        self.carrier.close()
+        self.transports.close()
         self.store.close()
 
     def _tell_task(self, message: control.AgentMessage, fd: int | None) -> None:
@@ -91,8 +91,8 @@ class Node:
 
     def _tell_peer(self, node: NodeId, kind: str, fields: dict[str, Any]) -> None:
         told = json.loads(json.dumps(fields))
-        offer = Offer.from_json(json.loads(json.dumps(self.carrier.offer.to_json())), peer=self.name)
-        peer = Peer(life=f"{self.name}#1", link=None, heard_s=0.0, said_s=0.0, offer=offer)  # type: ignore[arg-type]
+        endpoints = Endpoints.from_json(json.loads(json.dumps(self.transports.endpoints.to_json())), peer=self.name)
+        peer = Peer(life=f"{self.name}#1", link=None, heard_s=0.0, said_s=0.0, endpoints=endpoints)  # type: ignore[arg-type]
         target = self._cluster.nodes[node]
         self._cluster.loop.soon(lambda: target.memory.places(peer, told))
 
@@ -111,7 +111,7 @@ class Cluster:
         self.nodes: dict[NodeId, Node] = {}
         self.scheduler = Scheduler(SchedulerSettings(seed=3))
         self.num_iterations = 0
-        self.copies: list[events.ChunkCopied] = []
+        self.copies: list[ChunkId] = []
         self.failures: list[events.CopyFailed] = []
         self.expected: dict[ChunkId, float] = {}
         self.loads: list[ChunkId] = []
@@ -136,7 +136,7 @@ class Cluster:
         lost = self.nodes.pop(NodeId(name))
         lost.close()
         for node in self.nodes.values():
-            node.carrier.disconnect(lost.carrier.offer)
+            node.transports.disconnect(lost.transports.endpoints)
             node.memory.lose_source(NodeId(name))
         self.events.append(events.NodeLost(node=NodeId(name)))
 
@@ -180,14 +180,13 @@ class Cluster:
             node.close()
 
     def _handle(self, event: events.Event) -> None:
-        for part in getattr(event, "parts", (event,)):  # answers that come together are one event
-            if isinstance(part, events.ChunkLoaded):
-                self.expected[part.chunk] = 0.0
-                self.loads.append(part.chunk)
-            if isinstance(part, events.ChunkCopied):
-                self.copies.append(part)
-            if isinstance(part, events.CopyFailed):
-                self.failures.append(part)
+        if isinstance(event, events.ChunksLoaded):
+            self.expected.update(dict.fromkeys(event.chunks, 0.0))
+            self.loads += event.chunks
+        if isinstance(event, events.ChunksCopied):
+            self.copies += event.chunks
+        if isinstance(event, events.CopyFailed):
+            self.failures.append(event)
         for effect in self.scheduler.handle(event, now=self.loop.now()):
             self._perform(effect)
 
@@ -205,7 +204,7 @@ class Cluster:
             case effects.LoadChunk():
                 self.nodes[effect.node].memory.load(effect, merged=ledger.merged)
             case effects.CopyChunk():
-                self.nodes[effect.target].memory.copy(effect)
+                self.nodes[effect.target].memory.fetch(effect)
                 self.nodes[effect.source].memory.serving.serve(effect, version=ledger.version(effect.chunk))
             case effects.FreeChunk():
                 self.nodes[effect.node].memory.free(effect)

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from chicle_elastic.transports.carrier import Carrier
 from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.selector import TransportSelector
 from tests.rdma.devices import HOSTS, WIRES, cut_wire, mend_wire, packets_of
 from tests.rdma.shells import NUM_CHUNKS, SIZE_BYTES, Cluster
 from tests.timeouts import timeout_s
@@ -28,7 +28,9 @@ def test_chunks_and_their_states_follow_the_members() -> None:
         assert (packets_of(WIRES[0]) - before) * 4096 >= moved * SIZE_BYTES, (
             "over the wire, from the first to the second"
         )
-        assert cluster.nodes["n1"].carrier.route(cluster.nodes["n0"].carrier.offer).reason.startswith("verbs: ")  # type: ignore[index]
+        assert (
+            cluster.nodes["n1"].transports.route(cluster.nodes["n0"].transports.endpoints).reason.startswith("verbs: ")
+        )  # type: ignore[index]
 
         cluster.leave("n0")
         cluster.iterate(2)
@@ -51,7 +53,7 @@ def test_chunks_and_their_states_follow_the_members() -> None:
 
 def test_tcp_takes_over_when_rdma_fails(caplog: pytest.LogCaptureFixture) -> None:
     """The wire of RDMA is cut, while TCP finds another way: chunks come, and the log says how and why."""
-    caplog.set_level("INFO", "chicle_elastic.transports.carrier")
+    caplog.set_level("INFO", "chicle_elastic.transports.selector")
     with Cluster(TIMEOUT_S) as cluster:
         cluster.join("n0", HOSTS[0])
         cluster.iterate(1)
@@ -65,10 +67,10 @@ def test_tcp_takes_over_when_rdma_fails(caplog: pytest.LogCaptureFixture) -> Non
         assert len(cluster.copies) == NUM_CHUNKS // 2
         assert not cluster.failures
         assert "failed, tcp takes over for 30 s: " in caplog.text
-        route = cluster.nodes["n1"].carrier.route(cluster.nodes["n0"].carrier.offer)  # type: ignore[index]
+        route = cluster.nodes["n1"].transports.route(cluster.nodes["n0"].transports.endpoints)  # type: ignore[index]
         assert route.reason.startswith("tcp: RDMA has just failed: ")
-        cluster.nodes["n1"].carrier.disconnect(cluster.nodes["n0"].carrier.offer)  # type: ignore[index]
-        route = cluster.nodes["n1"].carrier.route(cluster.nodes["n0"].carrier.offer)  # type: ignore[index]
+        cluster.nodes["n1"].transports.disconnect(cluster.nodes["n0"].transports.endpoints)  # type: ignore[index]
+        route = cluster.nodes["n1"].transports.route(cluster.nodes["n0"].transports.endpoints)  # type: ignore[index]
         assert route.reason.startswith("verbs: "), "its next life is tried again"
 
 
@@ -85,11 +87,11 @@ def test_the_transport_is_chosen_per_peer(first: str | None, second: str | None,
     """Both have to have RDMA; a device that is not there is a reason and no error."""
     secret = JobSecret.generate()
     with (
-        Carrier(secret, name="n1", tcp_address=f"tcp://{HOSTS[0]}:0", rdma=first) as one,
-        Carrier(secret, name="n2", tcp_address=f"tcp://{HOSTS[1]}:0", has_shm=False, rdma=second) as other,
+        TransportSelector(secret, name="n1", tcp_address=f"tcp://{HOSTS[0]}:0", rdma=first) as one,
+        TransportSelector(secret, name="n2", tcp_address=f"tcp://{HOSTS[1]}:0", has_shm=False, rdma=second) as other,
     ):
-        assert one.route(other.offer).reason == reason
+        assert one.route(other.endpoints).reason == reason
         if first == "mlx5_7":
             assert one.reason_against_rdma == "there is no RDMA device 'mlx5_7'; there is rxe0, rxe1"
-    with Carrier(secret, name="n1") as loopback:
-        assert loopback.reason_against_rdma == "it listens on 127.0.0.1, where only agents of this host find it"
+    with TransportSelector(secret, name="n1") as loopback:
+        assert loopback.reason_against_rdma == "its address is 127.0.0.1, where only agents of this host find it"

@@ -13,11 +13,12 @@ from chicle_elastic.errors import ChunkCorruptError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.store.chunk_store import ChunkStore
-from chicle_elastic.transports.base import PIECE_BYTES, Message, Region
+from chicle_elastic.transports.base import PIECE_BYTES, Region
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.verbs.reads import WINDOW
 from chicle_elastic.transports.verbs.transport import VerbsTransport
 from chicle_elastic.values import StateVersion
+from tests.chunk_slots import put_chunk
 from tests.rdma.devices import HOSTS
 from tests.timeouts import timeout_s
 
@@ -99,34 +100,15 @@ def test_a_slot_that_is_used_again_during_a_read_is_noticed(
             reader.fetch(owner.address, Region(0, 0, size_bytes), into, check=check, timeout_s=TIMEOUT_S)
 
 
-def test_a_leased_slot_is_not_used_again_and_brings_its_version(pair: tuple[VerbsTransport, VerbsTransport]) -> None:
-    """A store that gives a chunk up while it is read keeps the bytes until the lease ends."""
+def test_a_sealed_chunk_brings_its_version(pair: tuple[VerbsTransport, VerbsTransport]) -> None:
+    """Straight out of the slot of a store, without a copy at its owner."""
     owner, reader = pair
     with ChunkStore(slot_bytes=1 << 19, capacity_bytes=1 << 20, arena_bytes=1 << 20) as store:
-        store.put(chunk(1))
-        store.advance(StateVersion(2, 9), [ChunkId(1)])
-        store.seal(ChunkId(1))
+        put_chunk(store, chunk(1))
+        place, size_bytes = store.seal(ChunkId(1), at_least=StateVersion(2, 9))
         owner.register(store.arenas[0])
-        place = store.address(ChunkId(1))
-        with store.lease(ChunkId(1)) as lease:
-            size_bytes = len(lease.view)
-            store.free(ChunkId(1))
-            store.put(chunk(2))
-            assert store.address(ChunkId(2)) != place
-            into = memoryview(bytearray(size_bytes))
-            arriving = ArrivingChunk(into, chunk_id=ChunkId(1), where="from owner")
-            region = Region(place.arena, place.slot * store.slot_bytes, size_bytes)
-            reader.fetch(owner.address, region, into, check=arriving, timeout_s=TIMEOUT_S)
-            assert arriving.finish() == StateVersion(2, 9)
-
-
-@pytest.mark.parametrize("num_chars", [0, 8100, 8192, 100_000, 900_000])
-def test_messages_of_many_fragments_arrive(pair: tuple[VerbsTransport, VerbsTransport], num_chars: int) -> None:
-    """There are more fragments than credits, so that these have to come back meanwhile."""
-    owner, reader = pair
-    text = "x" * num_chars
-    for _ in range(2):
-        reader.send(owner.address, text, timeout_s=TIMEOUT_S)
-        owner.send(reader.address, [text], timeout_s=TIMEOUT_S)
-        assert owner.receive(TIMEOUT_S) == Message("reader", text)
-        assert reader.receive(TIMEOUT_S) == Message("owner", [text])
+        into = memoryview(bytearray(size_bytes))
+        arriving = ArrivingChunk(into, chunk_id=ChunkId(1), where="from owner")
+        region = Region(place.arena, place.slot * store.slot_bytes, size_bytes)
+        reader.fetch(owner.address, region, into, check=arriving, timeout_s=TIMEOUT_S)
+        assert arriving.finish() == StateVersion(2, 9)

@@ -23,16 +23,16 @@ from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from chicle_elastic.cluster import mesh
-from chicle_elastic.cluster.agent import ElasticAgent
-from chicle_elastic.cluster.event_file import EventTail
-from chicle_elastic.cluster.launch_args import AgentCommand, parse
-from chicle_elastic.cluster.local_nursery import Child, Nursery
-from chicle_elastic.cluster.store_host import StoreHost
-from chicle_elastic.launch import exit_code_of, run_node
+from chicle_elastic.cluster.agent.agent import ElasticAgent
+from chicle_elastic.cluster.launcher import exit_code_of, run_node
+from chicle_elastic.cluster.local.forking import ForkedProcess, Forker
+from chicle_elastic.cluster.net import peers
+from chicle_elastic.cluster.net.event_file import EventTail
+from chicle_elastic.cluster.options import AgentCommand, parse
+from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.testing import chaos_app
-from chicle_elastic.transports.carrier import BOOT_ID
 from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.selector import BOOT_ID
 from tests.timeouts import timeout_s
 
 CLONE_NEWNS = 0x20000
@@ -67,9 +67,9 @@ class Waiting:
 
     def __init__(self, arguments: list[str], output: Path) -> None:
         self._line, theirs = socket.socketpair()
-        self._nursery = Nursery()
+        self._forker = Forker()
         body = partial(_run_task, theirs.fileno(), arguments)
-        self.child: Child = self._nursery.fork("task", body, keep=(theirs.fileno(),), output=output)
+        self.child: ForkedProcess = self._forker.fork("task", body, keep=(theirs.fileno(),), output=output)
         theirs.close()
 
     def begin(self, environment: dict[str, str]) -> int:
@@ -81,7 +81,7 @@ class Waiting:
         """Its exit code; None if it runs for so long yet."""
         end_s = time.monotonic() + wait_s
         while True:
-            self._nursery.reap()
+            self._forker.reap()
             if self.child.code is not None or time.monotonic() >= end_s:
                 return self.child.code
             time.sleep(0.05)
@@ -134,14 +134,14 @@ def _run_agent(arguments: list[str], task: list[str], device: str, files: Path) 
     waiting = Waiting(task, files.with_suffix(".out"))
     logging.root.handlers[:] = [logging.StreamHandler()]  # instead of those of pytest
     logging.root.setLevel(logging.INFO)
-    mesh.SILENT_S = timeout_s(mesh.SILENT_S)  # 2 s of a processor that is emulated are no time
+    peers.SILENT_S = timeout_s(peers.SILENT_S)  # 2 s of a processor that is emulated are no time
     command = parse(arguments)
     assert isinstance(command, AgentCommand)
     return exit_code_of(lambda: run_node(command, make_agent=partial(ForkingAgent, task=waiting)))
 
 
 def _run_store(address: str, line: int) -> int:
-    with socket.socket(fileno=line) as said, StoreHost(f"{address}:0") as host:
+    with socket.socket(fileno=line) as said, StoreServer(f"{address}:0") as host:
         said.sendall(host.endpoint.encode() + b"\n")
         said.recv(1)  # the end of the test
     return 0
@@ -150,8 +150,8 @@ def _run_store(address: str, line: int) -> int:
 class HostNode:
     """One node: its agent, and what it has written down."""
 
-    def __init__(self, name: str, child: Child, nursery: Nursery, folder: Path) -> None:
-        self.name, self._child, self._nursery = name, child, nursery
+    def __init__(self, name: str, child: ForkedProcess, forker: Forker, folder: Path) -> None:
+        self.name, self._child, self._forker = name, child, forker
         self._tail = EventTail(folder, name)
         self._output = folder / f"{name}.out"
         self._events: list[Event] = []
@@ -182,7 +182,7 @@ class HostNode:
 
     def code(self) -> int | None:
         """Its exit code; None while it runs."""
-        self._nursery.reap()
+        self._forker.reap()
         return self._child.code
 
     def send(self, number: signal.Signals) -> None:
@@ -212,12 +212,12 @@ class Hosts:
         self._secret_file = folder / "job.secret"
         JobSecret.load_or_create(self._secret_file)
         self._end_file = folder / "end"
-        self._nursery = Nursery()
-        self._children: list[Child] = []
+        self._forker = Forker()
+        self._children: list[ForkedProcess] = []
         self._line, theirs = socket.socketpair()
         store = partial(_run_store, address, theirs.fileno())
         output = folder / "store.out"
-        self._children.append(self._nursery.fork("store", store, keep=(theirs.fileno(),), output=output))
+        self._children.append(self._forker.fork("store", store, keep=(theirs.fileno(),), output=output))
         theirs.close()
         self._line.settimeout(timeout_s(10))
         self._endpoint = self._line.recv(100).decode().strip()
@@ -232,9 +232,9 @@ class Hosts:
         task = ["--out", str(self._folder), "--end-file", str(self._end_file), "--work", "count", "--min-ms", "300"]
         files = self._folder / name
         body = partial(_run_agent, arguments, task, device, files)
-        child = self._nursery.fork(f"agent {name}", body, output=files.with_suffix(".out"))
+        child = self._forker.fork(f"agent {name}", body, output=files.with_suffix(".out"))
         self._children.append(child)
-        return HostNode(name, child, self._nursery, self._folder)
+        return HostNode(name, child, self._forker, self._folder)
 
     def end_job(self) -> None:
         """The job ends at its next iteration, and all agents with it."""
@@ -247,6 +247,6 @@ class Hosts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._line.close()
-        self._nursery.end_all()
+        self._forker.end_all()
         for child in self._children:
-            self._nursery.close(child)
+            self._forker.close(child)

@@ -1,4 +1,4 @@
-"""The contract of DESIGN 2, broken on purpose: each offender is caught by name."""
+"""The contract of docs/design 2, broken on purpose: each offender is caught by name."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from chicle_elastic.chunks.views import Chunk, DataSchema, StateSpec
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Solver, Trainer, Update
-from chicle_elastic.solvers.cocoa import CocoaTrainer
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.testing.solver_contract import check_solver_contract
 from examples.ridge import RidgeTrainer
 
@@ -164,7 +164,7 @@ def test_a_good_solver_passes():
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "logistic"])
 def test_cocoa_keeps_the_contract(loss):
     """Kernels work on addresses; none of them may outlive its boundary."""
-    check_solver_contract(CocoaTrainer(loss=loss), CODES, make_chunks(target_dtype="int32"))
+    check_solver_contract(LinearTrainer(loss=loss), CODES, make_chunks(target_dtype="int32"))
 
 
 def test_the_ridge_example_keeps_the_contract():
@@ -183,7 +183,7 @@ def test_the_ridge_example_keeps_the_contract():
         (Writer, r"changed the rows, targets or weights of chunk 1 in iteration 1"),
         (StaleReader, r"NaN or infinity in iteration 2.*memory of a chunk that has moved"),
         (Deaf, r"asked to stop before iteration 5 and returned a full update"),
-        (Reshaper, r"delta of shape \(7,\) in iteration 1; the model has shape \(2,\)"),
+        (Reshaper, r"delta of shape \(7,\) in iteration 1; the trainer sums updates of shape \(2,\)"),
     ],
 )
 def test_an_offender_is_caught_by_name(offender, message):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects, events
-from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings
+from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.values import ChunkInfo, StateVersion, TaskReport
 
 
@@ -56,9 +56,9 @@ class Stage:
         self.orders += ordered
         return ordered
 
-    def join(self, node: str, *, capacity_bytes: int | None = None, weight: float = 1.0) -> list[effects.Effect]:
+    def join(self, node: str, *, capacity_bytes: int | None = None) -> list[effects.Effect]:
         """A node joins."""
-        return self.tell(events.NodeJoined(node=NodeId(node), capacity_bytes=capacity_bytes, weight=weight))
+        return self.tell(events.NodeJoined(node=NodeId(node), capacity_bytes=capacity_bytes))
 
     def notice(self, node: str) -> list[effects.Effect]:
         """A node is put under notice."""
@@ -104,7 +104,7 @@ class Stage:
     def finish(self) -> list[effects.Effect]:
         """The running iteration ends with a merge."""
         [order] = self.take(effects.StartIteration)
-        reports = {node: TaskReport(samples=10, duration_s=1.0) for node in self.scheduler.ledger.shelves}
+        reports = {node: TaskReport(samples=10, duration_s=1.0) for node in self.scheduler.ledger.node_chunks}
         return self.tell(events.IterationFinished(round=order.round, iteration=order.iteration, reports=reports))
 
     def abort(self) -> list[effects.Effect]:
@@ -128,7 +128,7 @@ class Stage:
 
     def owned(self) -> dict[str, tuple[int, ...]]:
         """Chunks by owner."""
-        return {node: self.ledger.owned_by(node) for node in self.ledger.shelves}
+        return {node: self.ledger.owned_by(node) for node in self.ledger.node_chunks}
 
     def counts(self) -> dict[str, int]:
         """Number of chunks by owner."""
@@ -141,13 +141,15 @@ def answer_to(order: effects.Effect) -> events.Event | None:
         case effects.FormRound():
             return events.RoundFormed(round=order.round, members=order.members)
         case effects.LoadChunk():
-            return events.ChunkLoaded(chunk=order.chunk, node=order.node, round=order.round)
+            return events.ChunksLoaded(chunks=(order.chunk,), node=order.node, round=order.round)
         case effects.CopyChunk():
-            return events.ChunkCopied(chunk=order.chunk, source=order.source, target=order.target, round=order.round)
+            return events.ChunksCopied(
+                chunks=(order.chunk,), source=order.source, target=order.target, round=order.round
+            )
         case effects.PrecopyChunk():
             return events.PrecopiesEnded(node=order.target, whole=(order.number,))
         case effects.FreeChunk():
-            return events.ChunkFreed(chunk=order.chunk, node=order.node, round=order.round)
+            return events.ChunksFreed(chunks=(order.chunk,), node=order.node, round=order.round)
     return None
 
 
@@ -169,3 +171,14 @@ def kinds(ordered: Iterable[effects.Effect]) -> list[str]:
 def only(ordered: Iterable[effects.Effect], kind: type, where: Callable = lambda effect: True) -> list:
     """The effects of one kind."""
     return [effect for effect in ordered if isinstance(effect, kind) and where(effect)]
+
+
+def at_a_move(**settings: int) -> tuple[Stage, effects.CopyChunk]:
+    """A stage where b has joined a, and one copy to b is in flight."""
+    stage = Stage(num_chunks=2, nodes=["a"], **settings)
+    stage.run()
+    stage.join("b")
+    stage.finish()
+    stage.answer(effects.FormRound)
+    [copy] = stage.take(effects.CopyChunk)
+    return stage, copy

@@ -5,25 +5,15 @@ import pytest
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects, events
-from chicle_elastic.scheduling.machine import State
+from chicle_elastic.scheduling.node_chunks import Phase
+from chicle_elastic.scheduling.scheduler import State
 from chicle_elastic.values import StateVersion
-from tests.scheduling.stage import Stage, infos, kinds, only
+from tests.scheduling.stage import Stage, at_a_move, infos, kinds, only
 
 
 def copied(copy):
     """The acknowledgement of a copy."""
-    return events.ChunkCopied(chunk=copy.chunk, source=copy.source, target=copy.target, round=copy.round)
-
-
-def at_a_move(**settings):
-    """A stage where b has joined a, and one copy to b is in flight: (stage, copy)."""
-    stage = Stage(num_chunks=2, nodes=["a"], **settings)
-    stage.run()
-    stage.join("b")
-    stage.finish()
-    stage.answer(effects.FormRound)
-    [copy] = stage.take(effects.CopyChunk)
-    return stage, copy
+    return events.ChunksCopied(chunks=(copy.chunk,), source=copy.source, target=copy.target, round=copy.round)
 
 
 def test_survivors_load_lost_chunks_at_once_and_go_on_without_them():
@@ -90,7 +80,7 @@ def test_a_node_lost_during_the_first_load_is_replaced():
     stage.answer(effects.FormRound)
     loads = stage.take(effects.LoadChunk)
     arrived = next(load for load in loads if load.node == "b")
-    stage.tell(events.ChunkLoaded(chunk=arrived.chunk, node=NodeId("b"), round=1))
+    stage.tell(events.ChunksLoaded(chunks=(arrived.chunk,), node=NodeId("b"), round=1))
     stage.orders += [load for load in loads if load.node == "a"]
     stage.lose("b")
     ordered = stage.answer()
@@ -110,7 +100,7 @@ def test_when_everything_is_lost_everything_is_loaded_before_the_job_goes_on():
     stage.answer(effects.FormRound)
     first, *others = stage.take(effects.LoadChunk)
     assert len(others) == 3
-    assert stage.tell(events.ChunkLoaded(chunk=first.chunk, node=first.node, round=first.round)) == []
+    assert stage.tell(events.ChunksLoaded(chunks=(first.chunk,), node=first.node, round=first.round)) == []
     stage.orders += others
     ordered = stage.answer()
     assert only(ordered, effects.StartIteration) == [effects.StartIteration(round=2, iteration=3, is_complete=True)]
@@ -208,7 +198,7 @@ def test_the_target_dies_between_commit_and_free():
     stage.answer(effects.FormRound)
     assert stage.ledger.missing == (copy.chunk,)
     assert not only(stage.orders, effects.LoadChunk)  # the old copy is still in the way on the only node
-    stage.tell(events.ChunkFreed(chunk=copy.chunk, node=NodeId("a"), round=2))
+    stage.tell(events.ChunksFreed(chunks=(copy.chunk,), node=NodeId("a"), round=2))
     assert [load.chunk for load in stage.take(effects.LoadChunk)] == [copy.chunk]
 
 
@@ -240,7 +230,7 @@ def test_a_leaver_does_not_keep_what_it_was_loading():
     ordered = stage.answer()
     assert only(ordered, effects.StartIteration)[0].is_complete
     assert not only(ordered, effects.ReleaseNode)
-    loaded = events.ChunkLoaded(chunk=late.chunk, node=NodeId("b"), round=late.round)
+    loaded = events.ChunksLoaded(chunks=(late.chunk,), node=NodeId("b"), round=late.round)
     assert stage.tell(loaded) == [effects.ReleaseNode(node="b")]
 
 
@@ -265,7 +255,7 @@ def test_late_answers_of_an_earlier_life_are_told_apart_by_their_round():
     stage.join("b")
     stage.answer(effects.FormRound)
     [again] = stage.take(effects.CopyChunk)
-    late = events.ChunkCopied(chunk=again.chunk, source=again.source, target=again.target, round=copy.round)
+    late = events.ChunksCopied(chunks=(again.chunk,), source=again.source, target=again.target, round=copy.round)
     assert stage.tell(late) == []
     assert stage.ledger.owner(again.chunk) == "a"
     assert only(stage.tell(copied(again)), effects.CommitChunk)
@@ -286,25 +276,23 @@ SENSELESS = [
     (events.LeaveNoticed(node=NodeId("z")), "it is not here"),
     (events.NodeLost(node=NodeId("z")), "it is not here"),
     (events.NodeJoined(node=NodeId("a")), "here already"),
-    (events.NodeJoined(node=NodeId("z"), weight=0.0), "weight must be > 0"),
-    (events.NodeJoined(node=NodeId("z"), weight=float("nan")), "weight must be > 0"),
-    (events.NodeJoined(node=NodeId("z"), capacity_bytes=-1), "capacity >= 0"),
+    (events.NodeJoined(node=NodeId("z"), capacity_bytes=-1), "capacity must be >= 0"),
     (events.RoundFormed(round=0, members=(NodeId("a"),)), "round 0 is ignored"),
     (events.RoundFormed(round=1, members=(NodeId("a"),)), "round 1 is ignored"),
     (events.InventoryReported(node=NodeId("z"), chunks={}), "it is not here"),
     (events.InventoryReported(node=NodeId("a"), chunks={}, round=0), "inventory of a for round 0 is ignored"),
-    (events.ChunkLoaded(chunk=ChunkId(0), node=NodeId("a"), round=1), "the book knows what the node holds"),
-    (events.ChunkLoaded(chunk=ChunkId(0), node=NodeId("z"), round=1), "the node is not here"),
+    (events.ChunksLoaded(chunks=(ChunkId(0),), node=NodeId("a"), round=1), "the ledger knows what the node holds"),
+    (events.ChunksLoaded(chunks=(ChunkId(0),), node=NodeId("z"), round=1), "the node is not here"),
     (events.LoadFailed(chunk=ChunkId(0), node=NodeId("a"), reason="late", round=1), "did not have to"),
     (
-        events.ChunkCopied(chunk=ChunkId(0), source=NodeId("z"), target=NodeId("a"), round=0),
-        "the book knows what the node holds",
+        events.ChunksCopied(chunks=(ChunkId(0),), source=NodeId("z"), target=NodeId("a"), round=0),
+        "the ledger knows what the node holds",
     ),
     (
         events.CopyFailed(chunk=ChunkId(0), source=NodeId("a"), target=NodeId("b"), round=1, reason="late"),
         "did not have to be",
     ),
-    (events.ChunkFreed(chunk=ChunkId(0), node=NodeId("a")), "did not have to"),
+    (events.ChunksFreed(chunks=(ChunkId(0),), node=NodeId("a")), "did not have to"),
     (events.IterationFinished(round=1, iteration=1, reports={}), "late IterationFinished of iteration 1"),
     (events.IterationAborted(round=1, iteration=1, reason="late"), "late IterationAborted of iteration 1"),
 ]
@@ -333,7 +321,7 @@ def test_what_makes_no_sense_is_ignored_with_a_reason(event, reason, state):
         (events.IterationFinished(round=1, iteration=3, reports={}), "never started; the last one was 2 in round 1"),
         (events.IterationAborted(round=2, iteration=1, reason="?"), "never started"),
         (events.RoundFormed(round=2, members=(NodeId("a"),)), "only 1 were asked for"),
-        (events.ChunkLoaded(chunk=ChunkId(99), node=NodeId("a")), "there is no such chunk"),
+        (events.ChunksLoaded(chunks=(ChunkId(99),), node=NodeId("a")), "there is no such chunk"),
         (infos(1)[0], "is not an event"),
     ],
     ids=lambda value: type(value).__name__,
@@ -345,3 +333,15 @@ def test_what_a_correct_shell_can_never_say_is_a_protocol_error(event, complaint
     with pytest.raises(ProtocolError, match=complaint):
         stage.tell(event)
     assert kinds(stage.finish()) == ["StartIteration"]
+
+
+def test_an_event_of_several_chunks_with_an_unknown_one_changes_none_of_them():
+    """The load of the known chunk is still in flight: its answer is taken when it comes alone."""
+    stage = Stage(num_chunks=2, nodes=["a"])
+    stage.answer(effects.FormRound)
+    first, last = stage.take(effects.LoadChunk)
+    with pytest.raises(ProtocolError, match="ChunksLoaded of chunk 99 on a: there is no such chunk"):
+        stage.tell(events.ChunksLoaded(chunks=(first.chunk, ChunkId(99)), node=first.node, round=first.round))
+    assert stage.ledger.phase(first.node, first.chunk) is Phase.LOADING
+    loaded = stage.tell(events.ChunksLoaded(chunks=(first.chunk, last.chunk), node=first.node, round=first.round))
+    assert kinds(loaded) == ["AttachChunks", "StartIteration"]

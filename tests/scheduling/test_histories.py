@@ -64,9 +64,9 @@ def test_the_histories_were_eventful(what):
 
 def test_a_history_is_a_function_of_its_seed():
     """Else a failure could not be looked at again."""
-    stories = [SimCluster(5, is_recorded=True).run().story for _ in range(2)]
+    stories = [SimCluster(5, is_recorded=True).run().recording for _ in range(2)]
     assert stories[0] == stories[1]
-    assert stories[0] != SimCluster(6, is_recorded=True).run().story
+    assert stories[0] != SimCluster(6, is_recorded=True).run().recording
 
 
 def test_one_history_is_told_event_by_event(capsys):
@@ -81,7 +81,7 @@ def test_one_history_is_told_event_by_event(capsys):
 TELL = """
 import hashlib
 from chicle_elastic.testing.sim_cluster import SimCluster
-stories = "".join("".join(SimCluster(seed, is_recorded=True).run().story) for seed in range(40))
+stories = "".join("".join(SimCluster(seed, is_recorded=True).run().recording) for seed in range(40))
 print(hashlib.sha256(stories.encode()).hexdigest())
 """
 

@@ -3,7 +3,7 @@
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.values import StateVersion
-from tests.scheduling.stage import Stage, kinds, only
+from tests.scheduling.stage import Stage, at_a_move, kinds, only
 
 
 def forming(num_chunks=4, nodes=("a", "b"), num_iterations=2):
@@ -75,7 +75,7 @@ def test_a_zombie_saves_chunks_that_nobody_has_taken_over():
     assert stage.owned()["b"] == tuple(sorted(held))
     # The loads cannot be called back: what arrives is freed.
     late = loads[0]
-    assert stage.tell(events.ChunkLoaded(chunk=late.chunk, node=late.node, round=late.round)) == [
+    assert stage.tell(events.ChunksLoaded(chunks=(late.chunk,), node=late.node, round=late.round)) == [
         effects.FreeChunk(chunk=late.chunk, node=late.node, round=2)
     ]
     assert stage.ledger.replayed == {}
@@ -138,15 +138,10 @@ def test_a_fresh_load_is_newer_than_what_it_replaced():
 
 def test_a_copy_that_is_on_its_way_is_not_a_stray():
     """A report taken between copy and commit lists the copy, or not; the commit follows either way."""
-    stage = Stage(num_chunks=2, nodes=["a"])
-    stage.run()
-    stage.join("b")
-    stage.finish()
-    stage.answer(effects.FormRound)
-    [copy] = stage.take(effects.CopyChunk)
+    stage, copy = at_a_move()
     stage.join("c")  # a new round is asked for while the copy is in flight
     stage.inventory("b", {copy.chunk: (1, 1)})
-    stage.tell(events.ChunkCopied(chunk=copy.chunk, source="a", target="b", round=copy.round))
+    stage.tell(events.ChunksCopied(chunks=(copy.chunk,), source="a", target="b", round=copy.round))
     ordered = stage.answer()
     assert kinds(ordered)[:2] == ["CommitChunk", "FreeChunk"]
     assert stage.owned()["b"] == (copy.chunk,)
@@ -154,14 +149,9 @@ def test_a_copy_that_is_on_its_way_is_not_a_stray():
 
 def test_a_copy_that_was_confirmed_and_is_gone_is_made_again():
     """The owner still has the chunk; b loses its copy before the round is formed."""
-    stage = Stage(num_chunks=2, nodes=["a"])
-    stage.run()
-    stage.join("b")
-    stage.finish()
-    stage.answer(effects.FormRound)
-    [copy] = stage.take(effects.CopyChunk)
+    stage, copy = at_a_move()
     stage.join("c")
-    stage.tell(events.ChunkCopied(chunk=copy.chunk, source="a", target="b", round=copy.round))
+    stage.tell(events.ChunksCopied(chunks=(copy.chunk,), source="a", target="b", round=copy.round))
     stage.inventory("b", {})
     ordered = stage.answer()
     assert only(ordered, effects.StartIteration)[0].is_complete

@@ -4,7 +4,7 @@ import pytest
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.ledger import InvariantError, Ledger
-from chicle_elastic.scheduling.shelf import Phase
+from chicle_elastic.scheduling.node_chunks import Phase
 from chicle_elastic.values import StateVersion
 from tests.scheduling.stage import infos
 
@@ -17,8 +17,8 @@ def ledger():
     """Two chunks of 10 rows and 7 bytes on two nodes; a owns chunk 0, chunk 1 is missing."""
     ledger = Ledger()
     ledger.declare(infos(2, size_bytes=7))
-    ledger.add_node(A, 20, 1.0)
-    ledger.add_node(B, None, 1.0)
+    ledger.add_node(A, 20)
+    ledger.add_node(B, None)
     ledger.hold(A, ZERO, Phase.LOADED)
     ledger.adopt_fresh(ZERO, A, round=1)
     ledger.check()
@@ -146,11 +146,11 @@ def test_a_task_is_told_of_changes_since_it_was_told_last(ledger):
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        ("one owner", lambda book: book.shelves[B].copies.update({ZERO: Phase.OWNED})),
-        ("bytes add up", lambda book: setattr(book.shelves[A], "used_bytes", 6)),
-        ("rows add up", lambda book: setattr(book.shelves[A], "num_rows", 0)),
-        ("within capacity", lambda book: setattr(book.shelves[A], "capacity_bytes", 6)),
-        ("owned list", lambda book: book.shelves[A].owned.clear()),
+        ("one owner", lambda book: book.node_chunks[B].copies.update({ZERO: Phase.OWNED})),
+        ("bytes add up", lambda book: setattr(book.node_chunks[A], "used_bytes", 6)),
+        ("rows add up", lambda book: setattr(book.node_chunks[A], "num_rows", 0)),
+        ("within capacity", lambda book: setattr(book.node_chunks[A], "capacity_bytes", 6)),
+        ("owned list", lambda book: book.node_chunks[A].owned.clear()),
         ("owner holds", lambda book: setattr(book._entries[ZERO], "owner", None)),
         ("missing or owned", lambda book: book._missing.clear()),
         ("frees add up", lambda book: book.freeing.update({(A, ZERO): 1})),
@@ -160,8 +160,8 @@ def test_a_damaged_book_is_found_by_name(ledger, name, damage):
     """The check can fail, for each invariant that it tests."""
     damage(ledger)
     if name == "one owner":  # the sums are right, only the ownership is not
-        ledger.shelves[B].used_bytes += 7
-        ledger.shelves[B].num_rows += 10
-        ledger.shelves[B].owned[ZERO] = None
+        ledger.node_chunks[B].used_bytes += 7
+        ledger.node_chunks[B].num_rows += 10
+        ledger.node_chunks[B].owned[ZERO] = None
     with pytest.raises(InvariantError, match=name):
         ledger.check()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.scheduling.plan import Seat, plan_first, plan_join, plan_leave, plan_policy, shares
+from chicle_elastic.scheduling.plan import NodeCapacity, plan_first, plan_join, plan_leave, plan_policy, shares
 from chicle_elastic.values import ChunkInfo
 from tests.scheduling.stage import infos
 
@@ -18,9 +18,9 @@ def rng(seed=0):
     return np.random.default_rng(seed)
 
 
-def deviation(rows, weights):
+def deviation(rows):
     """Sum of distances from the shares."""
-    targets = shares(sum(rows), weights)
+    targets = shares(sum(rows), len(rows))
     return sum(abs(have - want) for have, want in zip(rows, targets, strict=True))
 
 
@@ -30,83 +30,78 @@ def count_by_node(placed):
 
 
 def test_shares_add_up_and_are_off_by_less_than_one():
-    """Largest remainder: the parts are the exact ones, rounded, and their sum is the whole."""
-    for seed in range(200):
-        dice = random.Random(seed)
-        weights = [dice.choice((0.25, 1.0, 2.0, 3.7)) for _ in range(dice.randint(1, 6))]
-        total = dice.randint(0, 50)
-        parts = shares(total, weights)
+    """The parts are the exact ones, rounded, and their sum is the whole."""
+    for total, num_parts in itertools.product(range(51), range(1, 7)):
+        parts = shares(total, num_parts)
         assert sum(parts) == total
-        for part, weight in zip(parts, weights, strict=True):
-            assert abs(part - total * weight / sum(weights)) < 1
+        assert len(parts) == num_parts
+        assert all(abs(part - total / num_parts) < 1 for part in parts)
 
 
-def test_the_largest_remainder_gets_the_odd_one():
-    """7 in proportion 1 : 1 : 2 is 1.75, 1.75, 3.5, so the two larger remainders are rounded up."""
-    assert shares(7, [1, 1, 2]) == [2, 2, 3]
+def test_the_first_parts_get_the_odd_ones():
+    """8 on three is 3, 3, 2: the same in every process."""
+    assert shares(8, 3) == [3, 3, 2]
 
 
-def test_a_first_plan_follows_the_weights():
-    """A node of weight 2 gets twice the samples."""
-    seats = [Seat(node=NodeId("a")), Seat(node=NodeId("b"), weight=2.0), Seat(node=NodeId("c"))]
-    placement = plan_first(infos(16), seats, rng())
-    assert count_by_node(placement.placed) == {"a": 4, "b": 8, "c": 4}
+def test_a_first_plan_gives_every_node_the_same():
+    """16 chunks of equal size on four nodes."""
+    eligible = [NodeCapacity(node=NodeId(name)) for name in "abcd"]
+    placement = plan_first(infos(16), eligible, rng())
+    assert count_by_node(placement.placed) == {"a": 4, "b": 4, "c": 4, "d": 4}
     assert {chunk for chunk, _ in placement.placed} == set(range(16))
     assert not placement.unplaced
 
 
 def test_a_first_plan_is_drawn_at_random_and_repeatable():
     """The same seed gives the same plan, another seed another one."""
-    seats = [Seat(node=NodeId("a")), Seat(node=NodeId("b"))]
-    plans = [plan_first(infos(20), seats, rng(seed)).placed for seed in (1, 1, 2)]
+    eligible = [NodeCapacity(node=NodeId("a")), NodeCapacity(node=NodeId("b"))]
+    plans = [plan_first(infos(20), eligible, rng(seed)).placed for seed in (1, 1, 2)]
     assert plans[0] == plans[1]
     assert sorted(plans[0]) != sorted(plans[2])
 
 
 def test_a_first_plan_fills_up_what_others_hold_already():
     """After a loss the survivors are counted with what they have."""
-    seats = [Seat(node=NodeId("a"), num_rows=40), Seat(node=NodeId("b"), num_rows=20)]
-    assert count_by_node(plan_first(infos(6), seats, rng()).placed) == {"a": 2, "b": 4}
+    eligible = [NodeCapacity(node=NodeId("a"), num_rows=40), NodeCapacity(node=NodeId("b"), num_rows=20)]
+    assert count_by_node(plan_first(infos(6), eligible, rng()).placed) == {"a": 2, "b": 4}
 
 
 def test_a_failed_node_is_avoided_as_long_as_there_is_another():
     """A chunk that a node could not load goes elsewhere, and back only if nobody else has room."""
-    seats = [Seat(node=NodeId("a")), Seat(node=NodeId("b"), num_rows=1000)]
+    eligible = [NodeCapacity(node=NodeId("a")), NodeCapacity(node=NodeId("b"), num_rows=1000)]
     avoid = {ChunkId(0): (NodeId("a"),)}
-    assert plan_first(infos(1), seats, rng(), avoid=avoid).placed == ((0, "b"),)
-    assert plan_first(infos(1), seats[:1], rng(), avoid=avoid).placed == ((0, "a"),)
+    assert plan_first(infos(1), eligible, rng(), avoid=avoid).placed == ((0, "b"),)
+    assert plan_first(infos(1), eligible[:1], rng(), avoid=avoid).placed == ((0, "a"),)
 
 
 def test_the_chunks_of_a_leaver_go_round_robin():
     """Equal nodes get equal numbers, differing by one at most."""
-    seats = [Seat(node=NodeId(name), num_rows=50) for name in "abc"]
-    assert sorted(count_by_node(plan_leave(infos(10), seats, (), rng()).placed).values()) == [3, 3, 4]
-
-
-def test_the_round_robin_is_weighted():
-    """Of nodes with weights 2, 1, 1 the first gets every second chunk."""
-    seats = [Seat(node=NodeId("a"), weight=2.0, num_rows=100), *(Seat(node=NodeId(n), num_rows=50) for n in "bc")]
-    assert count_by_node(plan_leave(infos(12), seats, (), rng()).placed) == {"a": 6, "b": 3, "c": 3}
+    eligible = [NodeCapacity(node=NodeId(name), num_rows=50) for name in "abc"]
+    assert sorted(count_by_node(plan_leave(infos(10), eligible, (), rng()).placed).values()) == [3, 3, 4]
 
 
 def test_a_leavers_chunks_do_not_undo_what_policies_did():
-    """Round robin looks at weights, not at who holds less because it is slow."""
-    seats = [Seat(node=NodeId("slow"), num_rows=10), Seat(node=NodeId("fast"), num_rows=190)]
-    assert count_by_node(plan_leave(infos(10), seats, (), rng()).placed) == {"slow": 5, "fast": 5}
+    """Round robin counts what it deals, and not what a node holds: one may hold less because it is slow."""
+    eligible = [NodeCapacity(node=NodeId("slow"), num_rows=10), NodeCapacity(node=NodeId("fast"), num_rows=190)]
+    assert count_by_node(plan_leave(infos(10), eligible, (), rng()).placed) == {"slow": 5, "fast": 5}
 
 
 def test_a_joiner_inherits_from_a_leaver_first():
     """One leaves while one joins: every chunk moves once, straight to the joiner."""
-    seats = [Seat(node=NodeId("a"), num_rows=100), Seat(node=NodeId("b"), num_rows=100), Seat(node=NodeId("new"))]
-    placement = plan_leave(infos(10), seats, [NodeId("new")], rng())
+    eligible = [
+        NodeCapacity(node=NodeId("a"), num_rows=100),
+        NodeCapacity(node=NodeId("b"), num_rows=100),
+        NodeCapacity(node=NodeId("new")),
+    ]
+    placement = plan_leave(infos(10), eligible, [NodeId("new")], rng())
     assert count_by_node(placement.placed) == {"new": 10}
 
 
-@pytest.mark.parametrize("plan", [plan_first, lambda chunks, seats, rng: plan_leave(chunks, seats, (), rng)])
+@pytest.mark.parametrize("plan", [plan_first, lambda chunks, eligible, rng: plan_leave(chunks, eligible, (), rng)])
 def test_what_does_not_fit_is_unplaced(plan):
     """Room for 3 and 2 of 7 chunks."""
-    seats = [Seat(node=NodeId("a"), room_bytes=3), Seat(node=NodeId("b"), room_bytes=2)]
-    placement = plan(infos(7), seats, rng())
+    eligible = [NodeCapacity(node=NodeId("a"), room_bytes=3), NodeCapacity(node=NodeId("b"), room_bytes=2)]
+    placement = plan(infos(7), eligible, rng())
     assert count_by_node(placement.placed) == {"a": 3, "b": 2}
     assert len(placement.unplaced) == 2
 
@@ -114,57 +109,56 @@ def test_what_does_not_fit_is_unplaced(plan):
 def test_a_tight_fit_is_found():
     """Chunks of 3, 3 and 2, 2, 2 bytes fill two rooms of 6 exactly; fair dealing would not get there."""
     chunks = [ChunkInfo(id=ChunkId(n), num_rows=1, size_bytes=size) for n, size in enumerate((3, 3, 2, 2, 2))]
-    seats = [Seat(node=NodeId("a"), room_bytes=6), Seat(node=NodeId("b"), room_bytes=6)]
+    eligible = [NodeCapacity(node=NodeId("a"), room_bytes=6), NodeCapacity(node=NodeId("b"), room_bytes=6)]
     for seed in range(20):
-        assert not plan_first(chunks, seats, rng(seed)).unplaced
+        assert not plan_first(chunks, eligible, rng(seed)).unplaced
 
 
 def test_a_chunk_is_not_placed_where_a_copy_of_it_is():
     """A copy that is still being freed is in the way."""
-    seats = [Seat(node=NodeId("a"), holds={ChunkId(0)}), Seat(node=NodeId("b"), num_rows=1000)]
-    assert plan_first(infos(1), seats, rng()).placed == ((0, "b"),)
+    eligible = [NodeCapacity(node=NodeId("a"), holds={ChunkId(0)}), NodeCapacity(node=NodeId("b"), num_rows=1000)]
+    assert plan_first(infos(1), eligible, rng()).placed == ((0, "b"),)
 
 
 def test_plans_never_exceed_room_and_leave_their_input_alone():
-    """Random sizes, rooms and weights, against a plain sum."""
+    """Random sizes and rooms, against a plain sum."""
     for seed in range(300):
         dice = random.Random(seed)
         chunks = [
             ChunkInfo(id=ChunkId(n), num_rows=dice.randint(1, 9), size_bytes=dice.randint(1, 5))
             for n in range(dice.randint(1, 12))
         ]
-        seats = [
-            Seat(
+        eligible = [
+            NodeCapacity(
                 node=NodeId(name),
-                weight=dice.choice((0.5, 1.0, 3.0)),
                 num_rows=dice.randint(0, 30),
                 room_bytes=dice.choice((None, dice.randint(0, 20))),
             )
             for name in "abcd"[: dice.randint(1, 4)]
         ]
-        before = [repr(seat) for seat in seats]
-        first, source = seats[0].node, NodeId("z")
-        wanted = {(source, seat.node): 3 for seat in seats}
-        everybody = [*seats, Seat(node=source, num_rows=99)]
+        before = [repr(candidate) for candidate in eligible]
+        first, source = eligible[0].node, NodeId("z")
+        wanted = {(source, candidate.node): 3 for candidate in eligible}
+        everybody = [*eligible, NodeCapacity(node=source, num_rows=99)]
         moves = (
             plan_join({source: chunks}, everybody, [first], rng(seed)),
-            plan_policy(wanted, {source: chunks}, seats, rng(seed)),
+            plan_policy(wanted, {source: chunks}, eligible, rng(seed)),
         )
         plans = [
-            plan_first(chunks, seats, rng(seed)).placed,
-            plan_leave(chunks, seats, [first], rng(seed)).placed,
+            plan_first(chunks, eligible, rng(seed)).placed,
+            plan_leave(chunks, eligible, [first], rng(seed)).placed,
             *([(move.chunk, move.target) for move in planned] for planned in moves),
         ]
-        assert [repr(seat) for seat in seats] == before
+        assert [repr(candidate) for candidate in eligible] == before
         size = {info.id: info.size_bytes for info in chunks}
         for placed in plans:
             assert len({chunk for chunk, _ in placed}) == len(placed)
-            for seat in seats:
-                used = sum(size[chunk] for chunk, node in placed if node == seat.node)
-                assert seat.room_bytes is None or used <= seat.room_bytes
+            for candidate in eligible:
+                used = sum(size[chunk] for chunk, node in placed if node == candidate.node)
+                assert candidate.room_bytes is None or used <= candidate.room_bytes
 
 
-def join(counts, joiners, weights, seed=0, rows=10):
+def join(counts, joiners, seed=0, rows=10):
     """plan_join for nodes with `counts` chunks of equal size; the moves, and rows by node afterwards."""
     numbers = itertools.count()
     names = [NodeId(f"n{index}") for index in range(len(counts))]
@@ -172,11 +166,8 @@ def join(counts, joiners, weights, seed=0, rows=10):
         name: [ChunkInfo(id=ChunkId(next(numbers)), num_rows=rows, size_bytes=1) for _ in range(count)]
         for name, count in zip(names, counts, strict=True)
     }
-    seats = [
-        Seat(node=name, weight=weight, num_rows=rows * len(owned[name]))
-        for name, weight in zip(names, weights, strict=True)
-    ]
-    moves = plan_join(owned, seats, [names[index] for index in joiners], rng(seed))
+    eligible = [NodeCapacity(node=name, num_rows=rows * len(owned[name])) for name in names]
+    moves = plan_join(owned, eligible, [names[index] for index in joiners], rng(seed))
     after = {name: rows * len(owned[name]) for name in names}
     for move in moves:
         assert move.chunk in {info.id for info in owned[move.source]}
@@ -187,34 +178,28 @@ def join(counts, joiners, weights, seed=0, rows=10):
 
 def test_a_joiner_gets_a_quarter_of_four_equal_nodes():
     """12 chunks on 3 nodes: one from each."""
-    moves, after = join([4, 4, 4, 0], [3], [1, 1, 1, 1])
+    moves, after = join([4, 4, 4, 0], [3])
     assert sorted(move.source for move in moves) == ["n0", "n1", "n2"]
     assert after == [30, 30, 30, 30]
 
 
-def test_a_joiner_of_weight_two_gets_twice_the_samples():
-    """12 chunks on 2 nodes of weight 1: half of them go."""
-    _, after = join([6, 6, 0], [2], [1, 1, 2])
-    assert after == [30, 30, 60]
-
-
 def test_a_join_moves_nothing_between_the_others():
     """What a policy took from a slow node stays taken, even if shares say otherwise."""
-    moves, after = join([2, 10, 0], [2], [1, 1, 1])
+    moves, after = join([2, 10, 0], [2])
     assert {move.source for move in moves} == {"n1"}
     assert after == [20, 60, 40]
 
 
 def test_which_chunks_go_is_drawn_at_random():
     """Each chunk of the old node is taken by some seed, and the same seed takes the same."""
-    drawn = [frozenset(move.chunk for move in join([8, 0], [1], [1, 1], seed)[0]) for seed in range(40)]
-    assert drawn[0] == frozenset(move.chunk for move in join([8, 0], [1], [1, 1], 0)[0])
+    drawn = [frozenset(move.chunk for move in join([8, 0], [1], seed)[0]) for seed in range(40)]
+    assert drawn[0] == frozenset(move.chunk for move in join([8, 0], [1], 0)[0])
     assert frozenset().union(*drawn) == set(range(8))
 
 
-def brute_force(counts, joiners, weights, rows=10):
+def brute_force(counts, joiners, rows=10):
     """Least deviation that moves to joiners can reach, and the fewest moves that reach it."""
-    best = (deviation([rows * count for count in counts], weights), 0)
+    best = (deviation([rows * count for count in counts]), 0)
     donors = [index for index in range(len(counts)) if index not in joiners]
     # How many chunks each joiner gets from each donor.
     pairs = [(donor, joiner) for donor in donors for joiner in joiners]
@@ -224,7 +209,7 @@ def brute_force(counts, joiners, weights, rows=10):
             after[donor] -= amount
             after[joiner] += amount
         if min(after) >= 0:
-            best = min(best, (deviation([rows * count for count in after], weights), sum(amounts)))
+            best = min(best, (deviation([rows * count for count in after]), sum(amounts)))
     return best
 
 
@@ -235,14 +220,9 @@ def test_a_join_moves_the_minimal_number_of_chunks(rows):
         dice = random.Random(seed)
         num_donors, num_joiners = dice.choice(((1, 1), (2, 1), (3, 1), (1, 2), (2, 2)))
         counts = [dice.randint(0, 5) for _ in range(num_donors)] + [0] * num_joiners
-        weights = [dice.choice((0.5, 1.0, 1.0, 2.0)) for _ in counts]
         joiners = list(range(num_donors, len(counts)))
-        moves, after = join(counts, joiners, weights, seed, rows)
-        assert (deviation(after, weights), len(moves)) == brute_force(counts, joiners, weights, rows), (
-            counts,
-            weights,
-            moves,
-        )
+        moves, after = join(counts, joiners, seed, rows)
+        assert (deviation(after), len(moves)) == brute_force(counts, joiners, rows), (counts, moves)
 
 
 def test_chunks_of_different_sizes_end_near_the_share():
@@ -256,25 +236,25 @@ def test_chunks_of_different_sizes_end_near_the_share():
             ]
             for index, name in enumerate("abc")
         }
-        seats = [Seat(node=name, num_rows=sum(info.num_rows for info in owned[name])) for name in owned]
-        seats.append(Seat(node=NodeId("new")))
-        moves = plan_join(owned, seats, [NodeId("new")], rng(seed))
+        eligible = [NodeCapacity(node=name, num_rows=sum(info.num_rows for info in owned[name])) for name in owned]
+        eligible.append(NodeCapacity(node=NodeId("new")))
+        moves = plan_join(owned, eligible, [NodeId("new")], rng(seed))
         rows = {info.id: info.num_rows for chunks in owned.values() for info in chunks}
-        target = shares(sum(rows.values()), [1, 1, 1, 1])[3]
+        target = shares(sum(rows.values()), 4)[3]
         assert abs(sum(rows[move.chunk] for move in moves) - target) <= max(rows.values())
 
 
 def test_a_small_joiner_gets_what_fits():
     """A share of 5 chunks, room for 2."""
     owned = {NodeId("a"): infos(10)}
-    seats = [Seat(node=NodeId("a"), num_rows=100), Seat(node=NodeId("b"), room_bytes=2)]
-    assert len(plan_join(owned, seats, [NodeId("b")], rng())) == 2
+    eligible = [NodeCapacity(node=NodeId("a"), num_rows=100), NodeCapacity(node=NodeId("b"), room_bytes=2)]
+    assert len(plan_join(owned, eligible, [NodeId("b")], rng())) == 2
 
 
 def test_a_policy_gets_what_there_is_and_what_fits():
     """Wants 5 of 3 chunks; then 3 where there is room for 1."""
     owned = {NodeId("a"): infos(3)}
-    wide = [Seat(node=NodeId("a"), num_rows=30), Seat(node=NodeId("b"))]
-    tight = [Seat(node=NodeId("a"), num_rows=30), Seat(node=NodeId("b"), room_bytes=1)]
+    wide = [NodeCapacity(node=NodeId("a"), num_rows=30), NodeCapacity(node=NodeId("b"))]
+    tight = [NodeCapacity(node=NodeId("a"), num_rows=30), NodeCapacity(node=NodeId("b"), room_bytes=1)]
     assert len(plan_policy({(NodeId("a"), NodeId("b")): 5}, owned, wide, rng())) == 3
     assert len(plan_policy({(NodeId("a"), NodeId("b")): 3}, owned, tight, rng())) == 1

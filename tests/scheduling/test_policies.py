@@ -9,6 +9,7 @@ import pytest
 from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.base import Decision, Observations, Policy
 from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.text import disabled_text, is_disabled_text
 from chicle_elastic.values import TaskReport
 from tests.scheduling.stage import Stage, kinds, only
 
@@ -75,7 +76,7 @@ def test_a_policy_sees_who_holds_what_and_how_long_it_took():
     policy = Script(lambda observations: None)
     stage = Stage(num_chunks=6, start_nodes=2, policies=(policy,), history_length=2)
     stage.join("a", capacity_bytes=10)
-    stage.join("b", capacity_bytes=10, weight=2.0)
+    stage.join("b", capacity_bytes=10)
     stage.answer()
     for iteration in range(3):
         [order] = stage.take(effects.StartIteration)
@@ -83,11 +84,10 @@ def test_a_policy_sees_who_holds_what_and_how_long_it_took():
         stage.tell(events.IterationFinished(round=order.round, iteration=order.iteration, reports=reports))
     last = policy.seen[-1]
     assert (last.round, last.iteration) == (1, 3)
-    assert last.num_chunks == {"a": 2, "b": 4}
-    assert last.samples == {"a": 20, "b": 40}
-    assert last.weights == {"a": 1.0, "b": 2.0}
+    assert last.num_chunks == {"a": 3, "b": 3}
+    assert last.samples == {"a": 30, "b": 30}
     assert last.capacity_bytes == {"a": 10, "b": 10}
-    assert last.used_bytes == {"a": 2, "b": 4}
+    assert last.used_bytes == {"a": 3, "b": 3}
     assert [report.duration_s for report in last.reports[NodeId("a")]] == [1.0, 2.0]
 
 
@@ -140,6 +140,13 @@ def test_a_bad_policy_is_disabled_by_name_and_training_goes_on(say, complaint):
     assert line.startswith("policy bad is disabled")
     assert complaint in line
     assert stage.counts() == {"a": 2, "b": 6}
+
+
+def test_a_line_about_a_policy_that_is_disabled_is_told_from_others():
+    """A user has to hear of it, and of nothing else as loudly."""
+    assert is_disabled_text(disabled_text("my policy", "raised KeyError: 7\nand more"))
+    assert not is_disabled_text("decision of policy slow is ignored: it is disabled")
+    assert not is_disabled_text("n1 is under notice: policy slow is disabled: it says")
 
 
 def test_a_slow_policy_decides_by_an_event():

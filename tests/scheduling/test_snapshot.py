@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from chicle_elastic.errors import ProtocolError
-from chicle_elastic.scheduling import events
-from chicle_elastic.scheduling.coders import coder_of
-from chicle_elastic.scheduling.council import Adviser
+from chicle_elastic.scheduling import codec
 from chicle_elastic.scheduling.effects import Effect
 from chicle_elastic.scheduling.events import Event
-from chicle_elastic.scheduling.machine import Scheduler, SchedulerSettings, State
+from chicle_elastic.scheduling.pending_policies import DecidingPolicy
+from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
 from chicle_elastic.scheduling.snapshot import STATE, restore, snapshot
 from chicle_elastic.testing.sim_cluster import SimCluster
 from chicle_elastic.values import Decision, Observations
@@ -26,21 +25,21 @@ WIRING = {
     "_leases": {"_ledger", "_emit", "_max_attempts"},
     "_loads": {"_ledger", "_emit", "_max_attempts"},
     "_precopies": {"_ledger", "_emit"},
-    "_preparing": {"_ledger", "_members", "_precopies", "_emit"},
+    "_pending_transitions": {"_ledger", "_members", "_precopies", "_emit"},
     "_inventory": {"_ledger", "_leases", "_loads", "_emit"},
-    "_council": {"_policies", "_emit", "_history_length"},
+    "_pending_policies": {"_policies", "_emit", "_history_length"},
     "_boundary": {
         "_ledger",
         "_members",
         "_leases",
         "_loads",
         "_inventory",
-        "_council",
+        "_pending_policies",
         "_emit",
         "_seed",
         "_precopies",
         "_copies_ahead",
-        "_preparing",
+        "_pending_transitions",
     },
 }
 """What does not change during the life of a scheduler, but for the policies, which have a place of their own."""
@@ -52,7 +51,7 @@ class Restless:
     Both handle every event, and what they order is compared.
     """
 
-    def __init__(self, settings: SchedulerSettings, policies: tuple[Adviser, ...], *, every: int) -> None:
+    def __init__(self, settings: SchedulerSettings, policies: tuple[DecidingPolicy, ...], *, every: int) -> None:
         self.first = Scheduler(settings, policies)
         self.other = restore(travelled(self.first), policies)
         self._every = every
@@ -114,13 +113,13 @@ class Talker:
 
 
 def test_a_dismissed_policy_stays_dismissed() -> None:
-    """Else it would be heard again on some agents and not on others."""
+    """Else it would be asked again on some agents and not on others."""
     policies = (Talker(),)
     stage = Stage(4, ["a", "b"], policies=policies)
     stage.run(2)
     assert any("talker is disabled" in line for line in stage.logs)
     other = restore(travelled(stage.scheduler), policies)
-    assert not other._council.has_policies
+    assert not other._pending_policies.has_policies
 
 
 @pytest.mark.parametrize(
@@ -130,8 +129,8 @@ def test_a_dismissed_policy_stays_dismissed() -> None:
         ({"version": 99}, "version 99"),
         ({"policies": ["Rebalance"]}, "Rebalance"),
         ({"parts": {}}, "and the parts"),
-        ({"heard": [0]}, "policies that are heard"),
-        ({"settings": {"seed": "x"}}, "settings.seed"),
+        ({"enabled": [0]}, "policies that are enabled"),
+        ({"settings": {"seed": "x"}}, "settings: .*`SchedulerSettings.seed`"),
     ],
 )
 def test_what_is_no_snapshot_of_this_job_is_refused(change: dict[str, Any], words: str) -> None:
@@ -148,11 +147,11 @@ def test_a_variable_of_another_type_is_refused(variable: tuple[str, str]) -> Non
     stage.run()
     data = travelled(stage.scheduler)
     data["parts"][variable[0]][variable[1]] = {"some": "thing"}
-    with pytest.raises(ProtocolError):
+    with pytest.raises(ProtocolError, match=variable[1]):
         restore(data)
 
 
 def test_a_type_without_a_place_is_the_fault_of_whoever_added_it() -> None:
     """Not of a peer."""
     with pytest.raises(TypeError, match="no place"):
-        coder_of(events.Event)
+        codec.to_values({}, dict[str, complex])

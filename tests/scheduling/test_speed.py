@@ -12,7 +12,7 @@ from tests.scheduling.stage import Stage, answer_to
 NUM_NODES = 16
 MAX_LINES = 600
 """On average per event; about 0.06 ms."""
-FREQUENT = (events.ChunkLoaded, events.ChunkCopied, events.ChunkFreed, events.IterationFinished)
+FREQUENT = (events.ChunksLoaded, events.ChunksCopied, events.ChunksFreed, events.IterationFinished)
 
 
 class Meter(Stage):
@@ -69,7 +69,7 @@ def test_an_event_takes_few_lines_and_no_more_with_more_chunks():
     assert mean < MAX_LINES
     for kind in FREQUENT:
         assert many[kind] < MAX_LINES, kind
-    for kind in (events.ChunkLoaded, events.ChunkFreed):
+    for kind in (events.ChunksLoaded, events.ChunksFreed):
         assert many[kind] < 1.5 * few[kind], kind
 
 

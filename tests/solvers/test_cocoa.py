@@ -8,13 +8,15 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from chicle_elastic.chunks.views import Chunk, DataSchema
-from chicle_elastic.clock import MonotonicClock, VirtualClock
+from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.runtime.task import LocalContext, Mailboxes, UniTask
-from chicle_elastic.solvers.base import Action, Budget, Report, StopFlag
-from chicle_elastic.solvers.cocoa import CocoaTrainer
-from chicle_elastic.solvers.objectives import Loss, primal_and_dual
+from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, UniTask
+from chicle_elastic.solvers.base import NO_PROGRESS, Action, Budget, Report, StopFlag
+from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from chicle_elastic.testing.virtual_clock import VirtualClock
+from tests.solvers.reference import primal_and_dual
 
 
 class Problem:
@@ -85,7 +87,7 @@ def gap(trainer, problem, chunks, model):
 def test_adding_updates_keeps_w_equal_to_its_duals_and_converges(loss, num_tasks):
     """With any number of tasks, w = w(alpha) after every merge and the gap falls below 1e-3."""
     problem = Problem()
-    trainer = CocoaTrainer(loss=loss, C=0.01)
+    trainer = LinearTrainer(loss=loss, C=0.01)
     chunks = problem.chunks(trainer)
     tasks = make_tasks(trainer, chunks, num_tasks)
     model = trainer.init(problem.schema, np.random.default_rng(0))
@@ -99,7 +101,7 @@ def test_adding_updates_keeps_w_equal_to_its_duals_and_converges(loss, num_tasks
 def test_duals_travel_with_their_samples():
     """Chunks may change hands between iterations: the gap goes on from where it was."""
     problem = Problem()
-    trainer = CocoaTrainer(C=0.01)
+    trainer = LinearTrainer(C=0.01)
     chunks = problem.chunks(trainer)
     model = trainer.init(problem.schema, np.random.default_rng(0))
     rng = np.random.default_rng(5)
@@ -115,13 +117,13 @@ def test_duals_travel_with_their_samples():
 def test_a_certificate_is_the_gap_at_the_rebuilt_model():
     """recover + rebuild + evaluate on three tasks give the gap that NumPy gives."""
     problem = Problem(weights=np.random.default_rng(1).uniform(0, 2, size=569))
-    trainer = CocoaTrainer(C=0.1, tol=1e-9)
+    trainer = LinearTrainer(C=0.1, tol=1e-9)
     chunks = problem.chunks(trainer)
     tasks = make_tasks(trainer, chunks, 3)
     model = iterate(trainer, tasks, trainer.init(problem.schema, np.random.default_rng(0)), 1)
     drifted = model + 1e-3
-    model = trainer.rebuild(drifted, sum(task.recover(drifted) for task in tasks))
-    updates = [task.evaluate(model) for task in tasks]
+    model = trainer.rebuild(drifted, sum(task.recover(drifted) for task in tasks), NO_PROGRESS)
+    updates = [task.evaluate(model, NO_PROGRESS) for task in tasks]
     metrics = {"gap/0": 0.0}
     for name in ("loss/0", "dual/0"):
         metrics[name] = sum(update.metrics[name] for update in updates)
@@ -133,7 +135,7 @@ def test_a_certificate_is_the_gap_at_the_rebuilt_model():
         metrics=metrics,
         is_certificate=True,
         max_iterations=10,
-        rebuilt=trainer.rebuild(model, sum(update.delta for update in updates)),
+        rebuilt=sum(update.delta for update in updates),
     )
     assert trainer.relative_gap(model, report) == pytest.approx(gap(trainer, problem, chunks, model), rel=1e-9)
     assert trainer.verdict(model, report).action is Action.GO_ON
@@ -141,7 +143,7 @@ def test_a_certificate_is_the_gap_at_the_rebuilt_model():
 
 def test_only_a_certificate_stops_a_run():
     """An estimate of zero asks for a certificate; a partial objective (lost chunks) does not even do that."""
-    trainer = CocoaTrainer(tol=1e-3)
+    trainer = LinearTrainer(tol=1e-3)
     model = np.ones(4)
     base = {"iteration": 5, "epochs": 5.0, "samples": 9, "num_tasks": 1, "max_iterations": 100}
     metrics = {"loss/0": 1.0, "gap/0": 0.0, "dual/0": 4.0}
@@ -160,7 +162,7 @@ def test_only_a_certificate_stops_a_run():
 
 def test_a_certificate_that_was_not_good_enough_is_not_repeated_at_once():
     """The next estimate, corrected by what that one found, has to be below tol by a margin; the first need not."""
-    trainer = CocoaTrainer(tol=1e-3)
+    trainer = LinearTrainer(tol=1e-3)
 
     def action(gap, last_certificate):
         # P = dual - |w|^2 / 2 + gap = 1, so that the estimate is the relative gap; the correction is 1.
@@ -189,9 +191,9 @@ def kernel_threads():
 
 def test_threads_split_the_pass_and_damp_their_steps(monkeypatch):
     """Two threads visit every row once, and w = w(alpha) still holds."""
-    monkeypatch.setattr("chicle_elastic.solvers.cocoa_solver.MIN_VALUES_PER_THREAD", 1)
+    monkeypatch.setattr("chicle_elastic.solvers.linear.local.MIN_VALUES_PER_THREAD", 1)
     problem = Problem()
-    trainer = CocoaTrainer(C=0.01, num_threads=2)
+    trainer = LinearTrainer(C=0.01, num_threads=2)
     chunks = problem.chunks(trainer)
     (task,) = make_tasks(trainer, chunks, 1)
     model = trainer.init(problem.schema, np.random.default_rng(0))
@@ -208,22 +210,24 @@ def test_threads_split_the_pass_and_damp_their_steps(monkeypatch):
 def test_a_certificate_makes_the_next_pass_look_at_every_row():
     """Screening guesses; without this a row left out wrongly could keep the certified gap above tol for ever."""
     problem = Problem()
-    trainer = CocoaTrainer(C=0.01, tol=0.0)
+    trainer = LinearTrainer(C=0.01, tol=0.0)
     (task,) = make_tasks(trainer, problem.chunks(trainer), 1)
     model = trainer.init(problem.schema, np.random.default_rng(0))
-    task._solver._consider_newton = lambda *arguments: None  # passes only, also where Newton steps would pay
+    task._solver._coordinates._consider_newton = lambda *arguments: (
+        None
+    )  # passes only, also where Newton steps would pay
     for iteration in range(1, 6):
         model = iterate(trainer, [task], model, iteration)
 
     def share_looked_at():
         """Of the settled duals, those found so in the latest pass."""
-        notes = list(task._solver._notes.values())
+        notes = list(task._solver._local.notes.values())
         is_settled = np.concatenate([note.slack for note in notes]) > 0
         stamps = np.concatenate([note.stamp for note in notes])
-        return np.mean(stamps[is_settled] == task._solver._screening.now)
+        return np.mean(stamps[is_settled] == task._solver._coordinates._screening.now)
 
     assert share_looked_at() < 0.9, "nothing was left out, so the test proves nothing"
-    task.evaluate(model)
+    task.evaluate(model, NO_PROGRESS)
     iterate(trainer, [task], model, 6)
     assert share_looked_at() == 1.0
 
@@ -246,7 +250,7 @@ def settled_and_looked_at(chunk, iteration):
 def test_what_is_known_of_rows_moves_with_them():
     """Who was there when it was found need not look at them again; a newcomer has to, and leaves nothing old behind."""
     problem = Problem()
-    trainer = CocoaTrainer(C=0.01, tol=0.0)
+    trainer = LinearTrainer(C=0.01, tol=0.0)
     chunks = problem.chunks(trainer, has_notes=True)
     first, second = tasks = make_tasks(trainer, chunks, 2)
     model = trainer.init(problem.schema, np.random.default_rng(0))
@@ -275,7 +279,7 @@ def test_what_is_known_of_rows_moves_with_them():
 def test_chunks_that_move_all_the_time_converge_although_rows_are_left_out(loss):
     """Six tasks, one of them replaced now and then; every iteration chunks change hands."""
     problem = Problem()
-    trainer = CocoaTrainer(loss=loss, C=0.01, tol=0.0)
+    trainer = LinearTrainer(loss=loss, C=0.01, tol=0.0)
     chunks = problem.chunks(trainer, has_notes=True)
     tasks = make_tasks(trainer, chunks, 6)
     model = trainer.init(problem.schema, np.random.default_rng(0))
@@ -298,7 +302,7 @@ def test_chunks_that_move_all_the_time_converge_although_rows_are_left_out(loss)
 def test_a_stop_flag_makes_the_update_partial_and_consistent():
     """Nothing is processed after the flag, and what was processed is in the delta."""
     problem = Problem()
-    trainer = CocoaTrainer(C=0.01)
+    trainer = LinearTrainer(C=0.01)
     chunks = problem.chunks(trainer)
     (task,) = make_tasks(trainer, chunks, 1)
     stop = StopFlag()
@@ -318,7 +322,7 @@ def test_a_stop_flag_makes_the_update_partial_and_consistent():
 def test_a_passed_deadline_ends_the_pass():
     """The budget's clock is asked, not the machine's."""
     problem = Problem()
-    trainer = CocoaTrainer(C=0.01)
+    trainer = LinearTrainer(C=0.01)
     clock = VirtualClock(10.0)
     (task,) = make_tasks(trainer, problem.chunks(trainer), 1, clock)
     model = trainer.init(problem.schema, np.random.default_rng(0))
@@ -328,28 +332,67 @@ def test_a_passed_deadline_ends_the_pass():
     assert (update.samples, update.is_partial) == (569, False)
 
 
+class ImpatientClock:
+    """A second passes between two looks."""
+
+    def __init__(self):
+        self.looks = 0.0
+
+    def now(self):
+        """Seconds, as many as there were looks."""
+        self.looks += 1.0
+        return self.looks
+
+
+@pytest.mark.parametrize("deadline_s", [15.0, 25.0, 60.0])
+def test_a_deadline_between_the_passes_of_one_iteration_leaves_w_consistent(deadline_s):
+    """Little data is visited several times in an iteration; rows count once, and what was done so far is kept."""
+    problem = Problem()
+    trainer = LinearTrainer(C=1.0, tol=1e-9)
+    chunks = problem.chunks(trainer)
+    (task,) = make_tasks(trainer, chunks, 1)
+    model = trainer.init(problem.schema, np.random.default_rng(0))
+    clock = ImpatientClock()
+    update, _ = task.solve(model, Budget(clock=clock, num_tasks=1, iteration=1, deadline_s=deadline_s))
+    assert (update.samples, update.is_partial) == (569, False)
+    assert gap(trainer, problem, chunks, update.delta) < 1.0
+
+
+def test_one_iteration_on_little_data_is_worth_many_passes():
+    """The runtime takes longer between two iterations than such a pass does; several tasks agree after each."""
+    gaps = []
+    for num_tasks in (1, 2):
+        problem = Problem()
+        trainer = LinearTrainer(C=0.01, tol=1e-4)
+        chunks = problem.chunks(trainer)
+        tasks = make_tasks(trainer, chunks, num_tasks)
+        model = iterate(trainer, tasks, trainer.init(problem.schema, np.random.default_rng(0)), 1)
+        gaps.append(gap(trainer, problem, chunks, model))
+    assert gaps[0] < 0.3 * gaps[1]
+
+
 def test_a_task_without_chunks_changes_nothing():
     """b_k = 0 is allowed: a node may be a member before it holds data."""
     problem = Problem()
-    trainer = CocoaTrainer()
+    trainer = LinearTrainer()
     (task,) = make_tasks(trainer, [], 1)
     model = trainer.init(problem.schema, np.random.default_rng(0))
     update, _ = task.solve(model, Budget(clock=MonotonicClock(), num_tasks=2, iteration=1))
     assert update.samples == 0
     assert not update.delta.any()
     assert not task.recover(model).any()
-    assert not task.evaluate(model).metrics
+    assert not task.evaluate(model, NO_PROGRESS).metrics
 
 
 @pytest.mark.parametrize(("name", "value"), [("C", 0.0), ("tol", -1.0), ("num_threads", 0)])
 def test_nonsense_parameters_are_refused_with_their_values(name, value):
     """Each is named with what was given."""
     with pytest.raises(UsageError, match=f"{name}={value}"):
-        CocoaTrainer(**{name: value})
+        LinearTrainer(**{name: value})
 
 
 def test_real_valued_targets_are_refused():
     """A classifier needs codes of at least two classes."""
     schema = DataSchema(kind="dense", dtype="float64", num_rows=5, num_features=2, target_dtype="float64")
     with pytest.raises(UsageError, match=r"int32 class codes.*float64 and 0 classes"):
-        CocoaTrainer().init(schema, np.random.default_rng(0))
+        LinearTrainer().init(schema, np.random.default_rng(0))

@@ -1,18 +1,21 @@
 """The eager engine: flat buffers, what it refuses, and that looking for fast kernels changes nothing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.engines.base import Samples
 from chicle_elastic.solvers.engines.eager import EagerEngine, device_of
 from chicle_elastic.solvers.engines.modules import build_module
 from chicle_elastic.solvers.engines.paper_cnn import PaperCNN
 from chicle_elastic.solvers.engines.paper_cnn_shape import square_for
+from chicle_elastic.solvers.engines.predict import filled_module, logits
+from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.flat import FlatModule
-from chicle_elastic.solvers.network import PAPER_CNN, Network
+from chicle_elastic.solvers.network import AS_THEY_ARE, PAPER_CNN, Network, Scaling
 from tests.solvers import nets
 
 CPU = torch.device("cpu")
@@ -35,7 +38,7 @@ def never():
 def samples(count=8):
     """Some images."""
     X, y = nets.images(count)
-    return Samples(rows=X.reshape(count, -1), codes=y, weights=None)
+    return GatheredSamples(rows=X.reshape(count, -1), codes=y, weights=None)
 
 
 def state(engine):
@@ -121,6 +124,45 @@ def test_one_sample_that_is_left_over_joins_the_batch_before_where_there_is_batc
     engine = EagerEngine(nets.network(flat_norm), seed=0)
     assert engine.run(samples(9), batch_size=8, lr=0.1, momentum=0.9, seed=0, is_spent=never)[0] == 9
     assert state(engine)[1][-1] == 1, "one batch"
+
+
+@pytest.mark.parametrize("kernels", ["onednn", "fused"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_values_are_scaled_on_their_way_into_the_network(kernels, dtype):
+    """Steps, and predictions, equal those on values that were scaled before; whatever computes them."""
+    settings = {"channels": 1, "height": 16, "width": 16, "num_classes": 3}
+    network = Network(module=PAPER_CNN, settings=settings, input_shape=(1, 16, 16), num_classes=3)
+    scaling = Scaling(scale=0.02, shift=-1.5)
+    rng = np.random.default_rng(0)
+    rows, codes = rng.integers(0, 256, (24, 256)).astype(dtype), rng.integers(0, 3, 24)
+    before = rows.astype(np.float32) * np.float32(0.02) + np.float32(-1.5)
+    states = []
+    for net, given in ((replace(network, scaling=scaling), rows), (replace(network, scaling=AS_THEY_ARE), before)):
+        engine = EagerEngine(net, seed=0, kernels=kernels)
+        steps = GatheredSamples(rows=given, codes=codes, weights=None)
+        engine.run(steps, batch_size=8, lr=0.01, momentum=0.9, seed=0, is_spent=never)
+        states.append(state(engine))
+    np.testing.assert_allclose(states[0][0], states[1][0], atol=1e-6)
+    module = filled_module(network, *states[0][:2])
+    said = [logits(module, given, (1, 16, 16), scaling=it) for given, it in ((rows, scaling), (before, AS_THEY_ARE))]
+    np.testing.assert_allclose(*said, atol=1e-5)
+
+
+def test_what_surrounds_small_samples_is_scaled_like_them():
+    """Four values in the middle of 16 x 16 others, which have the value of the padding."""
+    network = Network(
+        module=PAPER_CNN,
+        settings={"channels": 1, "height": 16, "width": 16, "num_classes": 3},
+        input_shape=(1, 16, 16),
+        num_classes=3,
+    )
+    module = filled_module(network, *EagerEngine(network, seed=0).initial())
+    small = np.float32([[3, 4, 5, 6]])
+    whole = np.full((1, 16, 16), 5, np.float32)
+    whole[0, 7:9, 7:9] = small.reshape(2, 2)
+    scaling = Scaling(scale=0.5, shift=-2.5, padding=5.0)
+    said = [logits(module, rows, (1, 16, 16), scaling=scaling) for rows in (small, whole.reshape(1, -1))]
+    np.testing.assert_array_equal(*said)
 
 
 def test_an_instance_is_copied_with_its_weights():
@@ -214,7 +256,7 @@ def test_a_change_is_what_is_copied_out_less_what_was_loaded(kernels):
     before = [rng.random(size, dtype=np.float32) / 10 + np.float32(0.2) for size in sizes]
     engine.load(*before, for_change=True)
     rows = rng.random((16, int(np.prod(shape))), dtype=np.float32)
-    given = Samples(rows=rows, codes=rng.integers(0, 3, 16), weights=None)
+    given = GatheredSamples(rows=rows, codes=rng.integers(0, 3, 16), weights=None)
     engine.run(given, batch_size=8, lr=0.01, momentum=0.9, seed=0, is_spent=never)
     expected = np.concatenate([new - old for new, old in zip(state(engine), before, strict=True)])
     change = engine.change(np.float32([5, 6]), len(expected) + 3).numpy()

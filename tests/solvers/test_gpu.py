@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from chicle_elastic.solvers.engines.base import Samples
 from chicle_elastic.solvers.engines.eager import EagerEngine
+from chicle_elastic.solvers.engines.samples import GatheredSamples
 from estimators import ChicleCNNClassifier
 from tests.estimators.cnn_data import FAST, bars
 from tests.solvers import nets
@@ -36,7 +36,7 @@ def full_precision():
 def test_steps_are_those_of_the_cpu(has_norm):
     """Weights, buffers and momentum after ten steps."""
     X, y = nets.images(80)
-    given = Samples(rows=X.reshape(80, -1), codes=y, weights=np.linspace(0.5, 1.5, 80, dtype=np.float32))
+    given = GatheredSamples(rows=X.reshape(80, -1), codes=y, weights=np.linspace(0.5, 1.5, 80, dtype=np.float32))
     states = []
     for device in ("cpu", "cuda"):
         engine = EagerEngine(nets.network(has_norm=has_norm), seed=0, device=device)
@@ -59,7 +59,7 @@ def test_an_estimator_learns_on_the_device():
 def test_a_change_that_stays_on_the_device_is_the_one_that_is_copied_out():
     """To the bit; it is where the replica is."""
     X, y = nets.images(40)
-    given = Samples(rows=X.reshape(40, -1), codes=y, weights=None)
+    given = GatheredSamples(rows=X.reshape(40, -1), codes=y, weights=None)
     engine = EagerEngine(nets.network(has_norm=True), seed=0, device="cuda")
     layout = engine.layout
     sizes = (layout.num_weights, layout.num_buffers, layout.num_weights)

@@ -8,10 +8,10 @@ import pytest
 import scipy.sparse
 
 from chicle_elastic.chunks.views import CsrRows
-from chicle_elastic.solvers import objectives
 from chicle_elastic.solvers.kernels import csr, memory, products, scd, tables
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.local_chunk import RowBlock
-from chicle_elastic.solvers.objectives import Loss
+from tests.solvers.reference import coordinate_steps
 
 KINDS = ["dense-float32", "dense-float64", "dense-uint8", "csr-float32-int32", "csr-float64-int64"]
 INTERCEPT = 0.5
@@ -60,7 +60,9 @@ class Case:
         targets = np.concatenate([block.targets for block in self.blocks])
         upper = np.concatenate([np.full(8, 1.25) if u is None else u for u in self.uppers])
         space = {
-            **{name: getattr(objectives, name) for name in ("primal_losses", "dual_values", "coordinate_steps")},
+            "primal_losses": primal_losses,
+            "dual_values": dual_values,
+            "coordinate_steps": coordinate_steps,
             "loss": self.loss,
             "visited": visited,
             "outputs": len(self.positives),

@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.engines.base import Samples
 from chicle_elastic.solvers.engines.eager import EagerEngine
+from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.kernels import lenet
 from chicle_elastic.solvers.network import PAPER_CNN, Network
 from tests.solvers import nets
@@ -42,7 +42,7 @@ def samples(shape, count, *, dtype=np.uint8, num_classes=10, weights=None):
     rows = RNG.integers(0, 256, (count, int(np.prod(shape))), dtype=np.uint8)
     rows[::2, : rows.shape[1] // 2] = 0
     rows = rows if dtype == np.uint8 else (rows / 255).astype(dtype)
-    return Samples(rows=rows, codes=RNG.integers(0, num_classes, count), weights=weights)
+    return GatheredSamples(rows=rows, codes=RNG.integers(0, num_classes, count), weights=weights)
 
 
 def after(kernels, shape, given, *, batch_size, num_classes=10):

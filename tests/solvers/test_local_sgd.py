@@ -1,6 +1,8 @@
 """Local SGD: equal to plain SGD where it has to be, each sample once an epoch, whatever the tasks do."""
 
 import gzip
+import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +16,13 @@ from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.runtime.job import Job
-from chicle_elastic.runtime.task import LocalContext, Mailboxes, UniTask
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, UniTask
 from chicle_elastic.solvers.base import Budget, StopFlag
 from chicle_elastic.solvers.engines.modules import build_module
+from chicle_elastic.solvers.local_sgd import OuterStep
 from chicle_elastic.solvers.model_vector import PLACE, Place
-from chicle_elastic.solvers.network import PAPER_CNN, Network
+from chicle_elastic.solvers.network import PAPER_CNN, Network, Scaling
 from chicle_elastic.testing.solver_contract import check_solver_contract
 from tests.solvers import nets
 
@@ -130,6 +133,113 @@ def test_the_learning_rate_follows_the_number_of_tasks():
         np.testing.assert_allclose(rates[:3], [factor, factor, 1.0])
 
 
+def test_the_learning_rate_falls_to_zero_at_the_end():
+    """In a line over the last quarter of the samples, also when a task joins in the meantime."""
+    trainer = nets.trainer(decay=0.25, max_epochs=4, lr_scaling="none")
+    history = run(trainer, nets.source(), InProcess(num_tasks=2, changes=((28, 3),))).history
+    done = np.cumsum(history.column("samples")) - history.column("samples")
+    assert set(history.column("num_tasks")) == {2, 3}
+    expected = np.minimum(1.0, (1 - done / 1920) / 0.25)
+    np.testing.assert_allclose(history.column("learning_rate") / trainer.learning_rate, expected, atol=1e-6)
+    assert expected[-1] < 0.2
+
+
+def models_of(trainer, runtime, **job):
+    """Model after each iteration."""
+    models = []
+    run(trainer, nets.source(), runtime, on_model=lambda _, model: bool(models.append(np.array(model))), **job)
+    return models
+
+
+def test_the_outer_momentum_follows_the_number_of_tasks():
+    """None for one task, DiLoCo's for 16 and more; a number holds for any number of tasks."""
+    auto = nets.trainer(local_steps=16)
+    assert auto.outer_step(1) == OuterStep(rate=1.0, momentum=0.0)
+    momenta = [auto.outer_step(count).momentum for count in (2, 4, 8, 16, 1000)]
+    np.testing.assert_allclose(momenta, [0.57, 0.73, 0.84, 0.9, 0.9], atol=0.006)
+    assert {auto.outer_step(count).rate for count in (2, 16)} == {0.7}
+    fixed = nets.trainer(outer_momentum=0.5, outer_learning_rate=0.6)
+    assert fixed.outer_step(1) == fixed.outer_step(16) == OuterStep(rate=0.6, momentum=0.5)
+
+
+@pytest.mark.parametrize(("local_steps", "momentum", "has_one"), [(10, 0.9, True), (9, 0.9, False), (1, 0.0, False)])
+def test_iterations_shorter_than_the_momentum_have_no_second_one(local_steps, momentum, has_one):
+    """And so has mini-batch SGD; their models have no room for it either. A number is taken at its word."""
+    trainer = nets.trainer(local_steps=local_steps, momentum=momentum)
+    assert trainer.has_outer_momentum == has_one
+    assert (trainer.outer_step(16) != OuterStep()) == has_one
+    assert bool(trainer.layout(trainer.engine().layout).has_outer) == has_one
+    assert nets.trainer(local_steps=1, outer_momentum=0.5).has_outer_momentum
+
+
+MEMORY = {"local_steps": 4, "momentum": 0.75}
+"""As many steps as the momentum remembers, so that there is an outer one."""
+
+
+def test_one_task_is_plain_sgd_with_momentum_whatever_the_outer_momentum_says():
+    """The default gives the weights of one task to the bit, and remembers nothing."""
+    plain, auto = (
+        run(nets.trainer(**MEMORY, **settings), nets.source()).model for settings in ({"outer_momentum": 0.0}, {})
+    )
+    layout = nets.trainer(**MEMORY).layout(nets.trainer().engine().layout)
+    assert layout.has_outer
+    np.testing.assert_array_equal(auto[: layout.num_averaged], plain[: layout.num_averaged])
+    assert not layout.outer(auto).any()
+    assert (place_of(auto).tasks, place_of(plain).tasks) == (1, 1)
+
+
+def test_an_average_moves_the_model_by_nesterovs_rule():
+    """u <- beta u + d, then w changes by rate (d + beta u), for the average d of two tasks; v is as ever."""
+    bench, plain = (
+        Bench(nets.trainer(**MEMORY, **settings), nets.source(), (10, 10)) for settings in ({}, {"outer_momentum": 0.0})
+    )
+    layout = bench.trainer.layout(bench.trainer.engine().layout)
+    step, u = bench.trainer.outer_step(2), 0.0
+    for iteration in range(1, 4):
+        before = bench.model
+        plain.model = np.concatenate([before[: layout.num_averaged], before[-PLACE:]])
+        updates = bench.solve(iteration)
+        plain.merge(
+            [replace(it, delta=np.concatenate([it.delta[: layout.num_averaged], it.delta[-PLACE:]])) for it in updates]
+        )
+        bench.merge(updates)
+        d = plain.model[: layout.num_weights] - layout.w(before)
+        u = step.momentum * u + d
+        np.testing.assert_allclose(layout.outer(bench.model), u, atol=1e-6)
+        expected = layout.w(before) + step.rate * (d + step.momentum * u)
+        np.testing.assert_allclose(layout.w(bench.model), expected, atol=1e-6)
+        np.testing.assert_array_equal(layout.v(bench.model), layout.v(plain.model))
+    assert place_of(bench.model).tasks == 2
+
+
+def test_outer_momentum_lives_through_changes_of_the_number_of_tasks():
+    """From 4 tasks to 2 it goes on, in one task's iterations it is zero, and with three it begins anew."""
+    trainer = nets.trainer(local_steps=2, momentum=0.5)
+    models = models_of(trainer, InProcess(num_tasks=4, changes=((3, 2), (5, 1), (8, 3))), max_iterations=10)
+    layout = trainer.layout(trainer.engine().layout)
+    assert [place_of(model).tasks for model in models] == [4] * 3 + [2] * 2 + [1] * 3 + [3] * 2
+    assert [bool(layout.outer(model).any()) for model in models] == [True] * 5 + [False] * 3 + [True] * 2
+    # The first iteration of two tasks keeps what four have gathered: u(4) - beta(2) u(3) is one change d only.
+    d = layout.outer(models[3]) - trainer.outer_step(2).momentum * layout.outer(models[2])
+    moved = layout.w(models[3]) - layout.w(models[2])
+    step = trainer.outer_step(2)
+    np.testing.assert_allclose(moved, step.rate * (d + step.momentum * layout.outer(models[3])), atol=1e-6)
+    # After one task u is nothing but the first change of three.
+    step = trainer.outer_step(3)
+    moved = layout.w(models[8]) - layout.w(models[7])
+    np.testing.assert_allclose(moved, step.rate * (1 + step.momentum) * layout.outer(models[8]), atol=1e-6)
+
+
+def test_an_interrupted_iteration_keeps_the_outer_momentum():
+    """Without a sample there is no average to move by."""
+    bench = Bench(nets.trainer(**MEMORY), nets.source(), (10, 10))
+    bench.merge(bench.solve(1))
+    stop, before = StopFlag(), bench.model.copy()
+    stop.set()
+    bench.merge(bench.solve(2, stop=stop))
+    np.testing.assert_array_equal(bench.model[:-PLACE], before[:-PLACE])
+
+
 def test_it_learns_and_equal_seeds_give_equal_models():
     """To the bit, with dropout and batch norm; another seed gives another model."""
     trainer = nets.trainer(nets.network(has_norm=True, dropout=0.2), seed=5)
@@ -151,7 +261,7 @@ def test_buffers_are_averaged_with_the_rest():
     assert np.abs(mean).max() > 0
 
 
-@pytest.mark.parametrize("settings", [{}, {"outer_momentum": 0.9}, {"local_steps": 1}])
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.5}, {"outer_momentum": 0.9}, {"local_steps": 1}])
 def test_the_contract_of_chunks_holds(settings):
     """Chunks move to other memory at every boundary, old memory is poisoned, and work may be interrupted."""
     source = nets.source()
@@ -161,14 +271,14 @@ def test_the_contract_of_chunks_holds(settings):
 
 
 def test_outer_momentum_learns():
-    """An option beyond the paper: with many tasks it needs fewer epochs than plain averaging."""
+    """Beyond the paper: with many tasks it needs fewer epochs than plain averaging, as a number or by default."""
     losses = [
-        run(nets.trainer(outer_momentum=beta, learning_rate=0.003), nets.source(), InProcess(num_tasks=4))
+        run(nets.trainer(**MEMORY, outer_momentum=beta, learning_rate=0.003), nets.source(), InProcess(num_tasks=4))
         .history[-1]
         .figures["epoch_loss"]
-        for beta in (0.0, 0.9)
+        for beta in (0.0, 0.9, "auto")
     ]
-    assert losses[1] < losses[0]
+    assert max(losses[1:]) < losses[0]
 
 
 class Bench:
@@ -313,6 +423,8 @@ def test_a_loss_that_is_no_number_ends_the_training_with_iteration_and_learning_
         {"momentum": 1.0},
         {"lr_scaling": "cubic"},
         {"mean_weight": 0.0},
+        {"outer_momentum": 1.0},
+        {"decay": 1.5},
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings):
@@ -328,3 +440,14 @@ def test_a_network_for_other_data_is_refused():
         nets.trainer(Network(module=nets.Tiny, input_shape=(1, 8, 8), num_classes=5)).init(source.schema, None)
     with pytest.raises(UsageError, match="64 features"):
         nets.trainer(Network(module=nets.Tiny, input_shape=(1, 7, 7), num_classes=3)).init(source.schema, None)
+
+
+def test_a_network_is_told_to_other_tasks_with_its_scaling():
+    """A pickle makes the same trainer; scales that cannot be are refused."""
+    scaling = Scaling(scale=0.25, shift=-3.0, padding=12.0)
+    trainer = nets.trainer(replace(nets.network("tests.solvers.nets:Tiny"), scaling=scaling))
+    assert pickle.loads(pickle.dumps(trainer)) == trainer
+    assert trainer.identity()["network"]["scaling"] == {"scale": 0.25, "shift": -3.0, "padding": 12.0}
+    for values in ({"scale": 0.0}, {"shift": float("nan")}):
+        with pytest.raises(UsageError, match="cannot be scaled by"):
+            Scaling(**values)

@@ -11,13 +11,14 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Chunk, CsrRows
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.runtime.job import Job
-from chicle_elastic.solvers.cocoa import CocoaTrainer
-from chicle_elastic.solvers.cocoa_tables import Bounds, build_tables
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.linear.newton_finish import FEWEST_PASSES, NewtonFinish, Pace
+from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
+from chicle_elastic.solvers.linear.rows import ChunkedRows, MergedRows
+from chicle_elastic.solvers.linear.tables import Bounds, build_tables
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
-from chicle_elastic.solvers.newton import FEWEST_PASSES, NewtonFinish, Pace
-from chicle_elastic.solvers.newton_rows import ChunkedRows, MergedRows
-from chicle_elastic.solvers.objectives import Loss, primal_and_dual, primal_losses
+from tests.solvers.reference import primal_and_dual
 
 INTERCEPT = 0.5
 OPEN = Gate("the test")
@@ -161,7 +162,7 @@ def test_all_kinds_of_rows_multiply_as_the_matrix_does(kind, is_small, monkeypat
     full = np.column_stack([X, np.full(30, INTERCEPT)])
     which = np.array([0, 3, 11, 12, 29])
     for most_copied in (0, 1 << 20):
-        monkeypatch.setattr("chicle_elastic.solvers.newton_rows.MAX_COPIED_VALUES", most_copied)
+        monkeypatch.setattr("chicle_elastic.solvers.linear.rows.MAX_COPIED_VALUES", most_copied)
         rows = rows_of(X, [0, 11, 12, 30], kind, is_small=is_small)
         cases = [(rows, full), (rows.subset(which), full[which])]
         cases.append((cases[1][0].subset(np.array([1, 4])), full[which[[1, 4]]]))
@@ -213,11 +214,11 @@ def test_a_finish_pays_where_many_passes_are_to_come_and_second_derivatives_are_
     """Few features and a slow pace speak for it, many duals between their bounds with many features against it."""
     pace = Pace()
     for number in range(6):
-        pace.add(0.99**number, visited=10)
-    narrow = {"visited_values": 1e7, "read_values": 10**7}
-    assert pace.is_slow(1e-3, hessian_values=10**7, **narrow)
-    assert not pace.is_slow(1e-3, hessian_values=10**10, **narrow)
-    assert not pace.is_slow(0.9, hessian_values=0, **narrow)
+        pace.add(0.99**number, visited=10**5)
+    rows = {"num_duals": 10**5, "row_values": 30.0}
+    assert pace.is_slow(1e-3, hessian_values=10**6, **rows)
+    assert not pace.is_slow(1e-3, hessian_values=10**9, **rows)
+    assert not pace.is_slow(0.94, hessian_values=0, **rows)
 
 
 def weakly_regularised():
@@ -237,13 +238,13 @@ def fit(trainer, runtime, X, y, max_iterations):
 def test_one_task_finishes_with_newton_where_coordinate_descent_crawls(monkeypatch):
     """40 iterations certify 1e-6; with the finish out of reach 300 do not certify 1e-3."""
     X, y = weakly_regularised()
-    trainer = CocoaTrainer(C=10.0, tol=1e-6, loss="hinge")
+    trainer = LinearTrainer(C=10.0, tol=1e-6, loss="hinge")
     outcome = fit(trainer, InProcess(), X, y, 40)
     assert trainer.relative_gap(outcome.model, outcome.certificate) <= 1e-6
     signs = np.where(y == 1, 1.0, -1.0)
     w = np.column_stack([X, np.ones(len(X))]).T @ (outcome.state[:, 0, 0] * signs)
     np.testing.assert_allclose(outcome.model, w, rtol=1e-7, atol=1e-9)
-    monkeypatch.setattr("chicle_elastic.solvers.cocoa_solver.MAX_FEATURES", 0)
+    monkeypatch.setattr("chicle_elastic.solvers.linear.scd.MAX_FEATURES", 0)
     crawling = fit(trainer, InProcess(), X, y, 300)
     assert trainer.relative_gap(crawling.model, crawling.certificate) > 1e-3
 
@@ -251,6 +252,6 @@ def test_one_task_finishes_with_newton_where_coordinate_descent_crawls(monkeypat
 def test_coordinate_descent_goes_on_where_newton_left_off_when_tasks_join():
     """Newton needs all samples in one task; when others join, its duals are a start like any other."""
     X, y = weakly_regularised()
-    trainer = CocoaTrainer(C=10.0, tol=1e-9, loss="squared_hinge")
+    trainer = LinearTrainer(C=10.0, tol=1e-9, loss="squared_hinge")
     outcome = fit(trainer, InProcess(num_tasks=1, changes=((9, 3), (12, 1))), X, y, 60)
     assert trainer.relative_gap(outcome.model, outcome.certificate) <= 1e-9

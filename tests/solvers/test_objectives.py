@@ -6,15 +6,15 @@ from scipy.optimize import minimize_scalar
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.kernels import losses
-from chicle_elastic.solvers.objectives import (
+from chicle_elastic.solvers.linear.objectives import (
     Loss,
-    coordinate_steps,
     dual_slopes,
     dual_values,
     duals_from_slopes,
     primal_losses,
     upper_bounds,
 )
+from tests.solvers.reference import coordinate_steps
 
 LOSSES = list(Loss)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from chicle_elastic.solvers.screening import MAX_EXACT_VALUES, MAX_REMEMBERED, NUM_STAMPS, Screening
+from chicle_elastic.solvers.linear.screening import MAX_EXACT_VALUES, MAX_REMEMBERED, NUM_STAMPS, Screening
 
 OUTPUTS = 2
 
@@ -41,3 +41,16 @@ def test_stamps_begin_anew_after_as_many_iterations_as_they_tell_apart() -> None
     screening.end_pass(0.0)
     starts = [iteration for iteration in range(100, 3 * NUM_STAMPS) if screening.begin_pass(w, iteration)]
     assert starts == [100, NUM_STAMPS, 2 * NUM_STAMPS]
+
+
+@pytest.mark.parametrize("num_features", [20, MAX_EXACT_VALUES])
+def test_nothing_is_known_of_iterations_without_a_pass(num_features: int) -> None:
+    """A task without rows was not there; their stamps must not be taken for those of 256 iterations before."""
+    past = walk(num_features, 3)
+    screening = Screening(OUTPUTS, num_features)
+    screening.end_pass(0.0)
+    for iteration in range(1, NUM_STAMPS + 6):
+        screening.begin_pass(past[0], iteration)
+    screening.begin_pass(past[2], NUM_STAMPS + 60)
+    known = np.flatnonzero(np.isfinite(screening.moved[0]))
+    assert known.tolist() == [*range(6), 60]

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from chicle_elastic.solvers.threads import PHASE, ThreadChoice, kernel_threads
+from chicle_elastic.solvers.linear.threads import PHASE, ThreadChoice, kernel_threads
 
 
 def run(choice, *, factor, passes=4 * PHASE):

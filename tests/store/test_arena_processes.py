@@ -16,6 +16,7 @@ from chicle_elastic.chunks.views import Chunk, StateSpec
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.store.chunk_store import ChunkStore
+from tests.chunk_slots import chunk_in_slot, put_chunk
 from tests.timeouts import timeout_s
 
 NUM_SLOTS = 128
@@ -112,21 +113,22 @@ def test_the_state_that_a_task_wrote_is_in_the_agents_store_after_its_sigkill():
         for number in (0, 5):
             rows = np.full((8, 3), number, dtype=np.float32)
             ids = np.arange(8, dtype=np.int64)
-            store.put(
+            put_chunk(
+                store,
                 Chunk(
                     id=ChunkId(number),
                     rows=rows,
                     targets=ids.astype(np.float64),
                     row_ids=ids,
                     state=StateSpec(outputs=1, width=1).zeros(8),
-                )
+                ),
             )
         with child(TRAINING_TASK) as (task, to_task):
             socket.send_fds(to_task, [b"!"], [store.arenas[0].fileno()])
             assert to_task.recv(1) == b"!"
             sigkill(task)
-        assert (store.get(ChunkId(5)).state == 8 * 3 * 5 + 5).all()
-        assert not store.get(ChunkId(0)).state.any()
+        assert (chunk_in_slot(store, ChunkId(5)).state == 8 * 3 * 5 + 5).all()
+        assert not chunk_in_slot(store, ChunkId(0)).state.any()
 
 
 def test_memory_stays_with_a_peer_when_the_owner_is_killed_and_goes_with_the_peer():

@@ -13,7 +13,7 @@ import pytest
 from sklearn.datasets import load_svmlight_file
 from sklearn.svm import LinearSVC
 
-from chicle_elastic.cluster.event_file import read_events
+from chicle_elastic.cluster.net.event_file import read_events
 from estimators import ChicleSVM
 from tests.estimators.problems import SHARED_DATA
 from tests.timeouts import timeout_s

@@ -53,7 +53,7 @@ class TestFiles:
         for other in found[1:]:
             assert_equal_secrets(found[0], other)
 
-    @pytest.mark.parametrize("mode", [0o644, 0o640, 0o660, 0o604, 0o700])
+    @pytest.mark.parametrize("mode", [0o644, 0o660, 0o604, 0o700, 0o444, 0o460])
     def test_a_file_that_others_may_read_is_refused(self, tmp_path, mode):
         """With the mode, and what to do."""
         JobSecret.create(tmp_path / "secret")
@@ -67,6 +67,32 @@ class TestFiles:
         (tmp_path / "data").chmod(0o400)
         (tmp_path / "secret").symlink_to("data")
         assert_equal_secrets(created, JobSecret.load(tmp_path / "secret"))
+
+    @pytest.mark.parametrize("mode", [0o440, 0o640])
+    def test_a_file_that_a_group_of_ours_reads_is_good(self, tmp_path, mode):
+        """As Kubernetes mounts a Secret for a pod with an fsGroup; another group is refused."""
+        created = JobSecret.create(tmp_path / "secret")
+        (tmp_path / "secret").chmod(mode)
+        assert_equal_secrets(created, JobSecret.load(tmp_path / "secret"))
+        if os.geteuid() == 0:
+            os.chown(tmp_path / "secret", -1, 54321)
+            with pytest.raises(UsageError, match=f"mode {mode:04o} and belongs to group 54321.*fsGroup"):
+                JobSecret.load(tmp_path / "secret")
+
+    def test_a_secret_of_the_environment_is_the_digits_of_the_file(self, tmp_path):
+        """And what is none is not shown."""
+        created = JobSecret.create(tmp_path / "secret")
+        text = (tmp_path / "secret").read_text()
+        assert_equal_secrets(created, JobSecret.from_text(text, where="CHICLE_SECRET"))
+        with pytest.raises(UsageError, match=r"^CHICLE_SECRET has to hold at least 64 hex digits") as raised:
+            JobSecret.from_text("cafe", where="CHICLE_SECRET")
+        assert "cafe" not in str(raised.value)
+
+    def test_a_derived_key_is_one_of_its_purpose(self, secret):
+        """And says nothing about the others, or about the secret."""
+        keys = {secret.derive("round 1"), secret.derive("round 2"), secret.proof("round 1")}
+        assert len(keys) == 3
+        assert {len(key) for key in keys} == {32}
 
     def test_a_file_of_another_user_is_refused(self, tmp_path):
         """Somebody who can write it knows the secret."""

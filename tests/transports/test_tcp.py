@@ -56,7 +56,7 @@ class TestTcp(TransportContract):
             (wire.pack_json(Kind.FETCH, [0, 0.5, 64]), "no list of arena, offset and size", True),
             (wire.pack_header(Kind.FETCH, 2) + b"[[", "no JSON", True),
             (wire.pack_header(Kind.FETCH, 1 << 30), "FETCH frame of 1073741824 bytes", False),
-            (wire.pack_header(Kind.BYTES, 8) + bytes(8), "kind BYTES where only FETCH, MESSAGE may come", False),
+            (wire.pack_header(Kind.BYTES, 8) + bytes(8), "kind BYTES where only FETCH may come", False),
         ],
         ids=["two figures", "a bool", "a float", "no JSON", "huge", "other kind"],
     )

@@ -11,17 +11,16 @@ from chicle_elastic.transports.wire import Kind
 LIMITS = {Kind.HELLO: 512, Kind.REFUSED: wire.REASON_BYTES}
 
 
-def test_the_bytes_of_version_1_stay_what_they_are():
+def test_the_bytes_of_version_3_stay_what_they_are():
     """Agents of two releases may meet: change the version with these."""
     assert wire.pack_json(Kind.FETCH, [0, 64, 4096]).hex(" ", -4) == (
-        "89434857 01000600 0b000000 00000000 5b302c36 342c3430 39365d"
+        "89434857 03000600 0b000000 00000000 5b302c36 342c3430 39365d"
     )
     assert {kind.name: int(kind) for kind in Kind} == {
         "HELLO": 1,
         "PROOF": 2,
         "REFUSED": 3,
         "MESSAGE": 4,
-        "ACCEPTED": 5,
         "FETCH": 6,
         "BYTES": 7,
         "DESCRIPTOR": 8,
@@ -42,10 +41,10 @@ def test_a_frame_is_read_as_it_was_written():
     ("header", "error", "message"),
     [
         (b"\x89CHX" + bytes(12), ProtocolError, "n2 sent 89 43 48 58 where a frame begins"),
-        (wire.HEADER.pack(wire.MAGIC, 0, 1, 0), wire.VersionError, "version 0 of the wire protocol .* version 1"),
-        (wire.HEADER.pack(wire.MAGIC, 2, 999, 1 << 63), wire.VersionError, "version 2"),
+        (wire.HEADER.pack(wire.MAGIC, 1, 1, 0), wire.VersionError, "version 1 of the wire protocol .* version 3"),
+        (wire.HEADER.pack(wire.MAGIC, 4, 999, 1 << 63), wire.VersionError, "version 4 .* version 3"),
         (wire.pack_header(Kind.BYTES, 1), ProtocolError, "kind BYTES where only HELLO, REFUSED may come"),
-        (wire.HEADER.pack(wire.MAGIC, 1, 77, 0), ProtocolError, r"kind unknown \(77\)"),
+        (wire.HEADER.pack(wire.MAGIC, wire.VERSION, 77, 0), ProtocolError, r"kind unknown \(77\)"),
         (wire.pack_header(Kind.HELLO, 513), wire.FrameLengthError, "HELLO frame of 513 bytes, but it may have 512"),
     ],
     ids=["magic", "older", "newer", "kind", "unknown", "length"],

@@ -93,13 +93,8 @@ class CsrStream:
                 f"{self._indices.name}, row {row + int(np.searchsorted(indptr, entry, side='right')) - 1}: column "
                 f"{indices[entry]} is out of range, the matrix has {self._num_features} columns; correct the matrix"
             )
-        is_row_start = np.zeros(num_entries + 1, dtype=bool)
-        is_row_start[indptr] = True
-        if not ((np.diff(indices) > 0) | is_row_start[1:num_entries]).all():
-            from scipy.sparse import csr_matrix
+        from scipy.sparse import csr_matrix
 
-            matrix = csr_matrix((values, indices, indptr), shape=(len(indptr) - 1, self._num_features))
-            matrix.sum_duplicates()
-            values, indices, indptr = matrix.data, matrix.indices, matrix.indptr
-        index_dtype = np.int32 if self._num_features <= 2**31 - 1 else np.int64
-        return CsrRows(indptr.astype(np.int64), indices.astype(index_dtype), values, self._num_features)
+        matrix = csr_matrix((values, indices, indptr), shape=(len(indptr) - 1, self._num_features))
+        matrix.sum_duplicates()  # sorts, too; looks only where all ascends already
+        return CsrRows(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data, self._num_features)

@@ -1,12 +1,12 @@
 """CSV text: the label, then the features; one sample per line.
 
-`numpy.loadtxt` parses a block of lines. Where it refuses or its shape is not the expected one, `parse_lines` reads the
-block line by line, decides, and names what is wrong. Labels are numbers or text, as the first one of the file says;
-text labels are cut off first. Blank lines are skipped. Fields may be quoted, but not over several lines.
+`numpy.loadtxt` parses a block of lines. Where it refuses, or numbers are quoted or lines blank, `parse_lines` reads the
+block line by line, decides, and names what is wrong. Labels are numbers or text, as the first one of the file says.
+Blank lines are skipped. Fields may be quoted, but not over several lines.
 """
 
+import contextlib
 import csv
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -72,7 +72,7 @@ def read_csv(path: Path, options: ReadOptions) -> Iterator[Block]:
         return
     layout, first_block = beginning
     for lines in chain([first_block], blocks):
-        samples = _parse(lines, layout, path)
+        samples = _parse_fast(lines, layout) or parse_lines(lines, layout, path)
         if not len(samples.labels):
             continue
         yield Block(
@@ -101,13 +101,8 @@ def parse_lines(lines: LineBlock, layout: Layout, path: Path) -> Samples:
                 f"{'missing' if len(fields) < layout.num_columns else 'too many'} (delimiter {layout.delimiter!r}): "
                 "correct the line"
             )
-        labels.append(_label(fields[0], layout, where=f"{path}:{number}"))
-        features.append(
-            [
-                _number(field, layout, column, where=f"{path}:{number}")
-                for column, field in enumerate(fields[1:], start=2)
-            ]
-        )
+        labels.append(_label(fields[0].strip(), layout, where=where))
+        features.append(_features(fields, layout, where=where))
         numbers.append(number)
     return Samples(
         features=np.array(features, dtype=np.float64).reshape(len(labels), layout.num_columns - 1),
@@ -130,6 +125,7 @@ def _begin(
         for number, line in lines.lines():
             where = f"{path}:{number}"
             fields = _fields(line, delimiter, where=where)
+            fields = fields and [field.strip() for field in fields]
             if fields is not None and len(fields) < 2:
                 raise DataError(
                     f"{where}: one field only, {shown(line)}; a line is a label and at least one feature, separated by "
@@ -153,65 +149,40 @@ def _begin(
     return None
 
 
-def _parse(lines: LineBlock, layout: Layout, path: Path) -> Samples:
-    fast = _parse_fast(lines, layout)
-    return parse_lines(lines, layout, path) if fast is None else fast
-
-
 def _parse_fast(lines: LineBlock, layout: Layout) -> Samples | None:
-    """The block by `numpy.loadtxt`; None where that refuses, or where its shape is not the expected one."""
-    rows = lines.data.split(b"\n")
-    if not rows[-1]:
-        rows.pop()
-    line_numbers: range | npt.NDArray[np.int64] = range(lines.first_line, lines.first_line + len(rows))
-    if not all(rows):
-        line_numbers = lines.first_line + np.flatnonzero([len(row) for row in rows])
-        rows = [row for row in rows if row]
+    """The samples that `parse_lines` reads, by `numpy.loadtxt`; None for a block that only `parse_lines` can judge."""
+    data = lines.data
+    if (b'"' in data and not layout.has_text_labels) or data.count(b"\r") != data.count(b"\r\n"):
+        return None
     labels: list[str] = []
     try:
+        rows = data.decode("utf-8").removesuffix("\n").split("\n")
         if layout.has_text_labels:
-            labels, rows = _cut_text_labels(rows, layout.delimiter.encode())
+            cut = [row.partition(layout.delimiter) for row in rows]
+            labels, rows = [_bare(label) for label, _, _ in cut], [rest for _, _, rest in cut]
         # Only ASCII: with other characters loadtxt knows more blanks than the definition does.
-        text = _unquoted(b"\n".join(rows), layout.delimiter.encode()).decode("ascii")
-        numbers = np.loadtxt(text.split("\n"), delimiter=layout.delimiter, comments=None, quotechar=None, ndmin=2)
+        if not (all(labels) and all(map(str.isascii, rows))):
+            return None
+        numbers = np.loadtxt(rows, delimiter=layout.delimiter, comments=None, quotechar=None, ndmin=2)
     except ValueError:  # UnicodeDecodeError is one too
         return None
-    if numbers.shape != (len(line_numbers), layout.num_columns - layout.has_text_labels):
+    if numbers.shape != (len(rows), layout.num_columns - layout.has_text_labels):  # blank lines are left out
         return None
+    line_numbers = range(lines.first_line, lines.first_line + len(rows))
     if layout.has_text_labels:
         return Samples(numbers, np.array(labels, dtype=np.str_), line_numbers)
     return Samples(numbers[:, 1:], numbers[:, 0], line_numbers)
 
 
-def _cut_text_labels(rows: list[bytes], delimiter: bytes) -> tuple[list[str], list[bytes]]:
-    """(labels, rest of every row); raises ValueError where a label is empty, half quoted or not UTF-8."""
-    separator = re.escape(delimiter)
-    blanks = b"[" + b" \t".replace(delimiter, b"") + b"]*"
-    bare = blanks + rb'([^"\r' + separator + rb"]+?)" + blanks
-    field = re.compile(rb'(?:"([^"\r]+)"|' + bare + b")" + separator)
-    labels: list[str] = []
-    rests: list[bytes] = []
-    for row in rows:
-        match = field.match(row)
-        label = (match[1] or match[2]).decode("utf-8").strip() if match else ""
-        if match is None or not label:
-            raise ValueError("a label for the careful parser")
-        labels.append(label)
-        rests.append(row[match.end() :])
-    return labels, rests
-
-
-def _unquoted(text: bytes, delimiter: bytes) -> bytes:
-    """The text without quotes around whole fields; other quotes stay, and no number parses with them."""
-    if b'"' not in text:
-        return text
-    separator = re.escape(delimiter)
-    quoted = rb"(^|" + separator + rb')"([^"\r\n' + separator + rb']*)"(?=\r?$|' + separator + rb")"
-    return re.sub(quoted, rb"\1\2", text, flags=re.MULTILINE)
+def _bare(label: str) -> str:
+    """The label without blanks and quotes around it; "" for quotes that only `parse_lines` can judge."""
+    if '"' in label:
+        label = label[1:-1] if label[0] == label[-1] == '"' and label.count('"') == 2 else ""
+    return label.strip()
 
 
 def _fields(line: bytes, delimiter: str, *, where: str) -> list[str] | None:
-    """The fields of a line without blanks and quotes around them; None for a blank line."""
+    """The fields of a line without quotes around them; None for a blank line."""
     try:
         text = line.decode("utf-8").strip("\r\n")
     except UnicodeDecodeError as error:
@@ -219,10 +190,9 @@ def _fields(line: bytes, delimiter: str, *, where: str) -> list[str] | None:
     if not text.strip():
         return None
     try:
-        fields = next(csv.reader([text], delimiter=delimiter, strict=True))
+        return next(csv.reader([text], delimiter=delimiter, strict=True))
     except csv.Error as error:
         raise DataError(f"{where}: {error}; a sample must be one line of fields separated by {delimiter!r}") from error
-    return [field.strip() for field in fields]
 
 
 def _is_header(fields: list[str]) -> bool:
@@ -242,6 +212,14 @@ def _label(field: str, layout: Layout, *, where: str) -> str | float:
             "labels must be all numbers or all text"
         )
     return label
+
+
+def _features(fields: list[str], layout: Layout, *, where: str) -> list[float]:
+    text = "".join(fields[1:])
+    if text.isascii() and "_" not in text:  # `float` takes for a number what `number_or_none` does
+        with contextlib.suppress(ValueError):
+            return [*map(float, fields[1:])]
+    return [_number(field.strip(), layout, column, where=where) for column, field in enumerate(fields[1:], start=2)]
 
 
 def _number(field: str, layout: Layout, column: int, *, where: str) -> float:

@@ -72,7 +72,6 @@ def read_svmlight(path: Path, options: ReadOptions) -> Iterator[Block]:
         has_zero_index(path, block_bytes=options.block_bytes) if options.zero_based is None else (options.zero_based)
     )
     allowed = IndexRange.of(zero_based=zero_based, num_features=options.num_features)
-    index_dtype = np.int32 if allowed.last <= LARGEST_INDEX + 1 else np.int64
     for lines in line_blocks(path, block_bytes=options.block_bytes):
         samples = parse(lines, allowed, path)
         if not len(samples.labels):
@@ -81,7 +80,7 @@ def read_svmlight(path: Path, options: ReadOptions) -> Iterator[Block]:
         if num_features is None:
             num_features = int(samples.indices.max()) + 1 if len(samples.indices) else 0
         yield Block(
-            rows=CsrRows(samples.indptr, samples.indices.astype(index_dtype), samples.values, num_features),
+            rows=CsrRows(samples.indptr, samples.indices, samples.values, num_features),
             targets=samples.labels,
             origin=Origin(
                 path=path,

@@ -1,9 +1,9 @@
 """The engine for any module: torch's eager mode on flat buffers, on a CPU or a CUDA device.
 
-On CPUs with one intra-op thread: at 8 samples a step two threads are slower than one (docs/design). With a batch that
-small, which kernels are fastest is a matter of the shapes and of the processor, so `tune` measures it: oneDNN on or
-off, images as they are or channels last. What it finds is kept for the process, so that equal fits in one process are
-equal to the bit. The default network has kernels of its own, which are faster than all of these (`engines.fused`).
+On CPUs with one intra-op thread: at 8 samples a step two threads take 2.7 to 3 times as long (measured). With a batch
+that small, which kernels are fastest is a matter of the shapes and of the processor, so `tune` measures it: oneDNN on
+or off, images as they are or channels last. What it finds is kept for the process, so that equal fits in one process
+are equal to the bit. The default network has kernels of its own, which are faster than all of these (`engines.fused`).
 """
 
 import contextlib
@@ -20,17 +20,15 @@ from torch.nn import functional
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.engines.base import Samples
 from chicle_elastic.solvers.engines.modules import build_module, check_module
+from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.flat import FlatModule
-from chicle_elastic.solvers.model_vector import Layout
-from chicle_elastic.solvers.network import Network, is_fusible
+from chicle_elastic.solvers.model_vector import ModelLayout
+from chicle_elastic.solvers.network import AS_THEY_ARE, Network, Scaling, is_fusible
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.engines.fused import FusedSteps
 
-SCALE = 2.0 / 255.0
-"""uint8 samples go from -1 to 1."""
 AT_ONCE_VALUES = 1 << 20
 """Values of an iteration's samples up to which all are scaled at once; more would leave the cache before their step."""
 TUNING_STEPS = 4
@@ -61,7 +59,10 @@ _tuned: dict[tuple[str, tuple[int, ...], int], Kernels] = {}
 
 
 class EagerEngine:
-    """See the top of the module.
+    """Takes steps of SGD with momentum on one replica of a network. Used by one thread at a time.
+
+    A pass over a batch is the engine's business, and so is where the replica lives; which samples, in which order, and
+    what becomes of the result is the solver's.
 
     Args:
         network: What to train.
@@ -99,16 +100,16 @@ class EagerEngine:
         self._joins_last = any(isinstance(part, BATCH_NORMS) for part in module.modules())
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ModelLayout:
         """Of the models that it takes, without outer momentum."""
-        return Layout(num_weights=self._flat.num_weights, num_buffers=self._flat.num_buffers)
+        return ModelLayout(num_weights=self._flat.num_weights, num_buffers=self._flat.num_buffers)
 
     def initial(self) -> tuple[Array, Array]:
         """Weights and buffers at present, float32."""
         return self._flat.w.cpu().numpy().copy(), self._flat.read_buffers().cpu().numpy()
 
     def load(self, w: Array, buffers: Array, v: Array, *, for_change: bool = False) -> None:
-        """Set the replica; see `StepEngine.load`."""
+        """Set the replica, and where `for_change` keep a copy of what it was set to beside it."""
         flat = self._flat
         with torch.no_grad():
             w_, buffers_, v_ = (_tensor(part).to(self._device) for part in (w, buffers, v))
@@ -129,7 +130,15 @@ class EagerEngine:
             torch.from_numpy(buffers).copy_(flat.read_buffers())
 
     def change(self, end: Array, size: int) -> torch.Tensor:
-        """What has become of the replica since it was loaded; see `StepEngine.change`."""
+        """What has become of the replica since `load(..., for_change=True)`, left where the replica lives.
+
+        Args:
+            end: What the last values are to be, ndarray of shape (m,), float32.
+            size: Length of the whole.
+
+        Returns:
+            Tensor of shape (size,), float32: the changes of w, of the buffers and of v, zeros, `end`.
+        """
         flat, before = self._flat, self._loaded
         assert before is not None
         with torch.no_grad():
@@ -141,7 +150,7 @@ class EagerEngine:
 
     def run(
         self,
-        samples: Samples,
+        samples: GatheredSamples,
         *,
         batch_size: int,
         lr: float,
@@ -149,14 +158,26 @@ class EagerEngine:
         seed: int,
         is_spent: Callable[[], bool],
     ) -> tuple[int, float]:
-        """Steps over all samples in batches; see `StepEngine.run`."""
+        """Steps over all samples in batches; the gradient of the last, shorter one is divided by its true size.
+
+        Args:
+            samples: At least one.
+            batch_size: Samples per step.
+            lr: Learning rate.
+            momentum: Of v.
+            seed: Of what is drawn on the way (dropout).
+            is_spent: Asked before each step; True ends the run.
+
+        Returns:
+            Samples used, and the sum of their losses.
+        """
         if self._fused is not None:
             return self._fused.run(samples, batch_size=batch_size, lr=lr, momentum=momentum, is_spent=is_spent)
         with one_thread(self._device), self._onednn(self._kernels), _seeded(seed):
             return self._run(samples, batch_size, lr, momentum, is_spent)
 
     def tune(self, batch_size: int) -> str:
-        """Find the fastest kernels for such batches, once per process; see `StepEngine.tune`."""
+        """Find the fastest kernels for such batches, once per process; returns in words what was found."""
         if self._can_fuse:
             self._fuse()
             return f"kernels for {batch_size} samples a step: fused"
@@ -180,7 +201,7 @@ class EagerEngine:
         candidates = [Kernels(*pair) for pair in itertools.product((True, False), choices)]
         rng = np.random.default_rng(0)
         count = TUNING_STEPS * batch_size
-        samples = Samples(
+        samples = GatheredSamples(
             rows=rng.random((count, int(np.prod(shape))), dtype=np.float32),
             codes=rng.integers(0, self._network.num_classes, count),
             weights=None,
@@ -201,22 +222,23 @@ class EagerEngine:
         return min(best, key=best.__getitem__)
 
     def _run(
-        self, samples: Samples, batch_size: int, lr: float, momentum: float, is_spent: Callable[[], bool]
+        self, samples: GatheredSamples, batch_size: int, lr: float, momentum: float, is_spent: Callable[[], bool]
     ) -> tuple[int, float]:
         flat, shape, device = self._flat, (-1, *self._network.input_shape), self._device
         module = flat.module.train()
         rows, codes = torch.from_numpy(samples.rows).to(device), torch.from_numpy(samples.codes).to(device)
         weights = None if samples.weights is None else torch.from_numpy(samples.weights).to(device)
-        is_scaled = rows.dtype == torch.float32
+        scaling = self._network.scaling_of(is_byte=rows.dtype == torch.uint8)
+        is_scaled = scaling == AS_THEY_ARE and rows.dtype == torch.float32
         if not is_scaled and rows.numel() <= AT_ONCE_VALUES:
-            rows, is_scaled = rows.float().mul_(SCALE).sub_(1.0), True
+            rows, is_scaled = scaled(rows, scaling), True
         losses: list[torch.Tensor] = []
         done, count = 0, len(codes)
         while done < count and not is_spent():
             stop = min(done + batch_size, count)
             if self._joins_last and count - stop == 1:
                 stop = count
-            batch = rows[done:stop] if is_scaled else rows[done:stop].float().mul_(SCALE).sub_(1.0)
+            batch = rows[done:stop] if is_scaled else scaled(rows[done:stop], scaling)
             images = batch.view(shape)
             if self._kernels.is_channels_last:
                 images = images.contiguous(memory_format=torch.channels_last)
@@ -253,6 +275,11 @@ class EagerEngine:
             yield
         finally:
             torch.backends.mkldnn.enabled = before
+
+
+def scaled(rows: torch.Tensor, scaling: Scaling) -> torch.Tensor:
+    """What a module gets for these rows of the data: in memory of its own, float32."""
+    return rows.to(torch.float32, copy=True).mul_(scaling.scale).add_(scaling.shift)
 
 
 def device_of(name: str) -> torch.device:

@@ -12,7 +12,7 @@ import numpy as np
 
 from chicle_elastic.chunks.blocks import aligned_zeros
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.engines.base import Samples
+from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.kernels import lenet
 from chicle_elastic.solvers.network import Network
 
@@ -63,6 +63,7 @@ class FusedSteps:
 
     def __init__(self, network: Network, w: Array, v: Array) -> None:
         channels, height, width = network.input_shape
+        self._network = network
         self._size = height, width
         self._h1, self._w1 = height - FILTER + 1, width - FILTER + 1
         hp1, wp1 = self._h1 // 2, self._w1 // 2
@@ -91,14 +92,14 @@ class FusedSteps:
 
     def run(
         self,
-        samples: Samples,
+        samples: GatheredSamples,
         *,
         batch_size: int,
         lr: float,
         momentum: float,
         is_spent: Callable[[], bool],
     ) -> tuple[int, float]:
-        """Steps over all samples in batches; see `StepEngine.run`."""
+        """Steps over all samples in batches; see `EagerEngine.run`."""
         count, done, loss = len(samples.codes), 0, 0.0
         weights = np.ones(count, dtype=np.float32) if samples.weights is None else samples.weights
         while done < count and not is_spent():
@@ -112,12 +113,11 @@ class FusedSteps:
             done = stop
         return done, float(loss)
 
-    def _gradient(self, samples: Samples, start: int, used: int, factors: Array) -> float:
+    def _gradient(self, samples: GatheredSamples, start: int, used: int, factors: Array) -> float:
         """Add the gradient of up to eight samples; returns the sum of factor * loss."""
         (_, width), layers = self._size, self._layers
-        is_byte = samples.rows.dtype == np.uint8
-        scale, shift = (np.float32(2 / 255), np.float32(-1)) if is_byte else (np.float32(1), np.float32(0))
-        lenet.load(samples.rows, start, used, scale, shift, self._x)
+        scaling = self._network.scaling_of(is_byte=samples.rows.dtype == np.uint8)
+        lenet.load(samples.rows, start, used, np.float32(scaling.scale), np.float32(scaling.shift), self._x)
         lenet.convolve(self._planes, layers.conv1, layers.conv1_bias, width, self._h1, self._w1, self._y1)
         lenet.pool(self._y1, width, self._p1.shape[1], self._wp1, self._p1, self._which1)
         planes = self._p1.reshape(6, -1)

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.engines.eager import SCALE, device_of, one_thread
+from chicle_elastic.solvers.engines.eager import device_of, one_thread, scaled
 from chicle_elastic.solvers.engines.modules import build_module
 from chicle_elastic.solvers.engines.paper_cnn_shape import columns_for
 from chicle_elastic.solvers.flat import FlatModule
-from chicle_elastic.solvers.network import Network
+from chicle_elastic.solvers.network import Network, Scaling
 
 ROWS_AT_ONCE = 256
 CPU = torch.device("cpu")
@@ -36,13 +36,16 @@ def values_of(module: nn.Module) -> tuple[Array, Array]:
     return torch.cat(weights).numpy(), torch.cat(buffers).numpy() if buffers else np.empty(0, np.float32)
 
 
-def logits(module: nn.Module, rows: Array, input_shape: tuple[int, ...], *, device: str = "cpu") -> Array:
+def logits(
+    module: nn.Module, rows: Array, input_shape: tuple[int, ...], *, scaling: Scaling, device: str = "cpu"
+) -> Array:
     """What a module says of samples.
 
     Args:
         module: In evaluation mode.
         rows: ndarray of shape (n, features), uint8 or float32; see `columns_for` where the network takes more.
         input_shape: Shape of a sample as the module takes it.
+        scaling: Of the values of a sample.
         device: Where to compute; the module is moved there and back.
 
     Returns:
@@ -55,11 +58,9 @@ def logits(module: nn.Module, rows: Array, input_shape: tuple[int, ...], *, devi
         module = module.to(place)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             part = rows[start : start + ROWS_AT_ONCE]
-            values = np.zeros((len(part), num_values), dtype=part.dtype)
+            values = np.full((len(part), num_values), scaling.padding, dtype=part.dtype)
             values[:, columns] = part
-            batch = torch.from_numpy(values).to(place)
-            if batch.dtype == torch.uint8:
-                batch = batch.float().mul_(SCALE).sub_(1.0)
+            batch = scaled(torch.from_numpy(values).to(place), scaling)
             parts.append(module(batch.view(-1, *input_shape)).cpu().numpy())
         module.to(CPU)
     return np.concatenate(parts)

@@ -3,15 +3,15 @@
 numba is imported when the first kernel module is, that is in the first `fit`, not by `import estimators`.
 """
 
-import functools
-import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core import event as numba_event
 
-from chicle_elastic.settings import Settings
+from chicle_elastic.clock import Clock, MonotonicClock
+from chicle_elastic.solvers.kernels.cache import cache_dir
+from chicle_elastic.waits import PATIENCE_S, Wait
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -22,6 +22,8 @@ INLINE = {"forceinline": True}
 """Options of the functions of a row. LLVM is told to inline them: a call would pass all fields of all tables, which
 takes longer than a row. (numba's own `inline="always"` lost stores through arrays made from addresses.)"""
 
+WORDS = "compiling kernels for this processor (once for this kind of data; some 10 s)"
+
 
 def kernel(function: Function) -> Function:
     """Compile `function` on its first call; machine code is cached under `CHICLE_CACHE_DIR`.
@@ -30,7 +32,7 @@ def kernel(function: Function) -> Function:
     that numba code of others keeps its own place.
     """
     previous = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(_cache_dir())
+    numba.config.CACHE_DIR = str(cache_dir())
     try:
         compiled = numba.njit(
             function, nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy", boundscheck=False
@@ -40,15 +42,50 @@ def kernel(function: Function) -> Function:
     return compiled
 
 
-@functools.cache
-def _cache_dir() -> Path:
-    """A folder for kernels compiled from exactly these sources.
+class CompileWatch(numba_event.Listener):
+    """Explains the wait for kernels that are compiled, however many of them there are.
 
-    numba compares the time and size of the file that a kernel stands in, and of no other: it would take old machine
-    code after a change in a file that the kernel's file imports, or after an upgrade (wheels carry a fixed time).
+    numba tells it when a compilation begins and ends, and only of those that found nothing in the cache; they run one
+    at a time, under one lock. Compilations that follow each other are one wait, and so is what came before the first
+    one: the import of numba.
+
+    Args:
+        patience_s: How long nothing may happen without a word.
+        clock: Tells how long it has been.
     """
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-    folder = Settings.from_environment().kernel_cache_dir() / digest[:16]
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
+
+    def __init__(self, *, patience_s: float = PATIENCE_S, clock: Clock | None = None) -> None:
+        self._patience_s = patience_s
+        self._clock = clock or MonotonicClock()
+        self._depth = 0
+        self._wait: Wait | None = None
+        self._since_s = self._ended_s = self._clock.now()
+
+    def on_start(self, event: numba_event.Event) -> None:
+        """A function begins to be compiled, perhaps for another one that is."""
+        if not _is_ours(event):
+            return
+        self._depth += 1
+        if self._depth > 1:
+            return
+        now_s = self._clock.now()
+        if now_s - self._ended_s > self._patience_s:
+            self._since_s, self._wait = now_s, None
+        if self._wait is None or not self._wait.is_told:
+            self._wait = Wait(WORDS, after_s=self._patience_s - (now_s - self._since_s)).start()
+
+    def on_end(self, event: numba_event.Event) -> None:
+        """It is compiled, or cannot be."""
+        if not _is_ours(event):
+            return
+        self._depth -= 1
+        if self._depth == 0 and self._wait is not None:
+            self._wait.stop()
+            self._ended_s = self._clock.now()
+
+
+def _is_ours(event: numba_event.Event) -> bool:
+    return str(event.data["dispatcher"].py_func.__module__).startswith(__package__)
+
+
+numba_event.register("numba:compile", CompileWatch())

@@ -46,7 +46,7 @@ def dual_value(loss, alpha, upper):
 
 @register_jitable(**INLINE)
 def coordinate_step(loss, margin, alpha, curvature, upper):
-    """The dual variable after an exact step along its coordinate; equals `objectives.coordinate_steps`."""
+    """The dual variable after an exact step along its coordinate; equals the one in tests/solvers/reference.py."""
     if upper <= 0.0:
         return 0.0
     if loss == HINGE:

@@ -6,7 +6,8 @@ In the NumPy equivalents `x(i)` is row i with the intercept column appended; row
 import numpy as np
 
 from chicle_elastic.solvers.kernels.jit import kernel
-from chicle_elastic.solvers.kernels.tables import row_add, row_dot
+from chicle_elastic.solvers.kernels.memory import load
+from chicle_elastic.solvers.kernels.tables import csr_row, row_add, row_add_squares, row_dot
 
 
 @kernel
@@ -68,3 +69,125 @@ def weighted_sum(
                 row_add(rows, np.uintp(chunk), row, weight, result)
                 total += weight
     result[rows.num_features] += intercept * total
+
+
+@kernel
+def curved_product(
+    rows,
+    lengths,
+    intercept,
+    weights,
+    vector,
+    result,  # OUT
+):
+    """sum_i weights_i <x_i, vector> x_i in one look at the rows; rows of weight 0 are not read.
+
+    Args:
+        rows, lengths, intercept, weights: As in `weighted_sum`.
+        vector: Shape (num_features + 1,), float64.
+        result: The sum is added here, shape (num_features + 1,), float64.
+
+    NumPy equivalent::
+
+        for i in visited:
+            result += weights[i] * (x(i) @ vector) * x(i)
+    """
+    offset = intercept * vector[rows.num_features]
+    position, total = np.uintp(0), 0.0
+    for chunk in range(len(lengths)):
+        for row in range(np.uintp(lengths[chunk])):
+            weight = weights[position]
+            position += np.uintp(1)
+            if weight != 0.0:
+                share = weight * (row_dot(rows, np.uintp(chunk), row, vector) + offset)
+                row_add(rows, np.uintp(chunk), row, share, result)
+                total += share
+    result[rows.num_features] += intercept * total
+
+
+@kernel
+def squares_sum(
+    rows,
+    lengths,
+    intercept,
+    weights,
+    result,  # OUT
+):
+    """sum_i weights_i x_i * x_i (elementwise); rows of weight 0 are not read.
+
+    Args:
+        rows, lengths, intercept, weights: As in `weighted_sum`.
+        result: The sum is added here, shape (num_features + 1,), float64.
+
+    NumPy equivalent::
+
+        for i in visited:
+            result += weights[i] * x(i) * x(i)
+    """
+    position, total = np.uintp(0), 0.0
+    for chunk in range(len(lengths)):
+        for row in range(np.uintp(lengths[chunk])):
+            weight = weights[position]
+            position += np.uintp(1)
+            if weight != 0.0:
+                row_add_squares(rows, np.uintp(chunk), row, weight, result)
+                total += weight
+    result[rows.num_features] += intercept * intercept * total
+
+
+@kernel
+def sparse_products(
+    rows,
+    lengths,
+    first_row,
+    intercept,
+    weights,
+    places,
+    size,
+    result,  # OUT
+):
+    """Lower triangle of sum_i weights_i x_i x_i^T in some columns, from the entries of CSR rows alone.
+
+    Args:
+        rows: `tables.CsrTable`.
+        lengths: Rows of each chunk, shape (num_chunks,), int64; 0 for a chunk that is left out.
+        first_row: Number among all rows of the first row of each chunk, shape (num_chunks,), int64.
+        intercept: Value of the intercept column; 0 for none.
+        weights: Of all rows, shape (num_rows,), float64; rows of weight 0 are not read.
+        places: Place of each column in the triangle, ascending, or -1 where it has none; shape (num_features + 1,),
+            int64.
+        size: Columns in the triangle, h.
+        result: The sum is added here, packed by rows, shape (h (h + 1) / 2,), float64.
+
+    NumPy equivalent::
+
+        inside = places >= 0
+        for i in visited:
+            result += weights[i] * np.outer(x(i)[inside], x(i)[inside])[np.tril_indices(size)]
+    """
+    row_places, row_values = np.empty(size, np.uintp), np.empty(size)
+    last = places[rows.num_features]
+    for chunk in range(len(lengths)):
+        position = first_row[chunk]
+        for row in range(np.uintp(lengths[chunk])):
+            weight = weights[position]
+            position += 1
+            if weight == 0.0:
+                continue
+            length, indices, values = csr_row(rows, np.uintp(chunk), row)
+            count = 0
+            for entry in range(length):
+                place = places[np.uintp(load(indices, entry, rows.like_indices))]
+                if place >= 0:
+                    row_places[count] = np.uintp(place)
+                    row_values[count] = load(values, entry, rows.like_values)
+                    count += 1
+            if last >= 0 and intercept != 0.0:
+                row_places[count] = np.uintp(last)
+                row_values[count] = intercept
+                count += 1
+            for a in range(count):
+                factor = weight * row_values[a]
+                begin = row_places[a] * (row_places[a] + np.uintp(1)) // np.uintp(2)
+                for b in range(a + 1):
+                    result[begin + row_places[b]] += factor * row_values[b]

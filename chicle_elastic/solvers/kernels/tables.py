@@ -70,16 +70,7 @@ def row_table(blocks: list[RowBlock]) -> RowTable:
     """Table over blocks that all have the same kind and dtypes (at least one)."""
     first = blocks[0].rows
     if isinstance(first, CsrRows):
-        csr = [block.rows for block in blocks if isinstance(block.rows, CsrRows)]
-        return CsrTable(
-            indptr=addresses([rows.indptr for rows in csr]),
-            indices=addresses([rows.indices for rows in csr]),
-            values=addresses([rows.values for rows in csr]),
-            like_indptr=np.empty(0, first.indptr.dtype),
-            like_indices=np.empty(0, first.indices.dtype),
-            like_values=np.empty(0, first.values.dtype),
-            num_features=first.num_features,
-        )
+        return csr_table([block.rows for block in blocks if isinstance(block.rows, CsrRows)])
     dense = [block.rows for block in blocks if not isinstance(block.rows, CsrRows)]
     work_dtype = np.float64 if first.dtype == np.float64 else np.float32
     return DenseTable(
@@ -90,54 +81,43 @@ def row_table(blocks: list[RowBlock]) -> RowTable:
     )
 
 
+def csr_table(parts: list[CsrRows]) -> CsrTable:
+    """Table over parts that all have the same dtypes (at least one); the caller keeps them alive."""
+    first = parts[0]
+    return CsrTable(
+        indptr=addresses([rows.indptr for rows in parts]),
+        indices=addresses([rows.indices for rows in parts]),
+        values=addresses([rows.values for rows in parts]),
+        like_indptr=np.empty(0, first.indptr.dtype),
+        like_indices=np.empty(0, first.indices.dtype),
+        like_values=np.empty(0, first.values.dtype),
+        num_features=first.num_features,
+    )
+
+
+def by_kind(function):
+    """A function for kernels whose body depends on the kind of the table, its first argument.
+
+    Args:
+        function: Gets numba's types of the arguments, and returns the body for them.
+    """
+
+    def in_kernels_only(*_):
+        raise NotImplementedError(f"{function.__name__} exists in compiled code only")
+
+    overload(in_kernels_only, jit_options=INLINE)(function)
+    return in_kernels_only
+
+
 def _is_dense(table) -> bool:
     return table.instance_class is DenseTable
 
 
-def load_work(table, vector, work):
-    """The working copy of `vector`; the vector itself for CSR rows (in kernels only)."""
-    raise NotImplementedError("load_work exists in compiled code only")
-
-
-@overload(load_work, jit_options=INLINE)
-def _load_work(table, vector, work):
-    if _is_dense(table):
-
-        def dense(table, vector, work):
-            for j in range(np.uintp(table.num_features)):
-                work[j] = vector[j]
-            return work
-
-        return dense
-    return lambda table, vector, work: vector
-
-
-def fold_work(table, vector, gathered):
-    """Add what a block has gathered to `vector`, and gather from zero again (in kernels only)."""
-    raise NotImplementedError("fold_work exists in compiled code only")
-
-
-@overload(fold_work, jit_options=INLINE)
-def _fold_work(table, vector, gathered):
-    if _is_dense(table):
-
-        def dense(table, vector, gathered):
-            for j in range(np.uintp(table.num_features)):
-                vector[j] += gathered[j]
-                gathered[j] = 0
-
-        return dense
-    return lambda table, vector, gathered: None
-
-
-def gather_into(table, vector, gathered):
-    """Where steps are gathered: apart for dense rows, in the vector itself for CSR rows (in kernels only)."""
-    raise NotImplementedError("gather_into exists in compiled code only")
-
-
-@overload(gather_into, jit_options=INLINE)
-def _gather_into(table, vector, gathered):
-    return (lambda table, vector, gathered: gathered) if _is_dense(table) else (lambda table, vector, gathered: vector)
+@register_jitable(**INLINE)
+def dense_row(table, chunk, row):
+    """Number of values of a dense row, and the address of the first."""
+    d = np.uintp(table.num_features)
+    return d, table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
 
 
 @register_jitable(**INLINE)
@@ -150,193 +130,175 @@ def csr_row(table, chunk, row):
     return length, indices, values
 
 
+@by_kind
+def load_work(table, vector, work):
+    """The working copy of `vector`; the vector itself for CSR rows."""
+
+    def dense(table, vector, work):
+        for j in range(np.uintp(table.num_features)):
+            work[j] = vector[j]
+        return work
+
+    return dense if _is_dense(table) else lambda table, vector, work: vector
+
+
+@by_kind
+def fold_work(table, vector, gathered):
+    """Add what a block has gathered to `vector`, and gather from zero again."""
+
+    def dense(table, vector, gathered):
+        for j in range(np.uintp(table.num_features)):
+            vector[j] += gathered[j]
+            gathered[j] = 0
+
+    return dense if _is_dense(table) else lambda table, vector, gathered: None
+
+
+@by_kind
+def gather_into(table, vector, gathered):
+    """Where steps are gathered: apart for dense rows, in the vector itself for CSR rows."""
+    return (lambda table, vector, gathered: gathered) if _is_dense(table) else (lambda table, vector, gathered: vector)
+
+
+@by_kind
 def row_prefetch(table, chunk, row):
-    """Ask for a row ahead of time (in kernels only)."""
-    raise NotImplementedError("row_prefetch exists in compiled code only")
+    """Ask for a row ahead of time."""
 
-
-@overload(row_prefetch, jit_options=INLINE)
-def _row_prefetch(table, chunk, row):
-    if _is_dense(table):
-
-        def dense(table, chunk, row):
-            row_bytes = np.uint64(table.num_features) * np.uint64(table.like.itemsize)
-            begin = table.rows[chunk] + np.uint64(row) * row_bytes
-            prefetch_range(begin, begin + row_bytes)
-
-        return dense
+    def dense(table, chunk, row):
+        d, x = dense_row(table, chunk, row)
+        prefetch_range(x, x + np.uint64(d) * np.uint64(table.like.itemsize))
 
     def csr(table, chunk, row):
         length, indices, values = csr_row(table, chunk, row)
         prefetch_range(indices, indices + np.uint64(length) * np.uint64(table.like_indices.itemsize))
         prefetch_range(values, values + np.uint64(length) * np.uint64(table.like_values.itemsize))
 
-    return csr
+    return dense if _is_dense(table) else csr
 
 
+@by_kind
 def bucket_prefetch(table, chunk, row):
-    """Ask ahead of time for what `row_prefetch` of a bucket's rows reads itself (in kernels only)."""
-    raise NotImplementedError("bucket_prefetch exists in compiled code only")
+    """Ask ahead of time for what `row_prefetch` of a bucket's rows reads itself."""
+
+    def csr(table, chunk, row):
+        prefetch(table.indptr[chunk] + np.uint64(row) * np.uint64(table.like_indptr.itemsize))
+
+    return (lambda table, chunk, row: None) if _is_dense(table) else csr
 
 
-@overload(bucket_prefetch, jit_options=INLINE)
-def _bucket_prefetch(table, chunk, row):
-    if _is_dense(table):
-        return lambda table, chunk, row: None
-    return lambda table, chunk, row: prefetch(
-        table.indptr[chunk] + np.uint64(row) * np.uint64(table.like_indptr.itemsize)
-    )
-
-
+@by_kind
 def row_dot(table, chunk, row, vector):
-    """<x, vector[:num_features]> of one row, in the precision of the vector, as float64 (in kernels only)."""
-    raise NotImplementedError("row_dot exists in compiled code only")
+    """<x, vector[:num_features]> of one row, in the precision of the vector, as float64."""
 
-
-@overload(row_dot, jit_options=INLINE)
-def _row_dot(table, chunk, row, vector):
-    if _is_dense(table):
-
-        def dense(table, chunk, row, vector):
-            d = np.uintp(table.num_features)
-            x = table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
-            return dot(d, x, table.like, np.uint64(vector.ctypes.data), vector, vector)
-
-        return dense
+    def dense(table, chunk, row, vector):
+        d, x = dense_row(table, chunk, row)
+        return dot(d, x, table.like, np.uint64(vector.ctypes.data), vector, vector)
 
     def csr(table, chunk, row, vector):
         length, indices, values = csr_row(table, chunk, row)
-        return dot_gathered(
-            length, indices, table.like_indices, values, table.like_values, np.uint64(vector.ctypes.data), vector
-        )
+        place = np.uint64(vector.ctypes.data)
+        return dot_gathered(length, indices, table.like_indices, values, table.like_values, place, vector)
 
-    return csr
+    return dense if _is_dense(table) else csr
 
 
+@by_kind
 def overlaps(table):
-    """Whether the product of the next row is begun before this row's step is known (in kernels only).
+    """Whether the product of the next row is begun before this row's step is known.
 
     The steps are a chain: each product has to wait for the step before it, and for short rows the processor does little
     else. Begun early, a product misses one step, which is made good by that step times <x, x'> of the two rows. Long
     rows have enough to do, and CSR rows have no cheap <x, x'>.
     """
-    raise NotImplementedError("overlaps exists in compiled code only")
+    return (lambda table: table.num_features <= MAX_OVERLAPPED) if _is_dense(table) else (lambda table: False)
 
 
-@overload(overlaps, jit_options=INLINE)
-def _overlaps(table):
-    if _is_dense(table):
-        return lambda table: table.num_features <= MAX_OVERLAPPED
-    return lambda table: False
-
-
+@by_kind
 def row_cross(table, chunk, row, other_chunk, other_row):
-    """<x, x'> of two rows in the precision of the working copy, as float64 (in kernels only)."""
-    raise NotImplementedError("row_cross exists in compiled code only")
+    """<x, x'> of two rows in the precision of the working copy, as float64."""
+
+    def dense(table, chunk, row, other_chunk, other_row):
+        d, x = dense_row(table, chunk, row)
+        _, y = dense_row(table, other_chunk, other_row)
+        return dot(d, x, table.like, y, table.like, table.like_work)
+
+    return dense if _is_dense(table) else lambda table, chunk, row, other_chunk, other_row: 0.0
 
 
-@overload(row_cross, jit_options=INLINE)
-def _row_cross(table, chunk, row, other_chunk, other_row):
-    if _is_dense(table):
-
-        def dense(table, chunk, row, other_chunk, other_row):
-            d = np.uintp(table.num_features)
-            row_bytes = np.uint64(d * table.like.itemsize)
-            x = table.rows[chunk] + np.uint64(row) * row_bytes
-            y = table.rows[other_chunk] + np.uint64(other_row) * row_bytes
-            return dot(d, x, table.like, y, table.like, table.like_work)
-
-        return dense
-    return lambda table, chunk, row, other_chunk, other_row: 0.0
-
-
+@by_kind
 def row_add(table, chunk, row, factor, vector):
-    """vector[:num_features] += factor * x of one row (in kernels only)."""
-    raise NotImplementedError("row_add exists in compiled code only")
+    """vector[:num_features] += factor * x of one row."""
 
-
-@overload(row_add, jit_options=INLINE)
-def _row_add(table, chunk, row, factor, vector):
-    if _is_dense(table):
-
-        def dense(table, chunk, row, factor, vector):
-            d = np.uintp(table.num_features)
-            x = table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
-            add_scaled(d, factor, x, table.like, np.uint64(vector.ctypes.data), vector)
-
-        return dense
+    def dense(table, chunk, row, factor, vector):
+        d, x = dense_row(table, chunk, row)
+        add_scaled(d, factor, x, table.like, np.uint64(vector.ctypes.data), vector)
 
     def csr(table, chunk, row, factor, vector):
         length, indices, values = csr_row(table, chunk, row)
-        add_scattered(
-            length,
-            factor,
-            indices,
-            table.like_indices,
-            values,
-            table.like_values,
-            np.uint64(vector.ctypes.data),
-            vector,
-        )
+        place = np.uint64(vector.ctypes.data)
+        add_scattered(length, factor, indices, table.like_indices, values, table.like_values, place, vector)
 
-    return csr
+    return dense if _is_dense(table) else csr
 
 
+@by_kind
+def row_add_squares(table, chunk, row, factor, vector):
+    """vector[:num_features] += factor * x * x of one row, elementwise."""
+
+    def dense(table, chunk, row, factor, vector):
+        d, x = dense_row(table, chunk, row)
+        for j in range(d):
+            value = load(x, j, table.like)
+            vector[j] += factor * value * value
+
+    def csr(table, chunk, row, factor, vector):
+        length, indices, values = csr_row(table, chunk, row)
+        for j in range(length):
+            value = load(values, j, table.like_values)
+            vector[np.uintp(load(indices, j, table.like_indices))] += factor * value * value
+
+    return dense if _is_dense(table) else csr
+
+
+@by_kind
 def row_step(table, chunk, row, factor, work, gathered):
-    """Add factor * x to the working copy and to what is gathered, which are one vector for CSR (in kernels only)."""
-    raise NotImplementedError("row_step exists in compiled code only")
+    """Add factor * x to the working copy and to what is gathered, which are one vector for CSR rows."""
+
+    def dense(table, chunk, row, factor, work, gathered):
+        d, x = dense_row(table, chunk, row)
+        add_scaled(d, factor, x, table.like, np.uint64(work.ctypes.data), work)
+        add_scaled(d, factor, x, table.like, np.uint64(gathered.ctypes.data), gathered)
+
+    def csr(table, chunk, row, factor, work, gathered):
+        row_add(table, chunk, row, factor, work)
+
+    return dense if _is_dense(table) else csr
 
 
-@overload(row_step, jit_options=INLINE)
-def _row_step(table, chunk, row, factor, work, gathered):
-    if _is_dense(table):
-
-        def dense(table, chunk, row, factor, work, gathered):
-            d = np.uintp(table.num_features)
-            x = table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
-            add_scaled(d, factor, x, table.like, np.uint64(work.ctypes.data), work)
-            add_scaled(d, factor, x, table.like, np.uint64(gathered.ctypes.data), gathered)
-
-        return dense
-    return lambda table, chunk, row, factor, work, gathered: row_add(table, chunk, row, factor, work)
-
-
+@by_kind
 def row_dot_and_norm(table, chunk, row, vector):
-    """(`row_dot`, `row_norm`) in one look at the row (in kernels only)."""
-    raise NotImplementedError("row_dot_and_norm exists in compiled code only")
+    """(`row_dot`, `row_norm`) in one look at the row."""
+
+    def dense(table, chunk, row, vector):
+        d, x = dense_row(table, chunk, row)
+        return dot_and_square(d, x, table.like, np.uint64(vector.ctypes.data), vector, vector)
+
+    def csr(table, chunk, row, vector):
+        return row_dot(table, chunk, row, vector), row_norm(table, chunk, row)
+
+    return dense if _is_dense(table) else csr
 
 
-@overload(row_dot_and_norm, jit_options=INLINE)
-def _row_dot_and_norm(table, chunk, row, vector):
-    if _is_dense(table):
-
-        def dense(table, chunk, row, vector):
-            d = np.uintp(table.num_features)
-            x = table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
-            return dot_and_square(d, x, table.like, np.uint64(vector.ctypes.data), vector, vector)
-
-        return dense
-    return lambda table, chunk, row, vector: (row_dot(table, chunk, row, vector), row_norm(table, chunk, row))
-
-
+@by_kind
 def row_norm(table, chunk, row):
-    """|x|^2 of one row in float32, or float64 for float64 values, as float64 (in kernels only)."""
-    raise NotImplementedError("row_norm exists in compiled code only")
+    """|x|^2 of one row in float32, or float64 for float64 values, as float64."""
 
-
-@overload(row_norm, jit_options=INLINE)
-def _row_norm(table, chunk, row):
-    if _is_dense(table):
-
-        def dense(table, chunk, row):
-            d = np.uintp(table.num_features)
-            x = table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
-            return dot(d, x, table.like, x, table.like, table.like_work)
-
-        return dense
+    def dense(table, chunk, row):
+        d, x = dense_row(table, chunk, row)
+        return dot(d, x, table.like, x, table.like, table.like_work)
 
     def csr(table, chunk, row):
         length, _, x = csr_row(table, chunk, row)
         return dot(length, x, table.like_values, x, table.like_values, table.like_values)
 
-    return csr
+    return dense if _is_dense(table) else csr

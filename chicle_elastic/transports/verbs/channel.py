@@ -1,4 +1,4 @@
-"""A queue pair with all that belongs to it: READs, messages, and the socket that it was made over."""
+"""The caller's end of a queue pair with all that belongs to it: READs, and the socket that it was made over."""
 
 import select
 import socket
@@ -9,11 +9,9 @@ from chicle_elastic.transports.base import Pull
 from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.verbs.device import Device
 from chicle_elastic.transports.verbs.failures import error_of_status
-from chicle_elastic.transports.verbs.lane import RECEIVES, SENDS, Lane
 from chicle_elastic.transports.verbs.memory import MemoryKey, RegisteredMemory
-from chicle_elastic.transports.verbs.queue_pair import EndPoint, QueuePair
+from chicle_elastic.transports.verbs.queue_pair import ALARM, EndPoint, QueuePair
 from chicle_elastic.transports.verbs.reads import Reads
-from chicle_elastic.transports.wire import Kind, Limits
 
 SUCCESS = 0
 
@@ -32,17 +30,12 @@ class Channel:
         keys: Keys of the peer's arenas, by number.
 
     Raises:
-        QueuePairError: The device makes no queue pair, or there is no memory for it.
+        QueuePairError: The device makes no queue pair.
     """
 
     def __init__(self, sock: socket.socket, device: Device, memory: RegisteredMemory, *, peer: str) -> None:
         self._sock, self._peer = sock, peer
         self._pair = QueuePair(device)
-        try:
-            self._lane = Lane(self._pair, device)
-        except BaseException:
-            self._pair.close()
-            raise
         self._reads = Reads(self._pair, device, memory)
         self._poll = select.poll()
         self._poll.register(self._pair.fileno(), select.POLLIN)
@@ -53,11 +46,12 @@ class Channel:
         self.keys: dict[int, MemoryKey] = {}
 
     def connect(self, theirs: EndPoint) -> None:
-        """Be ready to receive and to send.
+        """Be ready to read at the other end.
 
         Raises:
             QueuePairError: The other end cannot be reached.
         """
+        self._pair.post_alarm()
         self._pair.connect(theirs, peer=self._peer)
 
     def ask(self, pull: Pull, key: MemoryKey | Exception) -> None:
@@ -73,39 +67,12 @@ class Channel:
         """
         return self._reads.bring(lambda: self._turn(deadline))
 
-    def send(self, frame: bytes, deadline: Deadline) -> None:
-        """Send a frame.
-
-        Raises:
-            PeerLostError: The peer is gone, silent, or not ready to receive.
-        """
-        self._lane.send(frame, lambda: self._turn(deadline))
-
-    def receive(self, limits: Limits, deadline: Deadline) -> tuple[Kind, bytes]:
-        """Kind and payload of the next frame.
-
-        Raises:
-            PeerLostError: The peer is gone or silent.
-            ProtocolError: The frame is not allowed, or none.
-        """
-        return self._lane.receive(limits, lambda: self._turn(deadline), peer=self._peer)
-
-    def wait_for_either(self) -> bool:
-        """Wait without a limit until a frame begins to come (True), or the socket has something (False)."""
-        while True:
-            self._take_completions()
-            if self._lane.has_arrived:
-                return True
-            if not self._wait(None):
-                return False
-
     def close(self) -> None:
         """End everything that is under way. May be called again."""
         if not self._is_closed:
             self._is_closed = True
             self._pair.close()
             self._reads.close()
-            self._lane.close()
 
     def _turn(self, deadline: Deadline) -> None:
         """Wait until something has ended."""
@@ -118,12 +85,11 @@ class Channel:
     def _take_completions(self) -> bool:
         completions = self._pair.completions()
         for each in completions:
+            if each.work == ALARM:
+                raise error_of_status(each.status, self._names, what="the queue pair", peer=self._peer)
             if each.status != SUCCESS:
-                raise error_of_status(each.status, self._names, what=self._what(each.work), peer=self._peer)
-            if each.work >= SENDS:
-                self._lane.completed(each.work, each.num_bytes, peer=self._peer)
-            else:
-                self._reads.completed(each.work)
+                raise error_of_status(each.status, self._names, what=self._reads.describe(), peer=self._peer)
+            self._reads.completed(each.work)
         return bool(completions)
 
     def _wait(self, timeout_s: float | None) -> bool:
@@ -146,8 +112,3 @@ class Channel:
                 f"{self._peer} speaks on the socket while it is asked by RDMA; the connection is closed"
             )
         raise PeerLostError(f"{self._peer} closed the connection, or this end was told to")
-
-    def _what(self, work: int) -> str:
-        if work >= RECEIVES:
-            return "a receive"
-        return "a message" if work >= SENDS else self._reads.describe()

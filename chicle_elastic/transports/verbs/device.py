@@ -142,7 +142,7 @@ def choose_port(host: str, device: str | None = None) -> Port:
 
     Args:
         host: Where the transport listens.
-        device: Name of the device, where somebody said.
+        device: Name of the device; None to choose among all.
 
     Raises:
         RdmaUnavailableError: No port can be used.

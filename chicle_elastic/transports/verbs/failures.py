@@ -14,10 +14,6 @@ class RetriesExceededError(RdmaFailure, PeerLostError):
     """The other card did not acknowledge in all tries: the process or the host is gone, or the wire is cut."""
 
 
-class ReceiverNotReadyError(RdmaFailure, PeerLostError):
-    """The peer had no receive posted for a message in all tries."""
-
-
 class RemoteAccessError(RdmaFailure, ProtocolError):
     """The peer's card refuses to read there: a wrong key, or bytes outside of the registered memory."""
 
@@ -28,7 +24,6 @@ class QueuePairError(RdmaFailure, PeerLostError):
 
 _MEANINGS: dict[str, tuple[type[PeerLostError] | type[ProtocolError], str]] = {
     "RETRY_EXC_ERR": (RetriesExceededError, "does not acknowledge any more; it has ended, or the wire is cut"),
-    "RNR_RETRY_EXC_ERR": (ReceiverNotReadyError, "was not ready to receive; it is stopped or overloaded"),
     "REM_ACCESS_ERR": (RemoteAccessError, "does not let us read there; ask the owner again where the chunk lies"),
     "REM_INV_REQ_ERR": (RemoteAccessError, "calls our request invalid; look at the versions of both ends"),
     "WR_FLUSH_ERR": (QueuePairError, "cannot be reached by this queue pair, which had an error before"),

@@ -91,7 +91,7 @@ class Mapped:
 
     def _unmap(self) -> None:
         self._pin = None
-        with contextlib.suppress(BufferError):  # somebody still looks at it: unmapped with the last view
+        with contextlib.suppress(BufferError):  # a caller still holds a view: unmapped with the last one
             self._map.close()
 
 

@@ -17,13 +17,15 @@ from chicle_elastic.transports.verbs.failures import QueuePairError
 from chicle_elastic.transports.verbs.library import CREATION, load
 
 MAX_SENDS = 64
-MAX_RECEIVES = 64
+MAX_RECEIVES = 1  # the alarm
 POLL_AT_ONCE = 32
 HOP_LIMIT = 64
 # A try takes 4.096 us * 2**ACK_TIMEOUT = 67 ms and longer on some cards. Seven tries would be tries for ever.
 ACK_TIMEOUT = 14
 NUM_TRIES = 6
-RECEIVER_PAUSE = 12  # 0.64 ms
+RECEIVER_PAUSE = 12  # 0.64 ms; verbs asks for it, though a READ needs no receive
+ALARM = 1 << 63
+"""Number of the receive that nothing is ever sent to: it completes when the queue pair goes into its error state."""
 
 _EVENT_FILE = "infinibandevent"
 _PACKET_BITS = 24
@@ -90,12 +92,10 @@ class Completion:
     Attributes:
         work: The number that it was given.
         status: 0 for success.
-        num_bytes: That were received; undefined after a failure.
     """
 
     work: int
     status: int
-    num_bytes: int
 
 
 class QueuePair:
@@ -103,18 +103,16 @@ class QueuePair:
 
     Args:
         device: Whose it is; held until `close`.
-        num_tries: How often a packet is sent before the peer is given up, 1 to 6.
 
     Raises:
         QueuePairError: The device makes none.
     """
 
-    def __init__(self, device: Device, *, num_tries: int = NUM_TRIES) -> None:
+    def __init__(self, device: Device) -> None:
         verbs = self._verbs = load()
         if not device.hold():
             raise QueuePairError("the transport is closed; there are no queue pairs any more")
         self._device = device
-        self._num_tries = num_tries
         self._made: list[Any] = []  # in the order to close them
         self._is_closed = False
         try:
@@ -155,7 +153,7 @@ class QueuePair:
         return self._fd
 
     def connect(self, theirs: EndPoint, *, peer: str) -> None:
-        """Be ready to receive from the other end and to send to it. Receives may be posted before.
+        """Be ready to read at the other end, and to be read by it.
 
         Raises:
             QueuePairError: The other end cannot be reached by this device.
@@ -174,7 +172,7 @@ class QueuePair:
             self._pair.to_rtr(attributes)
             attributes.sq_psn = ours.packet
             attributes.max_rd_atomic = min(ours.reads, theirs.reads)
-            attributes.timeout, attributes.retry_cnt, attributes.rnr_retry = ACK_TIMEOUT, self._num_tries, NUM_TRIES
+            attributes.timeout, attributes.retry_cnt, attributes.rnr_retry = ACK_TIMEOUT, NUM_TRIES, NUM_TRIES
             self._pair.to_rts(attributes)
         except verbs.PyverbsError as error:
             raise QueuePairError(
@@ -196,30 +194,22 @@ class QueuePair:
         request.set_wr_rdma(their_key, their_address)
         self._post(self._pair.post_send, request, part)
 
-    def post_send(self, work: int, *, address: int, size_bytes: int, key: int) -> None:
-        """Send bytes into the next receive of the peer.
+    def post_alarm(self) -> None:
+        """Post a receive that completes, without success, as soon as the queue pair has an error (`ALARM`).
+
+        Without it, Soft-RoCE of Linux 6.1 on an overloaded host now and then calls the last READ successful of a queue
+        pair that it gives up, and no byte of that READ has arrived. The flushed receive comes together with it.
 
         Raises:
             QueuePairError: The pair takes no more work.
         """
-        verbs = self._verbs
-        part = verbs.SGE(address, size_bytes, key)
-        request = verbs.SendWR(work, verbs.IBV_WR_SEND, 1, 0, [part], verbs.IBV_SEND_SIGNALED)
-        self._post(self._pair.post_send, request, part)
-
-    def post_receive(self, work: int, *, address: int, size_bytes: int, key: int) -> None:
-        """Give memory for what the peer sends next.
-
-        Raises:
-            QueuePairError: The pair takes no more work.
-        """
-        part = self._verbs.SGE(address, size_bytes, key)
-        self._post(self._pair.post_recv, self._verbs.RecvWR(work, 1, [part]), part)
+        part = self._verbs.SGE(0, 0, 0)
+        self._post(self._pair.post_recv, self._verbs.RecvWR(ALARM, 1, [part]), part)
 
     def completions(self) -> list[Completion]:
         """What has ended since the last call, at most 32 of it."""
         _, found = self._queue.poll(POLL_AT_ONCE)
-        return [Completion(each.wr_id, each.status, each.byte_len) for each in found]
+        return [Completion(each.wr_id, each.status) for each in found]
 
     def heed_event(self) -> None:
         """Take the event that made `fileno` readable, and ask for the next one; then look for completions again."""
@@ -257,7 +247,7 @@ class QueuePair:
 
 def _completion_channel(device: Device) -> tuple[Any, int]:
     """A completion channel and its descriptor, which pyverbs 44 does not tell."""
-    with CREATION:  # nobody else opens such a file meanwhile
+    with CREATION:  # no other thread opens such a file meanwhile
         before = _event_files()
         channel = load().CompChannel(device.context)
         fd = getattr(channel, "fd", None)

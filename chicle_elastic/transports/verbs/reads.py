@@ -121,9 +121,7 @@ class Reads:
             job.error = job.error or job.pull.judge(min(judged + PIECE_BYTES, end))
 
     def describe(self) -> str:
-        """What is under way, for messages."""
-        if not self._under_way:
-            return "a message"
+        """The READ that was posted first of those under way, for messages."""
         region = self._under_way[0].job.pull.region
         return f"a READ of {region.size_bytes} bytes at offset {region.offset} of arena {region.arena}"
 

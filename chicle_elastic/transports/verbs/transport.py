@@ -1,40 +1,40 @@
-"""Chunks by one-sided RDMA READ, messages by SEND and RECEIVE; see the top of the package."""
+"""Chunks by one-sided RDMA READ; see the top of the package."""
 
 import logging
 import socket
 from typing import Any
 
-from chicle_elastic.errors import CapacityError, PeerLostError, ProtocolError
+from chicle_elastic.errors import ProtocolError
 from chicle_elastic.transports import addresses, exchange, wire
-from chicle_elastic.transports.base import FETCH_TIMEOUT_S, Memory, Message, Pull
+from chicle_elastic.transports.base import Memory, Pull
 from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.pool import Connection
 from chicle_elastic.transports.secret import JobSecret
-from chicle_elastic.transports.sockets import ANSWER_TIMEOUT_S, INBOX_BYTES, REQUEST_BYTES, SocketTransport
+from chicle_elastic.transports.sockets import REQUEST_BYTES, Transport
 from chicle_elastic.transports.verbs.channel import Channel
 from chicle_elastic.transports.verbs.device import Device, choose_port
 from chicle_elastic.transports.verbs.failures import QueuePairError
 from chicle_elastic.transports.verbs.memory import MemoryKey, RegisteredMemory
-from chicle_elastic.transports.verbs.queue_pair import EndPoint
+from chicle_elastic.transports.verbs.queue_pair import EndPoint, QueuePair
 from chicle_elastic.transports.wire import Kind
 
 END_POINT_BYTES = 512
 
 _REQUESTS = {Kind.QUEUE_PAIR: END_POINT_BYTES, Kind.MEMORY_KEY: REQUEST_BYTES}
 _ANSWERS = {**_REQUESTS, Kind.REFUSED: wire.REASON_BYTES}
-_SAID_OF_MESSAGES = {Kind.ACCEPTED: 0, Kind.REFUSED: wire.REASON_BYTES}
 
 _log = logging.getLogger(__name__)
 
 
-class VerbsTransport(SocketTransport):
-    """See `base.Transport`; addresses are "tcp://host:port", where queue pairs are made.
+class VerbsTransport(Transport):
+    """A `Transport`; addresses are "tcp://host:port", where queue pairs are made.
 
     Args:
         address: Where to listen.
         secret: Of the job.
         name: Of this node.
-        device: Name of the RDMA device; by default the one with the listening address, else the first.
+        host: By which peers reach this host; by default the listening address.
+        device: Name of the RDMA device; by default the one with the address `host`, else the first.
 
     Attributes:
         port: The port of the device.
@@ -45,9 +45,12 @@ class VerbsTransport(SocketTransport):
     """
 
     scheme = "verbs"
+    refused = (ProtocolError, QueuePairError)
 
-    def __init__(self, address: str, secret: JobSecret, *, name: str, device: str | None = None) -> None:
-        self.port = choose_port(addresses.parse_tcp(address)[0], device)
+    def __init__(
+        self, address: str, secret: JobSecret, *, name: str, host: str | None = None, device: str | None = None
+    ) -> None:
+        self.port = choose_port(host or addresses.parse_listen(address)[0], device)
         self._device = Device(self.port)
         self._memory = RegisteredMemory(self._device)
         try:
@@ -59,7 +62,7 @@ class VerbsTransport(SocketTransport):
         _log.info("%s uses %s port %d at %s for RDMA", name, self.port.device, self.port.number, self.port.gid)
 
     def register(self, memory: Memory) -> int:
-        """See `base.Transport`. The pages are locked, and this process stands still until they are.
+        """See `Transport`. The pages are locked, and this process stands still until they are.
 
         Raises:
             CapacityError: This process may not lock that much. The arena has a number, and peers are told why it
@@ -71,19 +74,8 @@ class VerbsTransport(SocketTransport):
         """Address and key under which the card writes into this view; None where it goes through the staging area."""
         return self._memory.place_of(view)
 
-    def send(self, address: str, content: Any, *, timeout_s: float = FETCH_TIMEOUT_S) -> None:
-        """See `base.Transport`."""
-        frame = wire.pack_json(Kind.MESSAGE, content)
-        deadline = Deadline(timeout_s)
-        with self._pool.connection(address, deadline) as connection:
-            channel = self._channel(connection, deadline, peer=address)
-            channel.send(frame, deadline)
-            kind, payload = channel.receive(_SAID_OF_MESSAGES, deadline)
-            if kind is Kind.REFUSED:
-                raise wire.refusal(wire.unpack_json(kind, payload, peer=address), peer=address)
-
     def close(self) -> None:
-        """See `base.Transport`."""
+        """See `Transport`."""
         super().close()
         if self._is_held:
             self._is_held = False
@@ -129,60 +121,36 @@ class VerbsTransport(SocketTransport):
     # As the listener.
 
     def _serve(self, sock: socket.socket, caller: str) -> None:
-        channel: Channel | None = None
-        try:
-            while True:
-                if channel is not None and channel.wait_for_either():
-                    self._serve_message(channel, caller)
-                    continue
-                try:
-                    kind, num_bytes = exchange.receive_header(sock, _REQUESTS, Deadline(None), peer=caller)
-                except ProtocolError as error:
-                    exchange.send_frame(sock, wire.pack_refusal(error), Deadline(ANSWER_TIMEOUT_S), peer=caller)
-                    raise  # nobody knows where the next frame begins
-                except PeerLostError as error:
-                    if isinstance(error, wire.TruncatedFrameError):
-                        raise
-                    return  # it hung up between two requests, as it should
-                deadline = Deadline(ANSWER_TIMEOUT_S)
-                payload = exchange.receive_payload(sock, num_bytes, deadline, peer=caller)
-                try:
-                    content = wire.unpack_json(kind, payload, peer=caller)
-                    if kind is Kind.MEMORY_KEY:
-                        answer: Any = self._key(content, caller).to_json()
-                    else:
-                        if channel is not None:
-                            raise ProtocolError(f"{caller} asks for a second queue pair on one connection")
-                        channel = self._answering_channel(sock, content, caller)
-                        answer = channel.end_point.to_json()
-                    exchange.send_frame(sock, wire.pack_json(kind, answer), deadline, peer=caller)
-                except (ProtocolError, QueuePairError) as error:
-                    exchange.send_frame(sock, wire.pack_refusal(error), deadline, peer=caller)
-        finally:
-            if channel is not None:
-                channel.close()
+        pairs: list[QueuePair] = []  # one at most
 
-    def _answering_channel(self, sock: socket.socket, content: Any, caller: str) -> Channel:
-        theirs = EndPoint.from_json(content, peer=caller)
-        channel = Channel(sock, self._device, self._memory, peer=caller)
+        def answer(kind: Kind, content: Any, deadline: Deadline) -> None:
+            if kind is Kind.MEMORY_KEY:
+                reply: Any = self._key(content, caller).to_json()
+            else:
+                if pairs:
+                    raise ProtocolError(f"{caller} asks for a second queue pair on one connection")
+                pairs.append(self._answering_pair(content, caller))
+                reply = pairs[0].end_point.to_json()
+            exchange.send_frame(sock, wire.pack_json(kind, reply), deadline, peer=caller)
+
         try:
-            channel.connect(theirs)
+            self._serve_requests(sock, caller, _REQUESTS, answer)
+        finally:
+            for pair in pairs:
+                pair.close()
+
+    def _answering_pair(self, content: Any, caller: str) -> QueuePair:
+        """A queue pair whose card answers the caller's READs; nothing here waits for it."""
+        theirs = EndPoint.from_json(content, peer=caller)
+        pair = QueuePair(self._device)
+        try:
+            pair.connect(theirs, peer=caller)
         except BaseException:
-            channel.close()
+            pair.close()
             raise
-        return channel
+        return pair
 
     def _key(self, content: Any, caller: str) -> MemoryKey:
         if type(content) is not int:
             raise ProtocolError(f"{caller} asks for the key of {content!r:.80}, which is no number of an arena")
         return self._memory.key(content)
-
-    def _serve_message(self, channel: Channel, caller: str) -> None:
-        deadline = Deadline(ANSWER_TIMEOUT_S)
-        kind, payload = channel.receive({Kind.MESSAGE: INBOX_BYTES}, deadline)
-        try:
-            self._accept(Message(caller, wire.unpack_json(kind, payload, peer=caller)))
-            answer = wire.pack_header(Kind.ACCEPTED, 0)
-        except (ProtocolError, CapacityError) as error:
-            answer = wire.pack_refusal(error)
-        channel.send(answer, deadline)

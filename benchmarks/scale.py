@@ -1,0 +1,246 @@
+"""What the control plane costs where there are many nodes and chunks: pure, no process, no socket.
+
+Every agent folds the same log in its event loop, so what the scheduler takes for one event holds every node up. One
+job is followed through its life: it begins, all chunks are loaded, a node joins, a notice comes, a node is lost and
+the others report what they hold.
+
+    python -m benchmarks.scale [--sizes 16x1000,64x10000,256x100000] [--json FILE]
+
+Times are processor time of this thread, in ms, one run. There is no bar: the exit code is 0.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.machine import machine
+from chicle_elastic.cluster.consensus.entries import Entry
+from chicle_elastic.cluster.consensus.followers import Followers
+from chicle_elastic.cluster.consensus.log import Log
+from chicle_elastic.cluster.consensus.messages import Install, Message, Messages
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling import codec, effects, events
+from chicle_elastic.scheduling.effects import Effect
+from chicle_elastic.scheduling.events import Event
+from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from chicle_elastic.transports import wire
+from chicle_elastic.transports.wire import Kind
+from chicle_elastic.values import ChunkInfo, TaskReport
+
+SIZES = ((16, 1_000), (64, 10_000), (256, 100_000))
+CHUNK_BYTES = 1 << 20
+
+
+class ScaledJob:
+    """A leader's log, fed with the events of a job in their order.
+
+    Args:
+        num_nodes: Nodes that begin the job.
+        num_chunks: Chunks of the data set.
+
+    Attributes:
+        times_ms: Processor time by step, in the order of the job.
+        sizes: Bytes of messages by name.
+    """
+
+    def __init__(self, num_nodes: int, num_chunks: int) -> None:
+        self.times_ms: dict[str, float] = {}
+        self.sizes: dict[str, int] = {}
+        self._nodes = [NodeId(f"n{number}") for number in range(num_nodes)]
+        self._num_chunks = num_chunks
+        settings = SchedulerSettings(seed=1, min_nodes=1, start_nodes=num_nodes, precopy=True)
+        self._settings = settings
+        self._log = Log(Scheduler(settings))
+
+    def run(self) -> None:
+        """Follow the job through its life."""
+        self._begin()
+        self._load()
+        self._snapshot()
+        self._join()
+        self._notice()
+        self._lose()
+
+    def _begin(self) -> None:
+        infos = tuple(
+            ChunkInfo(id=ChunkId(number), num_rows=1000 + number % 7, size_bytes=CHUNK_BYTES)
+            for number in range(self._num_chunks)
+        )
+        self._fold(events.ChunksDeclared(chunks=infos))
+        capacity_bytes = 4 * (self._num_chunks // len(self._nodes) + 1) * CHUNK_BYTES
+        for node in self._nodes:
+            self._fold(events.NodeJoined(node=node, capacity_bytes=capacity_bytes))
+
+    def _load(self) -> None:
+        self._report_inventories()
+        loads = self._timed("first plan", self._form_round)
+        by_node = _by_node((effect.node, effect) for effect in loads if isinstance(effect, effects.LoadChunk))
+        loaded = [
+            events.ChunksLoaded(chunks=tuple(load.chunk for load in orders), node=node, round=orders[0].round)
+            for node, orders in by_node.items()
+        ]
+        copies = self._timed("fold of all loads", lambda: self._fold_all(loaded))
+        self._settle(copies)
+        self._timed("fold of an iteration", self._iterate)
+
+    def _snapshot(self) -> None:
+        text = self._timed("snapshot", self._encode_snapshot)
+        self.sizes["snapshot"] = len(text)
+        copy = Log(Scheduler(self._settings))
+        self._timed("snapshot, installed", lambda: copy.install(msgspec.json.decode(text)["messages"][0]["state"]))
+
+    def _encode_snapshot(self) -> bytes:
+        install = Install(term=1, state=self._log.state(write=codec.to_raw))
+        return codec.encode(Messages(messages=(install,)), is_finite=True)
+
+    def _join(self) -> None:
+        joiner = NodeId("late")
+        capacity_bytes = 4 * (self._num_chunks // len(self._nodes) + 1) * CHUNK_BYTES
+        self._fold(events.NodeJoined(node=joiner, capacity_bytes=capacity_bytes))
+        ahead = self._timed("join: plan ahead", self._iterate)
+        self._timed("join: rows are there", lambda: self._fold_all(_precopied(ahead)))
+        self._timed("join: boundary", self._iterate)
+        self._nodes.append(joiner)
+        self._report_inventories()
+        copies = self._timed("join: copies", self._form_round)
+        self._timed("join: commit", lambda: self._settle(copies))
+
+    def _notice(self) -> None:
+        leaver = self._nodes[0]
+        self._fold(events.LeaveNoticed(node=leaver))
+        ahead = self._timed("notice: plan ahead", self._iterate)
+        self._timed("notice: rows are there", lambda: self._fold_all(_precopied(ahead)))
+        self._timed("notice: boundary", self._iterate)
+        self._report_inventories()
+        self._nodes.remove(leaver)
+        copies = self._timed("notice: copies", self._form_round)
+        self._timed("notice: commit", lambda: self._settle(copies))
+
+    def _lose(self) -> None:
+        lost = self._nodes.pop(1)
+        start = len(self._log)
+        ledger = self._log.scheduler.ledger
+        self._timed("loss: fold", lambda: self._fold(events.NodeLost(node=lost)))
+        round, iteration = self._log.in_flight or (0, 0)
+        self._fold(events.IterationAborted(round=round, iteration=iteration, reason="a member is gone"))
+        self._timed("loss: inventories", self._report_inventories)
+        followers = Followers(self._log)
+        for node in self._nodes:
+            followers.know(node, start)
+        self._timed("loss: sent to all", lambda: self._send(followers))
+        self._timed("loss: plan", self._form_round)
+        assert not ledger.num_chunks - self._num_chunks
+
+    def _send(self, followers: Followers) -> None:
+        """Encode what a leader sends to all its followers, as it does at the end of a turn."""
+        alike: dict[int, list[Message]] = {}
+        for node in self._nodes[1:]:
+            message = followers.tell(node, _life(node), term=1)
+            alike.setdefault(id(message), []).append(message)
+        self.sizes["sent after a loss"] = sum(
+            len(messages) * len(wire.pack_text(Kind.MESSAGE, codec.encode(Messages(messages=(messages[0],)))))
+            for messages in alike.values()
+        )
+
+    # What nodes say.
+
+    def _report_inventories(self) -> None:
+        ledger = self._log.scheduler.ledger
+        for node in self._nodes:
+            chunks = {chunk: ledger.version(chunk) for chunk in ledger.owned_by(node)}
+            self._fold(events.InventoryReported(node=node, chunks=chunks, round=self._log.scheduler.round))
+
+    def _form_round(self) -> list[Effect]:
+        return self._fold(events.RoundFormed(round=self._log.scheduler.round, members=tuple(self._nodes)))
+
+    def _iterate(self) -> list[Effect]:
+        assert self._log.in_flight is not None
+        round, iteration = self._log.in_flight
+        reports = {node: TaskReport(samples=1000, duration_s=0.02) for node in self._nodes}
+        return self._fold(events.IterationFinished(round=round, iteration=iteration, reports=reports))
+
+    def _settle(self, ordered: list[Effect]) -> None:
+        """Answer copies and frees until the next iteration is started."""
+        while ordered:
+            copies = _by_node(
+                ((order.source, order.target, order.round), order.chunk)
+                for order in ordered
+                if isinstance(order, effects.CopyChunk)
+            )
+            frees = _by_node(
+                ((order.node, order.round), order.chunk) for order in ordered if isinstance(order, effects.FreeChunk)
+            )
+            answers: list[Event] = [
+                events.ChunksCopied(chunks=tuple(chunks), source=source, target=target, round=round)
+                for (source, target, round), chunks in copies.items()
+            ]
+            answers += [
+                events.ChunksFreed(chunks=tuple(chunks), node=node, round=round)
+                for (node, round), chunks in frees.items()
+            ]
+            ordered = self._fold_all(answers)
+
+    # How.
+
+    def _fold_all(self, happened: Iterable[Event]) -> list[Effect]:
+        return [effect for event in happened for effect in self._fold(event)]
+
+    def _fold(self, event: Event) -> list[Effect]:
+        origin = _life(event.node) if isinstance(event, events.NodeJoined) else ""
+        return self._log.append(Entry(now=0.0, event=event, term=1, origin=origin))
+
+    def _timed(self, step: str, do: Callable[[], Any]) -> Any:
+        began_s = time.thread_time()
+        result = do()
+        self.times_ms[step] = 1e3 * (time.thread_time() - began_s)
+        return result
+
+
+def _life(node: NodeId) -> str:
+    return f"{node}#0"
+
+
+def _by_node(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
+    by_node: dict[Any, list[Any]] = {}
+    for node, item in pairs:
+        by_node.setdefault(node, []).append(item)
+    return by_node
+
+
+def _precopied(ordered: list[Effect]) -> list[Event]:
+    numbers = _by_node((order.target, order.number) for order in ordered if isinstance(order, effects.PrecopyChunk))
+    return [events.PrecopiesEnded(node=node, whole=tuple(whole)) for node, whole in numbers.items()]
+
+
+def main() -> int:
+    """Measure all sizes and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", default=",".join(f"{nodes}x{chunks}" for nodes, chunks in SIZES))
+    parser.add_argument("--json", type=Path, default=None)
+    args = parser.parse_args()
+    jobs: dict[str, ScaledJob] = {}
+    for size in args.sizes.split(","):
+        num_nodes, num_chunks = (int(number) for number in size.split("x"))
+        jobs[size] = ScaledJob(num_nodes, num_chunks)
+        jobs[size].run()
+    print(f"{machine()}; processor time in ms\n")
+    print(f"| step | {' | '.join(jobs)} |")
+    print(f"|---|{'---:|' * len(jobs)}")
+    for step in next(iter(jobs.values())).times_ms:
+        print(f"| {step} | {' | '.join(f'{job.times_ms[step]:.1f}' for job in jobs.values())} |")
+    for name in next(iter(jobs.values())).sizes:
+        print(f"| {name}, bytes | {' | '.join(f'{job.sizes[name]:,}' for job in jobs.values())} |")
+    if args.json:
+        result = {size: {"ms": job.times_ms, "bytes": job.sizes} for size, job in jobs.items()}
+        args.json.write_text(json.dumps({"machine": machine(), "sizes": result}, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,13 @@
+"""The agent of a node: it supervises the task, owns the chunk store, and executes effects for its node.
+
+In: entries of the log, messages of its task and its peers, signals of the operating system, torch elastic's calls.
+Out: effects executed, proposals for the log, an exit code.
+It may not know: how a model is trained; how a local cluster or a launcher started it.
+"""
+
+from typing import TYPE_CHECKING
+
+from chicle_elastic.moved import attribute_of
+
+if not TYPE_CHECKING:  # so that mypy refuses a name that is not here
+    __getattr__ = attribute_of(__name__)

@@ -1,0 +1,208 @@
+"""The agent of a node: it starts the task, holds the chunks, and takes part in the job until it ends.
+
+One process, one event loop. The agent runs no user code: that runs in the task, which outlives every change of the
+membership. What the agent does:
+
+    start          it starts the task at once; when the task is ready the agent finds the others and joins
+    run            `membership` keeps the log, `executor` executes its effects, `memory` moves chunks
+    notice         SIGTERM or SIGUSR1: the node hands its chunks over and leaves with exit code 0; a second signal
+                   changes nothing; at the end of the grace period the node leaves at once
+    task dies      the node leaves the membership, starts another task, and rejoins with the chunks that it holds
+    declared dead  (it was silent): it rejoins as a new incarnation, with the same task
+    end            the task's `run` returns; the agent waits for the task and ends
+"""
+
+import contextlib
+import dataclasses
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
+
+from chicle_elastic.cluster.agent.components import NodeContext
+from chicle_elastic.cluster.agent.node import TASK_END_S, Node
+from chicle_elastic.cluster.agent.store_keeper import StoreKeeper
+from chicle_elastic.cluster.agent.torch_private import SingleTaskAgent
+from chicle_elastic.cluster.consensus.term_store import TermStore
+from chicle_elastic.cluster.net.event_file import EventFile
+from chicle_elastic.cluster.net.event_loop import EventLoop
+from chicle_elastic.cluster.options import NodeOptions
+from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
+from chicle_elastic.cluster.rendezvous.handler import ChicleRendezvousHandler
+from chicle_elastic.cluster.rendezvous.own_address import choose_address, store_listens_on
+from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint, open_secret
+from chicle_elastic.errors import UsageError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.monitoring.cluster_board import ClusterBoard
+from chicle_elastic.runtime.control.channel import new_address
+from chicle_elastic.start_signals import hand_over
+
+NOTICES = (signal.SIGTERM, signal.SIGUSR1)
+DEBUG_STATE_SIGNAL = signal.SIGUSR2
+"""Makes the agent write its debug state into the event file, to diagnose a hang."""
+KEPT_ROUNDS = 2
+"""Rounds whose keys stay in the round store: tasks may still connect in the last one when the next is called."""
+CLOSE_S = 2.0
+"""How long an agent tries to store that the job is over: the store may be starting again."""
+CLOSE_RETRY_S = 0.2
+SWITCH_S = 0.0005
+"""Python's default switch interval of 5 ms is a fifth of what a change of the membership takes."""
+
+logger = logging.getLogger(__name__)
+
+
+class ElasticAgent(SingleTaskAgent):
+    """An agent for torch's launcher; see the top of the module.
+
+    Args:
+        spec: torch's: the command of the task, and the rendezvous handler.
+        options: Chicle's options of the node.
+
+    Attributes:
+        has_left: The node has left the job on a notice.
+
+    Raises:
+        UsageError: The rendezvous is not Chicle's.
+    """
+
+    def __init__(self, spec: WorkerSpec, *args: Any, options: NodeOptions, **kwargs: Any) -> None:
+        super().__init__(spec, *args, **kwargs)
+        handler = spec.rdzv_handler
+        if not isinstance(handler, ChicleRendezvousHandler):
+            raise UsageError(
+                f"the agent needs the rendezvous 'chicle' but was given {handler.get_backend()!r}; start it with "
+                "python -m chicle_elastic.launch"
+            )
+        handler.await_calls()  # an agent that fails before its first round must not close the job for all others
+        self.has_left = False
+        self._options = options
+        self._handler = handler
+        self._control = new_address()
+        self._meeting = threading.Lock()
+        self._round_store: StoreServer | None = None
+
+    def supervise(self) -> RunResult:
+        """Run the node until it is finished, has left or has failed.
+
+        Raises:
+            ChicleError: The node cannot take part in the job.
+        """
+        options, handler = self._options, self._handler
+        with contextlib.ExitStack() as stack:
+            board = stack.enter_context(ClusterBoard(options.log_dir, options.node))
+            event_file = stack.enter_context(EventFile(options.log_dir, options.node, tell=board.write))
+            secret = open_secret(options.secret_file, endpoint=handler.endpoint)
+            listens = store_listens_on(handler.store, endpoint=handler.endpoint)
+            address = choose_address(options.address, endpoint=handler.endpoint, listens=listens)
+            term_store = TermStore(handler.store, endpoint=handler.endpoint, run_id=handler.get_run_id(), secret=secret)
+            self._round_store = stack.enter_context(
+                StoreServer(format_endpoint(address.advertise, 0), bind=address.bind, ports=address.ports)
+            )
+            context = NodeContext(
+                control=self._control,
+                address=address,
+                round_store=self._round_store.endpoint,
+                run_id=handler.get_run_id(),
+                secret=secret,
+                min_nodes=handler.min_nodes,
+                max_nodes=handler.max_nodes,
+            )
+            loop = stack.enter_context(
+                EventLoop(tell_slow=lambda slow: event_file.write("slow_handler", **dataclasses.asdict(slow)))
+            )
+            stack.callback(self.stop_task)
+            restore = (term_store.publish_again, handler.restore)
+            keeper = StoreKeeper(loop, handler.store, restore=restore, event_file=event_file)
+            stack.callback(keeper.close)
+            keeper.start()
+            node = Node(loop, self, context, options, term_store=term_store, event_file=event_file, store_keeper=keeper)
+            stack.callback(node.close)
+            self.begins(loop, node)
+            notice = dict.fromkeys(NOTICES, lambda: loop.soon(node.notice))
+            with (
+                _quick_turns(),
+                _signals_call({**notice, DEBUG_STATE_SIGNAL: lambda: loop.soon(node.write_debug_state)}),
+            ):
+                hand_over()  # no task ran before: until now a signal has ended this process at once
+                end = node.run()
+            self.has_left = end.has_left
+            if end.is_over:
+                self._close_job(is_success=end.is_success)
+            if end.error is not None:
+                raise end.error
+            ended = self.task_exit(TASK_END_S) if end.awaits_task else None
+            if end.is_success or ended is None or not ended.is_failed():
+                return self.succeeded()
+            return self.failed(ended)
+
+    def begins(self, loop: EventLoop, node: Node) -> None:
+        """Called before the node runs; for subclasses that watch further descriptors in the loop."""
+
+    def task_environment(self) -> Mapping[str, str]:
+        """The address of the agent for its task, and the maximum number of nodes; no secret of the job."""
+        environment = {"CHICLE_CONTROL": self._control, "CHICLE_MAX_NODES": str(self._handler.max_nodes)}
+        return environment | {"CHICLE_SECRET": ""} if self._options.secret_file is None else environment
+
+    def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
+        """Take part in a round of torch's rendezvous, which waits for no other member; in a worker thread."""
+        with self._meeting:
+            self._handler.expect(round=round, members=members)
+            self.rendezvous()
+            if self._round_store is not None and members[0] == self._options.node:
+                self._round_store.prune(self._handler.get_run_id(), before=round - KEPT_ROUNDS + 1)
+
+    def require_open(self) -> None:
+        """Check that the job is not over.
+
+        Raises:
+            JobClosedError: The job is over.
+            StoreUnreachableError: The store does not answer.
+        """
+        self._handler.require_open()
+
+    def _close_job(self, *, is_success: bool) -> None:
+        """Store that the job is over: a node that comes now must not begin it again."""
+        end_s = time.monotonic() + CLOSE_S
+        while True:
+            try:
+                self._handler.set_closed(is_success=is_success)
+                return
+            except StoreUnreachableError as error:
+                if time.monotonic() > end_s:
+                    logger.warning("the job is over, and the store cannot be told; end its process, too: %s", error)
+                    return
+                time.sleep(CLOSE_RETRY_S)
+
+
+@contextlib.contextmanager
+def _quick_turns() -> Iterator[None]:
+    """Within this, the loop waits for the GIL no longer than `SWITCH_S` while worker threads check received chunks."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@contextlib.contextmanager
+def _signals_call(calls: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
+    """Within this, each signal calls its function, if this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, _: object) -> None:
+        calls[signal.Signals(number)]()
+
+    before = {number: signal.signal(number, handle) for number in calls}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,237 @@
+"""The components of a node once it knows the job: its membership, its chunk manager, and its effect executor."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from chicle_elastic.cgroups import memory_headroom
+from chicle_elastic.cluster.agent import effect_executor, membership
+from chicle_elastic.cluster.agent.effect_executor import EffectExecutor
+from chicle_elastic.cluster.agent.group_formation import GroupFormation, host_of_peer
+from chicle_elastic.cluster.agent.membership import Identity, Membership
+from chicle_elastic.cluster.consensus.term_store import TermStore
+from chicle_elastic.cluster.net.event_file import EventFile
+from chicle_elastic.cluster.net.event_loop import EventLoop
+from chicle_elastic.cluster.net.fault_points import hit
+from chicle_elastic.cluster.options import NodeOptions
+from chicle_elastic.cluster.transfer.chunk_manager import ChunkManager
+from chicle_elastic.errors import CapacityError
+from chicle_elastic.runtime.control import messages as control
+from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from chicle_elastic.store.chunk_store import DEFAULT_ARENA_BYTES, ChunkStore
+from chicle_elastic.transports.node_address import NodeAddress
+from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.selector import TransportSelector
+
+HEADROOM_SHARE = 0.8
+"""The share of the memory left on the host or in the control group that chunks may take by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """Addresses, secret and limits of the job that a node runs in.
+
+    Attributes:
+        control: Address of the agent for its task.
+        address: Where this node listens, and how others reach it.
+        round_store: Endpoint of the round store that this agent serves.
+        run_id: Of the job.
+        secret: Of the job.
+        min_nodes: With fewer nodes the job pauses.
+        max_nodes: Further nodes have to wait.
+    """
+
+    control: str
+    address: NodeAddress
+    round_store: str
+    run_id: str
+    secret: JobSecret
+    min_nodes: int
+    max_nodes: int
+
+
+class NodeCallbacks(membership.MembershipCallbacks, effect_executor.Host, Protocol):
+    """What the node implements for its components."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Components:
+    """See the top of the module.
+
+    Attributes:
+        declared: The job, as the task declared it.
+        membership: The log and the links that this node shares with the others.
+        memory: The chunks of this node, and their transfers.
+        executor: Executes effects.
+        handlers: The handler of each type of message from the task.
+    """
+
+    declared: control.Declare
+    membership: Membership
+    memory: ChunkManager
+    executor: EffectExecutor
+    handlers: Mapping[type, Callable[[Any], object]]
+
+
+def build_components(
+    declared: control.Declare,
+    store: ChunkStore,
+    *,
+    loop: EventLoop,
+    context: NodeContext,
+    options: NodeOptions,
+    transports: TransportSelector,
+    term_store: TermStore,
+    event_file: EventFile,
+    is_ready: Callable[[], bool],
+    require_open: Callable[[], None],
+    tell_task: Callable[..., None],
+    users: NodeCallbacks,
+) -> Components:
+    """Build the components of a node, which has not joined yet.
+
+    Args:
+        declared: The job.
+        store: For its chunks.
+        loop: The event loop.
+        context: Addresses, secret and limits of the job.
+        options: Of the launcher.
+        transports: The transport selector of this node.
+        term_store: The terms in the rendezvous store.
+        event_file: Records what happens.
+        is_ready: Whether the node could join now.
+        require_open: Raises JobClosedError when the job has ended; called in a worker thread.
+        tell_task: Sends (message, descriptor or None) to the task.
+        users: The node.
+    """
+    node = options.node
+    start_nodes = options.start_nodes or context.min_nodes
+    settings = SchedulerSettings(seed=declared.seed, min_nodes=context.min_nodes, start_nodes=start_nodes, precopy=True)
+    members = Membership(
+        loop,
+        Identity(
+            node=node,
+            address=context.address,
+            round_store=context.round_store,
+            capacity_bytes=store.capacity_bytes,
+            max_nodes=context.max_nodes,
+            endpoints=transports.endpoints,
+            chunks=declared.infos(),
+            merged=declared.merged,
+            patience_s=options.patience_s,
+            may_begin_anew=options.may_begin_anew,
+            job={
+                "seed": declared.seed,
+                "chunks": len(declared.rows),
+                "rows": declared.num_rows,
+                "slot_bytes": declared.slot_bytes,
+                "min_nodes": context.min_nodes,
+                "max_nodes": context.max_nodes,
+                "checkpoints": declared.checkpoints,
+                "start_nodes": start_nodes,
+                "sums_by_gloo": context.address.is_plain,
+            },
+        ),
+        secret=context.secret,
+        term_store=term_store,
+        make_scheduler=lambda: Scheduler(settings),
+        is_ready=is_ready,
+        require_open=require_open,
+        users=users,
+    )
+    memory = ChunkManager(
+        loop,
+        node=node,
+        store=store,
+        transports=transports,
+        sizes=declared.size_bytes,
+        say=members.log.append,
+        tell_task=tell_task,
+        tell_peer=lambda to, kind, fields: members.peer_links.send(to, kind, **fields),
+    )
+    executor = EffectExecutor(
+        loop,
+        node=node,
+        log=members.log,
+        memory=memory,
+        host=users,
+        event_file=event_file,
+        formation=GroupFormation(
+            node=node,
+            address=context.address,
+            run_id=context.run_id,
+            secret=context.secret,
+            patience_s=options.patience_s,
+            address_of=lambda other: host_of_peer(members.peer_links.peers.get(other)),
+        ),
+    )
+    return Components(
+        declared=declared,
+        membership=members,
+        memory=memory,
+        executor=executor,
+        handlers={
+            control.Loaded: memory.loaded,
+            control.LoadFailed: memory.load_failed,
+            control.GroupReady: executor.group_ready,
+            control.GroupBroke: executor.group_broke,
+            control.IterationEnded: executor.iteration_ended,
+            control.IterationBroke: executor.iteration_broke,
+            control.Saved: executor.saved,
+            control.Advice: executor.advised,
+            control.PolicyFailed: executor.policy_failed,
+        },
+    )
+
+
+def allocate_store(expected: control.Expect, loop: EventLoop, options: NodeOptions, context: NodeContext) -> ChunkStore:
+    """Make the chunk store. A worker thread allocates its first memory while the task gets ready.
+
+    `ChunkManager.prepare` reports a failure of that allocation.
+
+    Raises:
+        CapacityError: There is no room for a single chunk.
+    """
+    store = ChunkStore(
+        slot_bytes=expected.slot_bytes,
+        capacity_bytes=capacity_bytes(expected, options.memory_bytes),
+        arena_bytes=min(DEFAULT_ARENA_BYTES, expected.num_chunks * expected.slot_bytes),
+    )
+    num_bytes = initial_bytes(expected.num_chunks, expected.slot_bytes, context)
+
+    def take() -> None:
+        hit("memory.before_taken")
+        store.prepare(num_bytes)
+
+    loop.work(take, lambda _: None)
+    return store
+
+
+def initial_bytes(num_chunks: int, slot_bytes: int, context: NodeContext) -> int:
+    """Memory that a node allocates before it joins: its share with `max_nodes` nodes, the least that it will hold."""
+    return num_chunks * slot_bytes // max(1, context.max_nodes)
+
+
+def capacity_bytes(expected: control.Expect, memory_bytes: int | None) -> int:
+    """Memory for chunks.
+
+    Args:
+        expected: The job.
+        memory_bytes: As the user gave it; None for what the host has left.
+
+    Raises:
+        CapacityError: There is no room for a single chunk.
+    """
+    # All chunks, and as many in transfer: more is never needed.
+    room_bytes = 2 * expected.num_chunks * expected.slot_bytes
+    source = "the data set"
+    if memory_bytes is not None:
+        room_bytes, source = memory_bytes, "--memory"
+    elif (headroom := memory_headroom()) is not None:
+        room_bytes, source = min(room_bytes, int(HEADROOM_SHARE * headroom.num_bytes)), headroom.source
+    if room_bytes < expected.slot_bytes:
+        raise CapacityError(
+            f"{source} leaves {room_bytes} bytes for chunks, and one chunk needs {expected.slot_bytes}; give the node "
+            "more memory, or convert the data with smaller chunks"
+        )
+    return room_bytes

@@ -1,0 +1,509 @@
+"""Performs what the scheduler orders of this node, and tells it what came of it.
+
+Shell of the scheduler, as `runtime.in_process` is in one process: an `EffectHandler`, which decides nothing. Orders for
+other nodes are performed by their agents, which fold the same log.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+from chicle_elastic.cluster.agent.group_formation import GroupFormation
+from chicle_elastic.cluster.agent.pipelining import Pipelining
+from chicle_elastic.cluster.agent.placement_check import PlacementCheck
+from chicle_elastic.cluster.agent.transitions import TransitionTimes
+from chicle_elastic.cluster.consensus.entries import Ended
+from chicle_elastic.cluster.consensus.event_log import EventLog
+from chicle_elastic.cluster.consensus.messages import Folded
+from chicle_elastic.cluster.net.event_file import EventFile
+from chicle_elastic.cluster.net.event_loop import EventLoop
+from chicle_elastic.cluster.net.fault_points import hit
+from chicle_elastic.cluster.net.worker_lanes import Lane
+from chicle_elastic.cluster.rendezvous.store import parse_endpoint
+from chicle_elastic.cluster.transfer.chunk_manager import ChunkManager
+from chicle_elastic.cluster.transfer.protocol import Order
+from chicle_elastic.errors import ChicleError, ContractError
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.monitoring.records import Transition
+from chicle_elastic.runtime.control import messages as control
+from chicle_elastic.runtime.training.ledger_page import LedgerPage
+from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.effect_handler import dispatch
+from chicle_elastic.scheduling.ledger import Ledger
+from chicle_elastic.scheduling.scheduler import State
+from chicle_elastic.values import ChunkAccount, StateVersion
+
+ROUNDS_PER_TERM = 1_000_000
+"""In the round stores, rounds are numbered from a multiple of this for each term.
+
+A leader that is cut off may still call a round in the term before, and the others, who have lost it, call one of the
+same number for other members. By the number, the tasks of the one never read keys of the other.
+"""
+FAILURE = "a task failed: "
+"""How the reason of `StopRequested` begins when code of the user raised; its traceback follows."""
+
+logger = logging.getLogger(__name__)
+
+
+class Host(Protocol):
+    """What the effect executor needs of the agent."""
+
+    def tell_task(self, message: control.AgentMessage) -> None:
+        """Send a message to the task, if there is one."""
+        ...
+
+    def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
+        """Take part in a round of torch's rendezvous; in a worker thread."""
+        ...
+
+    def round_store(self, node: NodeId) -> str | None:
+        """Endpoint of the round store of a node; None where there is no link to the node."""
+        ...
+
+    def released(self) -> None:
+        """This node may go."""
+        ...
+
+    def finished(self, reason: str, merged: int, accounts: tuple[ChunkAccount, ...]) -> None:
+        """The job is over with the model of iteration `merged`; `accounts` say what became of each chunk."""
+        ...
+
+    def failed(self, error: ChicleError) -> None:
+        """This agent cannot go on."""
+        ...
+
+    def iteration_begins(self) -> None:
+        """The task was told to iterate, or has gone on by itself."""
+        ...
+
+    def breached(self, error: ContractError) -> None:
+        """The task did not process what it owns: the job ends."""
+        ...
+
+
+class EffectExecutor:
+    """See the top of the module. Everything is called in the loop.
+
+    One class because a method per effect is the interface, and all share what this node was told last.
+
+    Args:
+        loop: For worker threads.
+        node: This node.
+        log: Whose orders are performed, and which is told what came of them.
+        memory: The chunks of this node.
+        host: The agent.
+        events: The event file.
+        formation: How tasks connect in a round.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        *,
+        node: NodeId,
+        log: EventLog,
+        memory: ChunkManager,
+        host: Host,
+        event_file: EventFile,
+        formation: GroupFormation,
+    ) -> None:
+        self.node = node
+        self.transitions = TransitionTimes(loop.now, self._tell_transition)
+        self._placement = PlacementCheck(node)
+        self._loop, self._log, self._memory, self._host = loop, log, memory, host
+        self._events, self._formation = event_file, formation
+        self._term = 0
+        self._number = 0
+        self._met_round = 0
+        self._is_return = False
+        self._model_of_group: int | None = None
+        self._is_round_said = False
+        self._broken: tuple[int, str] = (0, "")
+        self._pace = Pipelining()
+
+    # What the log says.
+
+    def folded(self, folded: Folded) -> None:
+        """An entry was folded: perform its orders."""
+        event, self._term = folded.entry.event, folded.entry.term
+        if not folded.is_live:
+            return
+        self._note(event)
+        if isinstance(event, events.RoundFormed):
+            self._enter_round(event)
+        for effect in folded.effects:
+            dispatch(effect, self)
+        if isinstance(event, events.InventoryReported):
+            self._say_round_formed()
+
+    def begin_life(self) -> None:
+        """A new incarnation folds the log from its beginning."""
+        self._met_round = 0
+        self._is_return = True
+        self._pace.forget()
+
+    # Effects, in the order of a round.
+
+    def form_round(self, effect: effects.FormRound) -> None:
+        """Say what this node holds, and meet the other members in the rendezvous."""
+        self.transitions.called()
+        self._number = self._term * ROUNDS_PER_TERM + effect.round
+        hit("round.before_inventory", round=effect.round)
+        self._log.append(events.InventoryReported(node=self.node, chunks=self._inventory(), round=effect.round))
+        self._seal_ahead()
+        if self.node in effect.members:
+            self._is_round_said = False
+            self._formation.called(effect.members)
+            if pause_s := self._formation.pause_s:
+                self._events.write("pause", round=effect.round, pause_s=pause_s)
+                number, incarnation = self._number, self._log.snapshot().incarnation
+                self._loop.later(pause_s, lambda: self._meet_after_pause(effect, number, incarnation))
+            else:
+                self._meet(effect)
+
+    def _seal_ahead(self) -> None:
+        """What is likely to move in this round."""
+        owned = self._ledger.owned_by(self.node) if self.node in self._ledger.node_chunks else ()
+        ahead = self._log.scheduler.chunks_ahead
+        self._memory.serving.prepare({chunk: self._ledger.version(chunk) for chunk in owned if chunk in ahead})
+
+    def load_chunk(self, effect: effects.LoadChunk) -> None:
+        """Have the task of this node load a chunk."""
+        if effect.node == self.node:
+            self._placement.loads(effect.chunk)
+            self._memory.load(effect, merged=self._ledger.merged, began=self._ledger.began)
+
+    def copy_chunk(self, effect: effects.CopyChunk) -> None:
+        """Transfer a chunk that this node is the source or the target of."""
+        if effect.target == self.node:
+            self._placement.copies(effect.chunk)
+        self._transfer(effect)
+
+    def precopy_chunk(self, effect: effects.PrecopyChunk) -> None:
+        """Transfer the rows of a chunk, while the tasks compute."""
+        self._transfer(effect)
+
+    def _transfer(self, order: Order) -> None:
+        if order.target == self.node:
+            self._memory.fetch(order)
+        if order.source == self.node:
+            self._memory.serving.serve(order, version=self._ledger.version(order.chunk))
+
+    def commit_chunk(self, effect: effects.CommitChunk) -> None:
+        """The scheduler of every agent has the new owner in its ledger: nothing else has to change hands."""
+        if self.node in (effect.source, effect.target):
+            hit("commit.done", chunk=effect.chunk, source=effect.source, target=effect.target)
+
+    def free_chunk(self, effect: effects.FreeChunk) -> None:
+        """Give a slot of this node back."""
+        if effect.node == self.node:
+            self._memory.free(effect)
+
+    def attach_chunks(self, effect: effects.AttachChunks) -> None:
+        """Tell the task of this node what it has now."""
+        if effect.node == self.node:
+            self._memory.attach(effect.added, effect.removed)
+
+    def start_iteration(self, effect: effects.StartIteration) -> None:
+        """Tell the task of a member to iterate, or that the group of this round is broken."""
+        log = self._log.snapshot()
+        if self.node not in log.members:
+            return
+        hit("iteration.before_start", round=effect.round, iteration=effect.iteration)
+        self._memory.serving.iteration_begins()
+        self.transitions.started(effect.round, is_complete=effect.is_complete)
+        if self._broken[0] == effect.round:
+            reason = self._broken[1]
+            self._loop.soon(lambda: self._log.iteration_broke(effect.round, effect.iteration, reason))
+            return
+        node_chunks = self._ledger.node_chunks
+        order = control.Iterate(
+            round=effect.round,
+            iteration=effect.iteration,
+            is_complete=effect.is_complete,
+            num_tasks=sum(1 for held in node_chunks.values() if held.owned),
+            lines=log.lines,
+            may_go_on=log.is_steady,
+        )
+        self._say(self._pace.start(order))
+        self._host.iteration_begins()
+
+    def _say(self, order: control.Iterate | None) -> None:
+        if order is not None:
+            self._host.tell_task(order)
+
+    def release_node(self, effect: effects.ReleaseNode) -> None:
+        """Leave, when it is this node that owns nothing any more."""
+        self._events.write("released", who=effect.node)
+        if effect.node == self.node:
+            self._host.released()
+
+    def pause_job(self, effect: effects.PauseJob) -> None:
+        """Say why nothing goes on."""
+        logger.warning("the job is paused: %s", effect.reason)
+        self._events.write("paused", reason=effect.reason)
+
+    def finish_job(self, effect: effects.FinishJob) -> None:
+        """Tell the task what it has in the end, and with which model the job is over."""
+        self._events.write("finished", reason=effect.reason)
+        self._memory.attach_for_end(self._ledger.owned_by(self.node) if self.node in self._ledger.node_chunks else ())
+        # Perhaps no surviving node has the model of the last merge, and the job has resumed from an earlier one.
+        merged = self._ledger.merged if self._model_of_group is None else min(self._ledger.merged, self._model_of_group)
+        self._host.finished(effect.reason, merged, self._ledger.accounts())
+
+    def _tell_transition(self, transition: Transition) -> None:
+        kind = "transition" if transition.whole_ms is None else "whole"
+        self._events.write(kind, **dataclasses.asdict(transition))
+        self._host.tell_task(transition)
+
+    def log(self, effect: effects.Log) -> None:
+        """Write the line down."""
+        logger.info("%s", effect.text)
+        self._events.write("log", text=effect.text)
+
+    # What the task says.
+
+    def group_ready(self, message: control.GroupReady) -> None:
+        """The process group of a round is there."""
+        self._formation.succeeded(message.round)
+        self._is_return = False
+        self._model_of_group = message.merged
+        self.transitions.connected(message.round)
+        if message.merged < self._ledger.merged:
+            logger.warning(
+                "no surviving node has the model of iteration %d: the job resumes from iteration %d",
+                self._ledger.merged,
+                message.merged,
+            )
+        self._write_ledger(message.ledger)
+        self._events.write("group", round=message.round, merged=message.merged, model_address=message.model_address)
+
+    def group_broke(self, message: control.GroupBroke) -> None:
+        """The process group of a round is not there, or not any more."""
+        self._formation.failed(message.round, message.reason)
+        self._break(message.round, message.reason)
+
+    def iteration_ended(self, message: control.IterationEnded) -> None:
+        """The task has merged an iteration."""
+        self._model_of_group = None
+        ended = Ended(
+            round=message.round,
+            iteration=message.iteration,
+            reports=message.reports,
+            stop_reason=message.stop_reason,
+        )
+        if not message.is_cut_off:  # else the task waited for a dead member before it reported
+            self.transitions.ended(message.round, message.iteration)
+        self._check_placement(message)
+        # The chunks that took part, before the boundary moves any. The agent writes them down when no task waits.
+        chunks = {node: len(held.owned) for node, held in self._ledger.node_chunks.items()}
+        if not message.goes_on:
+            self._pace.waits(message.round, message.iteration)
+        if message.is_cut_off:
+            reason = f"the group of round {message.round} broke after the merge"
+            self._log.iteration_broke(message.round, message.iteration, reason, merged=ended)
+        else:
+            self._log.iteration_ended(ended, votes=message.votes, goes_on=message.goes_on)
+        self._say(self._pace.overdue(message.iteration, self._log.snapshot().in_flight))
+        self._loop.soon(lambda: self._write_iteration(message, chunks))
+
+    def _write_iteration(self, message: control.IterationEnded, chunks: Mapping[NodeId, int]) -> None:
+        self._events.write(
+            "iteration",
+            round=message.round,
+            iteration=message.iteration,
+            duration_ms=round(1e3 * message.duration_s, 3),
+            epochs=message.epochs,
+            votes=message.votes,
+            model_address=message.model_address,
+            figures=message.figures,
+            seconds={node: report.duration_s for node, report in message.reports.items()},
+            samples={node: report.samples for node, report in message.reports.items()},
+            chunks=chunks,
+        )
+        self._write_ledger(message.ledger)
+        hit("iteration.ended", round=message.round, iteration=message.iteration)
+
+    def saved(self, message: control.Saved) -> None:
+        """A checkpoint is complete."""
+        self._events.write(
+            "checkpoint",
+            iteration=message.iteration,
+            size_bytes=message.size_bytes,
+            duration_ms=round(1e3 * message.duration_s, 3),
+        )
+
+    def iteration_broke(self, message: control.IterationBroke) -> None:
+        """The task could not merge an iteration."""
+        self._pace.waits(message.round, message.iteration)
+        self._write_ledger(message.ledger)
+        self._break(message.round, message.reason)
+
+    def advised(self, message: control.Advice) -> None:
+        """A policy has decided. What the log would ignore, or has not taken yet, costs no node a boundary."""
+        event = events.PolicyDecided(
+            policy=message.policy,
+            generation=message.round,
+            moves=message.moves,
+            reason=message.reason,
+            iteration=message.iteration,
+        )
+        is_on_its_way = any(
+            isinstance(said, events.PolicyDecided) and said.policy == event.policy
+            for said in self._log.snapshot().proposed
+        )
+        if not is_on_its_way and self._log.scheduler.flaw_of(event) is None:
+            self._log.append(event)
+
+    def policy_failed(self, message: control.PolicyFailed) -> None:
+        """A policy is heard no more."""
+        self._log.append(events.PolicyDisabled(policy=message.policy, reason=message.reason))
+
+    def task_died(self) -> None:
+        """The task is gone; what it was in cannot end."""
+        self._pace.forget()
+        self._break(self._log.scheduler.round, f"the task of {self.node} died")
+
+    @property
+    def cannot_connect(self) -> str | None:
+        """The addresses of the members, when their tasks have failed to connect again and again; else None."""
+        return self._formation.describe() if self._formation.is_failing else None
+
+    # How.
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self._log.scheduler.ledger
+
+    def _break(self, round: int, reason: str) -> None:
+        self._broken = max(self._broken, (round, reason))
+        self.transitions.suspected("broken group")
+        self._events.write("broken", round=round, reason=reason)
+        in_flight = self._log.snapshot().in_flight
+        if in_flight is not None and in_flight[0] == round:
+            self._log.iteration_broke(*in_flight, reason)
+
+    def versions(self) -> dict[ChunkId, StateVersion]:
+        """Versions of the chunks that this node owns, as its log knows them."""
+        ledger = self._ledger
+        owned = ledger.owned_by(self.node) if self.node in ledger.node_chunks else ()
+        return {chunk: ledger.version(chunk) for chunk in owned}
+
+    def _inventory(self) -> dict[ChunkId, StateVersion]:
+        held = self._memory.store.inventory()
+        return held | {chunk: version for chunk, version in self.versions().items() if chunk in held}
+
+    def _is_forming(self, round: int, incarnation: str) -> bool:
+        """Whether this incarnation still waits for this round to be formed."""
+        scheduler = self._log.scheduler
+        is_same = incarnation == self._log.snapshot().incarnation and scheduler.round == round
+        return is_same and scheduler.state is State.FORMING
+
+    def _meet_after_pause(self, effect: effects.FormRound, number: int, incarnation: str) -> None:
+        if number == self._number and self._is_forming(effect.round, incarnation):
+            self._meet(effect)
+
+    def _meet(self, effect: effects.FormRound) -> None:
+        """Take part in torch's rendezvous. It waits for no node: that all members are there, the log says."""
+        number, incarnation = self._number, self._log.snapshot().incarnation
+
+        def then(future: "Future[None]") -> None:
+            try:
+                future.result()
+            except ChicleError as error:
+                self._host.failed(error)
+                return
+            if self._is_forming(effect.round, incarnation):
+                self._met_round = effect.round
+                self._say_round_formed()
+
+        hit("round.before_rendezvous", round=effect.round)
+        self._loop.work(lambda: self._host.meet(number, effect.members), then, lane=Lane.MEET)
+
+    def _say_round_formed(self) -> None:
+        """Once all members have reported, the first of them says that the round is formed."""
+        scheduler = self._log.scheduler
+        round = scheduler.round
+        if scheduler.state is not State.FORMING or self._met_round != round or self._is_round_said:
+            return
+        log = self._log.snapshot()
+        members = log.asked
+        if members and members[0] == self.node and log.reported.issuperset(members):
+            self._is_round_said = True
+            self._log.append(events.RoundFormed(round=round, members=members))
+
+    def _enter_round(self, event: events.RoundFormed) -> None:
+        log, scheduler = self._log.snapshot(), self._log.scheduler
+        if log.members != event.members or scheduler.round != event.round or self.node not in event.members:
+            return
+        hit("round.formed", round=event.round)
+        self.transitions.formed(event.round, event.members)
+        has_losses = log.loss_round is not None or self._ledger.num_missing > 0
+        endpoint = self._host.round_store(event.members[0])
+        if endpoint is None:  # the link is cut: the next round comes when the agents have a new one, or one is lost
+            self._break(event.round, f"{self.node} has no link to {event.members[0]}, which serves the round's store")
+            return
+        host, port = parse_endpoint(endpoint)
+        node_chunks = self._ledger.node_chunks  # of later than this event: a member may be gone again
+        capacities = {node: held.capacity_bytes for node, held in node_chunks.items()}
+        self._host.tell_task(
+            control.Round(
+                round=event.round,
+                rank=event.members.index(self.node),
+                members=event.members,
+                host=host,
+                port=port,
+                prefix=self._formation.prefix(self._number),
+                network=self._formation.network(self._number),
+                has_losses=has_losses,
+                merged=self._ledger.merged,
+                began=self._ledger.began,
+                is_return=self._is_return,
+                capacity_bytes=tuple(capacities.get(node) for node in event.members),
+                chunk_bytes=self._memory.store.slot_bytes,
+                disabled=scheduler.disabled_policies,
+            )
+        )
+        self._events.write("round", round=event.round, members=event.members, has_losses=has_losses)
+
+    def _note(self, event: events.Event) -> None:
+        """Write down who comes and goes."""
+        if isinstance(event, events.NodeJoined):
+            self.transitions.detected(f"{event.node} joins")
+            self._events.write("joined", who=event.node)
+        elif isinstance(event, events.LeaveNoticed):
+            self.transitions.detected(f"{event.node} leaves")
+            self._events.write("noticed", who=event.node)
+        elif isinstance(event, events.NodeLost):
+            self.transitions.detected(f"{event.node} is lost", is_loss=True)
+            self._events.write("lost", who=event.node, merged=self._ledger.merged)
+            self._memory.lose_source(event.node)
+        elif isinstance(event, events.IterationAborted):
+            self._events.write("aborted", round=event.round, iteration=event.iteration, reason=event.reason)
+
+    def _check_placement(self, message: control.IterationEnded) -> None:
+        """Tasks write pages where there is an event file; those of another time have nothing to be compared with."""
+        is_current = self._log.snapshot().in_flight == (message.round, message.iteration)
+        if not self._events.is_kept or not is_current:
+            return
+        try:
+            self._placement.check(
+                message.ledger,
+                iteration=message.iteration,
+                ledger=self._ledger,
+                is_interrupted=message.is_interrupted,
+            )
+        except ContractError as error:
+            self._host.breached(error)
+
+    def _write_ledger(self, pages: Sequence[LedgerPage]) -> None:
+        for page in pages:
+            self._events.write(
+                "ledger",
+                before=[page.before.round, page.before.iteration],
+                after=None if page.after is None else [page.after.round, page.after.iteration],
+                chunks=page.chunks,
+                rows=page.rows,
+            )

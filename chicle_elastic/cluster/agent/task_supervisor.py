@@ -1,0 +1,191 @@
+"""The agent's end of the control channel: a task process from its start to its end, and its successor after a crash.
+
+The agent never waits for its task. A task that is stopped for a while finds its messages when it goes on; one that has
+not read for so long that the channel's limit is reached is ended, because it would miss messages.
+"""
+
+import contextlib
+import functools
+import logging
+import signal
+from collections.abc import Callable
+from typing import Protocol
+
+from chicle_elastic.cluster.net.event_loop import EventLoop
+from chicle_elastic.cluster.net.fault_points import hit
+from chicle_elastic.errors import ProtocolError
+from chicle_elastic.runtime.control import messages as control
+from chicle_elastic.runtime.control.channel import Channel, Listener
+from chicle_elastic.transports.unix_frames import NotReadingError
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.2
+"""How often to check whether a task has died before its hello; afterwards its channel shows the death at once."""
+
+
+class Processes(Protocol):
+    """The process launcher of tasks: torch's agent."""
+
+    def start_task(self, *, is_restart: bool = False) -> int:
+        """Start a task; returns its process id."""
+        ...
+
+    def task_exit(self, timeout_s: float = 0.0) -> object | None:
+        """How the task ended, or None while it runs."""
+        ...
+
+    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
+        """End the task."""
+        ...
+
+
+class TaskSupervisor:
+    """One task at a time. Everything is called in the loop.
+
+    Args:
+        loop: Watches the channel.
+        address: Where the task connects to this agent.
+        processes: Starts tasks.
+        welcome: The first message to a task.
+        on_message: Called with each message of the task.
+        on_gone: Called when the task is gone, with whether it had announced its end.
+
+    Attributes:
+        pid: Of the task; 0 while none runs.
+        has_failed: The traceback of a task whose code raised.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        address: str,
+        processes: Processes,
+        *,
+        welcome: control.Welcome,
+        on_message: Callable[[control.Message], object],
+        on_gone: Callable[[bool], object],
+    ) -> None:
+        self.pid = 0
+        self.has_failed: str | None = None
+        self._loop, self._processes, self._welcome = loop, processes, welcome
+        self._on_message, self._on_gone = on_message, on_gone
+        self._listener = Listener(address)
+        self._loop.watch(self._listener, self._accept)
+        self._channel: Channel | None = None
+        self._has_said_goodbye = False
+        self._is_closed = False
+
+    def start(self, *, is_restart: bool = False) -> None:
+        """Start a task."""
+        self._has_said_goodbye = False
+        self.pid = self._processes.start_task(is_restart=is_restart)
+        hit("task.spawned", pid=self.pid)
+        self._loop.later(POLL_S, self._look_for_early_end)
+
+    def replace(self) -> None:
+        """Kill the task, which works for a job that is over, and start another one."""
+        self._hang_up()
+        self._processes.stop_task(number=signal.SIGKILL, grace_s=1.0)
+        self.start()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the task has come far enough to be told something."""
+        return self._channel is not None
+
+    def send(self, message: control.AgentMessage, fd: int | None = None) -> None:
+        """Send a message to the task, if there is one. Never waits."""
+        channel = self._channel
+        if channel is None:
+            return
+        try:
+            channel.post(message, fd=fd)
+        except NotReadingError as error:
+            logger.error("the task is ended: %s", error)
+            self._hang_up()
+            self._loop.soon(functools.partial(self._end_deaf, self.pid))  # not inside the caller, who folds an entry
+        except ConnectionError:
+            pass  # the loop will notice the end of the task in a moment
+        else:
+            if channel.wants_to_write:
+                self._loop.watch(channel, self._on_ready, writing=True)
+
+    def close(self) -> None:
+        """Close the channel and the listener: a task that still runs ends by that."""
+        self._is_closed = True
+        self._loop.forget(self._listener)
+        self._listener.close()
+        self._hang_up()
+
+    def _accept(self) -> None:
+        try:
+            channel = self._listener.accept()
+        except ProtocolError as error:  # from another process; the task is still to connect
+            logger.warning("a process that is not the task has connected to its control socket: %s", error)
+            return
+        if self._channel is not None:
+            logger.warning("a second process has connected to the control socket of the task; closing its connection")
+            channel.close()
+            return
+        self._channel = channel
+        self._loop.watch(channel, self._on_ready)
+
+    def _on_ready(self) -> None:
+        channel = self._channel
+        if channel is not None and channel.wants_to_write:
+            with contextlib.suppress(ConnectionError):  # to be read in a moment: the end of the task
+                channel.flush()
+            self._loop.watch(channel, self._on_ready, writing=channel.wants_to_write)
+        self._read()
+
+    def _read(self) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        try:
+            for message in channel.read():
+                self._handle(message)
+                if self._channel is not channel:
+                    return
+            is_at_end = channel.is_at_end
+        except ProtocolError as error:
+            logger.error("the task has broken the protocol of the control channel: %s", error)
+            is_at_end = True
+        if is_at_end:
+            self._end()
+
+    def _handle(self, message: control.Message) -> None:
+        if isinstance(message, control.Hello):
+            self.send(self._welcome)
+            return
+        if isinstance(message, control.Left | control.Failed):
+            self._has_said_goodbye = True
+        if isinstance(message, control.Failed):
+            self.has_failed = message.traceback
+        self._on_message(message)
+
+    def _look_for_early_end(self) -> None:
+        if self._is_closed or self._channel is not None or not self.pid:
+            return
+        if self._processes.task_exit() is not None:
+            self._end()
+        else:
+            self._loop.later(POLL_S, self._look_for_early_end)
+
+    def _end_deaf(self, pid: int) -> None:
+        """End the task that does not read, unless it has ended, or another one runs by now."""
+        if self._channel is None and self.pid == pid and not self._is_closed:
+            self._processes.stop_task(number=signal.SIGKILL, grace_s=1.0)
+            self._end()
+
+    def _end(self) -> None:
+        self._hang_up()
+        self.pid = 0
+        self._on_gone(self._has_said_goodbye)
+
+    def _hang_up(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            self._loop.forget(channel)
+            channel.close()

@@ -1,0 +1,82 @@
+"""What followers report to the leader of links that are down, and which node is to be declared lost for it.
+
+If two followers cannot reach each other, no collective operation of the two ends, and the leader, which reaches both,
+would never know.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from chicle_elastic.cluster.consensus.log import Log
+from chicle_elastic.cluster.consensus.messages import LinkReport
+from chicle_elastic.ids import NodeId
+
+STALL_S = 1.0
+"""How long a report must stand, and the log must not have grown, before a node is declared lost."""
+
+
+class LinkReporter:
+    """What a follower has reported to the leader of a term."""
+
+    def __init__(self) -> None:
+        self._term = 0
+        self._unreached: tuple[str, ...] = ()
+
+    def report(self, term: int, unreached: tuple[str, ...]) -> LinkReport | None:
+        """The next report, if there is anything to say.
+
+        Args:
+            term: Of the leader; each one is told from the start.
+            unreached: Incarnations of the present nodes that this one cannot reach.
+        """
+        before = self._unreached if term == self._term else ()
+        self._term, self._unreached = term, unreached
+        return LinkReport(unreached=unreached) if unreached or before else None
+
+
+class LinkReports:
+    """The latest report of each follower.
+
+    Args:
+        log: Of the leader.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._reports: dict[NodeId, tuple[float, frozenset[str]]] = {}
+        self._length = -1
+        self._grown_s = 0.0
+
+    def clear(self) -> None:
+        """This node leads a new term: all followers report again."""
+        self._reports.clear()
+
+    def add(self, reporter: NodeId, report: LinkReport, now: float) -> None:
+        """A follower has reported."""
+        unreached = frozenset(report.unreached)
+        since_s, before = self._reports.get(reporter, (now, unreached))
+        self._reports[reporter] = (since_s if unreached & before else now, unreached)
+
+    def victim(self, leader: NodeId, peers: Mapping[NodeId, str], now: float) -> NodeId | None:
+        """The node that the most links are down to, if links are down between peers of the leader and the log stands.
+
+        Args:
+            leader: This node, which is never the victim.
+            peers: Incarnation of every agent that the leader is linked to.
+            now: Seconds on the clock of the leader.
+        """
+        if len(self._log) != self._length:
+            self._length, self._grown_s = len(self._log), now
+        linked = set(peers.values())
+        num_down: Counter[NodeId] = Counter()
+        for reporter, (since_s, unreached) in self._reports.items():
+            if now - since_s < STALL_S or reporter not in self._log.lives or reporter not in peers:
+                continue
+            for node, life in self._log.lives.items():
+                if life in unreached and life in linked:
+                    num_down.update((reporter, node))
+        del num_down[leader]
+        if not num_down or now - self._grown_s < STALL_S:
+            return None
+        order = self._log.present
+        return max(num_down, key=lambda node: (num_down[node], order.index(node)))

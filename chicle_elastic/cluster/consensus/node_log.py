@@ -1,0 +1,126 @@
+"""The log from the view of one node: which entries concern it, and the state of its task relative to the log."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from chicle_elastic.cluster.consensus.entries import Ended, Entry
+from chicle_elastic.cluster.consensus.log import KEPT_ENTRIES, Log
+from chicle_elastic.cluster.consensus.messages import Folded, GroupFailed
+from chicle_elastic.cluster.consensus.proposals import PendingProposals
+from chicle_elastic.ids import NodeId
+from chicle_elastic.scheduling import events
+from chicle_elastic.scheduling.effects import Effect, StartIteration
+from chicle_elastic.scheduling.scheduler import Scheduler
+
+
+class NodeLog:
+    """A log, and the part of one incarnation of one node in it.
+
+    Args:
+        node: The node.
+        life: Name of its incarnation.
+        scheduler: Has handled nothing yet.
+        kept: See `Log`.
+
+    Attributes:
+        log: The log.
+        outbox: What this incarnation has proposed.
+        is_live: This incarnation has joined; the effects of earlier entries concerned other incarnations.
+        is_lost: A leader declared this incarnation dead; its link was cut, and is up again.
+        is_awaiting: The task of this node is in the iteration in flight, and will report its end.
+        ended: How the task merged that iteration, until the leader has sequenced its end.
+        broken: Why that iteration cannot end; no later one of the same round can.
+        is_breaking: The iterations of this round are void: none is started any more.
+    """
+
+    def __init__(self, node: NodeId, life: str, scheduler: Scheduler, *, kept: int = KEPT_ENTRIES) -> None:
+        self.log = Log(scheduler, kept=kept)
+        self.outbox = PendingProposals(life)
+        self.is_live = False
+        self.is_lost = False
+        self.is_awaiting = False
+        self.ended: Ended | None = None
+        self.broken: GroupFailed | None = None
+        self.is_breaking = False
+        self._node = node
+        self._life = life
+
+    def ends(self, round: int, iteration: int) -> bool:
+        """Whether this is the end of the iteration of the task of this node; if so, the task has left it."""
+        if not self.is_awaiting or self.log.in_flight != (round, iteration):
+            return False
+        self.is_awaiting = False
+        return True
+
+    def adopt(self, base: int, entries: Sequence[Entry]) -> list[Folded] | None:
+        """Fold the new ones of the entries from index `base` (<= length) on; None if the known ones differ."""
+        first = max(base, self.log.start)  # of the entries no longer kept only the term of the last can be compared
+        if base < first <= base + len(entries) and entries[first - base - 1].term != self.log.term_before(first):
+            return None
+        known = self.log.entries_from(first)
+        if any(mine != theirs for mine, theirs in zip(known, entries[first - base :], strict=False)):
+            return None
+        return self.fold(entries[len(self.log) - base :])
+
+    def install(self, state: Any) -> bool:
+        """Install a snapshot, if this incarnation has not joined yet; returns whether it could.
+
+        Raises:
+            ProtocolError: It is not a snapshot of this job and release.
+        """
+        if self.is_live:
+            return False
+        self.log.install(state)
+        for number in range(1, self.log.seen(self._life) + 1):
+            self.outbox.seen(number)
+        return self._life not in self.log.lives.values()
+
+    def fold(self, entries: Sequence[Entry], *, goes_on: bool = False) -> list[Folded]:
+        """Append entries; drops the effect that starts an iteration if a later one of the entries ends it.
+
+        Args:
+            entries: What to append.
+            goes_on: The task of this node has begun the following iteration by itself.
+        """
+        before = self.log.in_flight
+        folded: list[tuple[Entry, list[Effect], bool, str]] = []
+        for entry in entries:
+            lost_life = self._lost_life(entry)
+            self.is_lost = self.is_lost or lost_life == self._life
+            ordered = self.log.append(entry)
+            if entry.origin == self._life:
+                self.outbox.seen(entry.number)
+                self.is_live = self.is_live or isinstance(entry.event, events.NodeJoined)
+            folded.append((entry, ordered, self.is_live, lost_life))
+        if self.log.in_flight != before:
+            self.ended = None
+            if before is None or self.log.in_flight is None or before[0] != self.log.in_flight[0]:
+                self.broken = None
+            self.is_awaiting = goes_on or (
+                self.log.in_flight is not None
+                and self.is_live
+                and not self.is_breaking
+                and self._node in self.log.members
+                and self._node in self.log.present
+            )
+        first = len(self.log) - len(folded)
+        return [
+            Folded(
+                index=first + offset,
+                entry=entry,
+                effects=[effect for effect in ordered if not self._is_over(effect)],
+                is_live=is_live,
+                lost_life=lost_life,
+            )
+            for offset, (entry, ordered, is_live, lost_life) in enumerate(folded)
+        ]
+
+    def _lost_life(self, entry: Entry) -> str:
+        """The incarnation that ends; none when a node reports that its task died: it rejoins as the same one."""
+        is_loss = isinstance(entry.event, events.NodeLost) and not entry.origin
+        return self.log.lives.get(entry.event.node, "") if is_loss else ""  # type: ignore[union-attr]
+
+    def _is_over(self, effect: Effect) -> bool:
+        return isinstance(effect, StartIteration) and (
+            self.is_breaking or (effect.round, effect.iteration) != self.log.in_flight
+        )

@@ -1,0 +1,109 @@
+"""Which nodes of the job are reachable, and whether those may go on without the others.
+
+The links that are up are compared with two sets of the log. The *present* nodes: of these, the unreachable ones are
+lost. The *electorate*, the members of the last round that was formed: a part of it may lead the job on its own
+
+    MAJORITY    if it is more than half: no other part can be that, so it needs no further permission
+    STORE       if it is exactly half, or if so many of the others are proven dead that it is half of those that may
+                live: with the permission of the store, which grants each term once and knows whether the job has ended
+    NONE        otherwise: the others may go on somewhere, and this part waits for them
+
+All members of a round have folded the log up to the call for it. So any majority of an older electorate has a member
+that knows the newer one, and as the most complete log wins an election, a part of the job cannot win by an old one.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+
+from chicle_elastic.cluster.consensus.log import Log
+from chicle_elastic.ids import NodeId
+
+
+class Authority(Enum):
+    """What the nodes that are reachable may do; see the top of the module."""
+
+    MAJORITY = "majority"
+    STORE = "store"
+    NONE = "none"
+
+
+class Reachability:
+    """The links of one incarnation of a node.
+
+    A node that rejoined has another incarnation: a link to it does not make the incarnation in the log reachable.
+
+    Args:
+        node: The node.
+        life: Its incarnation.
+        log: Its log.
+
+    Attributes:
+        peers: Incarnation of every agent that there is a link to.
+        dead: Incarnations that are known to have ended, because their host refuses connections to their port.
+        evicted: Incarnations that this node has declared lost, although there is a link to them.
+    """
+
+    def __init__(self, node: NodeId, life: str, log: Log) -> None:
+        self.peers: dict[NodeId, str] = {}
+        self.dead: set[str] = set()
+        self.evicted: set[str] = set()
+        self._node, self._life, self._log = node, life, log
+        self._claimed: dict[NodeId, str] = {}
+
+    def reaches(self, node: NodeId) -> bool:
+        """Whether the incarnation of a node that has joined is this one, or is linked."""
+        life = self._life if node == self._node else self.peers.get(node)
+        return life is not None and life not in self.evicted and self._log.lives.get(node) == life
+
+    def hears(self, life: str) -> bool:
+        """Whether an incarnation is this one, or linked."""
+        return life == self._life or life in self.peers.values()
+
+    def unreached(self) -> tuple[str, ...]:
+        """Incarnations of the present nodes that are unreachable."""
+        return tuple(self._log.lives[node] for node in self._log.present if not self.reaches(node))
+
+    def authority(self) -> Authority:
+        """What this node and the linked ones may do."""
+        electorate = self._log.electorate
+        num_reached = sum(map(self.hears, electorate.values()))
+        if 2 * num_reached > len(electorate):
+            return Authority.MAJORITY
+        num_alive = sum(not self._is_over(node, life) for node, life in electorate.items())
+        return Authority.STORE if 2 * num_reached >= num_alive else Authority.NONE
+
+    def _is_over(self, node: NodeId, life: str) -> bool:
+        """Whether an incarnation has ended, by proof or because its node has another one."""
+        successor = self._life if node == self._node else self.peers.get(node, life)
+        return life in self.dead or life != successor
+
+    def were_enough(self, members: Iterable[str]) -> bool:
+        """Whether a term that began with these incarnations may have begun without this node."""
+        electorate = self._log.electorate
+        num_alive = sum(not self._is_over(node, life) for node, life in electorate.items())
+        return 2 * len(set(electorate.values()).intersection(members)) >= num_alive
+
+    def first_reached(self) -> NodeId | None:
+        """The first present node that is reachable: the one to lead."""
+        return next((node for node in self._log.present if self.reaches(node)), None)
+
+    def first_unreachable(self) -> NodeId | None:
+        """The first present node that is unreachable: it is lost."""
+        return next((node for node in self._log.present if not self.reaches(node)), None)
+
+    def is_a_member_gone(self) -> bool:
+        """Whether a member of the current round is not present any more, or unreachable."""
+        return any(node not in self._log.present or not self.reaches(node) for node in self._log.members)
+
+    def has_left(self, lead: NodeId | None) -> bool:
+        """Whether a leader is not present any more, because it left or its task died: a present node takes over."""
+        return lead not in self._log.present and self.first_reached() is not None
+
+    def call(self) -> tuple[str, ...]:
+        """Incarnations of all linked agents, this one first; remembered for `is_complete`."""
+        self._claimed = dict(self.peers)
+        return (self._life, *(life for life in self.peers.values() if life not in self.evicted))
+
+    def is_complete(self) -> bool:
+        """Whether all agents of the last `call` are still linked."""
+        return not self._claimed.items() - self.peers.items()

@@ -1,0 +1,600 @@
+"""One agent's replica of the log and its part in keeping all replicas equal. Pure: messages in, actions out.
+
+The theory of operation is in the docstring of the room (`cluster.consensus`).
+"""
+
+from chicle_elastic.cluster.consensus import election
+from chicle_elastic.cluster.consensus.election import Election, Role
+from chicle_elastic.cluster.consensus.entries import Ended, Entry
+from chicle_elastic.cluster.consensus.followers import Followers
+from chicle_elastic.cluster.consensus.link_reports import LinkReporter, LinkReports
+from chicle_elastic.cluster.consensus.log import KEPT_ENTRIES
+from chicle_elastic.cluster.consensus.messages import (
+    Action,
+    Append,
+    BreakGroup,
+    CheckTerm,
+    Claim,
+    Expel,
+    Expelled,
+    GroupFailed,
+    Install,
+    Installed,
+    LinkReport,
+    LogPosition,
+    Message,
+    NewTerm,
+    Paused,
+    Propose,
+    Refusal,
+    Send,
+    SteppedDown,
+    Vote,
+)
+from chicle_elastic.cluster.consensus.node_log import NodeLog
+from chicle_elastic.cluster.consensus.proposals import PendingProposal
+from chicle_elastic.cluster.consensus.reachability import Authority, Reachability
+from chicle_elastic.ids import NodeId
+from chicle_elastic.scheduling import events
+from chicle_elastic.scheduling.events import Event
+from chicle_elastic.scheduling.scheduler import Scheduler
+
+PATIENCE_LOOKS, RETRY_LOOKS = 20, 3
+
+
+class Replica:
+    """The log of one agent. Every call returns the actions to perform; `settle` comes last.
+
+    One class because it is one state machine, whose answers to all messages follow from the same variables.
+
+    Args:
+        node: This node.
+        life: Name of this incarnation of the node, unique in the job; a node that rejoins has another one.
+        scheduler: Has handled nothing yet; with the same settings at all agents.
+        kept: Minimum number of entries that the log keeps.
+
+    Attributes (to be read only):
+        own: The state of this node and its task relative to the log.
+        log: The log.
+        role: The present role.
+        lead: The leader, as far as known.
+        term: Newest term that it knows of.
+        peers: Incarnation of every agent that it is connected to.
+        is_paused: This node reaches too few others to go on.
+    """
+
+    def __init__(self, node: NodeId, life: str, scheduler: Scheduler, *, kept: int = KEPT_ENTRIES) -> None:
+        self.node = node
+        self.life = life
+        self.own = NodeLog(node, life, scheduler, kept=kept)
+        self.log = self.own.log
+        self.role = Role.FOLLOWING
+        self.lead: NodeId | None = None
+        self.term = 0
+        self._reachability = Reachability(node, life, self.log)
+        self.peers = self._reachability.peers
+        self.is_paused = False
+        self._actions: list[Action] = []
+        # As a follower.
+        self._question: NewTerm | None = None
+        self._queue: list[Append | Install] = []
+        self._num_looks = 0
+        self._newest = 0
+        self._link_reporter = LinkReporter()
+        # As the leader, or while becoming it.
+        self._waiting = PendingProposal(self.log)
+        self._election = Election()
+        self._followers = Followers(self.log)
+        self._link_reports = LinkReports(self.log)
+        self._offset_s = 0.0
+        self._claimed_term = 0
+        # A claim may follow on these terms in the store, and on no other: this node heard the leader of the one, and
+        # was counted in by the other. The number of its own term proves nothing, as a refused candidate has one too.
+        self._settled_term = 0
+        self._approved_term = 0
+
+    # Called by the membership.
+
+    def connected(self, peer: NodeId, life: str, *, now: float) -> list[Action]:
+        """The link to another agent is up; `lost` was called for an earlier link to that node."""
+        if self.role is Role.OUT:
+            return []
+        self.peers[peer] = life
+        if self.role is Role.LEADING:
+            self._send(peer, self._followers.tell(peer, self.peers[peer], term=self.term))
+        elif self.role is Role.COLLECTING:
+            self._ask(peer)
+        elif self.role is Role.FOLLOWING and peer == self.lead:
+            self._say_again()
+        elif self.role is Role.FOLLOWING:
+            self._report_links()
+        return self._take()
+
+    def lost(self, peer: NodeId, *, now: float) -> list[Action]:
+        """The link to another agent is gone, and the agent with it."""
+        if self.role is Role.OUT or peer not in self.peers:
+            return []
+        del self.peers[peer]
+        self._followers.forget(peer)
+        self._election.drop(peer)
+        self._waiting.drop(peer)
+        if self.role in (Role.LEADING, Role.COLLECTING):
+            # The store granted a term in which this peer was reached; the lost peer may ask for the next one.
+            self._claim()
+        elif self.role is Role.FOLLOWING and self.lead in (None, peer):
+            self.lead = None
+            self._look_for_lead()
+        elif self.role is Role.FOLLOWING:
+            self._report_links()
+        return self._take()
+
+    def is_dead(self, life: str) -> list[Action]:
+        """An incarnation has ended: its host refuses connections to its port."""
+        self._reachability.dead.add(life)
+        if self.role is Role.FOLLOWING and self.lead is None and self.is_paused:
+            self._look_for_lead()
+        return self._take()
+
+    def check_links(self, *, now: float) -> list[Action]:
+        """To be called twice a second: declares a node lost that other nodes cannot hear, if that stops the job."""
+        if self.role is Role.LEADING:
+            victim = self._link_reports.victim(self.node, self.peers, now)
+            if victim is not None:
+                self._reachability.evicted.add(self.log.lives[victim])
+                self._claim()
+        return self._take()
+
+    def received(self, peer: NodeId, message: Message, *, now: float) -> list[Action]:
+        """A message has come from a connected agent."""
+        if self.role is Role.OUT or peer not in self.peers:
+            return []
+        if isinstance(message, Propose):
+            self._on_propose(peer, message)
+        elif isinstance(message, Append | Install):
+            self._on_append(peer, message, now)
+        elif isinstance(message, NewTerm):
+            self._on_new_term(peer, message)
+        elif isinstance(message, LogPosition):
+            if self.role is Role.COLLECTING and message.term == self.term:
+                self._election.add(peer, message)
+                self._try_install(now)
+        elif isinstance(message, GroupFailed):
+            self._on_broke(message)
+        elif isinstance(message, Refusal):
+            self._on_refusal(message)
+        elif isinstance(message, SteppedDown):
+            self._on_stepped_down(peer)
+        elif isinstance(message, LinkReport):
+            self._link_reports.add(peer, message, now)
+        else:
+            self._leave(f"the leader {peer} has expelled this node: {message.reason}")
+        return self._take()
+
+    def propose(self, event: Event, *, now: float) -> list[Action]:
+        """Propose an event of this node."""
+        if self.role is Role.OUT:
+            return []
+        proposal = self.own.outbox.add(event)
+        if self.role is Role.FOLLOWING and self.lead is not None:
+            self._send(self.lead, proposal)
+        elif self.role is Role.LEADING:
+            self._waiting.add(self.node, proposal)
+        return self._take()
+
+    @property
+    def may_claim(self) -> bool:
+        """Whether the nodes that this one reaches may go on without the others, if the store agrees."""
+        return self._reachability.authority() is not Authority.NONE
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether `settle` is to be called."""
+        return bool(self._waiting)
+
+    def settle(self, *, now: float) -> list[Action]:
+        """All calls of this turn of the loop are made: sequence what was proposed."""
+        self._sequence(now)
+        return self._take()
+
+    def iteration_ended(self, ended: Ended, *, votes: int, now: float, goes_on: bool = False) -> list[Action]:
+        """The task of this node has merged an iteration.
+
+        Args:
+            ended: The result, which is the same in all tasks.
+            votes: Tasks that voted for a stop in it, the same number in all tasks.
+            now: Seconds on this agent's clock.
+            goes_on: The task has begun the next one by itself; only where the log was steady, and without votes.
+        """
+        if self.role is Role.OUT or not self.own.ends(ended.round, ended.iteration):
+            return []
+        if votes:
+            self.own.ended = ended
+        else:
+            self._actions += self.own.fold(self.log.in_band(ended), goes_on=goes_on)
+            assert not goes_on or self.log.in_flight == (ended.round, ended.iteration + 1)
+            self._followers.have_all(self.log.members)
+        self._go_on(now)
+        return self._take()
+
+    def iteration_broke(
+        self, round: int, iteration: int, reason: str, *, now: float, merged: Ended | None = None
+    ) -> list[Action]:
+        """The task of this node cannot complete an iteration; `merged` if it got as far as the merge."""
+        if self.role is Role.OUT or not self.own.ends(round, iteration):
+            return []
+        self.own.ended = merged
+        self.own.broken = GroupFailed(round=round, iteration=iteration, reason=reason)
+        if self.role is Role.LEADING or (self.role is Role.COLLECTING and not self.own.is_breaking):
+            self._claim()
+        elif self.role is Role.FOLLOWING and self.lead is not None and not self.own.is_breaking:
+            self._send(self.lead, self.own.broken)
+        self._go_on(now)
+        return self._take()
+
+    def claimed(self, term: int, *, now: float) -> list[Action]:
+        """The store has granted a claim."""
+        if self.role not in (Role.CLAIMING, Role.FOLLOWING) or term <= self.term:
+            return []
+        if self.role is Role.FOLLOWING and not self.may_claim:
+            return []  # granted when this node had paused already
+        self._approved_term = max(self._approved_term, term)
+        self._collect(term, now)
+        return self._take()
+
+    def refused(self, term: int, lead: str, members: tuple[str, ...], *, now: float) -> list[Action]:
+        """The store has granted `term` to another agent; arguments as in `looked`."""
+        if self.role is Role.CLAIMING:
+            self._step_down()
+            self._judge_look(term, lead, members)
+        return self._take()
+
+    def store_unreachable(self, *, now: float) -> list[Action]:
+        """The store did not answer the last claim or look: a majority goes on without it."""
+        if self.role is Role.CLAIMING:
+            if self._reachability.authority() is Authority.MAJORITY:
+                self._collect(self._claimed_term, now)
+            else:
+                self._pause("the rendezvous store is unreachable, and" if self.may_claim else "")
+        elif self.role is Role.FOLLOWING and self.lead is None:
+            self._num_looks += 1
+            self._judge_look(self.term, "", (self.life,))
+        return self._take()
+
+    def looked(self, term: int, lead: str, members: tuple[str, ...], *, now: float) -> list[Action]:
+        """The membership has read the newest term from the store.
+
+        Args:
+            term: The newest term.
+            lead: Incarnation of its leader.
+            members: Incarnations that it began with.
+            now: Seconds on this agent's clock.
+        """
+        if self.role is Role.FOLLOWING and self.lead is None:
+            self._num_looks += 1
+            self._judge_look(term, lead, members)
+        return self._take()
+
+    # Terms.
+
+    def _claim(self) -> None:
+        """A new term is due: ask the store for it, if the nodes that this one reaches may go on without the others."""
+        if not self.may_claim:
+            self._pause("")
+            return
+        self.role = Role.CLAIMING
+        self._waiting.clear()
+        self._claimed_term = max(self.term, self._newest) + 1
+        known = max(self._settled_term, self._approved_term)
+        self._do(Claim(term=self._claimed_term, known=known, members=self._reachability.call()))
+
+    def _collect(self, term: int, now: float) -> None:
+        """Begin a term: ask all agents for the positions of their logs."""
+        self.term = term
+        self.lead = self.node
+        self.role = Role.COLLECTING
+        self._queue.clear()
+        self._election.clear()
+        if not self._reachability.is_complete():
+            self._claim()
+            return
+        if self._must_break():
+            self._break("a node is gone")
+        for peer in self.peers:
+            self._ask(peer)
+        self._try_install(now)
+
+    def _pause(self, why: str) -> None:
+        """Wait until this node reaches more of the others."""
+        if self.role is not Role.FOLLOWING:
+            for peer in self.peers:
+                self._send(peer, SteppedDown(term=self.term))
+        self._step_down()
+        if not self.is_paused:
+            self.is_paused = True
+            voters = self.log.electorate
+            missing = ", ".join(node for node, life in voters.items() if not self._reachability.hears(life))
+            reason = f"{why} this node reaches too few of the {len(voters)} members of the job to go on without".strip()
+            self._do(Paused(reason=f"{reason} {missing}, which may go on without this one"))
+        self._do(CheckTerm())
+
+    def _resume(self) -> None:
+        if self.is_paused:
+            self.is_paused = False
+            self._do(Paused(reason=None))
+
+    def _must_break(self) -> bool:
+        """Whether the iteration in flight cannot end: a member is gone, or has reported that its group is broken."""
+        return self.log.in_flight is not None and (self.own.broken is not None or self._reachability.is_a_member_gone())
+
+    def _ask(self, peer: NodeId) -> None:
+        unreached = self._reachability.unreached()
+        question = election.ask(self.log, term=self.term, is_breaking=self.own.is_breaking, unreached=unreached)
+        self._send(peer, question)
+
+    def _on_new_term(self, peer: NodeId, message: NewTerm) -> None:
+        if not self._yields_to(peer, message):
+            self._send(peer, Refusal(term=max(self.term, self._newest)))
+            return
+        self._follow(peer, message.term)
+        self._question = message
+        if message.is_breaking:
+            self._break(f"the new leader {peer} reports that a node is gone")
+        self._answer()
+
+    def _yields_to(self, peer: NodeId, question: NewTerm) -> bool:
+        """Whether to follow a new leader, once per term."""
+        if self.role is Role.COLLECTING and question.term == self.term:  # two candidates, and the store did not decide
+            present = self.log.present
+            return peer in present and (self.node not in present or present.index(peer) < present.index(self.node))
+        is_led = self.role is Role.FOLLOWING and self.lead is not None and self.lead != peer
+        leader = self.peers.get(self.lead, "") if is_led and self.lead is not None else ""
+        return question.term > self.term and leader not in question.unreached
+
+    def _on_refusal(self, message: Refusal) -> None:
+        self._newest = max(self._newest, message.term)
+        if self.role is Role.COLLECTING:
+            self._step_down()
+            self._num_looks = PATIENCE_LOOKS - RETRY_LOOKS  # the other may be about to lose that leader, too
+            self._do(CheckTerm())
+
+    def _on_stepped_down(self, peer: NodeId) -> None:
+        if self.role is Role.FOLLOWING and self.lead == peer:
+            self.lead = None
+            self._look_for_lead()
+
+    def _report_links(self) -> None:
+        """Tell the leader which present nodes this one cannot reach."""
+        if self.lead is None or self.lead not in self.peers or not self.own.is_live:
+            return
+        report = self._link_reporter.report(self.term, self._reachability.unreached())
+        if report is not None:
+            self._send(self.lead, report)
+
+    def _answer(self) -> None:
+        """Answer with the position of this log, once the iteration that breaks cannot extend it any more."""
+        question = self._question
+        if question is None or self.lead is None or (self.own.is_breaking and self.own.is_awaiting):
+            return
+        self._question = None
+        said = election.answer(self.log, question, asker=self.peers.get(self.lead, ""), ended=self.own.ended)
+        self._send(self.lead, said)
+        if self.own.broken is not None and not self.own.is_breaking:
+            self._send(self.lead, self.own.broken)
+
+    def _follow(self, lead: NodeId, term: int) -> None:
+        self.lead, self.term, self.role = lead, term, Role.FOLLOWING
+        self._resume()
+        self._num_looks = 0
+        self._queue.clear()
+        self._waiting.clear()
+        self._question = None
+
+    def _break(self, reason: str) -> None:
+        self.own.is_breaking = True
+        if self.own.is_awaiting:
+            self._do(BreakGroup(reason=reason))
+
+    def _try_install(self, now: float) -> None:
+        """When all reachable agents have answered, the most complete log becomes the log of all."""
+        if self.role is not Role.COLLECTING or not self._election.has_all(self.peers):
+            return
+        if self.own.is_breaking and self.own.is_awaiting:
+            return
+        best = self._election.better_than(self.log, self.peers)
+        if best is not None:
+            is_same = best.base <= len(self.log) and self._adopt(best.base, best.tail)
+            if not is_same or self.own.is_lost or self._election.better_than(self.log, self.peers):
+                self._leave("another agent has a better log, which has other entries or has lost this node")
+                return
+        if not self.may_claim:
+            self._pause("")  # by the better log there are more nodes that may go on without this one
+            return
+        self.role = Role.LEADING
+        self._settled_term = self.term
+        self._resume()
+        self._link_reports.clear()
+        self._say_again()
+        self._offset_s = now - self.log.now
+        for peer, length in self._election.split(self.log):
+            if length is not None:
+                self._followers.know(peer, length)
+            else:
+                self._send(peer, Expel(reason=f"its log has entries that the log of the leader {self.node} lacks"))
+                del self.peers[peer]
+        if self.own.is_breaking:
+            self._close_round(now)
+            self.own.is_breaking = False
+        for peer in self.peers:
+            self._send(peer, self._followers.tell(peer, self.peers[peer], term=self.term))
+        self._sequence(now)
+
+    def _close_round(self, now: float) -> None:
+        """Append the losses and the end of the broken iteration to the log."""
+        ended = self._election.ended(self.own.ended, self.log.in_flight)
+        while (node := self._reachability.first_unreachable()) is not None:
+            self._sequence_one(events.NodeLost(node=node), now)
+        for event in ended.events() if ended is not None else ():
+            self._sequence_one(event, now)
+        if self.log.in_flight is not None:
+            round, iteration = self.log.in_flight
+            reason = self.own.broken.reason if self.own.broken else "a member is gone"
+            self._sequence_one(events.IterationAborted(round=round, iteration=iteration, reason=reason), now)
+
+    def _leave(self, reason: str) -> None:
+        self.role = Role.OUT
+        self.lead = None
+        self._do(Expelled(reason=reason))
+
+    # Without a leader.
+
+    def _look_for_lead(self) -> None:
+        """The leader is gone: the first present node that can be reached claims the next term, the others wait."""
+        if self._reachability.first_reached() == self.node:
+            self._claim()
+        else:
+            self._do(CheckTerm())
+
+    def _judge_look(self, term: int, lead: str, members: tuple[str, ...]) -> None:
+        self._newest = max(self._newest, term)
+        is_majority = self._reachability.authority() is Authority.MAJORITY
+        is_overruled = is_majority and not self._reachability.were_enough(members)  # they may not go on by themselves
+        if term > self._settled_term and self.life not in members and not is_overruled:
+            self._leave(f"term {term} began without this node, which the others have declared dead")
+            return
+        self._approved_term = max(self._approved_term, term)
+        if term > self.term and self.life not in members:
+            self._look_for_lead()
+        elif term > self.term and lead not in self.peers.values() and self._num_looks < PATIENCE_LOOKS:
+            self._look_for_lead()  # the new leader was lost before it could send a message
+        elif self.is_paused and self._reachability.first_reached() == self.node:
+            self._claim()
+        elif self._num_looks < PATIENCE_LOOKS:
+            self._do(CheckTerm())
+        elif term > self.term and lead in self.peers.values():
+            self._leave(f"term {term} began, and its leader sends nothing to this node")
+        elif self._reachability.reaches(self.node):
+            self._claim()  # the node that ought to claim the term has not done so
+        else:
+            self._leave("the leader is gone, and no node of the job can be reached")
+
+    def _step_down(self) -> None:
+        self.role = Role.FOLLOWING
+        self.lead = None
+        self._num_looks = 0
+        self._waiting.clear()
+
+    # Leading.
+
+    def _on_propose(self, peer: NodeId, message: Propose) -> None:
+        if self.role is Role.LEADING:
+            self._waiting.add(peer, message)
+
+    def _on_broke(self, message: GroupFailed) -> None:
+        if message.round != self.log.scheduler.round or self.role in (Role.FOLLOWING, Role.OUT):
+            return
+        self.own.broken = self.own.broken or message
+        if self.role is Role.LEADING or (self.role is Role.COLLECTING and not self.own.is_breaking):
+            self._claim()
+
+    def _sequence(self, now: float) -> None:
+        """Sequence the waiting proposals, as far as the iteration in flight allows."""
+        if self.role is not Role.LEADING:
+            return
+        while self.log.in_flight is None or self.own.ended is not None:
+            lost = self._reachability.first_unreachable()
+            if lost is not None:
+                self._sequence_one(events.NodeLost(node=lost), now)
+            elif (proposal := self._waiting.pop()) is not None:
+                self._sequence_one(proposal.event, now, proposal.origin, proposal.number)
+            elif self.own.ended is not None:
+                for event in self.own.ended.events():
+                    self._sequence_one(event, now)
+            else:
+                break
+        for peer in self.peers:
+            if self._followers.lacks(peer):
+                self._send(peer, self._followers.tell(peer, self.peers[peer], term=self.term))
+        if self.own.is_awaiting and (self._waiting or self._reachability.first_unreachable()):
+            self._do(Vote())
+        if self._reachability.has_left(self.lead):
+            self._step_down()
+            self._look_for_lead()
+
+    def _sequence_one(self, event: Event, now: float, origin: str = "", number: int = 0) -> None:
+        stamp = max(self.log.now, now - self._offset_s)
+        entry = Entry(now=stamp, event=event, term=self.term, origin=origin, number=number)
+        self._actions += self.own.fold([entry])
+
+    # Following.
+
+    def _on_append(self, peer: NodeId, message: Append | Install, now: float) -> None:
+        if message.term < self.term or (message.term == self.term and self.role is not Role.FOLLOWING):
+            return
+        if message.term > self.term and self.own.is_awaiting:
+            self._break(f"{peer} leads a term that began without this node: its iteration is over there")
+        if message.term > self.term or self.lead != peer:
+            self._follow(peer, message.term)
+        if self._settled_term != message.term:
+            self._settled_term = message.term
+            self._say_again()
+        self._queue.append(message)
+        self._go_on(now)
+
+    def _drain(self) -> None:
+        """Fold the received entries, as far as the task's iteration and gaps in the entries allow."""
+        while self._queue and not self.own.is_awaiting:
+            message = self._queue[0]
+            if isinstance(message, Append) and message.base > len(self.log):
+                return
+            del self._queue[0]
+            if isinstance(message, Install):
+                if not self.own.install(message.state):
+                    self._leave("the leader no longer keeps entries that this node lacks, and that may concern it")
+                    return
+                self._do(Installed(length=len(self.log)))
+            elif not self._adopt(message.base, message.entries) or self.own.is_lost:
+                self._leave("the log of the leader has other entries, or has lost this node")
+                return
+            self.own.is_breaking = False
+            if self._reachability.has_left(self.lead):
+                self._step_down()
+                self._look_for_lead()
+                return
+
+    # Both.
+
+    def _go_on(self, now: float) -> None:
+        """The iteration of the task is over, or a message has arrived: continue what waited for it."""
+        if self.role is Role.FOLLOWING:
+            self._drain()
+            if self.role is Role.FOLLOWING:
+                self._answer()
+        elif self.role is Role.COLLECTING:
+            self._try_install(now)
+        else:
+            self._sequence(now)
+
+    def _adopt(self, base: int, entries: tuple[Entry, ...]) -> bool:
+        folded = self.own.adopt(base, entries)
+        self._actions += folded or []
+        return folded is not None
+
+    def _say_again(self) -> None:
+        """Send the leader all proposals of this node that are not in the log yet."""
+        self._report_links()
+        for proposal in self.own.outbox:
+            if self.lead == self.node:
+                self._waiting.add(self.node, proposal)
+            elif self.lead is not None and self.lead in self.peers:
+                self._send(self.lead, proposal)
+
+    def _send(self, to: NodeId, message: Message) -> None:
+        self._do(Send(to=to, message=message))
+
+    def _do(self, action: Action) -> None:
+        self._actions.append(action)
+
+    def _take(self) -> list[Action]:
+        """Actions since the last call; messages first, so that others begin while this node still performs."""
+        actions, self._actions = self._actions, []
+        return sorted(actions, key=lambda action: not isinstance(action, Send))

@@ -1,0 +1,272 @@
+"""The leader of each term: one signed value in the rendezvous store, replaced once per term.
+
+    {"term": 3, "lead": "n1#8f3a", "address": "tcp://10.0.0.7:41234", "members": ["n1#8f3a", "n2#07bc"]}
+
+The store has no other part in the log: of several agents that ask for a term, the first one is granted it. A leader
+that was elected while the store was unreachable writes its term later (`heal`), and restores it when another process
+has overwritten it; a foreign value is an error for a node that wants to join.
+
+Beside the term the leader keeps a *beacon*, a counter that it increments each second, with the addresses of all agents
+that it reaches: as long as the counter moves the job lives, and a node that reaches none of them must not begin another
+one. Every agent stores its own address, one key per node, so that agents find each other without a leader.
+
+A store that was restarted is empty. The leader then stores its term again (`heal`), each agent its address
+(`publish_again`). Until the leader has had the time for it, no agent is granted a term.
+"""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+from chicle_elastic.cluster.rendezvous.errors import ForgedStateError, StoreUnreachableError
+from chicle_elastic.cluster.rendezvous.signed_value import CompareSet, Reading, SignedValue
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
+from chicle_elastic.errors import ProtocolError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.scheduling import codec
+from chicle_elastic.transports.secret import JobSecret
+
+RESTORE_S = 3.0
+"""How long a leader may take to store its term in a store that was restarted."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A term, as the store holds it.
+
+    Attributes:
+        term: Its number; 0 before the first.
+        lead: Incarnation of the leader.
+        address: Where the leader accepts links.
+        members: Incarnations that the term began with.
+    """
+
+    term: int = 0
+    lead: str = ""
+    address: str = ""
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contact:
+    """How to reach an agent: its incarnation, and where it accepts links."""
+
+    life: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beacon:
+    """The sign of life of a leader.
+
+    Attributes:
+        count: Incremented with each sign.
+        term: Of the leader.
+        leader: Its incarnation; empty before the first sign.
+        agents: The leader, and all agents that it reaches.
+    """
+
+    count: int = 0
+    term: int = 0
+    leader: str = ""
+    agents: tuple[Contact, ...] = ()
+
+
+class TermStore:
+    """The values of one job. Thread-safe: a lock serialises the operations on its connection to the store.
+
+    Args:
+        store: A `StoreConnection`, or a client of torch's for this object alone.
+        endpoint: Where the store is, for messages.
+        run_id: Of the job.
+        secret: Of the job.
+    """
+
+    def __init__(self, store: CompareSet, *, endpoint: str, run_id: str, secret: JobSecret) -> None:
+        self._store, self._endpoint, self._secret, self._run_id = store, endpoint, secret, run_id
+        self._cell = SignedValue(store, endpoint=endpoint, key=f"chicle/{run_id}/term", secret=secret)
+        self._beacon_cell = SignedValue(store, endpoint=endpoint, key=f"chicle/{run_id}/beacon", secret=secret)
+        self._lock = threading.Lock()
+        self._empty_since_s: float | None = None
+        self._published: tuple[NodeId, Contact] | None = None
+
+    def look(self) -> Term:
+        """The newest term.
+
+        Raises:
+            ForgedStateError: The store holds a foreign value.
+            StoreUnreachableError: The store does not answer.
+        """
+        with self._lock:
+            return self._judge(self._cell.read())
+
+    def claim(self, term: int, contact: Contact, members: tuple[str, ...], *, known: int) -> tuple[bool, Term]:
+        """Ask for a term.
+
+        Args:
+            term: Its number.
+            contact: Of the agent that asks.
+            members: Incarnations that the term begins with.
+            known: Newest term that this one may follow on.
+
+        Returns:
+            Whether it was granted, and the newest term.
+
+        Raises:
+            ForgedStateError: The store holds a foreign value.
+            StoreUnreachableError: The store does not answer.
+        """
+        with self._lock:
+            seen = self._cell.read()
+            newest = self._judge(seen)
+            wanted = Term(term=term, lead=contact.life, address=contact.address, members=members)
+            if newest == wanted:
+                return True, newest  # an earlier attempt was executed, and its answer lost
+            if not self._is_settled(seen, is_restarted=known > 0 or self._has_reconnected):
+                raise StoreUnreachableError(
+                    f"the rendezvous store at {self._endpoint} was restarted and has no term of {self._run_id!r} yet"
+                )
+            if newest.term > known or newest.term >= term:
+                return False, newest
+            value = codec.to_values(wanted)
+            now = self._cell.swap(seen, value)
+            return self._cell.is_in_place(now, value), self._judge(now)
+
+    def heal(self, known: Term) -> bool:
+        """Write the term that the leader knows to be the newest, if the store has none that new, or a foreign value.
+
+        Returns:
+            Whether it did.
+
+        Raises:
+            StoreUnreachableError: The store does not answer.
+        """
+        with self._lock:
+            seen = self._cell.read()
+            try:
+                newest = self._judge(seen)
+                if newest.term >= known.term:
+                    return False
+                found = f"it holds term {newest.term}" if newest.term else "it holds none: it was restarted"
+                logger.warning("the leader restores term %d in the rendezvous store: %s", known.term, found)
+            except ForgedStateError as error:
+                logger.error("the leader restores term %d in the rendezvous store: %s", known.term, error)
+            self._cell.swap(seen, codec.to_values(known))
+            return True
+
+    def beat(self, term: int, leader: str, agents: tuple[Contact, ...]) -> None:
+        """The leader lives: increment the counter of the beacon.
+
+        Raises:
+            StoreUnreachableError: The store does not answer.
+        """
+        with self._lock:
+            seen = self._beacon_cell.read()
+            count = self._beacon(seen).count + 1
+            self._beacon_cell.swap(seen, codec.to_values(Beacon(count=count, term=term, leader=leader, agents=agents)))
+
+    def beacon(self) -> Beacon:
+        """The last sign of life of a leader.
+
+        Raises:
+            StoreUnreachableError: The store does not answer.
+        """
+        with self._lock:
+            return self._beacon(self._beacon_cell.read())
+
+    @property
+    def _has_reconnected(self) -> bool:
+        return isinstance(self._store, StoreConnection) and self._store.generation > 1
+
+    def _is_settled(self, seen: Reading, *, is_restarted: bool) -> bool:
+        """Whether the store holds a term, or has held none for so long that no leader is there to restore it.
+
+        Args:
+            seen: The value of the term.
+            is_restarted: If it holds none, it may have held one before it was restarted.
+        """
+        if not is_restarted:
+            return True
+        now = time.monotonic()
+        if seen.raw is not None:
+            self._empty_since_s = None
+        elif self._empty_since_s is None:
+            self._empty_since_s = now
+        return self._empty_since_s is None or now - self._empty_since_s > RESTORE_S
+
+    @staticmethod
+    def _beacon(reading: Reading) -> Beacon:
+        """A foreign value is none: the leader overwrites it within a second."""
+        try:
+            beacon: Beacon = codec.from_values(reading.value, Beacon)
+        except ProtocolError:
+            return Beacon()
+        return beacon
+
+    def publish(self, node: NodeId, contact: Contact) -> None:
+        """Let others find this agent.
+
+        Raises:
+            StoreUnreachableError: The store does not answer.
+        """
+        cell = self._contact_cell(node)
+        value = {"life": contact.life, "address": contact.address}
+        with self._lock:
+            while not cell.is_in_place(cell.swap(cell.read(), value), value):
+                pass  # another process writes this key too: retry, or no agent would find this one
+            self._published = node, contact
+
+    def publish_again(self) -> bool:
+        """Let others find this agent after the store was restarted, too.
+
+        Returns:
+            Whether the store did not hold what this agent has published.
+
+        Raises:
+            StoreUnreachableError: The store does not answer.
+        """
+        with self._lock:
+            published = self._published
+            if published is None:
+                return False
+            node, contact = published
+            cell = self._contact_cell(node)
+            seen = cell.read()
+            if seen.raw is not None:
+                return False
+            cell.swap(seen, {"life": contact.life, "address": contact.address})
+            return True
+
+    def find(self, node: NodeId) -> Contact | None:
+        """How to reach the agent of a node; None when the store holds no signed contact of it.
+
+        Raises:
+            StoreUnreachableError: The store does not answer.
+        """
+        with self._lock:
+            value = self._contact_cell(node).read().value
+        if not isinstance(value, dict) or not all(isinstance(value.get(name), str) for name in ("life", "address")):
+            return None
+        return Contact(life=value["life"], address=value["address"])
+
+    def _contact_cell(self, node: NodeId) -> SignedValue:
+        key = f"chicle/{self._run_id}/agent/{node}"
+        return SignedValue(self._store, endpoint=self._endpoint, key=key, secret=self._secret)
+
+    def _judge(self, reading: Reading) -> Term:
+        if reading.raw is None:
+            return Term()
+        value = reading.value
+        if reading.problem is None:
+            try:
+                term: Term = codec.from_values(value, Term)
+                return term
+            except ProtocolError:
+                pass
+        raise ForgedStateError(
+            f"the rendezvous store holds no valid term of job {self._run_id!r}: "
+            f"{reading.problem or 'the value is signed, but malformed'}; give all nodes the same secret and version"
+        )

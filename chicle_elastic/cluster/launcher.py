@@ -1,0 +1,155 @@
+"""`python -m chicle_elastic.launch`: run one node of an elastic job, or the rendezvous store beside the nodes.
+
+    python -m chicle_elastic.launch --store-only --rdzv-endpoint 127.0.0.1:29400 --secret-file job.secret
+    python -m chicle_elastic.launch --nnodes 2:8 --rdzv-endpoint 127.0.0.1:29400 --secret-file job.secret train.py ...
+
+A node is torchrun's machinery with two components replaced: the rendezvous handler and the agent.
+
+Exit codes: 0 the job is done; that of `--leave-exit-code` (default 0) the node left on a notice; 1 the task or the
+cluster failed; 2 wrong command line; 128 + N ended by signal N.
+"""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch.distributed.launcher.api as launcher
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+from torch.distributed.run import config_from_args
+
+from chicle_elastic.cluster.options import BACKEND, PROGRAM, AgentCommand, StoreCommand, parse
+from chicle_elastic.cluster.rendezvous import torchrun_plugin
+from chicle_elastic.cluster.rendezvous.errors import JobClosedError
+from chicle_elastic.cluster.rendezvous.own_address import interface_address
+from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint, open_secret, parse_endpoint
+from chicle_elastic.errors import ChicleError, UsageError
+from chicle_elastic.transports.addresses import is_all_hosts
+from chicle_elastic.transports.secret import JobSecret
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+
+    def run() -> int:
+        command = parse(sys.argv[1:] if argv is None else argv)
+        if isinstance(command, StoreCommand):
+            serve_store(command)
+            return 0
+        return run_node(command)
+
+    return exit_code_of(run)
+
+
+def exit_code_of(run: Callable[[], int]) -> int:
+    """Run a node or a store, print an error, and return the exit code."""
+    try:
+        return run()
+    except (SignalException, KeyboardInterrupt) as error:
+        number = error.sigval if isinstance(error, SignalException) else signal.SIGINT
+        print(f"{PROGRAM}: ended by {number.name}", file=sys.stderr)
+        return 128 + number
+    except ChildFailedError as error:
+        print(f"{PROGRAM}: the task failed\n{error.format_msg()}", file=sys.stderr)
+        return EXIT_FAILED
+    except ChicleError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        if isinstance(error, JobClosedError) and error.is_success:
+            return 0  # for a resource manager, a node that came after the end of the job has not failed
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+
+
+def serve_store(command: StoreCommand) -> None:
+    """Serve the rendezvous store until SIGINT or SIGTERM.
+
+    Prints one line, "rendezvous store at HOST:PORT", when it listens.
+
+    Raises:
+        UsageError: The address cannot be listened on, or the secret file cannot be used.
+    """
+    if command.secret_file is None:
+        open_secret(None, endpoint=command.endpoint)
+    else:
+        JobSecret.load_or_create(command.secret_file)
+    wanted = command.address
+    bind = wanted.host if wanted.interface is None else interface_address(wanted.interface)
+    ports = None if wanted.ports.is_any else wanted.ports
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    with StoreServer(command.endpoint, bind=bind, ports=ports) as host:
+        _, port = parse_endpoint(host.endpoint)
+        told = format_endpoint(wanted.advertise, port) if wanted.advertise else host.endpoint
+        print(f"rendezvous store at {told}", flush=True)
+        name, _ = parse_endpoint(command.endpoint)
+        if is_all_hosts(host.listens) and not is_all_hosts(name):
+            print(f"{PROGRAM}: the store listens on all addresses of this host ({host.listens})", file=sys.stderr)
+        ended.wait()
+
+
+def run_node(command: AgentCommand, *, make_agent: Callable[..., Any] | None = None) -> int:
+    """Run the agent of this node, and its task, to the end.
+
+    Args:
+        command: The command line.
+        make_agent: Makes the agent; by default an `ElasticAgent`.
+
+    Returns:
+        The exit code: that of `--leave-exit-code` if the node left on a notice, else 0.
+
+    Raises:
+        ChicleError: The cluster failed, or the secret or the store cannot be used.
+        ChildFailedError: The task failed more often than it may.
+    """
+    arguments, options = command.torchrun, command.options
+    open_secret(options.secret_file, endpoint=arguments.rdzv_endpoint)  # an error shows before any process starts
+    from chicle_elastic.cluster.agent.agent import ElasticAgent
+
+    if arguments.redirects == arguments.tee == "0":
+        arguments.log_dir = os.devnull  # else torch would leave empty folders behind; event files have their own option
+    config, entrypoint, entrypoint_arguments = config_from_args(arguments)
+    if arguments.log_dir == os.devnull:
+        config.logs_specs = NoLogFiles(log_dir=os.devnull)
+    # torch logs these: a path and a name, nothing secret.
+    config.rdzv_configs |= {"node": options.node}
+    if options.secret_file is not None:
+        config.rdzv_configs |= {"secret_file": str(options.secret_file)}
+    # For an installation without the entry point of the handler.
+    rendezvous_handler_registry.register(BACKEND, torchrun_plugin.create)
+    agents: list[ElasticAgent] = []
+
+    def make(*args: Any, **kwargs: Any) -> ElasticAgent:
+        agents.append((make_agent or ElasticAgent)(*args, options=options, **kwargs))
+        return agents[-1]
+
+    with agent_class(make):
+        launcher.elastic_launch(config, entrypoint)(*entrypoint_arguments)
+    return options.leave_exit_code if any(agent.has_left for agent in agents) else 0
+
+
+class NoLogFiles(DefaultLogsSpecs):
+    """The task prints to the agent's stdout and stderr; a node that is killed leaves no file behind."""
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Torch's destinations without the two threads that would follow /dev/null."""
+        return dataclasses.replace(super().reify(envs), tee_stdouts={}, tee_stderrs={})
+
+
+@contextlib.contextmanager
+def agent_class(make: Any) -> Iterator[None]:
+    """Within this, torch's launcher makes its agent with `make`: torchrun has no other hook for that."""
+    original = launcher.LocalElasticAgent
+    launcher.LocalElasticAgent = make  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        launcher.LocalElasticAgent = original  # type: ignore[misc]

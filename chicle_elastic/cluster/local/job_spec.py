@@ -1,0 +1,105 @@
+"""A job on its way from the driver of a local cluster to the tasks: JSON, and a sealed memory file.
+
+The file has the data (`staging`), and the trainer and the policies as pickles (`user_code`); JSON says where what lies,
+and the rest.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.cluster.local import user_code
+from chicle_elastic.cluster.local.staging import (
+    StagedFile,
+    describe_array,
+    describe_source,
+    map_file,
+    open_array,
+    open_source,
+    require_sealed,
+)
+from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
+from chicle_elastic.runtime.training.job import Job
+
+
+def stage(job: Job, file: StagedFile) -> dict[str, Any]:
+    """Write data, trainer and policies of a job to `file`, and say the rest in JSON.
+
+    Raises:
+        UsageError: The trainer or a policy cannot be pickled.
+        CapacityError: There is no memory for the data.
+    """
+    parts: dict[str, Any] = {"trainer": job.trainer}
+    for number, policy in enumerate(job.policies or ()):
+        parts[f"policy {number}"] = policy
+    pickles, has_code = user_code.dump(parts)
+    described: dict[str, Any] = {
+        "pickles": describe_array(np.frombuffer(pickles, dtype=np.uint8), file),
+        "has_code": has_code,
+        "num_policies": None if job.policies is None else len(job.policies),
+        "source": describe_source(job.source, file),
+        "max_iterations": job.max_iterations,
+        "seed": job.seed,
+        "keep_state": job.keep_state,
+        "checkpoint": None if job.checkpoint is None else asdict(job.checkpoint),
+        "tells": job.on_iteration is not None or job.tell is not None,
+        "asks": job.on_model is not None,
+        "sys_path": sys.path,
+        "folder": os.getcwd(),
+    }
+    if job.initial_state is not None:
+        described["initial_state"] = describe_array(job.initial_state, file)
+    if job.initial_model is not None:
+        described["initial_model"] = describe_array(job.initial_model, file)
+    file.seal()
+    return described
+
+
+def build(
+    described: Mapping[str, Any],
+    fd: int,
+    *,
+    tell: Callable[[IterationRecord], None],
+    ask: Callable[[IterationRecord, Array], bool],
+    on_transition: Callable[[Transition], None],
+) -> Job:
+    """The job again, in a task.
+
+    Args:
+        described: By `stage`.
+        fd: Of the file; it may be closed afterwards.
+        tell: Takes records, if the driver wants to be told.
+        ask: Asks whether the job ends, if the driver wants to be asked.
+        on_transition: Takes changes of the membership.
+
+    Raises:
+        UsageError: The file is not sealed, or the trainer or a policy cannot be made here.
+        DataError: The chunk folder is not there any more, or damaged.
+    """
+    require_sealed(fd)
+    memory = map_file(fd)
+    initial, checkpoint = described.get("initial_state"), described["checkpoint"]
+    model = described.get("initial_model")
+    num_policies = described["num_policies"]
+    pickles = open_array(described["pickles"], memory).tobytes()
+    trainer, *policies = user_code.load(pickles, 1 + (num_policies or 0))
+    return Job(
+        trainer=trainer,
+        policies=None if num_policies is None else policies,
+        source=open_source(described["source"], memory),
+        max_iterations=described["max_iterations"],
+        seed=described["seed"],
+        initial_state=None if initial is None else open_array(initial, memory),
+        initial_model=None if model is None else open_array(model, memory),
+        keep_state=described["keep_state"],
+        checkpoint=None if checkpoint is None else CheckpointSettings(**checkpoint),
+        tell=tell if described["tells"] else None,
+        on_model=ask if described["asks"] else None,
+        on_transition=on_transition,
+    )

@@ -1,0 +1,185 @@
+"""A cluster of real agents on this machine: `ChicleSVM(runtime=LocalCluster(4)).fit(X, y)`.
+
+    with LocalCluster(4) as cluster:
+        model = ChicleSVM(runtime=cluster).fit(X, y)     # the first fit also starts the cluster, which takes seconds
+        model = ChicleSVM(runtime=cluster).fit(X, z)     # this one finds it there
+
+What runs, process by process: one server (`local_server`) that has everything imported and forks the others; the
+rendezvous store; and per job an agent and a task for each node. The driver stages the data once, in shared memory.
+"""
+
+import dataclasses
+import math
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chicle_elastic.cluster.local.bootstrap import end_server, reach_server
+from chicle_elastic.cluster.local.driver import Driver
+from chicle_elastic.cluster.local.job_spec import stage
+from chicle_elastic.cluster.local.messages import Connection
+from chicle_elastic.cluster.local.staging import StagedFile
+from chicle_elastic.errors import UsageError
+from chicle_elastic.monitoring.records import Member
+from chicle_elastic.policies.base import Policy, require_policies
+from chicle_elastic.runtime.training.job import Job, Outcome
+from chicle_elastic.settings import available_cores
+from chicle_elastic.solvers.kernels import cache as kernel_cache
+from chicle_elastic.waits import Wait
+
+MAX_NODES = 64
+SHARED_IDLE_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCluster:
+    """Nodes on this machine. A value: settings and an address, no process and no connection.
+
+    Copies, in this process or another one of this user (joblib's workers, say), mean the same cluster. The first
+    process that needs it starts it; it ends with that process, after `idle_s`, or by `close`. Jobs that come at the
+    same time run one after the other. As a context manager it is closed at the end.
+
+    Args:
+        nodes: How many nodes; or (least, most): it begins with the most and goes on while there are at least the least.
+            With a single number it waits for all nodes at the start and then goes on with those that are left. A node
+            that is killed is replaced.
+        memory_bytes: Memory for chunks, per node; None for what the machine has.
+        log_dir: Folder for the event files of the agents and what they and their tasks print; None for none.
+        grace_s: From a notice (`scale`) to leaving at once.
+        idle_s: After so long without a job the processes end; the next job starts others.
+        policies: Of jobs that name none, as those of estimators. None by default: the nodes share the cores of one
+            machine, so their times say who got a core and not who is fast, and equal seeds would not give equal models.
+        address: Of the cluster; by default a new one.
+
+    Raises:
+        UsageError: Numbers of nodes, times, memory or policies that cannot be.
+    """
+
+    nodes: int | tuple[int, int] = 2
+    memory_bytes: int | None = field(default=None, kw_only=True)
+    log_dir: str | Path | None = field(default=None, kw_only=True)
+    grace_s: float = field(default=25.0, kw_only=True)
+    idle_s: float = field(default=600.0, kw_only=True)
+    policies: Sequence[Policy] = field(default=(), kw_only=True, hash=False)
+    address: str = field(default_factory=lambda: f"chicle-{secrets.token_hex(16)}", kw_only=True)
+
+    def __post_init__(self) -> None:
+        least, most = self.limits
+        if not 1 <= least <= most <= MAX_NODES:
+            raise UsageError(
+                f"LocalCluster(nodes={self.nodes!r}): a local cluster has from 1 to {MAX_NODES} nodes; say 4, or "
+                "(2, 4) for at least 2 and at most 4"
+            )
+        if self.memory_bytes is not None and self.memory_bytes < 1:
+            raise UsageError(f"LocalCluster(memory_bytes={self.memory_bytes!r}): it must be positive, or None")
+        for name in ("grace_s", "idle_s"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise UsageError(f"LocalCluster({name}={value!r}): it must be finite and >= 0")
+        require_policies(self.policies)
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Fewest and most nodes."""
+        nodes = self.nodes if isinstance(self.nodes, tuple | list) else (1, self.nodes)
+        if len(nodes) != 2 or any(isinstance(n, bool) or not isinstance(n, int) for n in nodes):
+            raise UsageError(f"LocalCluster(nodes={self.nodes!r}): say 4, or (2, 4) for at least 2 and at most 4")
+        return nodes[0], nodes[1]
+
+    def most_tasks(self) -> int:
+        """Largest number of tasks there will be; chunks are cut so that each of these has some."""
+        return self.limits[1]
+
+    def threads_per_task(self) -> int:
+        """Threads for each task so that all of them together use the cores of this process once."""
+        return max(1, available_cores() // self.most_tasks())
+
+    def run(self, job: Job) -> Outcome:
+        """Run a job to its end, or to the first Ctrl-C.
+
+        `job.on_iteration` is called a moment after each iteration, and its answer ends the job at one of the next.
+
+        Raises:
+            JobFailedError: The code of a task raised; the message has its node and traceback.
+            ChicleError: What a task raised, with its node.
+            UsageError: The trainer or a policy cannot be pickled, or not be made again in the tasks (`user_code`).
+            PeerLostError: The cluster is gone.
+        """
+        if job.policies is None:
+            job = dataclasses.replace(job, policies=self.policies)
+        least, most = self.limits
+        settings: dict[str, Any] = {
+            "nodes": most,
+            "min_nodes": least,
+            "start_nodes": least if isinstance(self.nodes, tuple | list) else most,
+            "grace_s": self.grace_s,
+            "memory_bytes": self.memory_bytes,
+            "log_dir": None if self.log_dir is None else str(Path(self.log_dir).absolute()),
+        }
+        with Wait(_words(most)) as start, self._reach() as server, StagedFile() as file:
+            settings["job"] = stage(job, file)
+            server.send("run", fds=(file.fd,), **settings)
+            file.close()
+            return Driver(server, job, start).run()
+
+    def scale(self, nodes: int) -> None:
+        """Have so many nodes from now on, also in a job that runs: others join, or the newest leave.
+
+        Raises:
+            UsageError: Fewer than the least, or more than 64.
+            PeerLostError: The cluster is gone.
+        """
+        least, _ = self.limits
+        if not least <= nodes <= MAX_NODES:
+            raise UsageError(f"scale({nodes}): this cluster has from {least} to {MAX_NODES} nodes")
+        with self._reach() as server:
+            server.send("scale", nodes=nodes)
+            server.receive()
+
+    def members(self) -> dict[str, Member]:
+        """Nodes of the job that runs now, by name, with the processes that they have at the moment."""
+        with self._reach() as server:
+            server.send("members")
+            said = server.receive()
+        found = [] if said is None else said.fields["members"]
+        return {fields["node"]: Member(**fields) for fields in found}
+
+    def start(self) -> "LocalCluster":
+        """Start the processes that outlive a job now, so that the first job need not; returns at once."""
+        self._reach().close()
+        return self
+
+    def close(self) -> None:
+        """End all processes of the cluster. A job after that starts others."""
+        end_server(self.address)
+
+    def __enter__(self) -> "LocalCluster":
+        return self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _reach(self) -> Connection:
+        return reach_server(self.address, idle_s=self.idle_s)
+
+
+def _words(num_nodes: int) -> str:
+    """Why the first fit on a cluster takes so long."""
+    nodes = f"starting {num_nodes} node{'s' if num_nodes != 1 else ''} on this machine"
+    if kernel_cache.is_cold():
+        return f"{nodes} and compiling kernels for them (some 20 s; the next fit finds both there)"
+    return f"{nodes} (some 5 s; the next fit finds them there)"
+
+
+_shared: dict[tuple[int, object], LocalCluster] = {}
+
+
+def shared_cluster(nodes: int | tuple[int, int]) -> LocalCluster:
+    """The cluster that `n_workers=nodes` means in this process: the same for every fit, gone when it was idle."""
+    key = os.getpid(), nodes if isinstance(nodes, int) else tuple(nodes)  # a fork has clusters of its own
+    if key not in _shared:
+        _shared[key] = LocalCluster(nodes, idle_s=SHARED_IDLE_S)
+    return _shared[key]

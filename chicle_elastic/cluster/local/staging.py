@@ -1,0 +1,178 @@
+"""Training data in a shared memory file: the driver writes it once, the tasks of a local cluster map it.
+
+The file (memfd) has no name, so nothing is left of it when its last holder ends, however that ends. It holds chunks as
+`chunks.layout` writes them, without state, one after the other, and arrays before and behind them; JSON says where what
+lies.
+"""
+
+import fcntl
+import mmap
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks import layout
+from chicle_elastic.chunks.folder import ChunkFolder
+from chicle_elastic.chunks.headers import aligned
+from chicle_elastic.chunks.sources import ChunkSource
+from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, DataSchema, StateSpec
+from chicle_elastic.errors import CapacityError, UsageError
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.values import ChunkInfo
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+WHERE = "the memory file of the driver"
+
+
+class StagedFile:
+    """A shared memory file while it is written. A context manager that closes this process's descriptor.
+
+    Attributes:
+        fd: The descriptor.
+        num_bytes: Written so far.
+    """
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("chicle-data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.num_bytes = 0
+
+    def add(self, content: Array) -> int:
+        """Append bytes; returns where they begin, a multiple of 64.
+
+        Raises:
+            CapacityError: There is no memory left.
+        """
+        start = aligned(self.num_bytes)
+        view = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
+        done = 0
+        try:
+            while done < len(view):
+                done += os.pwrite(self.fd, view[done:], start + done)
+        except OSError as error:
+            raise CapacityError(
+                f"no shared memory for the training data after {start + done} bytes ({error.strerror}); convert the "
+                "data to a chunk folder, which is read in place, or train on fewer rows"
+            ) from error
+        self.num_bytes = start + len(view)
+        return start
+
+    def seal(self) -> None:
+        """No process can change it from now on, so that a task can trust what it maps."""
+        os.ftruncate(self.fd, max(1, self.num_bytes))
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
+
+    def close(self) -> None:
+        """Close the descriptor; the file lives on with others. May be called again."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> "StagedFile":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def describe_source(source: ChunkSource, file: StagedFile) -> dict[str, Any]:
+    """Say in JSON where the chunks of a source are; those of a chunk folder stay where they are, others are written.
+
+    Raises:
+        CapacityError: There is no memory left.
+    """
+    if isinstance(source, ChunkFolder):
+        return {"folder": str(source.path.absolute())}
+    infos = source.infos(NO_STATE)
+    buffer = layout.empty_buffer(max(info.size_bytes for info in infos))
+    places = []
+    for info in infos:
+        size_bytes = layout.encode(source.load(info.id, NO_STATE), buffer)
+        places.append([file.add(buffer[:size_bytes]), size_bytes, info.num_rows])
+    return {"schema": asdict(source.schema), "places": places}
+
+
+def open_source(described: Mapping[str, Any], memory: Array) -> ChunkSource:
+    """The source that `describe_source` has described, over the mapped file.
+
+    Raises:
+        DataError: The chunk folder is not there any more, or damaged.
+    """
+    if "folder" in described:
+        return ChunkFolder(described["folder"])
+    schema = {**described["schema"], "sample_shape": tuple(described["schema"]["sample_shape"])}
+    return StagedSource(DataSchema(**schema), described["places"], memory)
+
+
+def describe_array(array: Array, file: StagedFile) -> dict[str, Any]:
+    """Write an array, and say in JSON where it is."""
+    return {"start": file.add(array), "dtype": array.dtype.str, "shape": list(array.shape)}
+
+
+def open_array(described: Mapping[str, Any], memory: Array) -> Array:
+    """The array that `describe_array` has written; read-only."""
+    dtype, shape = np.dtype(described["dtype"]), tuple(described["shape"])
+    start = described["start"]
+    return memory[start : start + dtype.itemsize * int(np.prod(shape))].view(dtype).reshape(shape)
+
+
+def require_sealed(fd: int) -> None:
+    """Refuse a file that any process could still change, or that another user has made.
+
+    Raises:
+        UsageError: It is no memory file that `StagedFile.seal` has sealed.
+    """
+    try:
+        is_sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
+    except OSError:  # it is no memory file
+        is_sealed = False
+    if not is_sealed or os.fstat(fd).st_uid != os.geteuid():
+        raise UsageError(f"{WHERE} is not sealed, or belongs to another user, so nothing of it is used; fit again")
+
+
+def map_file(fd: int) -> Array:
+    """The whole file as bytes, read-only; the mapping outlives the descriptor."""
+    return np.frombuffer(mmap.mmap(fd, 0, prot=mmap.PROT_READ), dtype=np.uint8)
+
+
+class StagedSource:
+    """Chunks in a mapped file.
+
+    Args:
+        schema: What they have in common.
+        places: Start, size in bytes without state, and rows of each, by chunk id.
+        memory: The file, ndarray of bytes.
+    """
+
+    copies_rows = False
+
+    def __init__(self, schema: DataSchema, places: list[list[int]], memory: Array) -> None:
+        self.schema = schema
+        self._places = places
+        self._memory = memory
+
+    def infos(self, state: StateSpec) -> tuple[ChunkInfo, ...]:
+        """All chunks, by id from 0, with the bytes that each takes together with `state`."""
+        return tuple(
+            ChunkInfo(
+                id=ChunkId(number), num_rows=num_rows, size_bytes=size_bytes + aligned(state.size_bytes(num_rows))
+            )
+            for number, (_, size_bytes, num_rows) in enumerate(self._places)
+        )
+
+    def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
+        """The chunk as views of the file, with fresh state.
+
+        Raises:
+            UsageError: There is no such chunk.
+        """
+        if not 0 <= chunk_id < len(self._places):
+            raise UsageError(f"there is no chunk {chunk_id}; the driver has staged {len(self._places)} chunks")
+        chunk = layout.decode(self._content(chunk_id), where=WHERE)
+        return replace(chunk, state=state.zeros(chunk.num_rows))
+
+    def _content(self, number: int) -> Array:
+        start, size_bytes, _ = self._places[number]
+        return self._memory[start : start + size_bytes]

@@ -1,0 +1,159 @@
+"""The task of a local cluster: makes the job that was staged, runs it, and tells the driver what comes of it.
+
+    task -> driver   records (some, as they come, and changes of the membership)     ask (record, and the model behind
+                     it)     wait (text: why nothing happens)     done, then the outcome     raised (class, text,
+                     traceback)
+    driver -> task   answer (iteration, is_ended)      send
+
+All tasks that stay to the end have the same outcome: each says that it is done, and the driver has one of them send it.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.cluster.local.job_spec import build
+from chicle_elastic.cluster.local.messages import Connection
+from chicle_elastic.errors import PeerLostError, ProtocolError
+from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.runtime.cluster_task.runtime import ClusterRuntime
+from chicle_elastic.runtime.training.job import Outcome
+from chicle_elastic.waits import tell_through
+
+TELL_S = 0.05
+"""Records are told in batches: a message per iteration and task would be more work than a small iteration."""
+EXIT_FAILED = 1
+
+
+def run_task(_: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> int:
+    """Be a task until its job is over; returns its exit code.
+
+    Args:
+        job: "described" by `job_spec.stage`; "control", the address of the agent; "max_nodes", how many there may be.
+        fds: Of the line to the driver, and of the data.
+    """
+    driver, data = fds
+    described = job["described"]
+    with Connection(socket.socket(fileno=driver)) as line:
+        reporter = Reporter(line)
+        try:
+            try:
+                sys.path[:] = described["sys_path"]
+                os.chdir(described["folder"])
+                built = build(described, data, tell=reporter.tell, ask=reporter.ask, on_transition=reporter.note)
+            finally:
+                os.close(data)
+            with tell_through(reporter.wait):
+                outcome = ClusterRuntime(control=job["control"], max_nodes=job["max_nodes"]).run(built)
+            reporter.finish(outcome)
+        except Exception as error:
+            traceback.print_exc()
+            reporter.raised(error, traceback.format_exc())
+            return EXIT_FAILED
+    return 0
+
+
+class Reporter:
+    """Tells the driver.
+
+    Args:
+        line: To it.
+    """
+
+    def __init__(self, line: Connection) -> None:
+        self._line = line
+        self._records: list[dict[str, Any]] = []
+        self._transitions: list[dict[str, Any]] = []
+        self._told_s = 0.0
+
+    def tell(self, record: IterationRecord) -> None:
+        """Tell of an iteration, at once or a moment later."""
+        self._records.append(asdict(record))
+        self._tell()
+
+    def note(self, transition: Transition) -> None:
+        """Tell of a change of the membership, at once or a moment later."""
+        self._transitions.append(asdict(transition))
+        self._tell()
+
+    def _tell(self, *, wait_s: float = TELL_S) -> None:
+        if time.monotonic() - self._told_s > wait_s:
+            # A driver that has its outcome hangs up, perhaps before this task is as far; one that died ends us anyway.
+            with contextlib.suppress(PeerLostError):
+                self._send("records", records=self._records, transitions=self._transitions)
+            self._records, self._transitions = [], []
+            self._told_s = time.monotonic()
+
+    def wait(self, text: str) -> None:
+        """Tell why nothing happens; called in a thread of its own."""
+        with contextlib.suppress(PeerLostError):
+            self._send("wait", text=text)
+
+    def ask(self, record: IterationRecord, model: Array) -> bool:
+        """Ask whether the job ends here, and wait for the answer.
+
+        Raises:
+            PeerLostError: The driver is gone.
+        """
+        self._send("ask", payload=np.ascontiguousarray(model), dtype=model.dtype.str, record=asdict(record))
+        while (said := self._line.receive()) is not None:
+            if said.kind == "answer" and said.fields["iteration"] == record.iteration:
+                return bool(said.fields["is_ended"])
+        raise PeerLostError("the driver of the local cluster is gone")
+
+    def finish(self, outcome: Outcome) -> None:
+        """Say that the job is done, and send the outcome when the driver wants it."""
+        self._tell(wait_s=0.0)
+        try:
+            self._send("done")
+        except PeerLostError:
+            return  # it has the outcome of another task
+        said = self._line.receive()
+        if said is None or said.kind != "send":
+            return
+        certificate = outcome.certificate
+        arrays = {
+            "model": outcome.model,
+            "state": outcome.state,
+            "rebuilt": None if certificate is None else certificate.rebuilt,
+            "progress": None if certificate is None else certificate.progress,
+        }
+        described = {}
+        payload = bytearray()
+        for name, array in arrays.items():
+            if array is not None:
+                described[name] = {"dtype": array.dtype.str, "shape": list(array.shape), "start": len(payload)}
+                payload += np.ascontiguousarray(array).tobytes()
+        report = None
+        if certificate is not None:
+            report = {name: value for name, value in asdict(certificate).items() if name not in arrays}
+        self._send(
+            "outcome",
+            payload=payload,
+            arrays=described,
+            certificate=report,
+            history=[asdict(record) for record in outcome.history],
+            reason=outcome.reason,
+            ledger=[asdict(account) for account in outcome.ledger],
+        )
+
+    def raised(self, error: Exception, text: str) -> None:
+        """Tell that this task has failed; not when it has lost its agent, for then others go on."""
+        if not isinstance(error, PeerLostError | ProtocolError):
+            with contextlib.suppress(PeerLostError):
+                self._send("raised", error=type(error).__name__, message=str(error), traceback=text)
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        try:
+            self._line.send(kind, **fields)
+        except ConnectionError as error:
+            raise PeerLostError("the driver of the local cluster is gone") from error

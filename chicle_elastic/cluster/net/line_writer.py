@@ -1,0 +1,202 @@
+"""A file of lines, written by a thread of its own: its user never waits for the disk.
+
+Lines wait in a queue of at most `MAX_WAITING_BYTES`. Where a disk is so slow that more would wait, the oldest lines
+that are not essential are dropped, and essential ones only when nothing else is left; the writer leaves a line with
+their number in their place. The file is rotated: `name` becomes `name.1`, that one `name.2`, and so on; the oldest
+goes.
+"""
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+MAX_WAITING_BYTES = 16 << 20
+BATCH_BYTES = 1 << 20
+MAX_FILE_BYTES = 64 << 20
+NUM_KEPT = 4
+"""Older files beside the one that is written."""
+CLOSE_S = 5.0
+"""How long the end of a process waits for a disk that hangs."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    text: bytes
+    is_essential: bool
+
+
+class LineWriter:
+    """Writes lines. Any thread may `write`; nothing is written after `close`.
+
+    Args:
+        path: Of the file; lines are appended to it.
+        told_of_drops: Makes the line that says how many were dropped.
+        max_file_bytes: The file is rotated before it grows beyond this.
+        max_waiting_bytes: Most bytes of lines that wait.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        told_of_drops: Callable[[int], bytes],
+        max_file_bytes: int = MAX_FILE_BYTES,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+    ) -> None:
+        self._path, self._told_of_drops = path, told_of_drops
+        self._max_file_bytes, self._max_waiting_bytes = max_file_bytes, max_waiting_bytes
+        self._file = path.open("ab", buffering=0)
+        self._num_file_bytes = path.stat().st_size
+        self._change = threading.Condition()
+        self._waiting: deque[_Line] = deque()
+        self._num_waiting_bytes = 0
+        self._num_spare_bytes = 0  # of lines that are not essential, among these
+        self._num_dropped = 0
+        self._is_writing = False
+        self._is_closing = self._has_failed = False
+        self._thread: threading.Thread | None = None
+
+    def write(self, text: bytes, *, is_essential: bool) -> None:
+        """Write a line, soon; never waits.
+
+        Args:
+            text: With its line feed.
+            is_essential: Drop it last.
+        """
+        with self._change:
+            if self._is_closing or self._has_failed:
+                return
+            if self._num_waiting_bytes + len(text) > self._max_waiting_bytes:
+                self._make_room(len(text), is_essential)
+            if self._num_waiting_bytes + len(text) > self._max_waiting_bytes:
+                self._num_dropped += 1
+            else:
+                self._waiting.append(_Line(text, is_essential))
+                self._num_waiting_bytes += len(text)
+                self._num_spare_bytes += 0 if is_essential else len(text)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="chicle-event-file", daemon=True)
+                self._thread.start()
+            self._change.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all lines are with the system, but no longer than `timeout_s`; returns whether they are."""
+        with self._change:
+            return self._change.wait_for(
+                lambda: self._has_failed or not (self._waiting or self._is_writing or self._num_dropped), timeout_s
+            )
+
+    def close(self) -> None:
+        """Write what waits and close the file; gives up on a disk that hangs. May be called again."""
+        is_whole = self.flush(CLOSE_S)
+        with self._change:
+            if self._is_closing:
+                return
+            self._is_closing = True
+            num_left = len(self._waiting)
+            self._change.notify_all()
+        if not is_whole:
+            logger.warning("%s does not take the last %d lines: the disk hangs", self._path, num_left)
+            return  # the thread, a daemon, is inside the system
+        if self._thread is not None:
+            self._thread.join()
+        self._file.close()
+
+    def _make_room(self, num_bytes: int, is_essential: bool) -> None:
+        """Drop the oldest lines that are not essential; for an essential one then the oldest of all."""
+        spare = max(num_bytes, self._max_waiting_bytes // 4)  # much at once: each time all lines are looked at
+        if self._num_spare_bytes >= spare or (is_essential and self._num_spare_bytes):
+            kept: deque[_Line] = deque()
+            for line in self._waiting:
+                if self._num_waiting_bytes + spare > self._max_waiting_bytes and not line.is_essential:
+                    self._drop(line)
+                else:
+                    kept.append(line)
+            self._waiting = kept
+        while is_essential and self._waiting and self._num_waiting_bytes + num_bytes > self._max_waiting_bytes:
+            self._drop(self._waiting.popleft())
+
+    def _drop(self, line: _Line) -> None:
+        self._forget(line)
+        self._num_dropped += 1
+
+    def _forget(self, line: _Line) -> None:
+        self._num_waiting_bytes -= len(line.text)
+        self._num_spare_bytes -= 0 if line.is_essential else len(line.text)
+
+    # In the thread.
+
+    def _work(self) -> None:
+        while (batch := self._next_batch()) is not None:
+            try:
+                self._append(batch)
+            except OSError as error:  # a full disk must not end a node that trains
+                logger.warning("cannot write to the event file %s any more: %s", self._path, error)
+                with contextlib.suppress(OSError):
+                    self._file.close()
+                with self._change:
+                    self._has_failed = True
+                    self._waiting.clear()
+                    self._change.notify_all()
+                return
+
+    def _next_batch(self) -> bytes | None:
+        with self._change:
+            self._is_writing = False
+            self._change.notify_all()
+            self._change.wait_for(lambda: self._waiting or self._num_dropped or self._is_closing)
+            if not (self._waiting or self._num_dropped):
+                return None
+            self._is_writing = True
+            texts: list[bytes] = []
+            num_bytes = 0
+            if self._num_dropped:
+                texts.append(self._told_of_drops(self._num_dropped))
+                self._num_dropped = 0
+            while self._waiting and num_bytes < BATCH_BYTES:
+                line = self._waiting.popleft()
+                texts.append(line.text)
+                num_bytes += len(line.text)
+                self._forget(line)
+            return b"".join(texts)
+
+    def _append(self, batch: bytes) -> None:
+        if self._num_file_bytes and self._num_file_bytes + len(batch) > self._max_file_bytes:
+            self._rotate()
+        self._num_file_bytes += len(batch)
+        rest = memoryview(batch)
+        while rest:
+            rest = rest[_write_some(self._file, rest) :]
+
+    def _rotate(self) -> None:
+        self._file.close()
+        for number in range(NUM_KEPT, 0, -1):
+            older = rotated(self._path, number - 1) if number > 1 else self._path
+            with contextlib.suppress(FileNotFoundError):
+                older.replace(rotated(self._path, number))
+        self._file = self._path.open("ab", buffering=0)
+        self._num_file_bytes = 0
+
+
+def _write_some(file: FileIO, data: memoryview) -> int:
+    return file.write(data) or 0
+
+
+def rotated(path: Path, number: int) -> Path:
+    """The file that was current `number` rotations ago."""
+    return path.with_name(f"{path.name}.{number}")
+
+
+def newest_first(path: Path) -> list[Path]:
+    """The paths that a file and its rotated predecessors may have, whether they exist or not."""
+    return [path, *(rotated(path, number) for number in range(1, NUM_KEPT + 1))]

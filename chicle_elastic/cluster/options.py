@@ -1,0 +1,383 @@
+"""The command line of the launcher: torchrun's options, parsed by torchrun's own parser, and Chicle's beside them."""
+
+import argparse
+import math
+import os
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from torch.distributed.run import get_args_parser, parse_min_max_nnodes
+
+from chicle_elastic.cluster.rendezvous.own_address import AddressOptions
+from chicle_elastic.cluster.rendezvous.store import parse_endpoint
+from chicle_elastic.errors import UsageError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
+from chicle_elastic.settings import Settings
+from chicle_elastic.start_signals import LEAVE_OPTION
+from chicle_elastic.transports.addresses import PortRange
+
+PROGRAM = "python -m chicle_elastic.launch"
+BACKEND = "chicle"
+DEFAULT_RUN_ID = "chicle"
+DEFAULT_RESTARTS = 3
+DEFAULT_GRACE_S = 25.0
+"""Kubernetes and Slurm kill 30 s after the notice; that leaves 5 s to end in order."""
+# SIGTERM and SIGUSR1 are the notice and belong to the agent; torch must not turn them into an exception.
+SIGNALS_OF_TORCH = "SIGINT,SIGHUP,SIGQUIT"
+DEFAULT_PATIENCE_S = 600.0
+"""The same as torchrun's rendezvous (join_timeout)."""
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+NO_SCRIPT = "-"
+"""Stands for the script, which torchrun's parser insists on, with --store-only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """Chicle's options of a node, beyond those that torch hands to the agent.
+
+    Attributes:
+        node: Name of this node, unique in the job.
+        secret_file: File of the job secret; None for that of the environment. A path and not the secret: options are
+            printed and logged.
+        address: Which addresses and ports to listen on, and which address to tell the other nodes.
+        grace_s: Seconds between a notice and the moment when the node has to be gone.
+        patience_s: The quorum timeout: seconds for which the job may have too few nodes before this one gives up.
+        memory_bytes: Memory for chunks; None for what the control group or the machine allows.
+        log_dir: Folder for event files and the logs of the task; None for none.
+        checkpoint: Where and when the job is saved; None for the settings of the `Job`.
+        wants_resume: Resume from the newest checkpoint.
+        start_nodes: Nodes that the job waits for at its start; None for the minimum.
+        may_begin_anew: Begin the job anew if its leader gives no sign of life, although some agents may live.
+        leave_exit_code: Exit code of a node that left on a notice.
+        shows_status: Whether the node says on stderr what it waits for.
+    """
+
+    node: NodeId
+    secret_file: Path | None
+    address: AddressOptions = field(default=AddressOptions())
+    grace_s: float = DEFAULT_GRACE_S
+    patience_s: float = DEFAULT_PATIENCE_S
+    memory_bytes: int | None = None
+    log_dir: Path | None = None
+    checkpoint: CheckpointSettings | None = None
+    wants_resume: bool = False
+    start_nodes: int | None = None
+    may_begin_anew: bool = False
+    leave_exit_code: int = 0
+    shows_status: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCommand:
+    """Run only the rendezvous store (`--store-only`).
+
+    Attributes:
+        endpoint: Address to listen on, "host:port".
+        secret_file: Made when it does not exist; None for a secret of the environment.
+        address: Another address to listen on, and the one that is printed for the nodes.
+    """
+
+    endpoint: str
+    secret_file: Path | None
+    address: AddressOptions = field(default=AddressOptions())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCommand:
+    """Run a node.
+
+    Attributes:
+        options: For the agent.
+        torchrun: For torchrun, checked and completed.
+    """
+
+    options: NodeOptions
+    torchrun: argparse.Namespace
+
+
+def parser() -> argparse.ArgumentParser:
+    """torchrun's parser with Chicle's options added and some defaults changed."""
+    parser = get_args_parser()
+    parser.prog = PROGRAM
+    parser.description = "Run one node of an elastic Chicle job: an agent, and the uni-task that it supervises."
+    group = parser.add_argument_group("Chicle")
+    group.add_argument("--name", help="name of this node, unique in the job; default: host name and process id")
+    group.add_argument(
+        "--secret-file",
+        type=Path,
+        help="file of mode 0600 with the job secret; default: CHICLE_SECRET (the secret itself), CHICLE_SECRET_FILE. "
+        "If it does not exist and the store is on this host, the command creates it",
+    )
+    group.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        help="address that this node (or the store) listens on, 0.0.0.0 or :: for all; default: the one on the route "
+        "to the store",
+    )
+    group.add_argument(
+        "--advertise",
+        metavar="ADDRESS",
+        help="address that the other nodes are told; default: --local-addr, or the one that it listens on",
+    )
+    group.add_argument(
+        "--interface", metavar="NAME", help="network interface, e.g. eth0, whose address it listens on and advertises"
+    )
+    group.add_argument(
+        "--port-range",
+        type=port_range,
+        default=PortRange(),
+        metavar="A-B",
+        help="ports for all listeners of a node, e.g. 29410-29449, up to 6 per node; the same for all nodes of a job; "
+        "default: any free ones",
+    )
+    group.add_argument(
+        "--grace",
+        type=seconds,
+        default=DEFAULT_GRACE_S,
+        metavar="SECONDS",
+        help="time from a notice (SIGTERM, SIGUSR1) until the node has to be gone; default: %(default)s",
+    )
+    group.add_argument(
+        LEAVE_OPTION,
+        type=exit_code,
+        default=0,
+        metavar="N",
+        help="exit code of a node that left on a notice; a resource manager that starts failed nodes again starts one "
+        "with 143 again; default: %(default)s",
+    )
+    group.add_argument(
+        "--patience",
+        type=seconds,
+        default=DEFAULT_PATIENCE_S,
+        metavar="SECONDS",
+        help="quorum timeout: how long the job may have fewer nodes than MIN of --nnodes before this node gives up; "
+        "default: %(default)s",
+    )
+    group.add_argument(
+        "--memory",
+        type=size_bytes,
+        metavar="BYTES",
+        help="memory for chunks, e.g. 8G; default: what the control group or the host has left",
+    )
+    group.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for periodic checkpoints, on storage that all nodes share; default: the checkpoint of the Job",
+    )
+    group.add_argument(
+        "--checkpoint-every",
+        type=checkpoint_interval,
+        default=CheckpointInterval(),
+        metavar="N|SECONDSs",
+        help="how often to save: 100 for every 100 iterations, 30s for every 30 seconds; default: every minute",
+    )
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="resume from the newest complete checkpoint, with any number of nodes; start anew if there is none",
+    )
+    group.add_argument(
+        "--start-nodes",
+        type=int,
+        metavar="N",
+        help="nodes that the job waits for at its start, from MIN to MAX of --nnodes; default: MIN",
+    )
+    group.add_argument(
+        "--begin-anew",
+        action="store_true",
+        help="begin the job anew if its leader gives no sign of life; only if you know that no node of it is alive, "
+        "which a node cannot find out by itself where the other hosts do not answer",
+    )
+    group.add_argument(
+        "--store-only",
+        action="store_true",
+        help="run only the rendezvous store, at --rdzv-endpoint, until a signal ends it; takes no script",
+    )
+    if parser.get_default("max_restarts") == 0:  # unless PET_MAX_RESTARTS says otherwise
+        parser.set_defaults(max_restarts=DEFAULT_RESTARTS)
+    return parser
+
+
+def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> StoreCommand | AgentCommand:
+    """Parse and check a command line.
+
+    Args:
+        argv: Without the name of the program.
+        environ: Environment for the defaults of Chicle's options; by default that of this process. torchrun's options
+            always take theirs (PET_...) from that of the process.
+
+    Raises:
+        UsageError: The options cannot work; the message says what to write instead.
+        SystemExit: Unknown options, a missing script, or --help, by argparse.
+    """
+    arguments = None
+    if "--store-only" in argv:
+        arguments = parser().parse_args([*argv, NO_SCRIPT])
+    if arguments is None or not arguments.store_only:  # then --store-only was an argument of the script
+        arguments = parser().parse_args(argv)
+    settings = Settings.from_environment(environ)
+    secret_file = arguments.secret_file or (None if settings.secret else settings.secret_file)
+    if secret_file is None and settings.secret is None:
+        raise UsageError(
+            "no job secret: give --secret-file PATH or set CHICLE_SECRET_FILE or CHICLE_SECRET; every process of the "
+            f"job needs the same secret, and `{PROGRAM} --store-only --secret-file PATH ...` creates one"
+        )
+    if not arguments.rdzv_endpoint:
+        raise UsageError(
+            f"no rendezvous store: give --rdzv-endpoint HOST:PORT; `{PROGRAM} --store-only --rdzv-endpoint HOST:PORT` "
+            "runs one, and it belongs on a host that stays to the end of the job"
+        )
+    parse_endpoint(arguments.rdzv_endpoint)
+    if arguments.store_only:
+        if arguments.training_script != NO_SCRIPT:
+            raise UsageError(
+                f"--store-only runs no script, but {arguments.training_script!r} was given; leave one of them out"
+            )
+        return StoreCommand(
+            endpoint=arguments.rdzv_endpoint, secret_file=secret_file, address=_address_options(arguments)
+        )
+    _check_torchrun(arguments)
+    address = _address_options(arguments)
+    arguments.local_addr = address.advertise  # so torch's rendezvous need not look for a route to the store
+    node = arguments.name or f"{socket.gethostname()}-{os.getpid()}"
+    if not NODE_NAME.fullmatch(node):
+        raise UsageError(
+            f"--name {node!r} is not a valid node name; use letters, digits, dots, dashes and underscores, 128 at most"
+        )
+    arguments.rdzv_backend = BACKEND
+    arguments.rdzv_id = DEFAULT_RUN_ID if arguments.rdzv_id == "none" else arguments.rdzv_id
+    arguments.signals_to_handle = SIGNALS_OF_TORCH
+    options = NodeOptions(
+        node=NodeId(node),
+        secret_file=None if secret_file is None else secret_file.absolute(),
+        address=address,
+        grace_s=arguments.grace,
+        patience_s=arguments.patience,
+        memory_bytes=arguments.memory,
+        log_dir=None if arguments.log_dir is None else Path(arguments.log_dir).absolute(),
+        checkpoint=_checkpoint(arguments),
+        wants_resume=arguments.resume,
+        may_begin_anew=arguments.begin_anew,
+        start_nodes=arguments.start_nodes,
+        leave_exit_code=arguments.leave_exit_code,
+    )
+    return AgentCommand(options=options, torchrun=arguments)
+
+
+class CheckpointInterval(NamedTuple):
+    """How often a job is saved.
+
+    Attributes:
+        iterations: After so many iterations; 0 for no such rule.
+        seconds: After so many seconds; 0 for no such rule.
+    """
+
+    iterations: int = 0
+    seconds: float = 0.0
+
+
+def checkpoint_interval(text: str) -> CheckpointInterval:
+    """Parse a number of iterations, or of seconds with an s behind it; for argparse."""
+    if text.endswith("s"):
+        return CheckpointInterval(seconds=seconds(text.removesuffix("s")))
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an interval; write 100 for iterations, 30s for seconds")
+    return CheckpointInterval(iterations=int(text))
+
+
+def port_range(text: str) -> PortRange:
+    """Parse a range of ports, "29410-29449"; for argparse."""
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text.strip())
+    try:
+        ports = PortRange(int(match[1]), int(match[2])) if match else PortRange()
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if ports.is_any:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of ports; write FIRST-LAST, e.g. 29410-29449")
+    return ports
+
+
+def seconds(text: str) -> float:
+    """Parse a number of seconds > 0; for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds > 0")
+    return value
+
+
+def exit_code(text: str) -> int:
+    """Parse an exit code, 0 to 255; for argparse."""
+    if not text.isdecimal() or int(text) > 255:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an exit code, 0 to 255")
+    return int(text)
+
+
+def size_bytes(text: str) -> int:
+    """Parse a number of bytes > 0, with K, M, G or T (powers of 1024, also as KiB or KB) behind it; for argparse."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), flags=re.IGNORECASE)
+    value = int(float(match[1]) * UNITS[match[2].upper()]) if match else 0
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write bytes, or 512M, or 8G")
+    return value
+
+
+def _address_options(arguments: argparse.Namespace) -> AddressOptions:
+    local = arguments.local_addr
+    if local is not None and (arguments.advertise or arguments.interface):
+        raise UsageError(
+            "--local-addr is torchrun's name of --advertise: leave it out beside --advertise or --interface"
+        )
+    return AddressOptions(
+        host=arguments.host,
+        advertise=arguments.advertise or local,
+        interface=arguments.interface,
+        ports=arguments.port_range,
+    )
+
+
+def _checkpoint(arguments: argparse.Namespace) -> CheckpointSettings | None:
+    if arguments.checkpoint is None:
+        if arguments.checkpoint_every != CheckpointInterval():
+            raise UsageError("--checkpoint-every says how often to save, not where: give --checkpoint FOLDER as well")
+        return None
+    return CheckpointSettings(
+        folder=str(arguments.checkpoint.absolute()),
+        every_iterations=arguments.checkpoint_every.iterations,
+        every_s=arguments.checkpoint_every.seconds,
+    )
+
+
+def _check_torchrun(arguments: argparse.Namespace) -> None:
+    """Refuse the options of torchrun that Chicle does not support."""
+    if arguments.nproc_per_node != "1":
+        raise UsageError(
+            f"--nproc-per-node {arguments.nproc_per_node}: a node runs exactly one task, which uses all its cores; "
+            "leave the option out, and start more nodes for more tasks"
+        )
+    if arguments.rdzv_backend not in ("static", BACKEND):  # torchrun's default is "static"
+        raise UsageError(
+            f"--rdzv-backend {arguments.rdzv_backend}: the launcher has its own rendezvous; leave the option out"
+        )
+    if arguments.standalone:
+        raise UsageError(
+            "--standalone runs the rendezvous store in a node, which may leave; run the store beside the nodes: "
+            f"{PROGRAM} --store-only --rdzv-endpoint 127.0.0.1:29400"
+        )
+    try:
+        low, high = parse_min_max_nnodes(arguments.nnodes)
+    except (ValueError, RuntimeError):
+        low, high = 0, 0
+    if not 1 <= low <= high:
+        raise UsageError(f"--nnodes {arguments.nnodes} is neither N nor MIN:MAX with 1 <= MIN <= MAX; write 2:8, say")
+    if arguments.start_nodes is not None and not low <= arguments.start_nodes <= high:
+        raise UsageError(f"--start-nodes {arguments.start_nodes} is not within --nnodes {arguments.nnodes}")

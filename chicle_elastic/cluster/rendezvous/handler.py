@@ -1,0 +1,385 @@
+"""Chicle's rendezvous for torch elastic: rounds called by the scheduler, and free ones with signed state in the store.
+
+Chicle's agent names the members of a round (`expect`) before each `next_rendezvous`. Such a called round needs no
+store: all members have reported their inventories for it in the replicated log when it is formed, so they have met
+already. In the store they only find out whether the job is over.
+
+Plain torchrun (`torchrun --rdzv-backend chicle`) names no members: its rounds are free, they meet in the store (see
+`state` for the rules), and the handler behaves like torch's own. A member waits by polling: it reads the state after
+1 ms, and ever later up to 20 ms while nothing changes. A read is one round trip (12 us on loopback). torch's blocking
+`wait` would need a second connection per agent, and prints a warning whenever it ends without a result.
+
+For foreign values in the store see `state_store`.
+"""
+
+import functools
+import logging
+import math
+import secrets
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.distributed import HashStore, PrefixStore
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+)
+
+from chicle_elastic.clock import Clock, MonotonicClock
+from chicle_elastic.cluster.rendezvous import state as states
+from chicle_elastic.cluster.rendezvous.errors import JobClosedError, RoundTimeoutError
+from chicle_elastic.cluster.rendezvous.signed_value import SignedValue
+from chicle_elastic.cluster.rendezvous.state import RendezvousState, RoundMember
+from chicle_elastic.cluster.rendezvous.state_store import StateStore
+from chicle_elastic.cluster.rendezvous.store import (
+    address_towards,
+    open_secret,
+    parse_endpoint,
+    prune_rounds,
+    round_prefix,
+)
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
+from chicle_elastic.errors import ChicleError, UsageError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.settings import Settings
+from chicle_elastic.transports.secret import JobSecret
+
+BACKEND = "chicle"
+POLL_FIRST_S = 0.001
+POLL_LAST_S = 0.020
+KEPT_ROUNDS = 2
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RendezvousSettings:
+    """Timeouts of free rounds. (In plain torchrun: `--rdzv-conf join_timeout=...,last_call_timeout=...`.)
+
+    Attributes:
+        join_timeout_s: For a free round to be complete.
+        last_call_s: For further nodes, when enough have arrived and the further ones are not known.
+    """
+
+    join_timeout_s: float = 600.0
+    last_call_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A round that the scheduler called."""
+
+    round: int
+    members: tuple[NodeId, ...]
+
+
+class ChicleRendezvousHandler(RendezvousHandler):
+    """One agent's side of the rendezvous.
+
+    Args:
+        store: The connection of this process to the store.
+        endpoint: Where the store is.
+        run_id: Of the job.
+        node: Name of this node.
+        secret: Of the job.
+        min_nodes: Minimum of a free round.
+        max_nodes: Maximum of a free round.
+        address: Of this host, as others reach it; by default the one on the route to the store.
+        settings: Timeouts of free rounds.
+        clock: For timeouts.
+    """
+
+    def __init__(
+        self,
+        store: StoreConnection,
+        *,
+        endpoint: str,
+        run_id: str,
+        node: NodeId,
+        secret: JobSecret,
+        min_nodes: int = 1,
+        max_nodes: int = states.MAX_MEMBERS,
+        address: str | None = None,
+        settings: RendezvousSettings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if not run_id or "/" in run_id or max_nodes > states.MAX_MEMBERS:
+            raise UsageError(
+                f"run id {run_id!r} with up to {max_nodes} nodes: the run id (--rdzv-id) has to have no slash and some "
+                f"other character, and a job has at most {states.MAX_MEMBERS} nodes (--nnodes)"
+            )
+        self.store = store
+        self.endpoint = endpoint
+        self.node = node
+        self.min_nodes, self.max_nodes = min_nodes, max_nodes
+        self._run_id = run_id
+        self._settings = settings or RendezvousSettings()
+        self._clock = clock or MonotonicClock()
+        cell = SignedValue(store, endpoint=endpoint, key=f"chicle/{run_id}/rendezvous", secret=secret)
+        self._state = StateStore(cell, owner=node, clock=self._clock)
+        self._me = RoundMember(
+            node=node,
+            token=secrets.token_hex(8),
+            host=address or address_towards(endpoint),
+            port=_free_port(),
+        )
+        self._call: _Call | None = None
+        self._is_called = False
+        self._has_left = False
+        self._round = 0
+        self._members: tuple[NodeId, ...] = ()
+
+    # What Chicle's agent uses.
+
+    @property
+    def round(self) -> int:
+        """Number of the last round that this node was a member of; 0 before the first."""
+        return self._round
+
+    @property
+    def members(self) -> tuple[NodeId, ...]:
+        """Its members in rank order."""
+        return self._members
+
+    def await_calls(self) -> None:
+        """Say that all rounds of this handler will be called (`expect`): its shutdown never closes the job."""
+        self._is_called = True
+
+    def expect(self, *, round: int, members: tuple[NodeId, ...]) -> None:
+        """Name the round of the next `next_rendezvous`; required before each call.
+
+        Args:
+            round: Number of the round.
+            members: All members in rank order; the same at each of them.
+
+        Raises:
+            UsageError: This node is not among the members.
+        """
+        if self.node not in members or len(set(members)) != len(members):
+            raise UsageError(
+                f"{self.node} was called to round {round} of {', '.join(members)}: the members have to be distinct and "
+                "include this node"
+            )
+        self._call = _Call(round=round, members=members)
+        self._is_called = True
+
+    def restore(self) -> None:
+        """Store again whether the job is over, if the store was restarted.
+
+        Raises:
+            StoreUnreachableError: The store does not answer.
+        """
+        self._state.restore()
+
+    def leave(self) -> None:
+        """This node leaves; it waits for no other node, and they go on without it. Idempotent.
+
+        Raises:
+            StoreUnreachableError: The store does not answer.
+        """
+        self._has_left = True
+        if not self._is_called:  # of called rounds the store knows nothing
+            self._state.change(lambda state: states.depart(state, self._me))
+
+    # What torch's agents use.
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Take part in a round; a free one is waited for until it is complete.
+
+        Returns:
+            Rank, number of nodes, a store for the agents of this round, and the address where its tasks connect. For a
+            called round, store and address are without use: agents have their links, tasks learn where to connect over
+            the control channel.
+
+        Raises:
+            RoundTimeoutError: Too few nodes arrived in time.
+            JobClosedError: The job is over.
+            ForgedStateError: The store holds a foreign value, and no agent has restored the state.
+            StoreUnreachableError: The store does not answer.
+            ProtocolError: Other agents run another version.
+        """
+        call, self._call = self._call, None
+        if call is None and self._is_called:
+            raise UsageError(f"next_rendezvous of {self.node} without a round; call expect(...) before each")
+        if call is not None:
+            self._round, self._members = call.round, call.members
+            rank, size = call.members.index(self.node), len(call.members)
+            return RendezvousInfo(HashStore(), rank, size, RendezvousStoreInfo(*parse_endpoint(self.endpoint)))
+        state = self._wait()
+        self._round, self._members = state.round, tuple(member.node for member in state.members)
+        rank = state.members.index(self._me)
+        if rank == 0:
+            self.store.call(lambda store: prune_rounds(store, self._run_id, before=state.round - KEPT_ROUNDS + 1))
+        agents = PrefixStore(f"{round_prefix(self._run_id, state.round)}agents", self.store.raw())
+        first = state.members[0]
+        return RendezvousInfo(agents, rank, len(state.members), RendezvousStoreInfo(first.host, first.port))
+
+    def get_backend(self) -> str:
+        """ "chicle"."""
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        """Of the job."""
+        return self._run_id
+
+    def is_closed(self) -> bool:
+        """Whether the job is over."""
+        _, state = self._state.read()
+        return state is not None and state.is_closed
+
+    def set_closed(self, *, is_success: bool = False) -> None:
+        """The job is over: no node may join any more.
+
+        Args:
+            is_success: The job has finished its work.
+        """
+        self._state.change(functools.partial(states.close, is_success=is_success))
+
+    def require_open(self) -> None:
+        """Check that the job is not over.
+
+        Raises:
+            JobClosedError: The job is over.
+            StoreUnreachableError: The store does not answer.
+        """
+        _, state = self._state.read()
+        if state is not None:
+            self._require_open(state)
+
+    def num_nodes_waiting(self) -> int:
+        """Number of nodes that a new round would admit; torch's own agents poll this.
+
+        These are the waiting nodes, unless the job is full. It is 1 when other nodes have begun a new round already:
+        torch's agents then join it, instead of waiting for a collective to fail.
+        """
+        _, state = self._state.read()
+        if state is None or state.is_closed:
+            return 0
+        if not state.is_complete or state.round > self._round:
+            return 1
+        return len(state.waiting) if len(state.members) - len(state.gone) < self.max_nodes else 0
+
+    def shutdown(self) -> bool:
+        """This agent ends. Under plain torchrun that closes the rendezvous, as torch's own does, unless it left.
+
+        In a job of Chicle one agent ends and the others go on, whatever the reason; `set_closed` ends the job.
+
+        Returns:
+            Whether the store could still be written.
+        """
+        try:
+            if self._is_called or self._has_left:
+                self.leave()
+            else:
+                self.set_closed()
+        except (ChicleError, OSError) as error:
+            logger.warning("%s could not leave the rendezvous in order: %s", self.node, error)
+            return False
+        return True
+
+    # How.
+
+    def _require_open(self, state: RendezvousState) -> None:
+        if state.is_closed:
+            raise JobClosedError(
+                f"the job {self._run_id!r} is over; {self.node} comes too late to join it", is_success=state.is_success
+            )
+
+    def _wait(self) -> RendezvousState:
+        """Wait for the next free round with this node in it."""
+        start_s = changed_s = self._clock.now()
+        timeout_s = self._settings.join_timeout_s
+        serial, poll_s = -1, POLL_FIRST_S
+        while True:
+            now_s = self._clock.now()
+            reading, state = self._state.read()
+            if state is not None:
+                self._require_open(state)
+                if state.serial != serial:
+                    serial, changed_s, poll_s = state.serial, now_s, POLL_FIRST_S
+                if state.round > self._round and state.is_complete and self._me in state.members:
+                    return state
+                wanted = self._step(state, is_quiet=now_s - changed_s >= self._settings.last_call_s)
+                if wanted != state:
+                    self._state.write(reading, wanted)
+                    continue  # read again at once, whether this write or that of another agent has won
+            if now_s - start_s >= timeout_s:
+                raise RoundTimeoutError(_too_late(self.node, state, timeout_s))
+            time.sleep(min(poll_s, max(0.0, start_s + timeout_s - now_s)))
+            poll_s = min(poll_s * 1.5, POLL_LAST_S)
+
+    def _step(self, state: RendezvousState, *, is_quiet: bool) -> RendezvousState:
+        """The state that this node wants to write; the same one when it only has to wait."""
+        wanted = states.come(state, self._me, max_nodes=self.max_nodes)
+        ready = states.may_complete(wanted, min_nodes=self.min_nodes, is_quiet=is_quiet and wanted == state)
+        return states.complete(wanted) if ready else wanted
+
+
+def create_handler(parameters: RendezvousParameters) -> ChicleRendezvousHandler:
+    """The handler for the parameters that torchrun collected.
+
+    Of `--rdzv-conf`: join_timeout, last_call_timeout (seconds), secret_file, node.
+
+    Raises:
+        UsageError: There is no secret or no endpoint, or a value is not a number.
+        StoreUnreachableError: There is no store at the endpoint.
+    """
+    settings_here = Settings.from_environment()
+    secret_file = parameters.get("secret_file") or (None if settings_here.secret else settings_here.secret_file)
+    if secret_file is None and settings_here.secret is None:
+        raise UsageError(
+            "no job secret: set CHICLE_SECRET_FILE to a file of mode 0600 with the same content on every node"
+        )
+    if parameters.get_as_bool("is_host", False):
+        raise UsageError(
+            "is_host=1: a node may leave, and so never serves the rendezvous store; run it beside the nodes: python -m "
+            f"chicle_elastic.launch --store-only --rdzv-endpoint {parameters.endpoint}"
+        )
+    defaults = RendezvousSettings()
+    settings = RendezvousSettings(
+        join_timeout_s=_seconds(parameters, "join_timeout", defaults.join_timeout_s),
+        last_call_s=_seconds(parameters, "last_call_timeout", defaults.last_call_s),
+    )
+    node = NodeId(str(parameters.get("node") or f"{socket.gethostname()}-{secrets.token_hex(4)}"))
+    store = StoreConnection(parameters.endpoint)
+    store.connect()
+    return ChicleRendezvousHandler(
+        store,
+        endpoint=parameters.endpoint,
+        run_id=parameters.run_id,
+        node=node,
+        secret=open_secret(None if secret_file is None else Path(secret_file), endpoint=parameters.endpoint),
+        min_nodes=parameters.min_nodes,
+        max_nodes=parameters.max_nodes,
+        address=parameters.local_addr,
+        settings=settings,
+    )
+
+
+def _seconds(parameters: RendezvousParameters, key: str, default: float) -> float:
+    try:
+        value = float(parameters.get(key, default))
+    except (TypeError, ValueError):
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise UsageError(f"--rdzv-conf {key}={parameters.get(key)} has to be a number of seconds >= 0")
+    return value
+
+
+def _too_late(node: NodeId, state: RendezvousState | None, timeout_s: float) -> str:
+    if state is None:
+        return f"{node} read no valid rendezvous state within {timeout_s:g} s; give all nodes the same secret"
+    present = ", ".join(member.node for member in state.members) or "no node"
+    return (
+        f"{node} was in no complete round after {timeout_s:g} s (round {state.round}: {present}); start more nodes, or "
+        "allow fewer (--nnodes MIN:MAX)"
+    )
+
+
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as probe:
+        return int(probe.getsockname()[1])

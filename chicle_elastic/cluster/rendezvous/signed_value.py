@@ -1,0 +1,117 @@
+"""One value in the rendezvous store that only processes with the job secret can write: JSON, signed, compare-and-set.
+
+The store accepts writes from any process that reaches it. So `SignedValue` verifies everything that it reads, and
+reports one of three things: absent, a value with the job's signature, or a foreign value with the reason why it is not
+accepted. The caller decides what to do about a foreign value; it can replace it (`swap` accepts any reading).
+
+A signature does not expire (see `transports.secret`): values that must never be rolled back carry a serial number.
+"""
+
+import secrets
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from chicle_elastic.cluster.rendezvous.store import store_errors
+from chicle_elastic.errors import SecretError, UsageError
+from chicle_elastic.transports.secret import JobSecret
+
+MAX_CELL_BYTES = 1 << 18  # 512 members with long names
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a key of the store held at one instant.
+
+    Attributes:
+        raw: The bytes, from any writer; None when the key was absent.
+        value: The value, if its signature is right; otherwise None.
+        problem: Why `raw` is not accepted, for a person; None when it is, or when the key was absent.
+    """
+
+    raw: bytes | None
+    value: Any = None
+    problem: str | None = None
+
+
+class CompareSet(Protocol):
+    """What a value needs of a store: a `StoreConnection`, or torch's own client."""
+
+    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
+        """Replace the value if it is the expected one; returns what the key holds now."""
+        ...
+
+
+class SignedValue:
+    """A key of the store.
+
+    Args:
+        store: Connection to the store; every operation is one round trip and never waits for others.
+        endpoint: Where the store is, for messages.
+        key: Key in the store; part of what is signed, so that a value cannot be moved to another key.
+        secret: The job's.
+    """
+
+    def __init__(self, store: CompareSet, *, endpoint: str, key: str, secret: JobSecret) -> None:
+        self._store = store
+        self._endpoint = endpoint
+        self._secret = secret
+        self.key = key
+        # torch's `get` waits for a missing key. A compare-and-set against a random value, which no process can have
+        # written, returns at once: with the stored value, or with that very random value when the key is absent.
+        self._never_written = secrets.token_hex(16)
+
+    def read(self) -> Reading:
+        """What the key holds now.
+
+        Raises:
+            StoreUnreachableError: The store does not answer.
+        """
+        with store_errors(self._endpoint):
+            raw = bytes(self._store.compare_set(self.key, self._never_written, self._never_written))
+        return self._verify(None if raw == self._never_written.encode() else raw)
+
+    def swap(self, seen: Reading, value: Any) -> Reading:
+        """Write a value in place of what was read, unless the key holds something else by now.
+
+        Args:
+            seen: An earlier reading.
+            value: Made of JSON values.
+
+        Returns:
+            What the key holds now; `is_in_place` tells whether that is the new value.
+
+        Raises:
+            UsageError: The value is larger than `MAX_CELL_BYTES`.
+            StoreUnreachableError: The store does not answer.
+        """
+        signed = self._secret.sign(self.key, value)
+        if len(signed) > MAX_CELL_BYTES:
+            raise UsageError(
+                f"a value of {len(signed)} bytes does not fit the store's key {self.key!r} ({MAX_CELL_BYTES} bytes at "
+                "most); use fewer nodes, or shorter names"
+            )
+        with store_errors(self._endpoint):
+            # torch types both as str but accepts bytes unchanged, and the bytes of a foreign value must not change.
+            raw = bytes(self._store.compare_set(self.key, seen.raw or b"", signed))  # type: ignore[arg-type]
+        return self._verify(raw)
+
+    def is_in_place(self, now: Reading, value: Any) -> bool:
+        """Whether a reading shows this value, whichever process wrote it."""
+        return now.raw == self._secret.sign(self.key, value)
+
+    def _verify(self, raw: bytes | None) -> Reading:
+        if raw is None:
+            return Reading(None)
+        if len(raw) > MAX_CELL_BYTES:
+            problem = f"the value under {self.key!r} has {len(raw)} bytes, at most {MAX_CELL_BYTES} are allowed"
+            return Reading(raw, problem=problem)
+        try:
+            return Reading(raw, self._secret.verify(self.key, raw))
+        except SecretError as error:
+            hint = " (it looks like a pickle, and Chicle never unpickles what it reads here)" if _is_pickle(raw) else ""
+            return Reading(raw, problem=f"{error}{hint}")
+
+
+def _is_pickle(raw: bytes) -> bool:
+    """Whether bytes begin as pickles of protocol 2 or later do; torch's own rendezvous wraps them in base64."""
+    return (raw[:1] == b"\x80" and raw[-1:] == b".") or raw[:2] == b"gA"

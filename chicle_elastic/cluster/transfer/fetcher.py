@@ -1,0 +1,141 @@
+"""Parts of chunks on their way to a node, and how a worker thread fetches them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from chicle_elastic.chunks.arrival import ArrivingChunk
+from chicle_elastic.cluster.net.fault_points import hit
+from chicle_elastic.cluster.transfer.protocol import Order, Part, part_of
+from chicle_elastic.cluster.transfer.result_batch import ResultBatch
+from chicle_elastic.errors import ChicleError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.transports.base import Pull, Region
+from chicle_elastic.transports.selector import Endpoints, Route, TransportSelector
+from chicle_elastic.values import StateVersion
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """A part of a chunk that a worker thread fetches.
+
+    Attributes:
+        order: For the chunk, or its rows.
+        into: Its slot.
+        region: Where the source has what was ordered.
+        num_ahead: Bytes that are there and right: its rows, once they have come.
+        error: Why it cannot come.
+        version: Of the state that came.
+    """
+
+    order: Order
+    into: memoryview
+    region: Region
+    num_ahead: int = 0
+    error: str | None = None
+    version: StateVersion | None = None
+
+    @property
+    def part(self) -> Part:
+        """What comes."""
+        part = part_of(self.order)
+        return Part.STATE if part is Part.ALL and self.num_ahead else part
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that come."""
+        return self.region.size_bytes - self.num_ahead
+
+    def pull(self, check: ArrivingChunk) -> Pull:
+        """What a transport is asked for; `check` is called with the bytes that are there then, rows included."""
+        ahead, region = self.num_ahead, self.region
+        if not ahead:
+            return Pull(region, self.into[: region.size_bytes], check)
+        state = Region(region.arena, region.offset + ahead, self.size_bytes)
+        return Pull(state, self.into[ahead : region.size_bytes], lambda num_bytes: check(ahead + num_bytes))
+
+    def finish(self, check: ArrivingChunk) -> None:
+        """All bytes are there: `num_ahead` or `version` are set, or what is wrong with them."""
+        try:
+            if self.part is Part.ROWS:
+                self.num_ahead = check.finish_rows()
+            else:
+                self.version = check.finish()
+        except ChicleError as error:
+            self.error = str(error)
+
+
+class Fetcher:
+    """Fetches from one node; used by one worker thread, once.
+
+    Args:
+        transports: The transports.
+        node: The source.
+        endpoints: How to fetch from it.
+        crc32: Sums up what arrives.
+        arrived: Takes every fetch, once it is here or cannot come.
+    """
+
+    def __init__(
+        self,
+        transports: TransportSelector,
+        node: NodeId,
+        endpoints: Endpoints,
+        *,
+        crc32: Callable[[Any, int], int],
+        arrived: ResultBatch[Fetch],
+    ) -> None:
+        self._transports, self._node, self._endpoints = transports, node, endpoints
+        self._crc32, self._arrived = crc32, arrived
+        self._left: dict[Fetch, None] = {}
+
+    def fetch(self, fetches: Iterable[Fetch]) -> None:
+        """Fetch all of them, by the best route and then by its fallback."""
+        self._left = dict.fromkeys(fetches)
+        try:
+            route = self._transports.route(self._endpoints)
+            while self._left:
+                self._fetch_by(route)
+                route = route.fallback or route
+        except Exception as error:
+            for fetch in list(self._left):
+                self._fail(fetch, error)
+        self._arrived.flush()
+
+    def _fetch_by(self, route: Route) -> None:
+        """Fetch by one route; what its fallback may still bring is left."""
+        pulls: dict[Pull, tuple[Fetch, ArrivingChunk]] = {}
+        for fetch in self._left:
+            chunk = fetch.order.chunk
+            if fetch.part is Part.ROWS:
+                hit("rows.before_fetch", chunk=chunk)
+            else:
+                hit("copy.before_fetch", chunk=chunk)
+            check = ArrivingChunk(
+                fetch.into,
+                chunk_id=chunk,
+                where=f"{self._node} by {route.reason}",
+                crc32=self._crc32,
+                has_rows=fetch.part is Part.STATE,
+            )
+            pulls[fetch.pull(check)] = fetch, check
+        has_failed = False
+        for pull, error in route.transport.fetch_each(route.address, list(pulls), timeout_s=route.timeout_s):
+            fetch, check = pulls.pop(pull)
+            if error is None:
+                fetch.finish(check)
+                self._hand_over(fetch)
+            elif not route.has_failed(error):
+                self._fail(fetch, error)
+                self._arrived.flush()  # it is to be asked for again, whenever the next one comes
+            elif not has_failed:
+                has_failed = True
+                self._transports.avoid(route, error)
+
+    def _fail(self, fetch: Fetch, error: Exception) -> None:
+        fetch.error = str(error)
+        self._hand_over(fetch)
+
+    def _hand_over(self, fetch: Fetch) -> None:
+        del self._left[fetch]
+        self._arrived.add(fetch)

@@ -1,0 +1,97 @@
+"""Files that exist completely or not at all, with size and checksum, for checkpoints."""
+
+import io
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import DataError
+
+BLOCK_BYTES = 1 << 20
+
+
+def write_file(path: Path, content: bytes | memoryview | Array) -> dict[str, Any]:
+    """Write a file of these bytes, or of an array; it exists under its name and on the disk completely, or not at all.
+
+    Returns:
+        Its size and checksum, for the manifest.
+    """
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("w+b") as file:
+            if isinstance(content, np.ndarray):
+                np.lib.format.write_array(file, content, allow_pickle=False)
+            else:
+                file.write(content)
+            file.flush()
+            file.seek(0)
+            crc = size = 0
+            while block := file.read(BLOCK_BYTES):
+                crc, size = zlib.crc32(block, crc), size + len(block)
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)  # a full disk needs the space of half a file
+        raise
+    return {"bytes": size, "crc32": f"{crc:08x}"}
+
+
+def write_json(path: Path, content: Any) -> dict[str, Any]:
+    """As `write_file`."""
+    return write_file(path, json.dumps(content, separators=(",", ":")).encode())
+
+
+def read_array(path: Path, entry: Mapping[str, Any]) -> Array:
+    """The array in a file that the manifest lists.
+
+    Raises:
+        DataError: It is not what the manifest says.
+    """
+    content = read_bytes(path, entry)
+    try:
+        return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    except ValueError as error:
+        raise DataError(f"{path}: it is not an array ({error}); it is damaged") from error
+
+
+def read_bytes(path: Path, entry: Mapping[str, Any] | None) -> bytes:
+    """The content of a file.
+
+    Args:
+        path: The file.
+        entry: Its size and checksum, by the manifest; None where that does not list it.
+
+    Raises:
+        DataError: It is not what the manifest says.
+    """
+    if entry is None:
+        raise DataError(f"{path.parent}: its manifest does not list {path.name}")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: it cannot be read ({error.strerror or error})") from error
+    found = {"bytes": len(content), "crc32": f"{zlib.crc32(content):08x}"}
+    if found != entry:
+        raise DataError(
+            f"{path}: it has {found['bytes']} bytes with checksum {found['crc32']}, but the manifest says "
+            f"{entry.get('bytes')} with {entry.get('crc32')}; it is damaged"
+        )
+    return content
+
+
+def parse_json(path: Path, content: bytes) -> Any:
+    """JSON values from bytes.
+
+    Raises:
+        DataError: They are not JSON; the message names the file.
+    """
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise DataError(f"{path}: it is not JSON ({error}); it is damaged") from error

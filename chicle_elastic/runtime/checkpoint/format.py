@@ -1,0 +1,314 @@
+"""A checkpoint of a job: model, history and the state of every sample, in a folder, independent of the placement.
+
+    FOLDER/000000120-5f3a9c21/      iteration 120; the second half tells two attempts at one iteration apart
+        part-002.rows.npy           row ids of the samples that the task of rank 2 held, int64
+        part-002.state.npy          their state, shape (rows, outputs, width)
+        part-002.json               size and CRC-32 of the two; written last of a part, so the part is whole
+        model.npy  rebuilt.npy      the model, and the one that belongs to the last certificate, if there is one
+        progress.npy                the trainer's progress; missing for a trainer that keeps none
+        training.json               history, certificate, samples and seconds so far
+        manifest.json               written last of all: the identity of the job, size and CRC-32 of every other file
+
+Rules. Every task writes its own part; the task of rank 0 also the rest, and the manifest once all parts exist. A folder
+without a manifest is no checkpoint. With one, it is a checkpoint if every file matches the manifest and every row of
+the data set is in one part. State is stored by row and not by chunk: so any number of nodes can resume from it, also
+when the data set is cut into other chunks. Every file appears under its name atomically (written beside, synced to the
+disk, renamed). Nothing is pickled.
+
+A damaged checkpoint is refused with the reason, and the job resumes from the previous one. A checkpoint of another job
+is an error: its state would fit, and be wrong.
+"""
+
+import dataclasses
+import json
+import logging
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic import __version__
+from chicle_elastic.chunks.target_folder import flush_folder
+from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
+from chicle_elastic.errors import DataError, ProtocolError, UsageError
+from chicle_elastic.runtime.checkpoint.files import parse_json, read_array, read_bytes, write_json
+from chicle_elastic.runtime.checkpoint.training_state import adopt
+from chicle_elastic.runtime.training.training import Training
+from chicle_elastic.solvers.base import NO_PROGRESS, Trainer
+
+FORMAT = "chicle checkpoint"
+VERSION = 1
+MANIFEST = "manifest.json"
+TRAINING = "training.json"
+MODEL = "model.npy"
+REBUILT = "rebuilt.npy"
+PROGRESS = "progress.npy"
+NAME = re.compile(r"(\d{9})-[0-9a-f]{8}")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobIdentity:
+    """The properties of a job that have to be the same in its checkpoints.
+
+    Attributes:
+        num_rows: Samples in the data set.
+        num_parameters: Length of the model.
+        state: Shape of the state of a sample.
+        trainer: Its `Trainer.identity`.
+    """
+
+    num_rows: int
+    num_parameters: int
+    state: StateSpec
+    trainer: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, trainer: Trainer, schema: DataSchema, *, num_parameters: int) -> "JobIdentity":
+        """Of a job with this trainer on such data."""
+        return cls(
+            num_rows=schema.num_rows,
+            num_parameters=num_parameters,
+            state=trainer.state(schema).without_notes(),
+            trainer=trainer.identity(),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))  # tuples become lists, as in what was read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint that was read, and is complete.
+
+    Attributes:
+        path: Its folder.
+        iteration: Last merged iteration.
+        model: ndarray of shape (num_parameters,).
+        rebuilt: The model rebuilt from state at the last certificate; None without one.
+        progress: The trainer's progress; empty for none.
+        training: History and so on, as `training_state.describe` made it.
+        state: By global row id, shape (num_rows, outputs, width).
+    """
+
+    path: Path
+    iteration: int
+    model: Array
+    rebuilt: Array | None
+    progress: Array
+    training: dict[str, Any]
+    state: Array
+
+    def restore(self, training: Training) -> float:
+        """Make a training resume from this checkpoint.
+
+        Returns:
+            Seconds since the start of the job.
+
+        Raises:
+            DataError: The file of the history is from another release.
+        """
+        rebuilt = self.model if self.rebuilt is None else self.rebuilt
+        try:
+            adopt(training, 1, self.model, rebuilt, self.progress, self.training)
+            return float(self.training["elapsed_s"])
+        except (ProtocolError, KeyError) as error:
+            raise DataError(f"{self.path / TRAINING}: {error}") from error
+
+
+def attempt_name(iteration: int, time_s: float) -> str:
+    """Name of the folder of a checkpoint; two runs that reach one iteration reach it at different times."""
+    return f"{iteration:09d}-{zlib.crc32(float(time_s).hex().encode()):08x}"
+
+
+def attempts(folder: Path) -> list[Path]:
+    """All folders of checkpoints, complete or not, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name) and path.is_dir())
+
+
+def is_complete(path: Path) -> bool:
+    """Whether the manifest exists; the files may still not match it."""
+    return (path / MANIFEST).exists()
+
+
+def iteration_of(path: Path) -> int:
+    """Iteration of a checkpoint, by its name."""
+    return int(path.name.partition("-")[0])
+
+
+def newest(folder: Path, identity: JobIdentity, *, iteration: int | None = None) -> Checkpoint | None:
+    """The newest complete checkpoint.
+
+    Args:
+        folder: Where to look.
+        identity: Of the job.
+        iteration: Only one of this iteration; by default of any.
+
+    Returns:
+        None when none was ever completed.
+
+    Raises:
+        DataError: There are some, but none is complete; the message has what is wrong with each.
+        UsageError: The newest one is of another job.
+    """
+    problems = []
+    for path in reversed(attempts(folder)):
+        if iteration is not None and iteration_of(path) != iteration:
+            continue
+        if not is_complete(path):
+            logger.warning("%s has no %s: it was never completed; skipping it", path, MANIFEST)
+            continue
+        try:
+            found = read(path, identity)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        for problem in problems:
+            logger.warning("%s; resuming from the previous checkpoint, of iteration %d", problem, found.iteration)
+        return found
+    if problems:
+        raise DataError(
+            f"no checkpoint in {folder} can be used: {'; '.join(problems)}; restore the files, or start anew in an "
+            "empty folder"
+        )
+    return None
+
+
+def read(path: Path, identity: JobIdentity) -> Checkpoint:
+    """Read a checkpoint, and check all of it.
+
+    Raises:
+        DataError: It is damaged.
+        UsageError: It is of another job.
+    """
+    manifest = _read_manifest(path / MANIFEST)
+    _require_model_version(path, manifest["job"], identity)
+    if manifest["job"] != identity.to_json():
+        differences = [
+            f"{name}: {manifest['job'].get(name)!r}, but the job has {value!r}"
+            for name, value in identity.to_json().items()
+            if manifest["job"].get(name) != value
+        ]
+        raise UsageError(
+            f"the checkpoint {path} is of another job ({'; '.join(differences)}); name the folder of this job, or "
+            "start anew in an empty one"
+        )
+    files = manifest["files"]
+    contents = {name: read_array(path / name, entry) for name, entry in files.items() if name.endswith(".npy")}
+    training = parse_json(path / TRAINING, read_bytes(path / TRAINING, files.get(TRAINING)))
+    if MODEL not in contents or contents[MODEL].shape != (identity.num_parameters,):
+        raise DataError(f"{path}: its model does not have the job's {identity.num_parameters} parameters")
+    return Checkpoint(
+        path=path,
+        iteration=int(manifest["iteration"]),
+        model=contents[MODEL],
+        rebuilt=contents.get(REBUILT),
+        progress=contents.get(PROGRESS, NO_PROGRESS),
+        training=training,
+        state=_join(path, contents, identity),
+    )
+
+
+def write_manifest(path: Path, *, iteration: int, identity: JobIdentity, files: Mapping[str, Any]) -> None:
+    """Complete a checkpoint."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "iteration": iteration,
+        "job": identity.to_json(),
+        "files": dict(sorted(files.items())),
+    }
+    write_json(path / MANIFEST, content | {"crc32": _crc_of(content)})
+    flush_folder(path)
+
+
+def part_name(rank: int, suffix: str) -> str:
+    """Name of a file of a part: "part-002.state.npy"."""
+    return f"part-{rank:03d}.{suffix}"
+
+
+def read_part(path: Path, rank: int) -> dict[str, Any] | None:
+    """Files of a part with size and checksum; None while it is not whole.
+
+    Raises:
+        DataError: The file is damaged.
+    """
+    name = path / part_name(rank, "json")
+    if not name.exists():
+        return None
+    files = parse_json(name, name.read_bytes())
+    return dict(files)
+
+
+def _require_model_version(path: Path, job: Mapping[str, Any], identity: JobIdentity) -> None:
+    """Refuse a model that the same trainer laid out in another way; a trainer without a version has version 1.
+
+    Raises:
+        UsageError: With both versions.
+    """
+    theirs, ours = job.get("trainer", {}), identity.trainer
+    found, needed = (trainer.get("model_version", 1) for trainer in (theirs, ours))
+    if theirs.get("trainer") == ours.get("trainer") and found != needed:
+        raise UsageError(
+            f"the checkpoint {path} has a model of version {found} of the trainer {ours.get('trainer')!r}, and this "
+            f"release of Chicle ({__version__}) resumes from version {needed} only; finish that job with the release "
+            "that began it, or start anew in an empty folder"
+        )
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """A manifest that `write_manifest` wrote; its checksum has to match."""
+    content = parse_json(path, path.read_bytes())
+    crc = content.pop("crc32", None) if isinstance(content, dict) else None
+    if crc is None or crc != _crc_of(content):
+        raise DataError(f"{path}: its checksum is wrong; it is damaged")
+    if content["format"] != FORMAT or content["version"] > VERSION:
+        raise DataError(
+            f"{path}: it is {content['format']!r} of version {content['version']}, and this release reads {FORMAT!r} "
+            f"up to version {VERSION}; use a newer release"
+        )
+    return dict(content)
+
+
+def _join(path: Path, contents: Mapping[str, Array], identity: JobIdentity) -> Array:
+    """The state of all rows, from the parts."""
+    state = identity.state.zeros(identity.num_rows)
+    if not state.size:
+        return state
+    seen = np.zeros(identity.num_rows, dtype=bool)
+    num_seen = 0
+    for rows, values in _parts(contents):
+        is_sound = (
+            values.shape == identity.state.shape(len(rows))
+            and values.dtype == state.dtype
+            and (not len(rows) or (rows.min() >= 0 and rows.max() < identity.num_rows))
+        )
+        if not is_sound:
+            raise DataError(f"{path}: its parts have rows beyond the data set, or state of another shape")
+        state[rows], seen[rows] = values, True
+        num_seen += len(rows)
+    num_missing = identity.num_rows - int(np.count_nonzero(seen))
+    if num_missing or num_seen > identity.num_rows:
+        raise DataError(
+            f"{path}: of {identity.num_rows} rows the state of {num_missing} is in no part, and that of "
+            f"{num_seen + num_missing - identity.num_rows} in two"
+        )
+    return state
+
+
+def _parts(contents: Mapping[str, Array]) -> Iterator[tuple[Array, Array]]:
+    for name in contents:
+        if name.endswith(".rows.npy"):
+            yield contents[name], contents.get(name.removesuffix("rows.npy") + "state.npy", np.zeros(0))
+
+
+def _crc_of(content: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"

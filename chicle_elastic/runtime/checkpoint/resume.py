@@ -1,0 +1,82 @@
+"""The checkpoint that a task resumes from: one that it finds itself, or the one that the job has agreed upon.
+
+A task looks for the newest checkpoint before it declares the job. The agents' log holds the one that the job uses, as
+the first task declared it: every round and every order to load names it (`began`), and a task that has found another
+one reads that instead.
+"""
+
+import threading
+from pathlib import Path
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import DataError
+from chicle_elastic.runtime.checkpoint import format as checkpoint
+from chicle_elastic.runtime.checkpoint.format import Checkpoint, JobIdentity
+from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
+from chicle_elastic.runtime.training.job import Job
+
+
+class Resumption:
+    """Of one task; thread-safe.
+
+    Args:
+        job: The job.
+        settings: Of its checkpoints; None where there are none.
+        identity: Of the job.
+
+    Attributes:
+        found: Iteration of the newest checkpoint, if the job is to resume from one; else 0.
+
+    Raises:
+        DataError: There are checkpoints, but none is complete.
+        UsageError: The newest one is of another job.
+    """
+
+    def __init__(self, job: Job, settings: CheckpointSettings | None, identity: JobIdentity) -> None:
+        self._job, self._identity = job, identity
+        self._folder = None if settings is None else Path(settings.folder)
+        self._lock = threading.Lock()
+        self._newest: Checkpoint | None = None
+        if settings is not None and settings.resume:
+            self._newest = checkpoint.newest(Path(settings.folder), identity)
+        self.found = 0 if self._newest is None else self._newest.iteration
+
+    def at(self, iteration: int) -> Checkpoint:
+        """The checkpoint of an iteration.
+
+        Raises:
+            DataError: It is not there, or damaged.
+            UsageError: It is of another job.
+        """
+        with self._lock:
+            if self._newest is None or self._newest.iteration != iteration:
+                found = None
+                if self._folder is not None:
+                    found = checkpoint.newest(self._folder, self._identity, iteration=iteration)
+                if found is None:
+                    where = "no folder of checkpoints is named" if self._folder is None else f"{self._folder} has none"
+                    raise DataError(
+                        f"the job resumes from the checkpoint of iteration {iteration}, but {where}; every node needs "
+                        "the same --checkpoint folder, on storage that all of them share"
+                    )
+                self._newest = found
+            return self._newest
+
+    def state(self, *, merged: int, began: int) -> Array | None:
+        """State for the chunks that a task loads now, by global row id; None for initial state.
+
+        Args:
+            merged: Last merged iteration.
+            began: Iteration that the job resumes from; 0 where it begins.
+
+        Raises:
+            DataError: The checkpoint is not there, or damaged.
+        """
+        if merged != began:
+            return None
+        return self.at(began).state if began else self._job.initial_state
+
+    def forget_state(self) -> None:
+        """An iteration is merged: chunks loaded from now on get initial state, so free the memory of the checkpoint."""
+        with self._lock:
+            self._newest = None

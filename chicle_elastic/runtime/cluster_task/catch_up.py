@@ -1,0 +1,116 @@
+"""How a task that is behind gets the newest model: a joiner, or a survivor that missed the last merge.
+
+Every member of a new group tells its position: (last merged iteration, last certificate). The farthest member, of
+several the one of lowest rank, then broadcasts its model, the certificate's rebuilt model, the trainer's progress, the
+latest records, and all missing records as text (`history_text`); members at the same position take part and ignore
+them. When all positions are equal no member sends anything.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.runtime.checkpoint.training_state import adopt, describe
+from chicle_elastic.runtime.collectives.backend_choice import DeviceOffer
+from chicle_elastic.runtime.collectives.process_group import ProcessGroup
+from chicle_elastic.runtime.training.training import Training
+
+NUM_LATEST = 16
+"""Number of latest records that are sent parsed, not as text."""
+
+
+class TaskPosition(NamedTuple):
+    """The progress of a task, and its properties for the round. Positions compare by the first two fields.
+
+    Attributes:
+        merged: Last merged iteration, 0 for none.
+        last_certificate: Iteration of the last certificate, 0 for none.
+        must_recover: Its state may not match its model.
+        has_caller: Its job has a callback that may end the job.
+        device: Where its solver leaves updates.
+    """
+
+    merged: int
+    last_certificate: int
+    must_recover: bool
+    has_caller: bool
+    device: DeviceOffer
+
+
+def gather(group: ProcessGroup, own: TaskPosition) -> list[TaskPosition]:
+    """The positions of all members, by rank.
+
+    Raises:
+        PeerLostError: A member was lost.
+    """
+    rows = group.all_gather(np.concatenate([np.array(own[:-1], dtype=np.float64), own.device.row()]))
+    return [
+        TaskPosition(int(row[0]), int(row[1]), bool(row[2]), bool(row[3]), DeviceOffer.from_row(row[4:]))
+        for row in rows
+    ]
+
+
+def catch_up(group: ProcessGroup, training: Training, positions: Sequence[TaskPosition], elapsed_s: float) -> float:
+    """Bring all members to the position of the farthest. All members call it.
+
+    Args:
+        group: Of the round.
+        training: Of this task; changed in place if this task is behind.
+        positions: Of all members, by rank.
+        elapsed_s: Seconds since the start of the job, as this task has it.
+
+    Returns:
+        Seconds since the start of the job, as the farthest member has it.
+
+    Raises:
+        PeerLostError: A member was lost; the training is as before.
+    """
+    progresses = [position[:2] for position in positions]
+    newest = max(progresses)
+    if min(progresses) == newest:
+        return elapsed_s
+    root = progresses.index(newest)
+    # A member that missed a certificate has another record of that iteration, so that record is sent again.
+    first = max(1, min(place[0] for place in progresses if place != newest))
+    size = len(training.model)
+    num_models = 2 if newest[1] else 1
+    head, text = b"", b""
+    lengths = np.zeros(3)
+    vectors = np.zeros(0)
+    if group.rank == root:
+        vectors = np.concatenate([np.zeros(size * num_models), training.progress])
+        vectors[:size] = training.model
+        if training.certificate is not None and training.certificate.rebuilt is not None:
+            vectors[size : 2 * size] = training.certificate.rebuilt
+        training.history_text.keep(training.history)
+        head = json.dumps(describe(training, _latest(training, first), elapsed_s)).encode()
+        text = training.history_text.text(first)
+        lengths[:] = len(head), len(text), len(vectors)
+    group.broadcast(lengths, root=root)
+    both = np.zeros(int(lengths[:2].sum()), dtype=np.uint8)
+    if group.rank == root:
+        both[:] = np.frombuffer(head + text, dtype=np.uint8)
+    else:
+        vectors = np.zeros(int(lengths[2]))
+    group.broadcast(vectors, root=root)
+    group.broadcast(both, root=root)
+    head, text = both[: int(lengths[0])].tobytes(), both[int(lengths[0]) :].tobytes()
+    data = json.loads(head)
+    if progresses[group.rank] != newest:
+        behind = size * num_models
+        adopt(training, first, vectors[:size], vectors[behind - size : behind], vectors[behind:], data)
+        training.history_text.take(text)
+    return float(data["elapsed_s"])
+
+
+def _latest(training: Training, first: int) -> list[IterationRecord]:
+    """The records that a task behind needs at once: the last ones, and that of the last certificate."""
+    start = len(training.history) - NUM_LATEST
+    return [
+        record
+        for position, record in enumerate(training.history)
+        if record.iteration >= first and (position >= start or record.iteration == training.last_certificate)
+    ]

@@ -1,0 +1,73 @@
+"""Loads chunks from their source straight into slots, in a thread of its own: also while an iteration runs."""
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from chicle_elastic.chunks import layout
+from chicle_elastic.chunks.views import StateSpec
+from chicle_elastic.runtime.checkpoint.resume import Resumption
+from chicle_elastic.runtime.control.messages import Load, Loaded, LoadFailed
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.store.arena import Arena
+
+
+class ChunkLoader:
+    """Executes orders to load, one after the other.
+
+    Args:
+        job: Loads from its source.
+        state: Shape of the state of the chunks.
+        resumption: Provides the state of the chunks, where that is not the initial one.
+        answer: Called with each answer, in the thread of the loader.
+    """
+
+    def __init__(
+        self, job: Job, state: StateSpec, resumption: Resumption, answer: Callable[[Loaded | LoadFailed], None]
+    ) -> None:
+        self._job = job
+        self._state = state
+        self._resumption = resumption
+        self._answer = answer
+        self._orders: SimpleQueue[tuple[Load, Arena | None] | None] = SimpleQueue()
+        # A daemon: a source that hangs must not keep the process from ending.
+        threading.Thread(target=self._work, name="chicle-loader", daemon=True).start()
+
+    def order(self, load: Load, arena: Arena | None) -> None:
+        """Queue an order to load a chunk into its slot.
+
+        Args:
+            load: The order.
+            arena: The arena that it names; None if the agent has not sent that arena.
+        """
+        self._orders.put((load, arena))
+
+    def close(self) -> None:
+        """Take no more orders."""
+        self._orders.put(None)
+
+    def _work(self) -> None:
+        while (order := self._orders.get()) is not None:
+            load, arena = order
+            try:
+                self._load(load, arena)
+                answer: Loaded | LoadFailed = Loaded(chunk=load.chunk, round=load.round)
+            except Exception as error:  # the source may be user code
+                reason = f"{type(error).__name__}: {error}"
+                answer = LoadFailed(chunk=load.chunk, round=load.round, reason=reason)
+            try:
+                self._answer(answer)
+            except ConnectionError:
+                return  # the agent is gone, and the process is about to end
+
+    def _load(self, load: Load, arena: Arena | None) -> None:
+        if arena is None:
+            raise LookupError(f"the agent has not sent arena {load.arena}")
+        chunk = self._job.source.load(load.chunk, self._state)
+        state = self._resumption.state(merged=load.merged, began=load.began)
+        if state is not None:
+            chunk.state[...] = state[chunk.row_ids]
+        # Sources do not know the solver cache: only chunks that can move have room for it beside the state.
+        chunk = dataclasses.replace(chunk, notes=self._state.fresh_notes(chunk.num_rows))
+        layout.encode(chunk, arena.view(load.slot))

@@ -1,0 +1,199 @@
+"""The task's side of the control channel: a thread that receives, so that the main thread can compute.
+
+The thread executes what has to take effect at once: votes, interrupts, breaks, arenas, orders to load, user messages;
+and it parses pre-copied rows before the main thread needs them. All other messages wait in the inbox, in order. The end
+of the channel ends the process, whatever it is doing: without its agent a task is an orphan.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+from queue import SimpleQueue
+
+from chicle_elastic.chunks import layout
+from chicle_elastic.errors import ChunkCorruptError, ProtocolError
+from chicle_elastic.monitoring.records import Transition
+from chicle_elastic.runtime.cluster_task.chunk_loader import ChunkLoader
+from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
+from chicle_elastic.runtime.collectives.process_group import ProcessGroup
+from chicle_elastic.runtime.collectives.store_client import StoreClient
+from chicle_elastic.runtime.control import messages as control
+from chicle_elastic.runtime.control.channel import Channel
+from chicle_elastic.runtime.control.messages import AgentMessage, TaskMessage
+from chicle_elastic.solvers.base import StopFlag
+from chicle_elastic.store.arena import Arena
+
+ORPHAN_EXIT_CODE = 70  # EX_SOFTWARE
+
+
+class ControlClient:
+    """Connects to the agent and sends the hello.
+
+    Args:
+        address: Of the agent's socket.
+
+    Attributes:
+        welcome: The agent's answer.
+        stop: Set when the iteration that runs is to end early.
+        inbox: Orders for the main thread; it raises an exception that it finds there.
+        transitions: The agent's reports on changes of the membership; no thread waits for them.
+        store_client: Of this task; it connects ahead to stores that the agent names.
+
+    Raises:
+        ProtocolError: There is no agent, or one of another release.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._channel = Channel.connect(address)
+        try:
+            self._channel.send(control.Hello(pid=os.getpid()))
+            welcome = self._channel.receive()
+            if not isinstance(welcome, control.Welcome):
+                raise ProtocolError(f"the agent answered Hello with {welcome or 'the end of the control channel'}")
+        except BaseException:
+            self._channel.close()
+            raise
+        self.welcome = welcome
+        self.stop = StopFlag()
+        self.inbox: SimpleQueue[AgentMessage | tuple[control.Round, ProcessGroup] | Exception] = SimpleQueue()
+        self.transitions: SimpleQueue[Transition] = SimpleQueue()
+        self.store_client: StoreClient | None = None
+        self._arenas: dict[int, Arena] = {}
+        self._precopied: dict[tuple[int, int], layout.RowsInPlace] = {}
+        self._group: ProcessGroup | None = None
+        self._has_vote = False
+        self._is_closing = False
+        self._loader: ChunkLoader | None = None
+        self._message_router: MessageRouter | None = None
+        self._thread = threading.Thread(target=self._listen, name="chicle-control", daemon=True)
+
+    def start(self, loader: ChunkLoader, message_router: MessageRouter) -> None:
+        """Begin to receive."""
+        self._loader = loader
+        self._message_router = message_router
+        self._thread.start()
+
+    def send(self, message: TaskMessage) -> None:
+        """Send a message to the agent. From any thread.
+
+        Raises:
+            ConnectionError: The agent is gone.
+        """
+        self._channel.send(message)
+
+    def arena(self, index: int) -> Arena:
+        """An arena of the node.
+
+        Raises:
+            ProtocolError: The agent has not sent it.
+        """
+        if index not in self._arenas:
+            raise ProtocolError(f"the agent named arena {index}, but has sent {sorted(self._arenas)}")
+        return self._arenas[index]
+
+    def take_precopied(self, placement: control.Placement) -> layout.RowsInPlace | None:
+        """The parsed rows of a chunk that was pre-copied into this slot, if any."""
+        return self._precopied.pop((placement.arena, placement.slot), None)
+
+    @property
+    def has_vote(self) -> bool:
+        """Whether to vote for a stop in the next all-reduce."""
+        return self._has_vote
+
+    def forget_vote(self) -> None:
+        """The main thread has cast the vote."""
+        self._has_vote = False
+
+    def begin_next(self) -> None:
+        """The main thread begins the next iteration by itself: an earlier interrupt meant the last iteration only, but
+        a break means this one, too."""
+        self.stop.clear()
+        if self._group is not None and self._group.is_broken:
+            self.stop.set()
+
+    def close(self, goodbye: TaskMessage) -> None:
+        """Send a last message, if the agent still runs; then stop receiving, and close channel and arenas."""
+        self._is_closing = True  # from now on the end of the channel is expected
+        with contextlib.suppress(ConnectionError):
+            self._channel.send(goodbye)
+        self._channel.shut_down()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._channel.close()
+        if self._loader is not None:
+            self._loader.close()
+        self._precopied.clear()
+        for arena in self._arenas.values():
+            arena.close()
+
+    def _listen(self) -> None:
+        try:
+            while (message := self._channel.receive()) is not None:
+                self._handle(message)  # type: ignore[arg-type]  # the channel lets no others through
+        except Exception as error:  # the main thread raises it, and tells the agent
+            self._interrupt()
+            self.inbox.put(error)
+            return
+        if not self._is_closing:
+            self._end_orphan()
+
+    def _handle(self, message: AgentMessage) -> None:
+        assert self._loader is not None
+        assert self._message_router is not None
+        match message:
+            case control.Vote():
+                self._has_vote = True
+            case control.Interrupt():
+                self.stop.set()
+            case control.Break():
+                if self._group is not None and self._group.round == message.round:
+                    self._interrupt()
+            case control.Deliver():
+                self._message_router.deliver(message)
+            case Transition():
+                self.transitions.put(message)
+            case control.Arena():
+                fd = self._channel.take_fd()
+                self._arenas[message.index] = Arena.attach(
+                    fd, num_slots=message.num_slots, slot_bytes=message.slot_bytes
+                )
+            case control.Precopied():
+                for placement in message.chunks:
+                    self._parse_precopied(placement)
+            case control.Load():
+                self._loader.order(message, self._arenas.get(message.arena))
+            case control.StoreAhead():
+                if self.store_client is not None:
+                    self.store_client.prepare((message.host, message.port))
+            case control.Round():
+                if self._group is not None:
+                    self._group.break_()  # the old group is obsolete, and the main thread may still wait in it
+                self._has_vote = False
+                self._group = ProcessGroup(round=message.round, rank=message.rank, size=len(message.members))
+                self.inbox.put((message, self._group))
+            case control.Iterate():
+                self.stop.clear()
+                self.inbox.put(message)
+            case control.Exit():
+                self._interrupt()
+                self.inbox.put(message)
+            case _:
+                self.inbox.put(message)
+
+    def _parse_precopied(self, placement: control.Placement) -> None:
+        # By now the agent may be writing another chunk into the slot.
+        with contextlib.suppress(ChunkCorruptError, ProtocolError):
+            content = self.arena(placement.arena).view(placement.slot)
+            self._precopied[placement.arena, placement.slot] = layout.find_rows(content, where="pre-copied rows")
+
+    def _interrupt(self) -> None:
+        """Make the main thread return to its inbox soon, whether it computes or waits in the group."""
+        if self._group is not None:
+            self._group.break_()
+        self.stop.set()  # last: `begin_next` clears it, and looks at the group then
+
+    def _end_orphan(self) -> None:
+        with contextlib.suppress(Exception):
+            print(f"task of node {self.welcome.node}: the agent is gone; the task ends", file=sys.stderr, flush=True)
+        os._exit(ORPHAN_EXIT_CODE)

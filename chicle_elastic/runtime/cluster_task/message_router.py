@@ -1,0 +1,60 @@
+"""User messages between the parties of a job: solvers in their tasks, and the trainer in the task of rank 0.
+
+The router puts a message for a party in this task into its mailbox, and sends every other one to the agent, which
+forwards it.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from chicle_elastic.ids import NodeId
+from chicle_elastic.runtime.control.messages import Deliver, UserMessage
+from chicle_elastic.runtime.training.uni_task import EVERYONE, TRAINER, Mailboxes, require_json
+from chicle_elastic.solvers.base import Message
+
+
+class MessageRouter:
+    """Of one task.
+
+    Args:
+        node: Its name.
+        send: Called with the messages that the agent is to forward.
+
+    Attributes:
+        has_trainer: Whether this is the task of rank 0, which has the trainer.
+    """
+
+    def __init__(self, node: NodeId, send: Callable[[UserMessage], None]) -> None:
+        self.has_trainer = False
+        self._node = node
+        self._send = send
+        self._mailboxes = Mailboxes()
+        self._mailboxes.add(node)
+
+    def post(self, sender: str, to: str, payload: Any) -> None:
+        """Send a message.
+
+        Raises:
+            UsageError: The payload is not made of JSON values.
+        """
+        require_json(payload)
+        here = self._parties_here(to)
+        for party in here:
+            if party != sender:
+                self._mailboxes.post(sender, party, payload)
+        if to == EVERYONE or not here:
+            self._send(UserMessage(sender=sender, to=to, payload=json.dumps(payload)))
+
+    def deliver(self, message: Deliver) -> None:
+        """Deliver a message from the agent; drops a message for a party that is not in this task."""
+        for party in self._parties_here(message.to):
+            self._mailboxes.post(message.sender, party, json.loads(message.payload))
+
+    def take(self, name: str) -> Message | None:
+        """The oldest message for a party, or None."""
+        return self._mailboxes.take(name)
+
+    def _parties_here(self, to: str) -> list[str]:
+        parties = [str(self._node), *([TRAINER] if self.has_trainer else [])]
+        return parties if to == EVERYONE else [party for party in parties if party == to]

@@ -1,0 +1,230 @@
+"""Runs the policies of a job: their observations, and a worker thread for each.
+
+    observe    after each merge, in the main thread: hands the newest observations to every idle policy
+    decide     in the policy's worker thread: decide, check the decision, send it
+    dismiss    a policy that raised, returned an invalid decision or has not answered for `patience_s` is dropped
+
+Each policy has a thread of its own, so a slow policy stalls neither the job nor the others; it does not see the
+observations of the iterations during which it decides. A thread that never returns cannot be ended: it is a daemon, and
+is abandoned.
+
+In a cluster the task of rank 0 runs the policies, because agents run no user code. Every task keeps the reports, so the
+task of any node can continue as rank 0; the dismissed policies are in the log, and come with `control.Round`. In one
+process the scheduler asks each policy directly, and only needs the time limit (`TimeLimitedPolicy`).
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from chicle_elastic import waits
+from chicle_elastic.clock import Clock
+from chicle_elastic.errors import ContractError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.runtime.control import messages as control
+from chicle_elastic.scheduling.pending_policies import DecidingPolicy, flaw_of
+from chicle_elastic.scheduling.text import fault_text
+from chicle_elastic.values import HISTORY_LENGTH, Decision, Observations, TaskReport
+
+PATIENCE_S = 30.0
+"""How long a policy may take to decide."""
+
+SendReport: TypeAlias = Callable[[control.Advice | control.PolicyFailed], None]
+
+
+class RecentReports:
+    """The reports of all tasks on the last iterations."""
+
+    def __init__(self) -> None:
+        self._reports: dict[NodeId, deque[TaskReport]] = {}
+
+    def note(self, members: Sequence[NodeId], reports: Mapping[NodeId, TaskReport]) -> None:
+        """Keep the reports of an iteration, and drop those of nodes that are no members any more."""
+        self._reports = {node: self._reports.get(node, deque(maxlen=HISTORY_LENGTH)) for node in members}
+        for node, report in reports.items():
+            self._reports[node].append(report)
+
+    def observations(
+        self, order: control.Round, *, iteration: int, num_chunks: Mapping[NodeId, int], samples: Mapping[NodeId, int]
+    ) -> Observations:
+        """The observations of policies after an iteration of a round."""
+        members = order.members
+        return Observations(
+            round=order.round,
+            iteration=iteration,
+            num_chunks=num_chunks,
+            samples=samples,
+            capacity_bytes=dict(zip(members, order.capacity_bytes, strict=True)),
+            used_bytes={node: order.chunk_bytes * count for node, count in num_chunks.items()},
+            reports={node: tuple(reports) for node, reports in self._reports.items()},
+        )
+
+
+class PolicyRunner:
+    """See the top of the module.
+
+    Args:
+        policies: Of the job.
+        clock: Of this process.
+        say: Called with decisions and failures, in the worker threads and by `observe`.
+        patience_s: How long a policy may take to decide.
+    """
+
+    def __init__(
+        self, policies: Sequence[DecidingPolicy], clock: Clock, say: SendReport, *, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._workers = {policy.name: _PolicyWorker(policy, clock, say) for policy in policies}
+        self._clock, self._send_report, self._patience_s = clock, say, patience_s
+
+    def __bool__(self) -> bool:
+        return bool(self._workers)
+
+    def dismiss(self, names: Container[str]) -> None:
+        """Drop policies that are disabled, as an earlier or the present rank 0 has reported."""
+        for name in [name for name in self._workers if name in names]:
+            self._workers.pop(name).close()
+
+    def observe(self, observations: Observations) -> None:
+        """Hand the observations to every idle policy; returns at once."""
+        now = self._clock.now()
+        for name, worker in list(self._workers.items()):
+            if worker.has_failed:
+                del self._workers[name]
+            elif (since := worker.busy_since) is None:
+                worker.put(observations)
+            elif now - since > self._patience_s:
+                self._workers.pop(name).close()
+                self._send_report(control.PolicyFailed(policy=name, reason=_no_answer(now - since)))
+
+    def close(self) -> None:
+        """Drop all policies; their later decisions are ignored."""
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+
+
+class _PolicyWorker:
+    """One policy and its thread, which starts with the first observations.
+
+    Attributes:
+        busy_since: When it got the observations that it decides upon; None while it is idle.
+        has_failed: It has reported a failure, and will not decide again.
+    """
+
+    def __init__(self, policy: DecidingPolicy, clock: Clock, say: SendReport) -> None:
+        self.busy_since: float | None = None
+        self.has_failed = False
+        self._policy, self._clock, self._send_report = policy, clock, say
+        self._changed = threading.Condition()
+        self._observations: Observations | None = None
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def put(self, observations: Observations) -> None:
+        """Hand over observations; only while the policy is idle."""
+        with self._changed:
+            self._observations = observations
+            self.busy_since = self._clock.now()
+            self._changed.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=f"chicle-{self._policy.name}", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Ignore its later decisions."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or self._observations is not None)
+                if self._is_closed:
+                    return
+                observations, self._observations = self._observations, None
+            assert observations is not None
+            answer = ask_policy(self._policy, observations)
+            with self._changed:
+                self.has_failed = isinstance(answer, control.PolicyFailed)
+                if answer is not None and not self._is_closed:
+                    self._send_report(answer)
+                self.busy_since = None
+                if self.has_failed:
+                    return
+
+
+def ask_policy(policy: DecidingPolicy, observations: Observations) -> control.Advice | control.PolicyFailed | None:
+    """Run a policy: its decision if that is valid, the reason to disable it, or None if it wants no change."""
+    try:
+        decision = policy.decide(observations)
+        if decision is None:
+            return None
+        flaw = flaw_of(decision.moves, observations.num_chunks)
+        if flaw is None:
+            return control.Advice(
+                policy=policy.name,
+                round=observations.round,
+                iteration=observations.iteration,
+                moves=dict(decision.moves),
+                reason=str(decision.reason),
+            )
+    except Exception as error:  # a policy may be user code, and must not end the training
+        return control.PolicyFailed(policy=policy.name, reason=fault_text(error))
+    return control.PolicyFailed(policy=policy.name, reason=f"decided nonsense: {flaw}")
+
+
+@dataclass(slots=True)
+class TimeLimitedPolicy:
+    """A policy with a time limit, for a caller that waits for the decision.
+
+    Attributes:
+        policy: The policy.
+        patience_s: How long it may take to decide.
+        has_told: Whether the user has been told once that the job waits for it.
+    """
+
+    policy: DecidingPolicy
+    patience_s: float = PATIENCE_S
+    has_told: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of the policy."""
+        return self.policy.name
+
+    def decide(self, observations: Observations, /) -> Decision | None:
+        """The decision of the policy.
+
+        Raises:
+            ContractError: The policy did not answer in time.
+            Exception: Any error of the policy.
+        """
+        answers: list[Decision | None] = []
+        errors: list[Exception] = []
+
+        def think() -> None:
+            try:
+                answers.append(self.policy.decide(observations))
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=think, name=f"chicle-{self.name}", daemon=True)
+        thread.start()
+        thread.join(min(waits.PATIENCE_S, self.patience_s))
+        if thread.is_alive() and self.patience_s > waits.PATIENCE_S:
+            if not self.has_told:
+                self.has_told = True
+                waits.tell(f"waiting for policy {self.name} to decide (it has {self.patience_s:.3g} s)")
+            thread.join(self.patience_s - waits.PATIENCE_S)
+        if errors:
+            raise errors[0]
+        if not answers:
+            raise ContractError(_no_answer(self.patience_s))
+        return answers[0]
+
+
+def _no_answer(seconds: float) -> str:
+    return f"did not answer within {seconds:.3g} s"

@@ -1,0 +1,503 @@
+"""The uni-task of a node in a cluster: solve, one all-reduce, merge, judge; at boundaries, execute the agent's orders.
+
+Theory of operation. The agent sends orders (`control`), and the main thread of this process executes them one at a
+time:
+
+    Round     leave the old group, connect to the members of the new one, get the newest model      (`catch_up`)
+    Attach    decode chunks in place in the agent's arenas, pass them to the solver
+    Iterate   solve on the local chunks; add up [weight * delta | weight | metrics | samples, seconds and chunks of each
+              member | votes] in one all-reduce; merge in place; judge; report to the agent          (`reduce_layout`)
+    Finish    certify and collect what the job wants, return the outcome
+
+Where the next iteration is certain to follow (`Iterate.may_go_on`, no votes, no stop), the task does not wait for the
+agent's order: it reports the iteration and begins the next one.
+
+After the all-reduce every task has the same numbers, so every task computes the same model, verdict and history without
+another message. A certificate is a second all-reduce, which all tasks enter because their verdicts are equal.
+
+When the group breaks. The merge is the commit. Before it, the iteration is void (`IterationBroke`); the state that the
+solver wrote meanwhile may not match the model any more, so the next group rebuilds the model from the state before its
+first iteration. After it, the iteration counts, even if its certificate fails (`IterationEnded`, then `GroupBroke`).
+Some tasks may have merged and others not: the newest model wins in the next group.
+
+The model keeps its address in memory from the first to the last round.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import math
+import signal
+import threading
+import traceback
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from chicle_elastic.chunks import layout
+from chicle_elastic.clock import Clock
+from chicle_elastic.errors import (
+    DataError,
+    JobFailedError,
+    MissingExtraError,
+    PeerLostError,
+    ProtocolError,
+    UsageError,
+)
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.monitoring.job_ledger import JobLedger
+from chicle_elastic.monitoring.records import Transition
+from chicle_elastic.runtime.checkpoint.format import JobIdentity
+from chicle_elastic.runtime.checkpoint.resume import Resumption
+from chicle_elastic.runtime.checkpoint.trigger import CheckpointTrigger
+from chicle_elastic.runtime.cluster_task.catch_up import TaskPosition, catch_up, gather
+from chicle_elastic.runtime.cluster_task.chunk_loader import ChunkLoader
+from chicle_elastic.runtime.cluster_task.control_client import ControlClient
+from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
+from chicle_elastic.runtime.cluster_task.policy_runner import PolicyRunner, RecentReports
+from chicle_elastic.runtime.cluster_task.round import RoundContext
+from chicle_elastic.runtime.cluster_task.send_queue import SendQueue
+from chicle_elastic.runtime.cluster_task.warmup import warm_up
+from chicle_elastic.runtime.collectives.backend_choice import DeviceOffer, choose_backend, device_of_updates
+from chicle_elastic.runtime.collectives.network import GroupNetwork
+from chicle_elastic.runtime.collectives.process_group import ProcessGroup
+from chicle_elastic.runtime.collectives.store_client import StoreClient
+from chicle_elastic.runtime.control import messages as control
+from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
+from chicle_elastic.runtime.training.job import DEFAULT_POLICIES, Job, Outcome
+from chicle_elastic.runtime.training.ledger_page import LedgerPage
+from chicle_elastic.runtime.training.ledger_pages import LedgerPages
+from chicle_elastic.runtime.training.training import IterationResult, Training
+from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, UniTask
+from chicle_elastic.solvers.base import Action
+from chicle_elastic.store.arena import SLOT_ALIGNMENT
+from chicle_elastic.values import StateVersion
+
+SIGNALS_OF_THE_AGENT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+"""Resource managers and terminals send them to all processes of a node; only the agent reacts to them."""
+
+logger = logging.getLogger(__name__)
+
+
+class ClusterTask:
+    """Runs one job as the task of one node.
+
+    One class because the order of the steps of an iteration is its subject.
+
+    Args:
+        job: The same in every task.
+        address: Of the agent's socket.
+        clock: Of this process.
+
+    Raises:
+        ProtocolError: There is no agent at `address`, or one of another release.
+    """
+
+    def __init__(self, job: Job, address: str, clock: Clock) -> None:
+        self._job = job
+        self._clock = clock
+        self._origin_s = clock.now()
+        self._state = job.trainer.state(job.source.schema)
+        self._control = ControlClient(address)
+        self._node = self._control.welcome.node
+        self._store_client: StoreClient | None = None
+        if self._control.welcome.store_server is not None:
+            self._connect_store(self._control.welcome.store_server, self._control.welcome.store_port)
+        self._message_router = MessageRouter(self._node, self._control.send)
+        self._send_queue = SendQueue(self._control.send)
+        self._pages = LedgerPages()
+        self._reports = RecentReports()
+        policies = DEFAULT_POLICIES if job.policies is None else job.policies
+        self._policy_runner = PolicyRunner(policies, clock, self._control.send)
+        self._round_context: RoundContext | None = None
+        self._checkpoint_trigger: CheckpointTrigger | None = None
+        self._began: int | None = None
+        self._round: control.Round | None = None
+        self._transitions: list[Transition] = []
+        self._merged = 0
+        self._is_dirty = False
+        self._has_stopped = False
+
+    def run(self) -> Outcome:
+        """Execute the agent's orders until the job is over; see `ClusterRuntime.run`."""
+        with _signals_ignored():
+            try:
+                outcome = self._work()
+            except JobFailedError:
+                self._say_goodbye(control.Left())
+                raise
+            except BaseException:
+                self._say_goodbye(control.Failed(traceback=traceback.format_exc()))
+                raise
+            self._say_goodbye(control.Left())
+            if outcome is None:
+                raise SystemExit(0)
+            return outcome
+
+    def _work(self) -> Outcome | None:
+        """The outcome of the job; None when this node leaves before its end, or came too late for it."""
+        self._get_ready()
+        try:
+            while True:
+                message = self._control.inbox.get()
+                match message:
+                    case (control.Round() as order, ProcessGroup() as group):
+                        self._form_round(order, group)
+                    case control.Attach():
+                        self._attach(message)
+                    case control.Iterate():
+                        following: control.Iterate | None = message
+                        while following is not None:
+                            following = self._iterate(following)
+                    case control.Finish():
+                        return self._finish(message)
+                    case control.Exit():
+                        return None
+                    case Exception():
+                        raise message
+                    case _:
+                        raise ProtocolError(f"the agent sent {message}, which is no order for a task")
+        finally:
+            self._policy_runner.close()
+            self._leave_round()
+            if self._checkpoint_trigger is not None:
+                self._checkpoint_trigger.close()
+            self._task.close()
+
+    def _get_ready(self) -> None:
+        """Do all slow preparation, then declare the job: the other nodes do not wait for this one before it joins."""
+        job, seed = self._job, zlib.crc32(self._node.encode())
+        infos = job.source.infos(self._state)
+        slot_bytes = -(-max(info.size_bytes for info in infos) // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+        self._control.send(control.Expect(num_chunks=len(infos), slot_bytes=slot_bytes))
+        try:
+            import torch.distributed  # noqa: F401 - takes a second or more
+        except ImportError as error:
+            raise MissingExtraError.for_package("torch", extra="cluster", purpose="a task of a cluster") from error
+        context = LocalContext(self._node, np.random.default_rng([job.seed, seed]), self._message_router)
+        self._context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self._message_router)
+        self._task = UniTask(self._node, job.trainer, context, self._clock)
+        self._training = Training(job, context=self._context, elapsed_s=self._shared_elapsed_s, keeps_address=True)
+        self._device = device_of_updates(job.trainer)
+        warm_up(job, self._state, self._clock)
+        settings = self._checkpoint_settings()
+        identity = JobIdentity.of(job.trainer, job.source.schema, num_parameters=len(self._training.model))
+        self._resumption = Resumption(job, settings, identity)
+        if settings is not None:
+            self._checkpoint_trigger = CheckpointTrigger(
+                settings, identity, self._training, lambda: self._task.chunks, self._report_saved
+            )
+        loader = ChunkLoader(job, self._state, self._resumption, self._control.send)
+        self._control.start(loader, self._message_router)
+        self._control.send(
+            control.Declare(
+                seed=job.seed,
+                num_rows=job.source.schema.num_rows,
+                rows=tuple(info.num_rows for info in infos),
+                size_bytes=tuple(info.size_bytes for info in infos),
+                slot_bytes=slot_bytes,
+                merged=self._resumption.found,
+                checkpoints="" if settings is None else settings.pace,
+            )
+        )
+
+    def _checkpoint_settings(self) -> CheckpointSettings | None:
+        """The settings of the job, or else those of the launcher."""
+        welcome = self._control.welcome
+        settings = self._job.checkpoint or welcome.checkpoint
+        if not welcome.wants_resume:
+            return settings
+        if settings is None:
+            raise UsageError("--resume needs the checkpoints: give --checkpoint FOLDER, or Job(checkpoint=...)")
+        return dataclasses.replace(settings, resume=True)
+
+    def _report_saved(self, iteration: int, size_bytes: int, duration_s: float) -> None:
+        with contextlib.suppress(ConnectionError):
+            self._control.send(control.Saved(iteration=iteration, size_bytes=size_bytes, duration_s=duration_s))
+
+    # Orders.
+
+    def _form_round(self, order: control.Round, group: ProcessGroup) -> None:
+        self._leave_round()
+        training = self._training
+        self._restore_checkpoint(order.began)
+        link = self._connect_store(order.host, order.port)
+        # A task that was declared dead may have received the complete sum of an iteration that the others have aborted.
+        is_stale = order.is_return and self._merged > order.merged
+        own = TaskPosition(
+            merged=order.merged - 1 if is_stale else self._merged,
+            last_certificate=training.last_certificate,
+            must_recover=self._is_dirty or order.has_losses,
+            has_caller=self._job.on_iteration is not None or self._job.on_model is not None,
+            device=DeviceOffer.of(self._device, may_use_nccl=link.may_use_nccl),
+        )
+        try:
+            group.connect(link, prefix=order.prefix, network=GroupNetwork.of(**dataclasses.asdict(order.network)))
+            positions = gather(group, own)
+            elapsed_s = catch_up(group, training, positions, self._elapsed_s())
+            backend = choose_backend([position.device for position in positions])
+            if self._device is not None:
+                name = "NCCL" if backend.is_by_nccl else "gloo"
+                logger.info("round %d: updates are summed by %s: %s", order.round, name, backend.reason)
+            if backend.is_by_nccl:
+                group.connect_devices(link, prefix=order.prefix, device=self._device, num_values=len(training.model))
+        except PeerLostError as error:
+            group.close()
+            self._send_to_agent(control.GroupBroke(round=order.round, reason=str(error)))
+            return
+        self._set_elapsed(elapsed_s)
+        self._merged = max(0, *(position.merged for position in positions))
+        if self._merged < order.began == order.merged:
+            self._resumption.at(order.began)  # no task can read it: raises the reason
+        if self._merged == order.merged == 0 and self._checkpoint_trigger is not None:
+            self._checkpoint_trigger.require_unused()
+        is_first = self._merged == order.began and (order.began > 0 or self._job.initial_state is not None)
+        self._is_dirty = is_first or any(position.must_recover for position in positions)
+        self._message_router.has_trainer = group.rank == 0
+        self._policy_runner.dismiss(order.disabled)
+        self._round = order
+        self._round_context = RoundContext(
+            self._job,
+            self._task,
+            training,
+            group,
+            order.members,
+            has_caller=any(position.has_caller for position in positions),
+            elapsed_s=self._elapsed_s,
+        )
+        self._send_to_agent(
+            control.GroupReady(
+                round=order.round,
+                merged=self._merged,
+                model_address=training.model.ctypes.data,
+                ledger=self._pages.merged_by_others(self._merged),
+            )
+        )
+
+    def _restore_checkpoint(self, began: int) -> None:
+        """Before the first round: restore the checkpoint that the job resumes from, if this task can read it."""
+        if self._began is not None:
+            return
+        self._began = began
+        if not began:
+            return
+        try:
+            found = self._resumption.at(began)
+        except DataError:
+            return  # another task has read it, or `_form_round` raises the error
+        self._merged = began
+        self._set_elapsed(found.restore(self._training))
+
+    def _attach(self, order: control.Attach) -> None:
+        attached = set(self._task.attached)
+        added = [self._decode(placement) for placement in order.added]
+        # An agent attaches all chunks again to a restarted task, which has none of the removed ones.
+        removed = [chunk for chunk in (*order.removed, *added) if chunk in attached]
+        self._task.attach(added, list(dict.fromkeys(removed)))
+        for chunk in attached.intersection(order.removed).difference(added):
+            self._task.free(chunk)
+            self._pages.detach(chunk)
+
+    def _decode(self, placement: control.Placement) -> ChunkId:
+        """Hold a chunk in place in its slot."""
+        where = f"slot {placement.slot} of arena {placement.arena} of node {self._node}"
+        content = self._control.arena(placement.arena).view(placement.slot)
+        ahead = self._control.take_precopied(placement)
+        chunk, state_header = layout.decode_with_state_header(content, where=where, ahead=ahead)
+        if chunk.id != placement.chunk or state_header.spec != self._state:
+            raise ProtocolError(
+                f"{where} holds chunk {chunk.id} with {state_header.spec}, but the agent named chunk "
+                f"{placement.chunk}, of which this job keeps {self._state}; this is a bug in chicle-elastic"
+            )
+        self._task.hold(chunk)
+        self._pages.attach(placement.chunk, state_header.version)
+        return placement.chunk
+
+    def _iterate(self, order: control.Iterate) -> control.Iterate | None:
+        """One iteration; returns the next one if the task begins it without an order."""
+        started_s = self._clock.now()
+        version = StateVersion(order.round, order.iteration)
+        has_solved = False
+        try:
+            round_context = self._round_context_of(order.round)
+            if order.iteration <= round_context.merged:
+                raise ProtocolError(
+                    f"the agent orders iteration {order.iteration}, but iteration {round_context.merged} of round "
+                    f"{order.round} is merged already; this is a bug in chicle-elastic"
+                )
+            if self._is_dirty:
+                round_context.recover()
+                # Not `self._merged`: the job counts on even when no surviving task has the newest model.
+                self._pages.stamp(StateVersion(order.round, order.iteration - 1))
+            self._is_dirty = True  # until the merge, the state is ahead of the model
+            round_context.solve(order, self._control.stop, self._clock)
+            has_solved, is_interrupted = True, self._control.stop.is_set() or self._job.trainer.takes_parts
+            has_vote = self._control.has_vote
+            round_context.add_up(has_vote=has_vote)
+        except PeerLostError as error:
+            self._leave_round()
+            wants_ledger = has_solved and self._control.welcome.wants_ledger
+            pages = self._pages.write_unmerged(self._task.reads, version) if wants_ledger else ()
+            self._send_to_agent(
+                control.IterationBroke(round=order.round, iteration=order.iteration, reason=str(error), ledger=pages)
+            )
+            return None
+        self._is_dirty = False
+        if has_vote:
+            self._control.forget_vote()
+        if round_context.rank == 0:
+            self._job.trainer.converse(self._context)
+        else:
+            self._set_elapsed(round_context.elapsed_s)
+        result = round_context.merge(order)
+        self._merged = order.iteration
+        pages = self._write_pages(version)
+        self._pages.stamp(version)
+        stop_reason = broke = None
+        self._note_transitions()
+        try:
+            verdict = self._training.judge(result, round_context.evaluate, round_context.ask_callers)
+            stop_reason = verdict.reason if verdict.action is Action.STOP else None
+        except PeerLostError as error:
+            self._leave_round()
+            broke = str(error)
+        self._has_stopped = stop_reason is not None
+        self._resumption.forget_state()
+        if self._checkpoint_trigger is not None and broke is None:
+            ranks = [rank for rank, num_chunks in enumerate(result.num_chunks.values()) if num_chunks]
+            self._checkpoint_trigger.iteration_ended(
+                result, rank=round_context.rank, ranks=ranks, has_stopped=self._has_stopped
+            )
+        reports = round_context.reports()
+        self._reports.note(round_context.members, reports)
+        if round_context.rank == 0 and self._policy_runner:
+            self._show_policies(round_context, result)
+        is_wanted = (
+            bool(round_context.votes) or self._has_stopped or broke is not None or not self._control.inbox.empty()
+        )
+        goes_on = order.may_go_on and not is_wanted
+        if goes_on:
+            self._control.begin_next()  # before the report: an interrupt in reply to it means the next iteration
+        ended = control.IterationEnded(
+            round=order.round,
+            iteration=order.iteration,
+            reports=reports,
+            votes=round_context.votes,
+            stop_reason=stop_reason,
+            figures={k: v for k, v in self._training.history[-1].figures.items() if math.isfinite(v)},
+            epochs=self._training.epochs,
+            duration_s=self._clock.now() - started_s,
+            model_address=self._training.model.ctypes.data,
+            ledger=pages,
+            is_cut_off=broke is not None,
+            goes_on=goes_on,
+            is_interrupted=is_interrupted,
+        )
+        (self._send_queue.put if goes_on else self._send_to_agent)(ended)
+        if broke is not None:
+            self._send_to_agent(control.GroupBroke(round=order.round, reason=broke))
+        self._training.history_text.keep(self._training.history)  # now, so that no member waits for it at a join
+        return dataclasses.replace(order, iteration=order.iteration + 1, lines=()) if goes_on else None
+
+    def _finish(self, order: control.Finish) -> Outcome | None:
+        """Certify and collect the outcome in the group, if that still holds; None if this task lacks the last model."""
+        if order.failure is not None:
+            raise JobFailedError(f"{order.reason}\n{order.failure}")
+        if self._merged < order.merged:
+            logger.warning("the job ended with iteration %d, and task %s has no model of it", order.merged, self._node)
+            return None
+        training, reason, state = self._training, order.reason, None
+        self._note_transitions()
+        try:
+            if self._round_context is not None:
+                if not self._has_stopped and training.last_certificate < self._merged:
+                    training.certify(None, self._round_context.evaluate)
+                if self._job.keep_state:
+                    state = self._round_context.collect_state()
+                if self._checkpoint_trigger is not None:
+                    self._checkpoint_trigger.flush()
+                    self._round_context.wait_for_all()  # after it, all parts are on the disk
+                    self._checkpoint_trigger.flush()
+        except PeerLostError as error:
+            reason += f"; a node was lost right after it, so certificate, state or checkpoint may be missing ({error})"
+        return Outcome(
+            model=training.model,
+            certificate=training.certificate_of(self._merged),
+            history=training.full_history(self._transitions),
+            reason=reason,
+            state=state,
+            ledger=JobLedger(order.accounts),
+        )
+
+    # Helpers.
+
+    def _send_to_agent(self, message: control.TaskMessage) -> None:
+        """Send a message to the agent, after all queued ones."""
+        self._send_queue.flush()
+        self._control.send(message)
+
+    def _note_transitions(self) -> None:
+        """Collect the agent's reports on changes of the membership, and call the callback of the job."""
+        while not self._control.transitions.empty():
+            transition = self._control.transitions.get()
+            self._transitions.append(transition)
+            if self._job.on_transition is not None:
+                self._job.on_transition(transition)
+
+    def _say_goodbye(self, goodbye: control.TaskMessage) -> None:
+        self._send_queue.close()
+        self._control.close(goodbye)
+
+    def _show_policies(self, round_context: RoundContext, result: IterationResult) -> None:
+        assert self._round is not None
+        num_chunks, samples = round_context.holdings()
+        self._policy_runner.observe(
+            self._reports.observations(self._round, iteration=result.iteration, num_chunks=num_chunks, samples=samples)
+        )
+
+    def _write_pages(self, after: StateVersion) -> tuple[LedgerPage, ...]:
+        return self._pages.write(self._task.reads, after) if self._control.welcome.wants_ledger else ()
+
+    def _round_context_of(self, round: int) -> RoundContext:
+        if self._round_context is None or self._round_context.round != round:
+            raise PeerLostError(f"task {self._node} has no group for round {round}; the next round makes one")
+        return self._round_context
+
+    def _leave_round(self) -> None:
+        if self._round_context is not None:
+            self._round_context.leave()
+            self._round_context = None
+
+    def _connect_store(self, host: str, port: int) -> StoreClient:
+        """The client of this store, which keeps what it knows of the tasks when the store changes."""
+        if self._store_client is None:
+            self._store_client = self._control.store_client = StoreClient(host, port)
+        self._store_client.move(host, port)
+        self._store_client.prepare()
+        return self._store_client
+
+    def _elapsed_s(self) -> float:
+        return self._clock.now() - self._origin_s
+
+    def _shared_elapsed_s(self) -> float:
+        """The same value in every task, for the history."""
+        return self._elapsed_s() if self._round_context is None else self._round_context.elapsed_s
+
+    def _set_elapsed(self, elapsed_s: float) -> None:
+        """Count from the start of the job, whenever this task joined."""
+        self._origin_s = self._clock.now() - elapsed_s
+
+
+@contextlib.contextmanager
+def _signals_ignored() -> Iterator[None]:
+    """Leave the signals to the agent; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in SIGNALS_OF_THE_AGENT]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

@@ -1,0 +1,250 @@
+"""Collectives over sockets of the members' own, for nodes whose ports or addresses gloo cannot be told.
+
+gloo listens on a port that the kernel chooses, and tells the others the address that it listens on. So it cannot keep
+to a range of ports that a firewall leaves open, nor work behind a forwarded address. A round in which a node needs that
+does all its sums here, which the agents decide from options that are the same at all nodes.
+
+Theory of operation. One TCP connection between every two members. Each member listens, publishes its address in the
+store (signed) and connects to the members of lower rank; both ends of a connection prove the secret of the round before
+anything else is said (`transports.handshake`). Then, with parts of a buffer numbered by rank:
+
+    all-reduce     each member sends part p to member p, which adds all up, by rank, and sends the sum to all others
+    broadcast      the root sends part p to member p, which sends it to all others
+
+Each byte travels twice whatever the number of members, as in a ring, but in two steps. All members get the same bits,
+because one of them computes each part. A member sends and receives at the same time, as the kernel has room and bytes,
+so no order of arrival can deadlock. A waiting thread wakes when its connections are shut down, or a member is gone.
+"""
+
+import contextlib
+import itertools
+import queue
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import PeerLostError
+from chicle_elastic.runtime.collectives.network import GroupNetwork
+from chicle_elastic.transports import addresses
+from chicle_elastic.transports.exchange import Deadline
+from chicle_elastic.transports.handshake import prove_as_caller
+from chicle_elastic.transports.listener import Listener
+
+PURPOSE = "sums"
+SLICE_S = 0.05
+"""How long to wait for a connection until looking whether the group is broken."""
+SOCKET_BUFFER_BYTES = 1 << 20
+"""Asked for; the kernel gives at most net.core.wmem_max and rmem_max."""
+
+
+class SocketGroup:
+    """One member's end of it. Used by one thread at a time.
+
+    Args:
+        rank: Of this member.
+        peers: A connected socket per other member, by rank; this object closes them.
+    """
+
+    def __init__(self, rank: int, peers: Mapping[int, socket.socket]) -> None:
+        self.rank = rank
+        self.peers = dict(peers)
+        self._size = len(peers) + 1
+        self._rows: Array = np.empty((self._size, 0))
+
+    @classmethod
+    def connect(
+        cls,
+        rank: int,
+        size: int,
+        *,
+        store: Any,
+        network: GroupNetwork,
+        is_over: Callable[[], bool],
+        timeout_s: float,
+    ) -> "SocketGroup":
+        """Connect to all other members, who do the same.
+
+        Args:
+            rank: Of this member.
+            size: Number of members.
+            store: The signed store of the group.
+            network: Of this member.
+            is_over: Whether the group was broken meanwhile.
+            timeout_s: How long connecting may take.
+
+        Raises:
+            UsageError: This node cannot listen, e.g. no port of its range is free.
+            PeerLostError: A member did not connect in time, or the group was broken.
+            SecretError: A process without the secret of the round answers at a member's address.
+            RuntimeError: The store is gone.
+        """
+        peers: dict[int, socket.socket] = {}
+        arrived: queue.SimpleQueue[tuple[str, socket.socket]] = queue.SimpleQueue()
+        deadline = Deadline(timeout_s)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(lambda: _close_all(peers, arrived))
+            with Listener(
+                network.address.to_listen(),
+                network.secret,
+                purpose=PURPOSE,
+                name=str(rank),
+                serve=lambda sock, caller: arrived.put((caller, sock)),
+                gives_away=True,
+                proof_timeout_s=timeout_s,
+            ) as listener:
+                store.set(str(rank), network.address.to_tell(listener.address))
+                for other in range(rank):
+                    address = store.get(str(other)).decode()
+                    sock = peers[other] = addresses.connect_tcp(address, timeout_s=deadline.left_s())
+                    name = prove_as_caller(
+                        sock, network.secret, deadline, purpose=PURPOSE, name=str(rank), peer=address
+                    )
+                    if name != str(other):
+                        raise PeerLostError(f"rank {name} answers at {address}, the address of rank {other}")
+                for name, sock in _arrivals(arrived, rank=rank, size=size, is_over=is_over, timeout_s=timeout_s):
+                    peers[int(name)] = sock
+            on_error.pop_all()
+        for sock in peers.values():
+            sock.settimeout(None)  # a task may compute for hours, and the agents detect silent peers
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
+        return cls(rank, peers)
+
+    def all_reduce(self, buffer: Array) -> None:
+        """Replace `buffer` by the sum of the members' buffers, in place; the same bits for every member.
+
+        Args:
+            buffer: ndarray of shape (n,), float64, C-contiguous; the same n for every member.
+
+        Raises:
+            OSError: A member is gone, or the connections were shut down; the content of `buffer` is undefined.
+        """
+        parts = self._parts(len(buffer))
+        own = buffer[parts[self.rank]]
+        if self._rows.shape[1] != len(own):
+            self._rows = np.empty((self._size, len(own)))
+        rows = self._rows
+        self._exchange(
+            {other: _bytes(buffer[parts[other]]) for other in self.peers},
+            {other: _bytes(rows[other]) for other in self.peers},
+        )
+        rows[self.rank] = own
+        np.add.reduce(rows, axis=0, out=own)
+        self._exchange(
+            {other: _bytes(own) for other in self.peers},
+            {other: _bytes(buffer[parts[other]]) for other in self.peers},
+        )
+
+    def broadcast(self, buffer: Array, *, root: int) -> None:
+        """Replace `buffer` by that of the member `root`, in place.
+
+        Args:
+            buffer: ndarray of shape (n,), C-contiguous; the same n and dtype for every member.
+            root: Rank of the member whose buffer the others get.
+
+        Raises:
+            OSError: As `all_reduce`.
+        """
+        parts = [_bytes(buffer[part]) for part in self._parts(len(buffer))]
+        own = parts[self.rank]
+        if root == self.rank:
+            self._exchange({other: parts[other] for other in self.peers}, {})
+            self._exchange(dict.fromkeys(self.peers, own), {})
+        else:
+            self._exchange({}, {root: own})
+            others = [other for other in self.peers if other != root]
+            self._exchange(dict.fromkeys(others, own), {other: parts[other] for other in self.peers})
+
+    def close(self) -> None:
+        """Close the connections. May be called again."""
+        for sock in self.peers.values():
+            sock.close()
+
+    def _parts(self, num_values: int) -> list[slice]:
+        """The part of each rank."""
+        bounds = [num_values * rank // self._size for rank in range(self._size + 1)]
+        return [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
+
+    def _exchange(self, outgoing: Mapping[int, memoryview], incoming: Mapping[int, memoryview]) -> None:
+        """Send and receive, both at the same time; returns when all bytes are with the kernel or here."""
+        to_send = {rank: view for rank, view in outgoing.items() if len(view)}
+        to_fill = {rank: view for rank, view in incoming.items() if len(view)}
+        with selectors.DefaultSelector() as selector:
+            for rank in {*to_send, *to_fill}:
+                selector.register(self.peers[rank], _wanted(rank in to_send, rank in to_fill), rank)
+            while to_send or to_fill:
+                for key, _ in selector.select():
+                    rank, sock = key.data, self.peers[key.data]
+                    _send_some(sock, to_send, rank)
+                    _receive_some(sock, to_fill, rank)
+                    wanted = _wanted(rank in to_send, rank in to_fill)
+                    if not wanted:
+                        selector.unregister(sock)
+                    elif wanted != key.events:
+                        selector.modify(sock, wanted, rank)
+
+
+def _arrivals(
+    arrived: "queue.SimpleQueue[tuple[str, socket.socket]]",
+    *,
+    rank: int,
+    size: int,
+    is_over: Callable[[], bool],
+    timeout_s: float,
+) -> Iterator[tuple[str, socket.socket]]:
+    """The connections of all members of higher rank."""
+    missing = {str(other) for other in range(rank + 1, size)}
+    end_s = time.monotonic() + timeout_s
+    while missing:
+        if is_over():
+            raise PeerLostError("the group was broken")
+        if time.monotonic() > end_s:
+            raise PeerLostError(f"rank {', '.join(sorted(missing))} of {size} did not connect within {timeout_s:g} s")
+        with contextlib.suppress(queue.Empty):
+            name, sock = arrived.get(timeout=SLICE_S)
+            if name not in missing:
+                sock.close()
+                continue
+            missing.discard(name)
+            yield name, sock
+
+
+def _wanted(is_sending: bool, is_receiving: bool) -> int:
+    return selectors.EVENT_WRITE * is_sending | selectors.EVENT_READ * is_receiving
+
+
+def _send_some(sock: socket.socket, left: dict[int, memoryview], rank: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while rank in left:
+            sent = sock.send(left[rank], socket.MSG_DONTWAIT)
+            left[rank] = left[rank][sent:]
+            if not len(left[rank]):
+                del left[rank]
+
+
+def _receive_some(sock: socket.socket, left: dict[int, memoryview], rank: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while rank in left:
+            count = sock.recv_into(left[rank], flags=socket.MSG_DONTWAIT)
+            if not count:
+                raise ConnectionError("a member has closed its connection")
+            left[rank] = left[rank][count:]
+            if not len(left[rank]):
+                del left[rank]
+
+
+def _bytes(values: Array) -> memoryview:
+    return values.data.cast("B") if len(values) else memoryview(b"")
+
+
+def _close_all(peers: Mapping[int, socket.socket], arrived: "queue.SimpleQueue[tuple[str, socket.socket]]") -> None:
+    for sock in peers.values():
+        sock.close()
+    with contextlib.suppress(queue.Empty):
+        while True:
+            arrived.get_nowait()[1].close()

@@ -1,0 +1,135 @@
+"""The connections of a task to the round stores, made before they are needed and kept from round to round.
+
+A round's store is served by the agent of its first member (`cluster.rendezvous.store`), so it changes with that member.
+
+Why connections are made ahead. torch's client asks the name server for the name of the address that it connects to,
+only to have it for a log line, and waits for the answer: 5 s where the name server is slow (measured). That wait must
+not lie in a round, where all other members wait, too. So a task connects to the stores that the next round may use
+before there is a round, and anew in the background when a round has lost the connection that it took.
+
+The thread that takes a connection has it alone: while a client waits for a key of one round, no other thread can use
+it.
+"""
+
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from chicle_elastic.errors import PeerLostError
+from chicle_elastic.runtime.collectives.own_sockets import own_sockets
+
+CONNECT_TIMEOUT_S = 20.0
+MAX_READY = 3
+"""Connections that are kept ready: that of the last round, and those of the stores that the next one may use."""
+
+Address: TypeAlias = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Client:
+    """One connection to a store.
+
+    Attributes:
+        store: A `torch.distributed.TCPStore`.
+        sockets: Inodes of its sockets, to shut it down while it waits.
+        address: Host and port of the store.
+    """
+
+    store: Any
+    sockets: frozenset[int]
+    address: Address
+
+
+class StoreClient:
+    """Connections to the store of the current round, one at a time, and prepared ones to others.
+
+    Args:
+        host: Of the store.
+        port: Of the store.
+
+    Attributes:
+        has_direct_ways: Whether tasks could connect to each other in all rounds so far (`small_allreduce`).
+        may_use_nccl: Whether their devices could (`nccl_allreduce`).
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self.has_direct_ways = True
+        self.may_use_nccl = True
+        self._lock = threading.Lock()
+        self._ready: dict[Address, Future[Client]] = {}
+
+    def move(self, host: str, port: int) -> None:
+        """The store of the current round is at this address."""
+        with self._lock:
+            self.host, self.port = host, port
+
+    def prepare(self, address: Address | None = None) -> None:
+        """Begin to make a connection, if none is ready or being made.
+
+        Args:
+            address: Host and port of the store; by default of the current round's.
+        """
+        with self._lock:
+            address = address or (self.host, self.port)
+            if address not in self._ready or _has_failed(self._ready[address]):
+                self._keep(address, self._begin(address))
+
+    def take(self, timeout_s: float) -> Client:
+        """A connection, to be given back if it is still good.
+
+        Raises:
+            PeerLostError: The store does not answer.
+        """
+        with self._lock:
+            address = self.host, self.port
+            ready = self._ready.pop(address, None)
+            future = self._begin(address) if ready is None or _has_failed(ready) else ready
+        try:
+            return future.result(timeout_s)
+        except (RuntimeError, FutureTimeoutError) as error:
+            detail = str(error).strip().partition("\n")[0][:200] or f"waited for {timeout_s} s"
+            raise PeerLostError(
+                f"the store of the round at {self.host}:{self.port} does not answer ({detail}); the agent of the "
+                "round's first member serves it: is that node gone, or a firewall in between?"
+            ) from error
+
+    def give_back(self, client: Client) -> None:
+        """Keep a connection for the next round."""
+        future: Future[Client] = Future()
+        future.set_result(client)
+        with self._lock:
+            self._keep(client.address, future)
+
+    def _keep(self, address: Address, future: Future[Client]) -> None:
+        self._ready.pop(address, None)
+        self._ready[address] = future
+        while len(self._ready) > MAX_READY:
+            del self._ready[next(iter(self._ready))]
+
+    def _begin(self, address: Address) -> Future[Client]:
+        future: Future[Client] = Future()
+        # No daemon, as in `process_group`: the end of the interpreter must not stop a thread inside torch.
+        threading.Thread(target=_open, args=(address, future), name="chicle-rendezvous-link").start()
+        return future
+
+
+def _has_failed(future: Future[Client]) -> bool:
+    return future.done() and future.exception() is not None
+
+
+def _open(address: Address, future: Future[Client]) -> None:
+    from torch.distributed import TCPStore
+
+    before = own_sockets()
+    timeout = timedelta(seconds=CONNECT_TIMEOUT_S)
+    try:
+        store = TCPStore(*address, is_master=False, wait_for_workers=False, timeout=timeout)
+    except RuntimeError as error:
+        future.set_exception(error)
+    else:
+        future.set_result(Client(store, own_sockets() - before, address))

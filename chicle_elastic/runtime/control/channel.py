@@ -1,0 +1,231 @@
+"""The control channel between an agent and its task: messages of `control` as JSON, in frames of a Unix socket.
+
+`transports.unix_frames` has the layout of a frame, and how descriptors travel with it; here they are handed out in the
+order in which they came.
+
+The socket has a random name and lies in no folder, so an agent that is killed leaves nothing behind. All users of the
+host may see the name: each side checks that the other belongs to its own user.
+"""
+
+import contextlib
+import os
+import socket
+from collections import deque
+from types import TracebackType
+from typing import Any
+
+from chicle_elastic.errors import PeerLostError, ProtocolError, UsageError
+from chicle_elastic.runtime.control.encoding import decode, encode
+from chicle_elastic.runtime.control.messages import AgentMessage, Message, TaskMessage
+from chicle_elastic.transports import addresses
+from chicle_elastic.transports.unix_frames import (
+    FramedSocket,
+    Limits,
+    require_same_user,
+    require_unix_sockets,
+)
+
+MAX_FRAME_BYTES = 256 << 20
+MAX_FDS = 16
+LIMITS = Limits(text_bytes=MAX_FRAME_BYTES, fds=MAX_FDS)
+WHAT = "the control channel"
+
+
+class Channel:
+    """One end of a control channel. Any thread may send; one thread receives. A context manager that closes it.
+
+    Args:
+        sock: Connected; it belongs to the channel from now on.
+        known: Union of the messages that may come.
+    """
+
+    def __init__(self, sock: socket.socket, known: Any) -> None:
+        self._frames = FramedSocket(sock, LIMITS, what=WHAT)
+        self._known = known
+        self._fds: deque[int] = deque()
+
+    @classmethod
+    def connect(cls, address: str, *, timeout_s: float = 10.0) -> "Channel":
+        """The task's end.
+
+        Args:
+            address: Of the agent's `Listener`.
+            timeout_s: How long the agent may take to answer.
+
+        Raises:
+            ProtocolError: No process listens there, or one of another user does.
+        """
+        require_unix_sockets()
+        try:
+            sock = addresses.connect_unix(address, timeout_s=timeout_s)
+        except (PeerLostError, UsageError) as error:
+            raise ProtocolError(
+                f"no agent listens: {error}; a task is started by its agent, with python -m chicle_elastic.launch"
+            ) from error
+        try:
+            require_same_user(sock, WHAT)
+        except BaseException:
+            sock.close()
+            raise
+        return cls(sock, AgentMessage)
+
+    @property
+    def is_at_end(self) -> bool:
+        """The other side is gone, every message that it sent has been handed out, and none was cut off."""
+        return self._frames.is_at_end and not self._frames.num_partial_bytes
+
+    def fileno(self) -> int:
+        """The descriptor, for `selectors`."""
+        return self._frames.fileno()
+
+    def send(self, message: Message, *, fd: int | None = None) -> None:
+        """Send a message; waits while the other side's buffer is full.
+
+        Args:
+            message: What.
+            fd: Descriptor to go with it; the receiver gets its own.
+
+        Raises:
+            ConnectionError: The other side is gone.
+        """
+        self._frames.send(encode(message), fds=() if fd is None else (fd,))
+
+    @property
+    def wants_to_write(self) -> bool:
+        """Whether posted messages wait for the other side: call `flush` when the descriptor is writable."""
+        return self._frames.wants_to_write
+
+    def post(self, message: Message, *, fd: int | None = None) -> None:
+        """Send a message and never wait; an end that uses this does not use `send`.
+
+        Args:
+            message: What.
+            fd: Descriptor to go with it; the receiver gets its own, and the caller may close this one at once.
+
+        Raises:
+            NotReadingError: The other side has not read for so long that too much waits for it.
+            ConnectionError: The other side is gone.
+        """
+        self._frames.post(encode(message), fds=() if fd is None else (fd,))
+
+    def flush(self) -> None:
+        """Send what waits, as far as the other side reads. Never waits.
+
+        Raises:
+            ConnectionError: The other side is gone.
+        """
+        self._frames.flush()
+
+    def receive(self) -> Message | None:
+        """Wait for the next message.
+
+        Returns:
+            The message; None when the other side is gone.
+
+        Raises:
+            ProtocolError: What came is no message.
+        """
+        frame = self._frames.receive()
+        if frame is None:
+            self._require_whole_messages()
+            return None
+        self._fds.extend(frame.fds)
+        return decode(frame.text, self._known)
+
+    def read(self) -> list[Message]:
+        """Every message that is here, without waiting; for use when the descriptor is readable.
+
+        Raises:
+            ProtocolError: What came is no message.
+        """
+        frames = self._frames.read()
+        if not frames:
+            self._require_whole_messages()
+        for frame in frames:  # first all descriptors: `close` closes them where a message is refused
+            self._fds.extend(frame.fds)
+        return [decode(frame.text, self._known) for frame in frames]
+
+    def take_fd(self) -> int:
+        """The descriptor that came with the message that was received last; it belongs to the caller.
+
+        Raises:
+            ProtocolError: None came.
+        """
+        if not self._fds:
+            raise ProtocolError("a message came without the descriptor that belongs to it; both ends need one release")
+        return self._fds.popleft()
+
+    def shut_down(self) -> None:
+        """End the conversation: both sides receive the end. From any thread; `close` comes later."""
+        with contextlib.suppress(OSError):
+            self._frames.shut_down()
+
+    def close(self) -> None:
+        """Close the socket, and descriptors that were not taken. May be called again."""
+        while self._fds:
+            os.close(self._fds.popleft())
+        self._frames.close()
+
+    def __enter__(self) -> "Channel":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _require_whole_messages(self) -> None:
+        num_bytes = self._frames.num_partial_bytes
+        if self._frames.is_at_end and num_bytes:
+            raise ProtocolError(f"the control channel ended inside a message, after {num_bytes} bytes of it")
+
+
+class Listener:
+    """The agent's side: waits for its task. A context manager that closes it.
+
+    Args:
+        address: Of the socket, from `new_address`; the task has to know it.
+
+    Raises:
+        UsageError: There are no Unix sockets here, or another socket has this address.
+    """
+
+    def __init__(self, address: str) -> None:
+        require_unix_sockets()
+        self.address = address
+        self._socket = addresses.listen_unix(address)
+
+    def fileno(self) -> int:
+        """The descriptor, for `selectors`: readable when a task has come."""
+        return self._socket.fileno()
+
+    def accept(self) -> Channel:
+        """Take the next task; waits when there is none.
+
+        Raises:
+            ProtocolError: It belongs to another user.
+        """
+        sock, _ = self._socket.accept()
+        try:
+            require_same_user(sock, WHAT)
+        except BaseException:
+            sock.close()
+            raise
+        return Channel(sock, TaskMessage)
+
+    def close(self) -> None:
+        """Stop listening. May be called again."""
+        self._socket.close()
+
+    def __enter__(self) -> "Listener":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def new_address() -> str:
+    """An address for a listener that no other has."""
+    return addresses.new_unix("control")

@@ -1,0 +1,487 @@
+"""What an agent and the task of its node say to each other.
+
+The task runs the user's code; the agent runs none. They are two processes on one host, joined by the control channel
+(`channel`): frames of JSON over a Unix socket, and file descriptors beside them. The life of a task:
+
+    task                                  agent
+    Hello            connected       ->
+                                     <-   Welcome        its name; Arena for each arena, also later
+    Expect           job known       ->                  take memory, meanwhile
+    Declare          imports done    ->                  the node is hot and may join
+                                     <-   Load           get a chunk from its source into a reserved slot
+    Loaded           or LoadFailed   ->                  (a thread of its own: also while an iteration runs)
+                                     <-   Ahead          rows are here of chunks that may come; no answer
+                                     <-   StoreAhead     a store that the next round may use; no answer
+                                     <-   Round          members of the next round: connect to them
+    GroupReady       or GroupBroke   ->
+                                     <-   Attach         what is local now, and what is not any more
+                                     <-   Iterate
+                                     <-   Vote, Interrupt, Break   at any time
+    IterationEnded   or IterationBroke ->                exactly one per iteration
+                                     <-   Finish         the job is over: `run` returns, then the task says Left
+                                     <-   Exit           this node leaves: the process ends with exit code 0
+    Saved            now and then    ->                  a checkpoint is complete
+    Advice, PolicyFailed             ->                  at any time, from the task of rank 0 (`advice`)
+                                     <-   Transition     for the history; once more when all samples are there again
+    Failed           user code raised ->                 the process ends with the exception
+
+Rules. The agent says `Attach` before the `Iterate` or `Finish` that it is for, and only at a boundary (before `Finish`
+it is what has changed hands since the last iteration: a job can end in the middle of moves). Messages are
+handled in order, except `Vote`, `Interrupt` and `Break`, which take effect at once, whatever iteration the task is
+in. The end of the channel ends the task: there are no orphans.
+
+An iteration begins with an `Iterate`, or without one: a task that was told `Iterate(may_go_on=True)` begins the next
+iteration by itself as long as no task votes, nothing breaks and the trainer does not stop, and says so
+(`IterationEnded.goes_on`). So the agent's record may lag behind its task, and an iteration waits for no agent; an
+`Iterate` never names an iteration that the task has begun. Between `IterationEnded` without `goes_on` and the next
+`Iterate` a task touches no chunk.
+
+The first frame of each side carries `VERSION`, and another one is refused. Numbers are finite: JSON has no others.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.monitoring.records import Transition
+from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
+from chicle_elastic.runtime.training.ledger_page import LedgerPage
+from chicle_elastic.values import ChunkAccount, ChunkInfo, TaskReport
+
+VERSION = 10
+"""Of this list of messages; raised with every change of it."""
+
+
+# Values inside of messages.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a chunk lies: in this slot of this arena, both counted from 0."""
+
+    chunk: ChunkId
+    arena: int
+    slot: int
+
+
+# What a task says.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The task is there. Comes first."""
+
+    pid: int
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expect:
+    """The job is known, the task not hot yet: the agent takes memory meanwhile. Comes once, after `Welcome`.
+
+    Attributes:
+        num_chunks: Of the data set.
+        slot_bytes: Size of a slot that holds any of them.
+    """
+
+    num_chunks: int
+    slot_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declare:
+    """The task is hot: everything is imported. Comes once, after `Expect`.
+
+    Attributes:
+        seed: Of the job.
+        num_rows: Samples in the data set.
+        rows: Samples in each chunk, by chunk id from 0.
+        size_bytes: Bytes of each chunk with header and state.
+        slot_bytes: Size of a slot that holds any of them.
+        merged: Iteration of the checkpoint that this task would go on from; 0 for none.
+        checkpoints: When checkpoints are written, in words; empty for never. The same in every task.
+    """
+
+    seed: int
+    num_rows: int
+    rows: tuple[int, ...]
+    size_bytes: tuple[int, ...]
+    slot_bytes: int
+    merged: int = 0
+    checkpoints: str = ""
+
+    def infos(self) -> tuple[ChunkInfo, ...]:
+        """The chunks as the scheduler of a job with stores counts them: every one takes a whole slot."""
+        return tuple(
+            ChunkInfo(id=ChunkId(number), num_rows=num_rows, size_bytes=self.slot_bytes)
+            for number, num_rows in enumerate(self.rows)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """Answers `Load`: the chunk lies in its slot, sealed; the agent may commit it."""
+
+    chunk: ChunkId
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadFailed:
+    """Answers `Load`: the slot holds nothing of use."""
+
+    chunk: ChunkId
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReady:
+    """Answers `Round`: the members are connected and have the newest model.
+
+    Attributes:
+        merged: Last merged iteration in that model.
+        model_address: Address of the model in the task; it never changes.
+        ledger: Of the iteration that this task could not merge, and the task that had this model could.
+    """
+
+    round: int
+    merged: int
+    model_address: int
+    ledger: tuple[LedgerPage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBroke:
+    """Answers `Round`, or follows `IterationEnded` without `stop_reason`: the members are not connected (any more)."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationEnded:
+    """The iteration is merged. But for the last six, every task says the same.
+
+    Attributes:
+        reports: Of every member that has chunks.
+        votes: Tasks that want to stop at this boundary to let the agents confer; with 0 the agents go on at once.
+        stop_reason: Why the trainer ends the job here; None to go on.
+        figures: What the trainer says of the model; figures that are not finite are left out.
+        epochs: Passes over the data so far.
+        duration_s: From the beginning of the iteration to this message.
+        model_address: Address of the model in the task; it never changes.
+        ledger: What this task read.
+        is_cut_off: The group broke between merge and verdict: others may have come to a verdict that ends the job,
+            and `stop_reason` does not say so. `GroupBroke` follows.
+        goes_on: The task has begun the next iteration by itself; only without votes and `stop_reason`.
+        is_interrupted: An `Interrupt` came before its solver was done: rows may be left out.
+    """
+
+    round: int
+    iteration: int
+    reports: Mapping[NodeId, TaskReport]
+    votes: int
+    stop_reason: str | None
+    figures: Mapping[str, float]
+    epochs: float
+    duration_s: float
+    model_address: int
+    ledger: tuple[LedgerPage, ...]
+    is_cut_off: bool = False
+    goes_on: bool = False
+    is_interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationBroke:
+    """This task has not merged the iteration, because its group broke. Another task may have."""
+
+    round: int
+    iteration: int
+    reason: str
+    ledger: tuple[LedgerPage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserMessage:
+    """A message of solver or trainer for a party that is not in this task.
+
+    Attributes:
+        sender: Name of the task, or "trainer".
+        to: A task, "trainer" (which is in the task of rank 0) or "*" (everyone in other tasks).
+        payload: JSON text.
+    """
+
+    sender: str
+    to: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint is complete; the task that completed it says so.
+
+    Attributes:
+        iteration: Last merged iteration in it.
+        size_bytes: Of all its files.
+        duration_s: From the boundary to its end; training went on meanwhile.
+    """
+
+    iteration: int
+    size_bytes: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """A policy wants chunks moved.
+
+    Attributes:
+        policy: Its name.
+        round: Round whose observations it saw.
+        iteration: Last iteration of these.
+        moves: Number of chunks to move, by (source, target).
+        reason: In words, for the log.
+    """
+
+    policy: str
+    round: int
+    iteration: int
+    moves: Mapping[tuple[NodeId, NodeId], int]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyFailed:
+    """A policy raised, decided nonsense or does not answer: the task asks it no more.
+
+    Attributes:
+        policy: Its name.
+        reason: What it did, as the end of a sentence: "raised ValueError: ...".
+    """
+
+    policy: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """The job is over in this task; the end of the channel that follows is no fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Code of the user, or ours in this task, raised: the job cannot go on. The process ends.
+
+    Attributes:
+        traceback: As text.
+    """
+
+    traceback: str
+
+
+# What an agent says.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """Answers `Hello`.
+
+    Attributes:
+        node: Name of the node and so of the task.
+        store_server: Host of the round store that this agent serves: the task connects before the node joins.
+        store_port: Its port.
+        wants_ledger: Whether the pages of the ledger are to be sent.
+        checkpoint: Where and when checkpoints are written, unless the job says so itself; None for nowhere.
+        wants_resume: Go on from the newest checkpoint, also where the job says where they are.
+    """
+
+    node: NodeId
+    store_server: str | None = None
+    store_port: int = 0
+    wants_ledger: bool = True
+    checkpoint: CheckpointSettings | None = None
+    wants_resume: bool = False
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arena:
+    """An arena of the node; its file descriptor comes with this message. Before the first use of a slot in it."""
+
+    index: int
+    num_slots: int
+    slot_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Get a chunk from its source into a slot that is reserved for it.
+
+    Attributes:
+        merged: Last merged iteration.
+        began: Iteration that the job goes on from; 0 where it begins. As long as `merged` is no later, a chunk gets the
+            state of that checkpoint, or that which the caller of the job gave; later its state is fresh.
+    """
+
+    chunk: ChunkId
+    arena: int
+    slot: int
+    round: int
+    merged: int
+    began: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precopied:
+    """Rows of these chunks are in their slots: probably there will be an `Attach` of them. What is read is a guess."""
+
+    chunks: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attach:
+    """The chunks of this node, as of the next iteration. A chunk in both lists has moved within the node."""
+
+    added: tuple[Placement, ...]
+    removed: tuple[ChunkId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAhead:
+    """The next round may use the store at this address: connect to it, in the background."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundNetwork:
+    """How the members of a round connect.
+
+    Attributes:
+        bind: Address that this task listens on (`transports.node_address`).
+        advertise: Address that it tells the others.
+        first_port: The lowest port that it may listen on; 0 for any.
+        last_port: The highest; 0 for any.
+        key: Secret of the round in hex digits, derived from the job's: the members' proof to each other.
+    """
+
+    bind: str
+    advertise: str
+    first_port: int = 0
+    last_port: int = 0
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Leave the group of the round before and connect to the members of this one.
+
+    Attributes:
+        rank: Position of this node in `members`.
+        members: All of them, by rank.
+        host: Where the store of the round is, which the agent of the first member serves.
+        port: Its port.
+        prefix: Of all keys of this round in the store; no other round has it.
+        network: How the members connect.
+        has_losses: Something was lost or cut off since the last merge: the model is rebuilt from the state first.
+        merged: As in `Load`.
+        began: As in `Load`.
+        is_return: This node was taken for lost, and comes back with the task that it had.
+        capacity_bytes: Memory for chunks of each member, by rank; for policies, as what follows.
+        chunk_bytes: What a chunk takes of it.
+        disabled: Policies that are heard no more.
+    """
+
+    round: int
+    rank: int
+    members: tuple[NodeId, ...]
+    host: str
+    port: int
+    prefix: str
+    network: RoundNetwork
+    has_losses: bool
+    merged: int = 0
+    began: int = 0
+    is_return: bool = False
+    capacity_bytes: tuple[int | None, ...]
+    chunk_bytes: int
+    disabled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iterate:
+    """Compute an iteration, merge, judge.
+
+    Attributes:
+        is_complete: False while chunks are missing: nothing is certified then.
+        num_tasks: Members that own chunks, the K of CoCoA; the same in every task.
+        lines: What happened at the boundary before, in words, for the history; the same in every task.
+        may_go_on: Unless something stops the tasks at the boundary after it, the next iteration follows for certain,
+            with the same `is_complete` and `num_tasks`, no chunk moved and nothing to say: begin it at once, and so on.
+    """
+
+    round: int
+    iteration: int
+    is_complete: bool
+    num_tasks: int
+    lines: tuple[str, ...] = ()
+    may_go_on: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """Vote for a stop at the end of this iteration, in its all-reduce; forgotten with the next `Round`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupt:
+    """End this iteration early, with what is done: set the solver's stop flag. Work done is merged as usual."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Break:
+    """Cut this task off from the members of a round, so that whatever waits for a silent one ends."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deliver:
+    """A message for a party in this task: a `UserMessage` of another task."""
+
+    sender: str
+    to: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The job is over; `run` returns its outcome in every task that has the last model. The others just end.
+
+    Attributes:
+        reason: In words.
+        merged: Iteration of the last model.
+        failure: Traceback of the task that failed, if that is why: `run` raises then.
+        accounts: What became of each chunk, for the outcome.
+    """
+
+    reason: str
+    merged: int
+    failure: str | None = None
+    accounts: tuple[ChunkAccount, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """This node leaves the job: end the process, exit code 0."""
+
+
+Answer: TypeAlias = Loaded | LoadFailed | GroupReady | GroupBroke | IterationEnded | IterationBroke
+TaskMessage: TypeAlias = Hello | Expect | Declare | Answer | UserMessage | Saved | Advice | PolicyFailed | Left | Failed
+Order: TypeAlias = Load | Precopied | Attach | StoreAhead | Round | Iterate | Vote | Interrupt | Break | Finish | Exit
+AgentMessage: TypeAlias = Welcome | Arena | Order | Deliver | Transition
+Message: TypeAlias = TaskMessage | AgentMessage

@@ -1,0 +1,324 @@
+"""What every runtime does once the updates of an iteration are summed: merge, judge, certify, record.
+
+The in-process runtime sums over its tasks, a task of a cluster by an all-reduce; from there on both are the same. Every
+task of a cluster has its own `Training`, gets the same sums, and so computes the same model and history.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import UsageError
+from chicle_elastic.monitoring.history import History
+from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.runtime.training.history_text import HistoryText
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Summed, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationResult:
+    """An iteration whose update is merged.
+
+    Attributes:
+        iteration: Its number, from 1.
+        samples: Samples processed by all tasks.
+        num_tasks: Tasks that took part.
+        metrics: Sums over the tasks.
+        is_complete: No chunk was missing.
+        num_chunks: Chunks of each task.
+        seconds: Seconds that each task with chunks computed.
+        lines: What happened at the boundary before, in words.
+    """
+
+    iteration: int
+    samples: int
+    num_tasks: int
+    metrics: Mapping[str, float]
+    is_complete: bool
+    num_chunks: Mapping[str, int]
+    seconds: Mapping[str, float]
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The sums of `Solver.evaluate` over all tasks.
+
+    Attributes:
+        contribution: Of all tasks to a model rebuilt from state, ndarray of the model's shape.
+        metrics: Sums at the fixed model.
+        num_rows: Samples that the tasks have evaluated; a certificate needs all of them.
+    """
+
+    contribution: Array
+    metrics: Mapping[str, float]
+    num_rows: int
+
+
+class Training:
+    """Model, certificate and history of a job.
+
+    Args:
+        job: The job.
+        context: Of the trainer; its generator makes the first model.
+        elapsed_s: Seconds since the start of the job.
+        keeps_address: Whether the model keeps its address in memory, which costs a copy per iteration.
+
+    Attributes:
+        model: ndarray of shape (num_parameters,).
+        progress: The trainer's progress as of the last merge; float64.
+        begun: The same for the iteration that is under way.
+        certificate: The last certified report of all samples, or None.
+        last_certificate: Iteration after which it was made; 0 for none.
+        samples: Samples processed so far.
+        history: A record per merged iteration; a task that joined has the latest ones here, and all in `full_history`.
+        history_text: The same as text, for tasks that join.
+        metric_names: Names of the sums, in the order in which they travel.
+    """
+
+    def __init__(
+        self, job: Job, *, context: Context, elapsed_s: Callable[[], float], keeps_address: bool = False
+    ) -> None:
+        self.job = job
+        self.model: Array = _first_model(job, context)
+        self.progress = self.begun = NO_PROGRESS
+        self.certificate: Report | None = None
+        self.last_certificate = 0
+        self.samples = 0
+        self.history = History()
+        self.history_text = HistoryText()
+        self.metric_names = job.trainer.metric_names(job.source.schema)
+        self._elapsed_s = elapsed_s
+        self._keeps_address = keeps_address
+        self._known_figures: tuple[int, Mapping[str, float]] = (0, {})
+
+    def begin(self, num_tasks: int) -> int:
+        """Prepare an iteration of so many tasks with chunks; sets its progress, `begun`.
+
+        Returns:
+            Length of the update of each task.
+        """
+        trainer = self.job.trainer
+        self.begun = trainer.begin(self.job.source.schema, self.model, self.progress, num_tasks)
+        return trainer.update_size(self.model, self.begun)
+
+    def merge(self, summed: Summed | None) -> None:
+        """Merge the sum of all updates into the model; None when no task had chunks."""
+        if summed is not None and summed.weight > 0:
+            model, self.progress = self.job.trainer.advance(self.model, self.begun, summed)
+            self._set_model(model)
+
+    def rebuild(self, contribution: Array) -> None:
+        """Make the model consistent with the state: `contribution` is the sum of `Solver.recover` over all tasks."""
+        contribution = contribution.astype(self.model.dtype, copy=False)
+        self._set_model(self.job.trainer.rebuild(self.model, contribution, self.progress))
+
+    def judge(
+        self,
+        result: IterationResult,
+        evaluate: Callable[[], Evaluation],
+        is_ended_by_caller: Callable[[IterationRecord], bool],
+    ) -> Verdict:
+        """Decide whether to go on or stop; the iteration gets its record even after an error.
+
+        Args:
+            result: The iteration, already merged.
+            evaluate: Evaluates the model on all tasks; called when the trainer wants a certificate.
+            is_ended_by_caller: Calls the callbacks of the job with the record; whether one of them ends it.
+
+        Returns:
+            `GO_ON` or `STOP`.
+        """
+        trainer = self.job.trainer
+        self.samples += result.samples
+        report = self._report(result)
+        verdict = trainer.verdict(self.model, report)
+        figures = dict(trainer.figures(self.model, report))
+        try:
+            if verdict.action is Action.CERTIFY:
+                report = self.certify(result, evaluate)
+                verdict = trainer.verdict(self.model, report)
+                figures |= self._certified_figures(report)
+            if verdict.action is not Action.STOP and result.iteration >= self.job.max_iterations:
+                verdict = Verdict(action=Action.STOP, reason=f"all {self.job.max_iterations} iterations used")
+            record = self._record(result, figures)
+            if is_ended_by_caller(record) and verdict.action is not Action.STOP:
+                verdict = Verdict(action=Action.STOP, reason="ended by a callback")
+                if self.last_certificate < result.iteration:
+                    # The last certificate is of an older model.
+                    figures |= self._certified_figures(self.certify(result, evaluate))
+        finally:
+            self.history.append(self._record(result, figures))
+        return verdict
+
+    def certify(self, result: IterationResult | None, evaluate: Callable[[], Evaluation]) -> Report:
+        """Certify the present model, unless samples are missing: then `certificate` stays the last one.
+
+        Args:
+            result: The last iteration; None when it was aborted.
+            evaluate: Evaluates the model on all tasks.
+
+        Returns:
+            The report of all present samples; `is_complete` says whether it is the certificate.
+        """
+        iteration = self.iteration if result is None else result.iteration
+        report = self._report(result or self._empty_result(iteration))
+        evaluation = self._settle(evaluate(), evaluate, report.num_tasks)
+        has_all_rows = evaluation.num_rows == self.job.source.schema.num_rows
+        rebuilt = evaluation.contribution.astype(self.model.dtype, copy=False)
+        found = dataclasses.replace(
+            report,
+            metrics=dict(evaluation.metrics),
+            is_certificate=True,
+            is_complete=report.is_complete and has_all_rows,
+            last_certificate=iteration,
+            rebuilt=rebuilt.copy() if self._keeps_address else rebuilt,  # the buffer of the sum is reused
+        )
+        if found.is_complete:
+            self.last_certificate, self.certificate = iteration, found
+        return found
+
+    def _settle(self, evaluation: Evaluation, evaluate: Callable[[], Evaluation], num_tasks: int) -> Evaluation:
+        """Evaluate once more if the trainer certifies another model, now that the state is complete."""
+        contribution = evaluation.contribution.astype(self.model.dtype, copy=False)
+        model = self.job.trainer.settled(self.model, self.progress, contribution, num_tasks)
+        if model is None:
+            return evaluation
+        self._set_model(model.copy())
+        return evaluate()
+
+    def certificate_of(self, iteration: int) -> Report | None:
+        """The certificate of the model of this iteration, if there is one."""
+        return self.certificate if self.last_certificate == iteration else None
+
+    def go_on_from(
+        self,
+        *,
+        model: Array,
+        progress: Array,
+        certificate: Report | None,
+        last_certificate: int,
+        samples: int,
+        records: Sequence[IterationRecord],
+        first: int,
+    ) -> None:
+        """Continue from the state of another task.
+
+        Args:
+            model: Its model, of any float dtype; copied.
+            progress: The progress of its trainer.
+            certificate: Its certificate.
+            last_certificate: Iteration of that.
+            samples: Samples processed so far.
+            records: Its records from iteration `first` on, or the latest of them; they replace those of this task.
+            first: See `records`.
+        """
+        self._set_model(model.astype(self.model.dtype))
+        self.progress = self.begun = progress.astype(np.float64)
+        self.certificate = certificate
+        self.last_certificate = last_certificate
+        self.samples = samples
+        self.history = History([*(record for record in self.history if record.iteration < first), *records])
+        self._known_figures = (0, {})
+        self.history_text.forget(first)
+
+    def full_history(self, transitions: Iterable[Transition] = ()) -> History:
+        """A record of every merged iteration, and these changes of the membership."""
+        history = self.history_text.complete(self.history)
+        for transition in transitions:
+            history.note(transition)
+        return history
+
+    @property
+    def iteration(self) -> int:
+        """The last one that has a record; 0 before the first."""
+        return self.history[-1].iteration if self.history else 0
+
+    def _report(self, result: IterationResult) -> Report:
+        return Report(
+            iteration=result.iteration,
+            epochs=self.epochs,
+            samples=result.samples,
+            num_tasks=result.num_tasks,
+            metrics=result.metrics,
+            is_certificate=False,
+            max_iterations=self.job.max_iterations,
+            is_complete=result.is_complete,
+            last_certificate=self.last_certificate,
+            last_figures=self._figures_of(self.last_certificate),
+            progress=self.progress,
+        )
+
+    def _certified_figures(self, report: Report) -> Mapping[str, float]:
+        """Figures of a certificate; none of sums over a part of the samples."""
+        return self.job.trainer.figures(self.model, report) if report.is_complete else {}
+
+    def _figures_of(self, iteration: int) -> Mapping[str, float]:
+        """Figures in the record of an iteration; none before the first."""
+        if iteration == 0:
+            return {}
+        if self._known_figures[0] != iteration:  # every iteration asks for these, perhaps of one long ago
+            newest_first = reversed(self.history)
+            found = next((record.figures for record in newest_first if record.iteration == iteration), None)
+            if found is None:
+                return {}
+            self._known_figures = iteration, found
+        return self._known_figures[1]
+
+    @property
+    def epochs(self) -> float:
+        """Passes over the data so far."""
+        return self.samples / self.job.source.schema.num_rows
+
+    def _record(self, result: IterationResult, figures: Mapping[str, float]) -> IterationRecord:
+        return IterationRecord(
+            iteration=result.iteration,
+            epochs=self.epochs,
+            time_s=self._elapsed_s(),
+            num_tasks=result.num_tasks,
+            num_chunks=result.num_chunks,
+            seconds=result.seconds,
+            samples=result.samples,
+            figures=figures,
+            events=result.lines,
+        )
+
+    def _empty_result(self, iteration: int) -> IterationResult:
+        num_tasks = self.history[-1].num_tasks if self.history else 0
+        return IterationResult(
+            iteration=iteration,
+            samples=0,
+            num_tasks=num_tasks,
+            metrics={},
+            is_complete=True,
+            num_chunks={},
+            seconds={},
+            lines=(),
+        )
+
+    def _set_model(self, model: Array) -> None:
+        if self._keeps_address:
+            np.copyto(self.model, model)
+        else:
+            self.model = model
+
+
+def _first_model(job: Job, context: Context) -> Array:
+    """The caller's, as a copy, or the trainer's.
+
+    Raises:
+        UsageError: The caller's has another length than the trainer's.
+    """
+    model = job.trainer.init(job.source.schema, context.rng)
+    if job.initial_model is None:
+        return model
+    if job.initial_model.shape != model.shape:
+        raise UsageError(
+            f"initial_model has shape {job.initial_model.shape}, but models of this job have {model.shape}; pass a "
+            "model of this trainer and data"
+        )
+    return job.initial_model.astype(model.dtype)

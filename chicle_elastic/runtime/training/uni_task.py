@@ -1,0 +1,214 @@
+"""The uni-task: one solver, the chunks of its node, and the gate between iterations.
+
+It is the same object in process and in the task process of a node; it knows no sockets and no scheduler.
+"""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array, Chunk
+from chicle_elastic.clock import Clock
+from chicle_elastic.errors import ContractError, UsageError
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.solvers.base import Budget, Message, Trainer, Update
+from chicle_elastic.solvers.local_chunk import Gate, LocalChunk, check_full_pass
+
+TRAINER = "trainer"
+EVERYONE = "*"
+
+
+class Mailboxes:
+    """Messages between the parties of one process; usable from several threads (`deque` operations are atomic)."""
+
+    def __init__(self) -> None:
+        self._boxes: dict[str, deque[Message]] = {TRAINER: deque()}
+
+    def add(self, name: str) -> None:
+        """Give a party a mailbox."""
+        self._boxes.setdefault(name, deque())
+
+    def remove(self, name: str) -> None:
+        """Remove a mailbox; its messages are lost, as those of a node that leaves."""
+        self._boxes.pop(name, None)
+
+    def post(self, sender: str, to: str, payload: Any) -> None:
+        """Deliver a message.
+
+        Raises:
+            UsageError: The payload is not made of JSON values, or there is no such party.
+        """
+        require_json(payload)
+        if to == EVERYONE:
+            receivers = [name for name in list(self._boxes) if name != sender]
+        elif to in self._boxes:
+            receivers = [to]
+        else:
+            raise UsageError(f"{sender!r} sent a message to {to!r}; the parties now are {sorted(self._boxes)}")
+        for receiver in receivers:
+            self._boxes[receiver].append(Message(sender=sender, payload=payload))
+
+    def take(self, name: str) -> Message | None:
+        """The oldest message of a party, or None."""
+        box = self._boxes[name]
+        return box.popleft() if box else None
+
+
+def require_json(payload: Any) -> None:
+    """Refuse a payload that could not be sent to another host without pickling."""
+    if payload is None or isinstance(payload, bool | int | float | str):
+        return
+    if isinstance(payload, list):
+        for item in payload:
+            require_json(item)
+        return
+    if isinstance(payload, dict) and all(isinstance(key, str) for key in payload):
+        for item in payload.values():
+            require_json(item)
+        return
+    raise UsageError(
+        f"a message may hold None, bool, int, float, str, lists and dicts with str keys, not {type(payload).__name__}; "
+        "convert arrays with .tolist()"
+    )
+
+
+class Exchange(Protocol):
+    """Routes messages to their receivers."""
+
+    def post(self, sender: str, to: str, payload: Any) -> None:
+        """Send a message."""
+        ...
+
+    def take(self, name: str) -> Message | None:
+        """The oldest message of a party, or None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalContext:
+    """The `Context` of a party whose mailbox is in this process."""
+
+    name: str
+    rng: np.random.Generator
+    mailboxes: Exchange
+
+    def send(self, to: str, payload: Any) -> None:
+        """Send `payload` (JSON values) to a task by name, to "trainer", or to "*" (everyone else)."""
+        self.mailboxes.post(self.name, to, payload)
+
+    def receive(self) -> Message | None:
+        """The next message, or None when there is none."""
+        return self.mailboxes.take(self.name)
+
+
+class UniTask:
+    """One solver and the chunks that its node holds.
+
+    A held chunk is in memory; an attached chunk has been given to the solver. Between the two lies the commit. The task
+    checks the solver's reads against its own list, not the solver's.
+
+    Attributes:
+        held: Chunks in memory.
+        reads: Rows processed per chunk in the last `solve`, counted where they were read.
+    """
+
+    def __init__(self, node: NodeId, trainer: Trainer, context: LocalContext, clock: Clock) -> None:
+        self.node = node
+        self.held: dict[ChunkId, Chunk] = {}
+        self.reads: Counter[ChunkId] = Counter()
+        self._attached: dict[ChunkId, LocalChunk] = {}
+        self._gate = Gate(node)
+        self._clock = clock
+        self._trainer = trainer
+        self._solver = trainer.solver(context)
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that the solver has been given."""
+        return len(self._attached)
+
+    @property
+    def num_rows(self) -> int:
+        """Samples in these chunks."""
+        return sum(chunk.num_rows for chunk in self._attached.values())
+
+    @property
+    def attached(self) -> tuple[ChunkId, ...]:
+        """Chunks that the solver has been given."""
+        return tuple(self._attached)
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        """The same, with their rows and state."""
+        return [self.held[chunk] for chunk in self._attached]
+
+    def hold(self, chunk: Chunk) -> None:
+        """Put a chunk into the memory of this node."""
+        self.held[chunk.id] = chunk
+
+    def free(self, chunk_id: ChunkId) -> None:
+        """Free the memory of a chunk; after the commit, so it is neither attached nor about to be."""
+        del self.held[chunk_id]
+
+    def attach(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
+        """Tell the solver which chunks were added and removed; called at a boundary."""
+        for chunk_id in removed:
+            del self._attached[chunk_id]
+        chunks = [LocalChunk(self.held[chunk_id], self._gate) for chunk_id in added]
+        self._attached.update((chunk.id, chunk) for chunk in chunks)
+        self._solver.attach(chunks, removed)
+
+    def solve(self, model: Array, budget: Budget) -> tuple[Update, float]:
+        """One iteration on the local chunks.
+
+        Returns:
+            The update, and the seconds it took.
+
+        Raises:
+            ContractError: The solver skipped a chunk, read one twice, returned another shape, or counted wrong.
+        """
+        self._gate.open(budget.iteration)
+        started = self._clock.now()
+        try:
+            update = self._solver.solve(model, budget)
+        finally:
+            reads = self.reads = self._gate.close()
+        duration_s = self._clock.now() - started
+        size = self._trainer.update_size(model, budget.progress)
+        if update.delta.shape != (size,):
+            raise ContractError(
+                f"the solver of task {self.node!r} returned a delta of shape {update.delta.shape} in iteration "
+                f"{budget.iteration}; the trainer sums updates of shape {(size,)}"
+            )
+        if update.samples != reads.total():
+            raise ContractError(
+                f"the solver of task {self.node!r} reports {update.samples} samples in iteration {budget.iteration}, "
+                f"but {reads.total()} rows were read through its chunks; use chunk.read() or chunk.count()"
+            )
+        if budget.samples is None and not update.is_partial:
+            check_full_pass(self._attached, reads, task=self.node, iteration=budget.iteration)
+        return update, duration_s
+
+    def recover(self, model: Array) -> Array:
+        """This node's part of a rebuilt model."""
+        self._gate.open(self._gate.iteration)
+        try:
+            return self._solver.recover(model)
+        finally:
+            self._gate.close()
+
+    def evaluate(self, model: Array, progress: Array) -> Update:
+        """This node's part of a rebuilt model, and local sums at a fixed model."""
+        self._gate.open(self._gate.iteration)
+        try:
+            return self._solver.evaluate(model, progress)
+        finally:
+            self._gate.close()
+
+    def close(self) -> None:
+        """End the solver and drop the chunks."""
+        self._solver.close()
+        self.held.clear()

@@ -1,0 +1,107 @@
+"""Moves that bring nodes closer to their shares, one after the other: from most surplus to least.
+
+A node's *surplus* is the samples that it has above its share; it is negative below. A chunk of r rows that goes from
+surplus s to surplus t reduces |s| + |t| exactly if s > 0 > t and r < s - t, so whole pairs of nodes are ruled out
+without a look at their chunks.
+"""
+
+import bisect
+from collections.abc import Mapping, Sequence
+
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling.node_capacity import NodeCapacity
+from chicle_elastic.values import ChunkInfo
+
+
+def improves(info: ChunkInfo, source: int, target: int) -> bool:
+    """Whether the move of a chunk brings two nodes closer to their shares together.
+
+    Args:
+        info: Of the chunk.
+        source: Surplus of the node that gives it.
+        target: Surplus of the node that gets it.
+    """
+    return source > 0 > target and 0 < info.num_rows < source - target
+
+
+class Balance:
+    """Takes chunks from nodes with a surplus and gives them to those with a lack.
+
+    Args:
+        stock: Chunks that may go, by owner and in the order of preference; it is changed.
+        targets: Who may get them; counted up with every move.
+        surplus: Of each of these nodes; it is changed.
+    """
+
+    def __init__(
+        self, stock: Mapping[NodeId, list[ChunkInfo]], targets: Sequence[NodeCapacity], surplus: dict[NodeId, int]
+    ) -> None:
+        self._stock, self._targets, self._surplus = stock, targets, surplus
+        self._sources = list(stock)
+        self._source_place = {node: place for place, node in enumerate(stock)}
+        self._target_place = {candidate.node: place for place, candidate in enumerate(targets)}
+        # Most needed first; of equal ones the first: (key, place), kept sorted while the keys change.
+        self._giving = sorted((-surplus[node], place) for place, node in enumerate(stock))
+        self._getting = sorted((surplus[candidate.node], place) for place, candidate in enumerate(targets))
+        self._least: dict[NodeId, tuple[int, int]] = {}
+
+    def next_move(self) -> tuple[ChunkId, NodeId, NodeId] | None:
+        """Make the first move, from most to least needed pair, that reduces the deviation from the shares.
+
+        Returns:
+            (chunk, source, target); None when no move does.
+        """
+        for minus, source_place in self._giving:
+            if minus >= 0:
+                return None
+            if not self._getting or self._getting[0][0] >= 0:
+                return None
+            source = self._sources[source_place]
+            least_rows, _ = self._least_of(source)
+            for lack, target_place in self._getting:
+                if lack >= 0 or -minus - lack <= least_rows:
+                    break
+                place = self._find(source, self._targets[target_place], -minus - lack)
+                if place is not None:
+                    return self._move(source, self._targets[target_place], place)
+        return None
+
+    def _find(self, source: NodeId, target: NodeCapacity, end: int) -> int | None:
+        """The first chunk of a node with fewer rows than `end` that the target can take, by its place in the stock."""
+        room_bytes = target.room_bytes
+        if room_bytes is not None and room_bytes < self._least_of(source)[1] and not target.ahead:
+            return None
+        for place, info in enumerate(self._stock[source]):
+            if 0 < info.num_rows < end and target.can_take(info):
+                return place
+        return None
+
+    def _least_of(self, source: NodeId) -> tuple[int, int]:
+        """The rows of the shortest and the bytes of the smallest chunk that a node had at the beginning."""
+        if source not in self._least:
+            infos = self._stock[source]
+            self._least[source] = (
+                min((info.num_rows for info in infos), default=0),
+                min((info.size_bytes for info in infos), default=0),
+            )
+        return self._least[source]
+
+    def _move(self, source: NodeId, target: NodeCapacity, place: int) -> tuple[ChunkId, NodeId, NodeId]:
+        info = self._stock[source].pop(place)
+        target.take(info)
+        self._change(source, -info.num_rows)
+        self._change(target.node, info.num_rows)
+        return info.id, source, target.node
+
+    def _change(self, node: NodeId, num_rows: int) -> None:
+        before = self._surplus[node]
+        after = self._surplus[node] = before + num_rows
+        if node in self._source_place:
+            _replace(self._giving, (-before, self._source_place[node]), (-after, self._source_place[node]))
+        if node in self._target_place:
+            _replace(self._getting, (before, self._target_place[node]), (after, self._target_place[node]))
+
+
+def _replace(entries: list[tuple[int, int]], old: tuple[int, int], new: tuple[int, int]) -> None:
+    del entries[bisect.bisect_left(entries, old)]
+    bisect.insort(entries, new)

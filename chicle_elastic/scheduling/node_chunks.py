@@ -1,0 +1,94 @@
+"""The memory of one node, as the ledger sees it: copies of chunks, each in one phase.
+
+A copy takes the chunk's bytes from the moment it is ordered until it is freed, so capacities hold for reservations too:
+
+    (order to load)  -> LOADING -> LOADED -> OWNED         LOADED waits for a boundary
+    (order to copy)  -> COPYING -> COPIED -> OWNED         COPIED waits for a round to be formed; then comes the commit
+    (order to pre-copy) -> PRECOPYING -> PRECOPIED -> COPYING or FREEING      rows without state, not owned
+    LOADING -> UNWANTED -> FREEING                         the load is not wanted any more, and cannot be called back
+    (inventory)      -> STRAY -> OWNED or FREEING          a copy that the ledger did not know
+    OWNED            -> FREEING -> (nothing)               void since another copy was committed
+
+On a node that is being closed nothing is freed: a void copy is (nothing) at once, because its node leaves.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.values import ChunkInfo
+
+
+class Phase(Enum):
+    """What a copy of a chunk is; see the theory above."""
+
+    OWNED = "owned"
+    LOADING = "loading"
+    LOADED = "loaded"
+    COPYING = "copying"
+    COPIED = "copied"
+    PRECOPYING = "precopying"
+    PRECOPIED = "precopied"
+    UNWANTED = "unwanted"
+    STRAY = "stray"
+    FREEING = "freeing"
+
+
+PROMISED = (Phase.OWNED, Phase.LOADING, Phase.LOADED)
+"""Copies that are, or will be without another decision, the owner's: they count for the balance."""
+
+
+@dataclass(slots=True)
+class NodeChunks:
+    """The memory of one node.
+
+    Attributes:
+        capacity_bytes: Memory for chunks; None where it is not accounted.
+        used_bytes: Bytes of all copies here.
+        num_rows: Samples of the chunks that are owned here or being loaded here.
+        copies: Phase of every copy here.
+        owned: The chunks among them that are owned, as keys.
+        added: Chunks that came into its possession since its task was told last, as keys.
+        removed: Chunks that its task was told of and that left its possession since, as keys.
+        is_closing: The node leaves.
+    """
+
+    capacity_bytes: int | None
+    used_bytes: int = 0
+    num_rows: int = 0
+    copies: dict[ChunkId, Phase] = field(default_factory=dict)
+    owned: dict[ChunkId, None] = field(default_factory=dict)
+    added: dict[ChunkId, None] = field(default_factory=dict)
+    removed: dict[ChunkId, None] = field(default_factory=dict)
+    is_closing: bool = False
+
+    @property
+    def room_bytes(self) -> int | None:
+        """Bytes that are neither used nor reserved; None for no limit."""
+        return None if self.capacity_bytes is None else self.capacity_bytes - self.used_bytes
+
+    def put(self, info: ChunkInfo, new: Phase | None) -> Phase | None:
+        """Put a copy here, into another phase, or (None) away.
+
+        Returns:
+            The phase that it was in; None if it was not here.
+        """
+        chunk = info.id
+        old = self.copies.get(chunk)
+        if new is None:
+            if old is None:
+                return None
+            del self.copies[chunk]
+            self.used_bytes -= info.size_bytes
+        else:
+            if old is None:
+                self.used_bytes += info.size_bytes
+            self.copies[chunk] = new
+        was_promised, is_promised = old in PROMISED, new in PROMISED
+        if was_promised is not is_promised:
+            self.num_rows += info.num_rows if is_promised else -info.num_rows
+        if old is Phase.OWNED:
+            del self.owned[chunk]
+        if new is Phase.OWNED:
+            self.owned[chunk] = None
+        return old

@@ -1,0 +1,493 @@
+"""The scheduler: a pure machine that learns events and orders effects.
+
+Theory of operation. One `Scheduler` decides for one job. It does no I/O and knows no clock; the same events
+with the same settings give the same effects, so every agent folds the stream and any of them can be the leader.
+
+    WAITING   fewer nodes than `start_nodes`, or no chunks declared yet
+    FORMING   a round was asked for; answers to older orders are taken, nothing is committed or ordered but frees
+    MOVING    a boundary: loads, copies, commits, frees; no task touches a chunk
+    RUNNING   an iteration is in flight; no chunk moves or changes its owner, lost ones are loaded in the background
+    PAUSED    a boundary at which no iteration can be started; the reason was told, and may go away with any event
+    FINISHED  the job is over; every event is ignored
+
+    WAITING  --enough nodes and chunks-->   FORMING       FORMING --RoundFormed-->             MOVING
+    MOVING   --nothing left to move-->      RUNNING       FORMING --a member is lost-->        FORMING or PAUSED
+    MOVING   --membership changed-->        FORMING       RUNNING --IterationFinished-->       MOVING
+    MOVING   --no room, too few nodes-->    PAUSED        RUNNING --IterationAborted-->        FORMING
+    PAUSED   --membership changed-->        FORMING       any boundary --StopRequested-->      FINISHED
+
+At a boundary, `_advance` goes as far as it can; it is called after every event. The rules:
+
+* The round changes exactly when the nodes that stay are not its members, or when an iteration was aborted (the tasks'
+  connections are broken then). A node under notice is not in the next round but stays present until it is released.
+* Copy, acknowledge, commit, free (`leases`): the owner changes at the commit, which only a boundary does.
+* An iteration starts when no copy is in flight, and no free while something is to be decided (`boundary`). Loads are
+  waited for before the first merge and when no chunk is left; otherwise it is started without the missing chunks.
+* A lost node's chunks are missing, unless a verified copy of the same state is on its way or comes back (`inventory`).
+* A leaver is released when it holds no copy that is worth anything and no round or iteration counts on it.
+* Events that make no sense now (late answers, unknown nodes, duplicates) are ignored with a log line. What a correct
+  shell can never say is a `ProtocolError`.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
+
+from chicle_elastic.errors import ProtocolError
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.boundary import Boundary
+from chicle_elastic.scheduling.effects import Effect, Log
+from chicle_elastic.scheduling.events import Event
+from chicle_elastic.scheduling.inventory import Inventory
+from chicle_elastic.scheduling.leases import Lease, Leases
+from chicle_elastic.scheduling.ledger import Ledger
+from chicle_elastic.scheduling.loads import Loads
+from chicle_elastic.scheduling.members import Members, PresentNode
+from chicle_elastic.scheduling.pending_orders import PendingOrders
+from chicle_elastic.scheduling.pending_policies import DecidingPolicy, PendingPolicies, Proposal
+from chicle_elastic.scheduling.precopies import Precopies
+from chicle_elastic.scheduling.settings import SchedulerSettings as SchedulerSettings
+from chicle_elastic.scheduling.text import boundary_text, count_text
+from chicle_elastic.scheduling.transitions import PendingTransitions
+
+
+class State(Enum):
+    """Where the job stands; see the theory of operation."""
+
+    WAITING = "waiting"
+    FORMING = "forming"
+    MOVING = "moving"
+    RUNNING = "running"
+    PAUSED = "paused"
+    FINISHED = "finished"
+
+
+class Scheduler:
+    """Decides for one job: `effects = scheduler.handle(event, now=...)`, to be performed in order.
+
+    One class because it is one state machine with a method per event.
+
+    Args:
+        settings: Numbers and the seed.
+        policies: Asked at boundaries, in this order.
+
+    Attributes:
+        settings: As given.
+        policies: As given.
+        ledger: Who owns what; to be read only.
+        state: Where the job stands.
+    """
+
+    def __init__(self, settings: SchedulerSettings, policies: Sequence[DecidingPolicy] = ()) -> None:
+        self.settings = settings
+        self.policies = tuple(policies)
+        self.ledger = Ledger()
+        self.state = State.WAITING
+        self._effects: list[Effect] = []
+        emit = self._emit
+        self._members = Members()
+        self._leases = Leases(self.ledger, emit, max_attempts=settings.max_copy_attempts)
+        self._loads = Loads(self.ledger, emit, max_attempts=settings.max_load_attempts)
+        self._inventory = Inventory(self.ledger, self._leases, self._loads, emit)
+        self._pending_policies = PendingPolicies(policies, emit, history_length=settings.history_length)
+        self._precopies = Precopies(self.ledger, emit)
+        self._pending_transitions = PendingTransitions(self.ledger, self._members, self._precopies, emit)
+        self._boundary = Boundary(
+            self.ledger,
+            self._members,
+            self._leases,
+            self._loads,
+            self._inventory,
+            self._pending_policies,
+            self._precopies,
+            self._pending_transitions,
+            emit,
+            settings,
+        )
+        answers = PendingOrders(self.ledger, self._members, self._leases, self._loads, emit)
+        self._has_begun = False
+        self._started = (0, 0)
+        self._pause_reason: str | None = None
+        self._stop_reason: str | None = None
+        self._now = self._boundary_since = self._round_since = 0.0
+        self._round_ms = 0.0
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            events.ChunksDeclared: self._on_chunks_declared,
+            events.NodeJoined: self._on_node_joined,
+            events.LeaveNoticed: self._on_leave_noticed,
+            events.NodeLost: self._on_node_lost,
+            events.RoundFormed: self._on_round_formed,
+            events.InventoryReported: self._on_inventory_reported,
+            events.ChunksLoaded: answers.on_chunks_loaded,
+            events.LoadFailed: answers.on_load_failed,
+            events.ChunksCopied: answers.on_chunks_copied,
+            events.CopyFailed: answers.on_copy_failed,
+            events.PrecopiesEnded: self._precopies.ended,
+            events.HandoverDue: self._on_handover_due,
+            events.ChunksFreed: answers.on_chunks_freed,
+            events.IterationFinished: self._on_iteration_finished,
+            events.IterationAborted: self._on_iteration_aborted,
+            events.PolicyDecided: self._on_policy_decided,
+            events.PolicyDisabled: lambda event: self._pending_policies.disable(event.policy, event.reason),
+            events.StopRequested: self._on_stop_requested,
+        }
+
+    @property
+    def round(self) -> int:
+        """Number of the round that is current, or that was asked for."""
+        return self._members.round
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """Copies on their way; to be read only."""
+        return tuple(self._leases.in_flight.values())
+
+    @property
+    def chunks_ahead(self) -> frozenset[ChunkId]:
+        """Chunks whose rows are being copied ahead, or have been: their states are likely to follow next."""
+        return frozenset(chunk for _, chunk in self._precopies.held)
+
+    @property
+    def pause_reason(self) -> str | None:
+        """Why the job is paused, with the figures; None when it is not."""
+        return self._pause_reason if self.state is State.PAUSED else None
+
+    @property
+    def needed_nodes(self) -> int:
+        """Nodes that have to be here to stay for the job to begin, or to go on."""
+        start_nodes = None if self._has_begun else self.settings.start_nodes
+        return start_nodes or self.settings.min_nodes
+
+    @property
+    def is_short_of_nodes(self) -> bool:
+        """Whether nothing goes on because too few nodes are here."""
+        return self.state in (State.WAITING, State.PAUSED) and len(self._members.staying) < self.needed_nodes
+
+    @property
+    def disabled_policies(self) -> tuple[str, ...]:
+        """Names of policies that failed and are not asked again."""
+        return tuple(self._pending_policies.disabled)
+
+    def flaw_of(self, event: events.PolicyDecided) -> str | None:
+        """Why the decision would be ignored now, in words; None if it would wait for the boundary."""
+        if any(proposal.policy == event.policy for proposal in self._pending_policies.proposals):
+            return "an earlier one waits for the boundary"
+        return self._boundary.flaw(_proposal(event))
+
+    def handle(self, event: Event, *, now: float) -> list[Effect]:
+        """Learn an event.
+
+        Args:
+            event: What happened.
+            now: Seconds on a monotonic clock; only reports of durations depend on it.
+
+        Returns:
+            What to do, in this order.
+
+        Raises:
+            ProtocolError: The event is one that a correct shell can never send; nothing has changed.
+        """
+        self._now = now
+        self._effects = []
+        handler = self._handlers.get(type(event))
+        if handler is None:
+            raise ProtocolError(f"{event!r} is not an event of chicle_elastic.scheduling.events")
+        if self.state is State.FINISHED:
+            self._log(f"{type(event).__name__} is ignored: the job is over")
+        else:
+            handler(event)
+            self._advance()
+        return self._effects
+
+    # The data set and the nodes.
+
+    def _on_chunks_declared(self, event: events.ChunksDeclared) -> None:
+        if self.ledger.num_chunks:
+            known = all(self.ledger.knows(info.id) and self.ledger.info(info.id) == info for info in event.chunks)
+            if not known or len(event.chunks) != self.ledger.num_chunks:
+                raise ProtocolError("the chunks of the job were declared before, and others; they are declared once")
+            self._log("chunks are declared again, as before")
+            if event.merged != self.ledger.began:
+                self._log(f"checkpoint {event.merged} is not used: the job goes on from iteration {self.ledger.began}")
+            return
+        ids = {info.id for info in event.chunks}
+        if not ids or len(ids) != len(event.chunks):
+            raise ProtocolError(f"{len(event.chunks)} chunks with {len(ids)} different ids cannot be a data set")
+        for info in event.chunks:
+            if info.num_rows < 1 or info.size_bytes < 0:
+                raise ProtocolError(f"{info} cannot be: a chunk has num_rows >= 1 and size_bytes >= 0")
+        if event.merged < 0:
+            raise ProtocolError(f"a job cannot go on from iteration {event.merged}")
+        self.ledger.declare(event.chunks, merged=event.merged)
+        if event.merged:
+            self._log(f"the job goes on from the checkpoint of iteration {event.merged}")
+
+    def _on_node_joined(self, event: events.NodeJoined) -> None:
+        node = event.node
+        if node in self._members:
+            self._log(f"{node} joins, but is here already; ignored")
+        elif (event.capacity_bytes or 0) < 0:
+            self._log(
+                f"{node} cannot join with capacity_bytes={event.capacity_bytes}; the capacity must be >= 0 or None"
+            )
+        else:
+            self.ledger.add_node(node, event.capacity_bytes)
+            self._members.present[node] = PresentNode(
+                joined_round=self._members.round, is_arriving=self.settings.precopy
+            )
+
+    def _on_leave_noticed(self, event: events.LeaveNoticed) -> None:
+        node = event.node
+        member = self._members.present.get(node)
+        if member is None or member.is_leaving or member.is_departing:
+            known = "is under notice already" if node in self._members else "is not here"
+            self._log(f"notice for {node} is ignored: it {known}")
+        elif self.settings.precopy and not member.is_arriving:
+            member.is_departing = True
+            member.is_planned = False
+        else:
+            self._begin_leaving(node)
+
+    def _on_handover_due(self, event: events.HandoverDue) -> None:
+        member = self._members.present.get(event.node)
+        if member is not None and member.is_departing:
+            self._begin_leaving(event.node)
+
+    def _begin_leaving(self, node: NodeId) -> None:
+        member = self._members.present[node]
+        member.is_arriving = member.is_departing = False
+        member.is_leaving = True
+        self.ledger.close_node(node)
+        self._loads.unwant_at(node, round=self._members.round)
+        self._leases.abandon_to(node)
+        self._precopies.discard_at(node, round=self._members.round)
+
+    def _on_node_lost(self, event: events.NodeLost) -> None:
+        if event.node not in self._members:
+            self._log(f"loss of {event.node} is ignored: it is not here")
+            return
+        is_asked = self.state is State.FORMING and event.node in self._members.asked
+        self._lose(event.node)
+        if is_asked:
+            self._members.break_round()
+            self.state = State.MOVING
+
+    def _lose(self, node: NodeId) -> None:
+        owned = self.ledger.owned_by(node)
+        for chunk in owned:
+            self.ledger.lose(chunk, in_flight=self.state is State.RUNNING)
+        self._leases.lose(node)
+        self._loads.lose(node)
+        self._inventory.lose(node)
+        self._precopies.lose(node)
+        self._remove(node)
+        self._log(f"{node} was lost with {count_text(len(owned), 'chunk')}")
+
+    def _remove(self, node: NodeId) -> None:
+        self.ledger.remove_node(node)
+        self._pending_policies.forget(node)
+        self._members.remove(node)
+
+    def _on_round_formed(self, event: events.RoundFormed) -> None:
+        if event.round > self._members.round:
+            raise ProtocolError(f"round {event.round} is formed, but only {self._members.round} were asked for")
+        if self.state is not State.FORMING or event.round < self._members.round:
+            self._log(f"round {event.round} is ignored: the current one is {self._members.round}")
+            return
+        asked = self._members.asked
+        self.state = State.MOVING
+        strangers = [node for node in event.members if node not in self._members]
+        if strangers:
+            self._log(f"round {event.round} has members that are not here ({', '.join(strangers)}); it is asked again")
+            self._members.break_round()
+            return
+        for node in asked:
+            if node not in event.members and node in self._members.staying:
+                self._log(f"round {event.round} was formed without {node}")
+                self._lose(node)
+        self._members.form(event.members)
+        self._round_ms += 1e3 * (self._now - self._round_since)
+        self._loads.forgive()
+        self._leases.stuck.clear()
+
+    def _on_inventory_reported(self, event: events.InventoryReported) -> None:
+        member = self._members.present.get(event.node)
+        if member is None:
+            self._log(f"inventory of {event.node} is ignored: it is not here")
+            return
+        if event.round is not None and not member.joined_round < event.round == self._members.round:
+            self._log(f"inventory of {event.node} for round {event.round} is ignored: this is round {self.round}")
+            return
+        member.has_reported = True
+        self._inventory.report(event, is_running=self.state is State.RUNNING)
+
+    # Iterations.
+
+    def _on_iteration_finished(self, event: events.IterationFinished) -> None:
+        if not self._ends_iteration(event):
+            return
+        self.ledger.count_merge(event.round, event.iteration)
+        self._pending_policies.note({node: report for node, report in event.reports.items() if node in self._members})
+        self._boundary.begin(ask_policies=True)
+
+    def _on_iteration_aborted(self, event: events.IterationAborted) -> None:
+        if not self._ends_iteration(event):
+            return
+        self.ledger.count_abort()
+        self._members.break_round()
+        self._log(f"iteration {event.iteration} was aborted: {event.reason}")
+
+    def _ends_iteration(self, event: events.IterationFinished | events.IterationAborted) -> bool:
+        ended = (event.round, event.iteration)
+        if self.state is State.RUNNING and ended == self._started:
+            self.state = State.MOVING
+            self._boundary_since = self._now
+            return True
+        if ended > self._started:
+            raise ProtocolError(
+                f"{type(event).__name__} of iteration {event.iteration} in round {event.round}, which was never "
+                f"started; the last one was {self._started[1]} in round {self._started[0]}"
+            )
+        self._log(f"late {type(event).__name__} of iteration {event.iteration} in round {event.round} is ignored")
+        return False
+
+    def _on_policy_decided(self, event: events.PolicyDecided) -> None:
+        flaw = self.flaw_of(event)
+        if flaw is None:
+            self._pending_policies.proposals.append(_proposal(event))
+        else:
+            self._log(f"decision of policy {event.policy} is ignored: {flaw}")
+
+    def _on_stop_requested(self, event: events.StopRequested) -> None:
+        self._stop_reason = self._stop_reason or event.reason
+
+    # Going on.
+
+    def _advance(self) -> None:
+        """Go as far as possible without another event."""
+        self._release_leavers()
+        if self.state is State.RUNNING:
+            self._boundary.load_missing()
+        elif self._stop_reason is not None:
+            self._emit(effects.FinishJob(reason=self._stop_reason))
+            self.state = State.FINISHED
+        elif self.state is not State.FORMING:
+            self._advance_boundary()
+
+    def _advance_boundary(self) -> None:
+        members = self._members
+        self._leases.settle(round=members.round, find_target=self._boundary.find_target)
+        self._loads.settle(round=members.round)
+        self._prepare()
+        num_staying = len(members.staying)
+        if not self._has_begun:
+            if not self.ledger.num_chunks or num_staying < self.needed_nodes:
+                return
+            self._has_begun = True
+            self._boundary_since = self._now
+        if members.round_is_due() and num_staying >= self.settings.min_nodes:
+            self._form_round()
+            return
+        if self._boundary.move():
+            self.state = State.MOVING
+            return
+        self._release_leavers()
+        obstacle = self._too_few_nodes(num_staying) or self._boundary.obstacle()
+        if obstacle is None:
+            self._start_iteration()
+        else:
+            self._pause(obstacle)
+
+    def _prepare(self) -> None:
+        """Let nodes arrive and depart that are ready, or need not wait."""
+        members = self._members
+        nodes = members.preparing
+        if not nodes:
+            return
+        departing = [node for node in nodes if members.present[node].is_departing]
+        can_wait = (
+            self._has_begun
+            and not members.round_is_due()
+            and not members.leaving
+            and self.ledger.merged > self.ledger.began
+            and not self.ledger.num_missing
+            and len(members.staying) - len(departing) >= self.settings.min_nodes
+        )
+        if can_wait and not self._boundary.is_ready():
+            return
+        for node in departing:
+            self._begin_leaving(node)
+        for node in nodes:
+            members.present[node].is_arriving = False
+
+    def _form_round(self) -> None:
+        self._boundary.begin(ask_policies=False)
+        self._pause_reason = None
+        self.state = State.FORMING
+        self._round_since = self._now
+        round = self._members.ask()
+        self._emit(effects.FormRound(round=round, members=self._members.asked))
+
+    def _too_few_nodes(self, num_staying: int) -> str | None:
+        if num_staying >= self.settings.min_nodes:
+            return None
+        return (
+            f"{count_text(num_staying, 'node')} here to stay, {self.settings.min_nodes} needed (min_nodes); the job "
+            "goes on when enough have joined"
+        )
+
+    def _pause(self, reason: str) -> None:
+        self.state = State.PAUSED
+        if reason != self._pause_reason:
+            self._pause_reason = reason
+            self._emit(effects.PauseJob(reason=reason))
+
+    def _start_iteration(self) -> None:
+        for node in self._members.eligible:
+            added, removed = self.ledger.take_changes(node)
+            if added or removed:
+                self._emit(effects.AttachChunks(node=node, added=added, removed=removed))
+        round, iteration = self._started = self._members.round, self.ledger.merged + 1
+        self._report_boundary()
+        self._pause_reason = None
+        self.state = State.RUNNING
+        is_complete = self.ledger.num_missing == 0
+        self._emit(effects.StartIteration(round=round, iteration=iteration, is_complete=is_complete))
+
+    def _report_boundary(self) -> None:
+        """Say what the boundary cost, if anything happened at it."""
+        num_ordered = self._boundary.end()
+        if num_ordered or self._round_ms:
+            total_ms = 1e3 * (self._now - self._boundary_since)
+            round, iteration = self._started
+            self._log(boundary_text(iteration, round, total_ms=total_ms, round_ms=self._round_ms))
+        self._round_ms = 0.0
+
+    def _release_leavers(self) -> None:
+        """Let go of nodes under notice on which nothing depends any more."""
+        for node in self._members.leaving:
+            is_needed = (
+                bool(self.ledger.node_chunks[node].copies)
+                or (self.state is State.RUNNING and self._members.present[node].in_round)
+                or (self.state is State.FORMING and node in self._members.asked)
+            )
+            if not is_needed:
+                self._remove(node)
+                self._emit(effects.ReleaseNode(node=node))
+
+    def _log(self, text: str) -> None:
+        self._emit(Log(text=text))
+
+    def _emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+
+def _proposal(event: events.PolicyDecided) -> Proposal:
+    return Proposal(
+        policy=event.policy,
+        generation=event.generation,
+        moves=event.moves,
+        reason=event.reason,
+        iteration=event.iteration,
+    )

@@ -1,0 +1,59 @@
+"""How reasons and log lines speak of sizes, numbers and policies that failed."""
+
+import re
+import traceback
+from collections.abc import Iterable
+from pathlib import PurePath
+
+from chicle_elastic.ids import NodeId
+
+
+def bytes_text(size: int) -> str:
+    """A size for people: "9.2 MiB"."""
+    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while abs(value) >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{size} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def count_text(count: int, thing: str) -> str:
+    """A number of things: "1 chunk", "3 chunks"."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def tally_text(nodes: Iterable[NodeId]) -> str:
+    """How often each node occurs: "n1 (4), n2 (3)"."""
+    counts: dict[NodeId, int] = {}
+    for node in nodes:
+        counts[node] = counts.get(node, 0) + 1
+    return ", ".join(f"{node} ({count})" for node, count in sorted(counts.items()))
+
+
+def fault_text(error: Exception) -> str:
+    """What a policy did that raised, as the end of a sentence: "raised KeyError: 7 (mine.py, line 9)"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"raised {type(error).__name__}: {error}{place}"
+
+
+def disabled_text(policy: str, why: str) -> str:
+    """The line about a policy that is not asked again; `why` is the end of a sentence."""
+    return f"policy {policy} is disabled: it {why}"
+
+
+def is_disabled_text(line: str) -> bool:
+    """Whether a line is one of `disabled_text`, of any policy: a user has to be told of that."""
+    return re.match(r"policy .* is disabled: it ", line, re.DOTALL) is not None
+
+
+def boundary_text(iteration: int, round: int, *, total_ms: float, round_ms: float) -> str:
+    """The line about what a boundary cost."""
+    return (
+        f"boundary before iteration {iteration} took {total_ms:.1f} ms, {round_ms:.1f} ms of it to form round {round}"
+    )
+
+
+def is_boundary_text(line: str) -> bool:
+    """Whether a line is one of `boundary_text`: a measurement, which says nothing of what happened."""
+    return line.startswith("boundary before iteration ")

@@ -1,0 +1,127 @@
+"""What is made ready while iterations run: nodes that come, nodes that go, and moves that a policy wants.
+
+    a node joins      arriving:  present and no member; its share is pre-copied; then comes the round that it is in
+    a notice comes    departing: still a member; its chunks are pre-copied to others; then it leaves
+    a policy moves    migrations: pre-copied to where they go; then they are copied, at a boundary like any other
+
+Whatever asks for a new round ends the waiting: those who arrive are in it, those who depart leave, and what has been
+pre-copied so far is used. So does everything that keeps iterations from running: then there is nothing to gain.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling import plan
+from chicle_elastic.scheduling.effects import Effect, Log
+from chicle_elastic.scheduling.ledger import Ledger
+from chicle_elastic.scheduling.members import Members
+from chicle_elastic.scheduling.precopies import Precopies
+from chicle_elastic.scheduling.text import count_text, tally_text
+from chicle_elastic.values import ChunkInfo
+
+
+class PendingTransitions:
+    """Plans pre-copies, and knows when they have ended.
+
+    Args:
+        ledger: Who holds what.
+        members: Who is there.
+        precopies: Takes orders.
+        emit: Takes log lines.
+
+    Attributes:
+        migrations: (source, target) of moves that a policy wants, by chunk.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        members: Members,
+        precopies: Precopies,
+        emit: Callable[[Effect], None],
+    ) -> None:
+        self.migrations: dict[ChunkId, tuple[NodeId, NodeId]] = {}
+        self._ledger = ledger
+        self._members = members
+        self._precopies = precopies
+        self._emit = emit
+
+    def is_ready(self, rng: np.random.Generator) -> bool:
+        """Order what is still to be ordered; whether nothing is on its way any more."""
+        if any(not self._members.present[node].is_planned for node in self._members.preparing):
+            for node in self._members.preparing:
+                self._members.present[node].is_planned = True
+            self._plan(rng)
+        return not self._precopies.in_flight
+
+    def migrate(self, moves: Iterable[plan.Transfer]) -> None:
+        """Make moves ready that a policy wants."""
+        for move in moves:
+            self.migrations[move.chunk] = move.source, move.target
+            if (move.target, move.chunk) not in self._precopies.held:
+                self._precopies.order(move.chunk, move.target, round=self._members.round)
+
+    def take_migrations(self) -> list[tuple[ChunkId, NodeId]]:
+        """Moves of policies that are ready, if all of them are; those that make no sense any more are left out."""
+        if not self.migrations or self._precopies.in_flight:
+            return []
+        migrations, self.migrations = self.migrations, {}
+        return [
+            (chunk, target)
+            for chunk, (source, target) in migrations.items()
+            if self._ledger.owner(chunk) == source
+            and self._members.is_seat(target)
+            and self._precopies.is_whole(target, chunk)
+        ]
+
+    def _plan(self, rng: np.random.Generator) -> None:
+        """Who is to have what: first the chunks of those who go, then the share of those who come."""
+        ahead = {chunk: node for node, chunk in self._precopies.held}
+        eligible = self._eligible(ahead)
+        arriving = [candidate.node for candidate in eligible if self._members.present[candidate.node].is_arriving]
+        departing = [node for node in self._members.preparing if self._members.present[node].is_departing]
+        leaving = [chunk for node in departing for chunk in self._ledger.owned_by(node) if chunk not in ahead]
+        orders: list[tuple[ChunkId, NodeId]] = []
+        if leaving and eligible:
+            infos = [self._ledger.info(chunk) for chunk in leaving]
+            orders += plan.plan_leave(infos, eligible, arriving, rng).placed
+            by_node = {candidate.node: candidate for candidate in eligible}
+            for chunk, node in orders:
+                by_node[node].take(self._ledger.info(chunk))
+        if arriving:
+            owned = {candidate.node: self._movable(candidate.node, ahead) for candidate in eligible}
+            moves = plan.plan_join(owned, eligible, arriving, rng)
+            orders += [(move.chunk, move.target) for move in moves]
+        for chunk, target in orders:
+            self._precopies.order(chunk, target, round=self._members.round)
+        if orders:
+            nodes = ", ".join(self._members.preparing)
+            targets = tally_text(node for _, node in orders)
+            self._emit(Log(text=f"for {nodes}: the rows of {count_text(len(orders), 'chunk')} ahead to {targets}"))
+
+    def _eligible(self, ahead: Mapping[ChunkId, NodeId]) -> list[plan.NodeCapacity]:
+        """Seats as they will be, with whatever is ahead already counted where it will be."""
+        rows = {node: self._ledger.samples(node) for node in self._ledger.node_chunks}
+        for chunk, target in ahead.items():
+            owner = self._ledger.owner(chunk)
+            if owner is not None:
+                num_rows = self._ledger.info(chunk).num_rows
+                rows[owner] -= num_rows
+                rows[target] += num_rows
+        node_chunks = self._ledger.node_chunks
+        nodes = [node for node in self._members.eligible if not self._members.present[node].is_departing]
+        nodes += [node for node in self._members.preparing if self._members.present[node].is_arriving]
+        return [
+            plan.NodeCapacity(
+                node=node,
+                num_rows=rows[node],
+                room_bytes=node_chunks[node].room_bytes,
+                holds=node_chunks[node].copies,
+            )
+            for node in nodes
+        ]
+
+    def _movable(self, node: NodeId, ahead: Mapping[ChunkId, NodeId]) -> Sequence[ChunkInfo]:
+        return [self._ledger.info(chunk) for chunk in self._ledger.owned_by(node) if chunk not in ahead]

@@ -1,0 +1,31 @@
+"""Sums that come out the same on every processor.
+
+Each task of a cluster merges by itself and has to come to the very same decision as the others. The all-reduce gives
+all of them the same bits, but BLAS and NumPy's own reductions add in an order that depends on the vector length of the
+processor. Sums of decisions go through these functions: elementwise products and sums in a fixed order, which IEEE 754
+defines to the last bit. What may differ (a factorisation, a direction) is never compared with anything; the tasks send
+it along, and go on with its mean.
+"""
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+
+LANES = 64
+"""Partial sums, each over every so many-th value: enough for any vector unit to be busy."""
+
+
+def dot(a: Array, b: Array) -> float:
+    """<a, b> of two float64 vectors of equal length."""
+    whole = len(a) // LANES * LANES
+    # Summed along the first axis: each lane adds its values one after the other, whatever the processor.
+    lanes = np.add.reduce((a[:whole] * b[:whole]).reshape(-1, LANES), axis=0) if whole else np.zeros(0)
+    total = 0.0
+    for value in (*lanes.tolist(), *(a[whole:] * b[whole:]).tolist()):
+        total += value
+    return total
+
+
+def squared(a: Array) -> float:
+    """|a|^2."""
+    return dot(a, a)

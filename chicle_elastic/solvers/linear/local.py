@@ -1,0 +1,194 @@
+"""The chunks of one task as the methods see them: tables for kernels, columns per output, and threads."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.base import StopFlag
+from chicle_elastic.solvers.kernels import scd
+from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.rows import NewtonRows, newton_rows
+from chicle_elastic.solvers.linear.tables import (
+    Bounds,
+    LocalTables,
+    Notes,
+    build_tables,
+    dual_sums,
+    require_finite_rows,
+    require_finite_values,
+    upper_of_rows,
+)
+from chicle_elastic.solvers.linear.threads import kernel_threads
+from chicle_elastic.solvers.local_chunk import LocalChunk
+
+MIN_VALUES_PER_THREAD = 1 << 18
+"""Feature values per thread below which another thread costs more than it brings."""
+
+_Part = TypeVar("_Part")
+_Result = TypeVar("_Result")
+
+
+class LocalData:
+    """Of one solver. What is made of the chunks is made inside an iteration, when they may be read, and kept until
+    some come or go.
+
+    Args:
+        chunks: Of the solver, by number; the solver changes it.
+        loss: The loss.
+        bounds: Where the C_i come from.
+        intercept: Value of the intercept column; 0 for none.
+        num_threads: Most threads to use.
+
+    Attributes:
+        notes: What is remembered of each chunk.
+        arrived: Chunks that came since the last pass of coordinate descent.
+    """
+
+    def __init__(
+        self, chunks: Mapping[ChunkId, LocalChunk], *, loss: Loss, bounds: Bounds, intercept: float, num_threads: int
+    ) -> None:
+        self.loss = loss
+        self.bounds = bounds
+        self.intercept = intercept
+        self.num_threads = num_threads
+        self.notes: dict[ChunkId, Notes] = {}
+        self.arrived: set[ChunkId] = set()
+        self._chunks = chunks
+        self._tables: LocalTables | None = None
+        self._rows: NewtonRows | None = None
+        self._upper: Array | None = None
+        self._signs: dict[int, Array] = {}
+        self._dual_sums: Array | None = None
+        self._are_rows_checked = False
+        self._pool: ThreadPoolExecutor | None = None
+
+    def change(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
+        """Forget what was made of the chunks."""
+        for chunk_id in (*removed, *added):
+            self.notes.pop(chunk_id, None)
+        self.arrived.difference_update(removed)
+        self.arrived.update(added)
+        self._tables = self._rows = self._upper = self._dual_sums = None
+        self._signs.clear()
+        self._are_rows_checked = False
+
+    @property
+    def tables(self) -> LocalTables:
+        """For the kernels; there is at least one chunk."""
+        if self._tables is None:
+            self._tables = build_tables(self._chunks, self.notes, self.bounds)
+        return self._tables
+
+    @property
+    def rows(self) -> NewtonRows:
+        """All rows, the intercept column included."""
+        if self._rows is None:
+            self._rows = newton_rows(self.tables, self.intercept)
+        return self._rows
+
+    def drop_rows(self) -> None:
+        """Give back the memory of `rows`, which may be a copy."""
+        self._rows = None
+
+    @property
+    def upper(self) -> Array:
+        """C_i of all rows, shape (num_rows,), float64."""
+        if self._upper is None:
+            self._upper = upper_of_rows(self.tables, self.notes, self.bounds.C)
+        return self._upper
+
+    def signs(self, k: int) -> Array:
+        """+1 where the class is that of output `k`, else -1, shape (num_rows,), float64."""
+        if k not in self._signs:
+            codes = np.concatenate([block.targets for block in self.tables.keep_alive])
+            self._signs[k] = np.where(codes == scd.positives(self.tables.num_outputs)[k], 1.0, -1.0)
+        return self._signs[k]
+
+    def duals(self, k: int) -> Array:
+        """A copy of the duals of output `k`, shape (num_rows,), float64."""
+        return np.concatenate([block.state[:, k, 0] for block in self.tables.keep_alive])
+
+    def write_duals(self, k: int, duals: Array) -> None:
+        """Write the duals of output `k` into the chunks."""
+        starts = np.cumsum(self.tables.samples.lengths)[:-1]
+        for block, part in zip(self.tables.keep_alive, np.split(duals, starts), strict=True):
+            block.state[:, k, 0] = part
+        self._dual_sums = None
+
+    @property
+    def dual_sums(self) -> Array:
+        """Sums of dual values per output: carried along by the methods, or found anew."""
+        if self._dual_sums is None:
+            self._dual_sums = dual_sums(self.tables, self.notes, self.loss, self.bounds.C)
+        return self._dual_sums
+
+    @property
+    def knows_dual_sums(self) -> bool:
+        """Whether `dual_sums` costs nothing."""
+        return self._dual_sums is not None
+
+    def set_dual_sums(self, sums: Array | None) -> None:
+        """What a method found; None where duals have changed and it did not."""
+        self._dual_sums = sums
+
+    def check_rows(self, num_visited: int) -> None:
+        """Look at the norms that passes have found so far, until all are known.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        if not self._are_rows_checked:
+            require_finite_rows(self.tables, self.notes)
+            self._are_rows_checked = num_visited == self.tables.num_rows
+
+    def check_all_rows(self) -> None:
+        """Look at all rows, where no pass finds their norms.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        if not self._are_rows_checked:
+            # 0 times a value is 0 but for NaN and infinity.
+            require_finite_values(self.tables, self.rows.times(np.zeros(self.rows.num_columns)))
+            self._are_rows_checked = True
+
+    def count_all(self) -> int:
+        """Write down that every local row was processed; returns how many there are."""
+        for chunk in self._chunks.values():
+            chunk.count(chunk.num_rows)
+        return self.tables.num_rows
+
+    @property
+    def useful_threads(self) -> int:
+        """Threads that are worth their start."""
+        return max(1, min(self.num_threads, self.tables.num_values // MIN_VALUES_PER_THREAD))
+
+    def run_parts(
+        self, run: Callable[[_Part], _Result], parts: Sequence[_Part], stop: StopFlag | None = None
+    ) -> list[_Result]:
+        """`run` on each part: here when there is one, else on the persistent threads; results in order.
+
+        When it is interrupted no thread is left writing duals behind the caller's back.
+        """
+        if len(parts) == 1:
+            return [run(parts[0])]
+        if self._pool is None:
+            self._pool = kernel_threads(self.num_threads)
+        futures = [self._pool.submit(run, part) for part in parts]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            if stop is not None:
+                stop.set()
+            wait(futures)
+            raise
+
+    def close(self) -> None:
+        """End the kernel threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None

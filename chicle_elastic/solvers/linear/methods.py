@@ -1,0 +1,107 @@
+"""Which method a job follows: decided from counts, never from times, so that equal jobs go the same way everywhere.
+
+    coordinate descent  one pass costs as much as reading the rows, and many passes are needed where margins of many
+                        samples are close to 1 at once, or where several tasks have to damp their steps
+    Newton's method     a handful of passes whatever C and the number of tasks; sums of second derivatives cost
+                        (num_features + 1)^2 / 2 values per output and message, and as many products per row
+
+Rows x features of the data, the loss and the number of tasks decide between the two:
+
+* smooth losses (squared hinge, logistic): Newton's method where the second derivatives of all columns fit into a
+  message (`MOST_BLOCK_VALUES`), and with several tasks in any case; there a block of the heaviest columns is the
+  preconditioner of conjugate gradients.
+* hinge: with several tasks Newton's method where all columns fit. Where they do not, the tasks descend along
+  coordinates, and if that crawls one task solves for the undecided rows of all (`working_set`). A task that is alone
+  descends along coordinates, and goes over to local Newton steps if that crawls (`newton_finish`).
+"""
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from chicle_elastic.chunks.views import DataSchema
+from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
+from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.working_set.steps import MOST_ROWS
+
+MOST_COLUMNS = 2048
+"""Columns, the intercept included, up to which the block has all of them."""
+MOST_BLOCK_VALUES = 1 << 22
+"""Values of the blocks of all outputs at most: 32 MiB in a message."""
+WIDE_COLUMNS = 1024
+"""Columns of the block where it cannot have all."""
+CHEAP_PRODUCTS = 1 << 28
+"""Multiplications that the second derivatives of all rows may take in any case."""
+CHEAP_COLUMNS = 96
+"""Columns up to which they take little longer than reading the rows."""
+MANY_VALUES = 1 << 22
+"""Rows x columns above which a pass that is made again costs less than one that looks at several steps at once."""
+ROWS_PER_COLUMN = 10
+"""Rows per column of a block that is only a preconditioner."""
+
+
+class Method(Enum):
+    """How w is found."""
+
+    COORDINATES = "coordinate descent (CoCoA)"
+    NEWTON = "Newton's method on chunks"
+    WORKING_SET = "coordinate descent (CoCoA), then Newton steps over a working set"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A method, and why it was chosen; both are shown to the user."""
+
+    method: Method
+    reason: str
+
+
+def choose(loss: Loss, schema: DataSchema, *, num_outputs: int, num_tasks: int) -> Choice:
+    """The method for a job with so many tasks."""
+    D = schema.num_features + 1
+    limit = most_block_columns(num_outputs)
+    is_narrow = limit >= D
+    where = f"{D} columns and {num_outputs} output{'s' if num_outputs > 1 else ''}"
+    if loss is Loss.HINGE:
+        if num_tasks == 1:
+            return Choice(method=Method.COORDINATES, reason="the hinge on one task")
+        if is_narrow:
+            return Choice(
+                method=Method.NEWTON, reason=f"{num_tasks} tasks, and second derivatives of {where} fit into a message"
+            )
+        too_wide = f"{num_tasks} tasks, the hinge, and second derivatives of {where} do not fit into a message"
+        if schema.num_rows <= MOST_ROWS:
+            return Choice(method=Method.WORKING_SET, reason=too_wide)
+        return Choice(method=Method.COORDINATES, reason=f"{too_wide}, nor a number for each of {schema.num_rows} rows")
+    if is_narrow:
+        return Choice(
+            method=Method.NEWTON, reason=f"a smooth loss, and second derivatives of {where} fit into a message"
+        )
+    if num_tasks > 1:
+        return Choice(method=Method.NEWTON, reason=f"a smooth loss on {num_tasks} tasks")
+    return Choice(method=Method.COORDINATES, reason=f"one task and {where}, too many for second derivatives")
+
+
+def most_block_columns(num_outputs: int) -> int:
+    """Columns that a block of each output may have."""
+    return min(MOST_COLUMNS, math.isqrt(2 * MOST_BLOCK_VALUES // num_outputs))
+
+
+def newton_plan(loss: Loss, schema: DataSchema, *, num_outputs: int, tol: float) -> NewtonPlan:
+    """How Newton's method goes about such data, on any number of tasks."""
+    D = schema.num_features + 1
+    limit = most_block_columns(num_outputs)
+    columns = D if limit >= D else min(limit, WIDE_COLUMNS)
+    products = schema.num_rows * columns * columns // 2
+    is_cheap = columns <= CHEAP_COLUMNS or products <= CHEAP_PRODUCTS
+    # Of the hinge the block is all there is: its steps are as good as the block, and no conjugate gradients follow.
+    step = 1 if is_cheap or loss is Loss.HINGE else max(1, schema.num_rows // (ROWS_PER_COLUMN * columns))
+    return NewtonPlan(
+        loss=loss,
+        tol=tol,
+        num_outputs=num_outputs,
+        D=D,
+        block_columns=columns,
+        row_step=step,
+        has_many_rows=schema.num_rows * D > MANY_VALUES,
+    )

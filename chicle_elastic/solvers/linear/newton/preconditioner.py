@@ -1,0 +1,81 @@
+"""The linear algebra of a Newton step: a block of second derivatives, factored, and the diagonal for the rest.
+
+All of it is scaled by the diagonal first, so that a feature of scale 1e8 costs no digits of the others. What is found
+here may differ between processors in its last digits, so nothing is decided by it (see `agreement`).
+"""
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotrs
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.products import pack, unpack
+
+HEAVIER = 1e-10
+"""Added to a scaled diagonal, times its length, where columns are equal but for rounding and no factor is found."""
+
+
+class PreconditionerBlock:
+    """The second derivatives in some columns, I included, scaled to a diagonal of ones and factored.
+
+    Args:
+        lower: Its Cholesky factor in the lower triangle, shape (h, h), C order; None for the diagonal alone.
+        scale: One over the square root of the diagonal, shape (D,).
+        columns: Columns of the block, int64; empty for all.
+
+    Attributes:
+        scale: As above.
+    """
+
+    def __init__(self, lower: Array | None, scale: Array, columns: Array) -> None:
+        self.scale = scale
+        self._lower = lower
+        self._columns = columns
+
+    @classmethod
+    def of(cls, factor: Array, scale: Array, columns: Array) -> "PreconditionerBlock":
+        """From what `factor` was."""
+        return cls(unpack(factor, len(columns) or len(scale)) if len(factor) else None, scale, columns)
+
+    @property
+    def factor(self) -> Array:
+        """The factor, packed; empty for none."""
+        if self._lower is None:
+            return np.zeros(0)
+        packed = np.zeros(len(self._lower) * (len(self._lower) + 1) // 2)
+        pack(self._lower, packed)
+        return packed
+
+    def solve(self, r: Array) -> Array:
+        """The block's inverse, and that of the diagonal elsewhere, times `r`; shape (D,)."""
+        scaled = self.scale * r
+        if self._lower is not None:
+            # Row-major lower is column-major upper.
+            if len(self._columns):
+                scaled[self._columns] = dpotrs(self._lower.T, scaled[self._columns], lower=0)[0]
+            else:
+                scaled = dpotrs(self._lower.T, scaled, lower=0)[0]
+        return np.asarray(self.scale * scaled)
+
+
+def factorise(packed: Array, diagonal: Array, columns: Array) -> PreconditionerBlock:
+    """Scale and factor.
+
+    Args:
+        packed: Second derivatives in the columns of the block, without I; empty for none.
+        diagonal: Those of all columns, shape (D,), without I.
+        columns: Columns of the block, int64; empty for all.
+    """
+    scale = 1.0 / np.sqrt(1.0 + np.maximum(diagonal, 0.0))
+    if not len(packed):
+        return PreconditionerBlock(None, scale, columns)
+    inner = scale[columns] if len(columns) else scale
+    size = len(inner)
+    matrix = unpack(packed, size)
+    matrix *= inner
+    matrix *= inner[:, None]
+    matrix.reshape(-1)[:: size + 1] += inner * inner
+    upper, fault = dpotrf(matrix.T, lower=0, clean=0)
+    if fault:
+        matrix.reshape(-1)[:: size + 1] += HEAVIER * size
+        upper, fault = dpotrf(matrix.T, lower=0, clean=0)
+    return PreconditionerBlock(None if fault else upper.T, scale, columns)

@@ -1,0 +1,92 @@
+"""Losses of the linear models and their duals, in plain NumPy.
+
+This is the reference: the kernels do the same arithmetic one sample at a time, and tests hold them against it.
+
+Primal and dual of one output, as in LinearSVC (C multiplies the sum of losses; the intercept is one more column of
+constant value `intercept_scaling` and is penalised like the rest), with C_i = C * weight_i:
+
+    P(w)     = 1/2 |w|^2 + sum_i C_i * loss(m_i),        m_i = y_i <x_i, w>
+    D(alpha) = sum_i dual_i(alpha_i) - 1/2 |w(alpha)|^2,  w(alpha) = sum_i alpha_i y_i x_i,  0 <= alpha_i (<= C_i)
+
+Legend: `margins` are m_i, `alpha` the dual variables, `upper` the C_i, `curvature` sigma' * |x_i|^2, where sigma' is
+CoCoA's factor for the number of parallel parts (Jaggi et al. 2014; Ma et al. 2015, "Adding vs. averaging"). All are
+ndarrays of shape (n,), float64.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import UsageError
+
+
+class Loss(IntEnum):
+    """Losses that the kernels know; the numbers are part of the kernels' interface."""
+
+    HINGE = 0
+    SQUARED_HINGE = 1
+    LOGISTIC = 2
+
+    @classmethod
+    def named(cls, name: str) -> "Loss":
+        """The loss called `name`.
+
+        Raises:
+            UsageError: There is no such loss.
+        """
+        try:
+            return cls[name.upper()]
+        except KeyError:
+            names = ", ".join(repr(loss.name.lower()) for loss in cls)
+            raise UsageError(f"there is no loss {name!r}; choose one of {names}") from None
+
+
+def upper_bounds(C: float, codes: Array, weights: Array | None, class_weights: Sequence[float] | None) -> Array:
+    """C_i = C * weight of the sample * weight of its class, shape (n,), float64; None is a weight of 1."""
+    upper = np.full(len(codes), float(C))
+    if weights is not None:
+        upper *= weights
+    if class_weights is not None:
+        upper *= np.asarray(class_weights, dtype=np.float64)[codes]
+    return upper
+
+
+def dual_slopes(alpha: Array, upper: Array) -> Array:
+    """alpha_i / C_i, which is -loss'(m_i) at the optimum, whatever C is; 0 where C_i = 0. Any shape that broadcasts."""
+    positive = upper > 0
+    return np.where(positive, alpha / np.where(positive, upper, 1.0), 0.0)
+
+
+def duals_from_slopes(loss: Loss, slopes: Array, upper: Array) -> Array:
+    """Feasible duals with the given slopes, to go on from when C, weights or loss have changed; as `dual_slopes`."""
+    largest = np.inf if loss is Loss.SQUARED_HINGE else 1.0
+    return np.clip(slopes, 0.0, largest) * upper
+
+
+def primal_losses(loss: Loss, margins: Array, upper: Array) -> Array:
+    """C_i * loss(m_i) of each sample, shape (n,)."""
+    if loss is Loss.HINGE:
+        return upper * np.maximum(0.0, 1.0 - margins)
+    if loss is Loss.SQUARED_HINGE:
+        return upper * np.maximum(0.0, 1.0 - margins) ** 2
+    return upper * np.logaddexp(0.0, -margins)
+
+
+def dual_values(loss: Loss, alpha: Array, upper: Array) -> Array:
+    """dual_i(alpha_i) of each sample, shape (n,); samples with C_i = 0 give 0."""
+    if loss is Loss.HINGE:
+        return np.asarray(alpha, dtype=np.float64)
+    positive = upper > 0
+    safe_upper = np.where(positive, upper, 1.0)
+    if loss is Loss.SQUARED_HINGE:
+        return np.where(positive, alpha - alpha**2 / (4.0 * safe_upper), 0.0)
+    share = np.where(positive, alpha / safe_upper, 0.0)
+    return upper * (_entropy_term(share) + _entropy_term(1.0 - share))
+
+
+def _entropy_term(share: Array) -> Array:
+    """-s log s, continued by 0 at s = 0."""
+    inside = share > 0
+    return np.where(inside, -share * np.log(np.where(inside, share, 1.0)), 0.0)

@@ -1,0 +1,135 @@
+"""Sums of c_i x_i x_i^T over rows, packed: of dense rows in blocks that stay in the cache; and when not to go that way.
+
+Packed means the lower triangle by rows, shape (h (h + 1) / 2,) for h columns.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+import numpy as np
+from scipy.linalg.blas import dsyrk, ssyrk
+
+from chicle_elastic.chunks.views import Array
+
+VALUES_PER_PRODUCT = 1 << 17
+"""Values of a block, as float64, that stay in the cache until they are multiplied."""
+LEAST_ROWS, MOST_ROWS = 1 << 8, 1 << 13
+"""Rows of a block: a product of fewer takes longer per row, and one of more leaves the cache."""
+SHARE_COPIED = 0.75
+"""Share of the rows of a block with a weight up to which only these are copied."""
+MOST_LISTED = 1 << 9
+"""Columns up to which the places of the triangle are kept as a list; beyond, a list takes longer to read than rows."""
+
+
+@lru_cache(maxsize=8)
+def _places(size: int) -> Array:
+    """Places of the lower triangle in a square matrix of C order, by rows, int64."""
+    return np.flatnonzero(np.tri(size, dtype=bool).reshape(-1))
+
+
+def pack(matrix: Array, out: Array) -> None:
+    """Add the lower triangle of a square matrix to `out`, which is packed."""
+    size = len(matrix)
+    if size <= MOST_LISTED and matrix.flags.c_contiguous:
+        out += matrix.reshape(-1).take(_places(size))
+        return
+    start = 0
+    for row in range(size):
+        out[start : start + row + 1] += matrix[row, : row + 1]
+        start += row + 1
+
+
+def unpack(packed: Array, size: int) -> Array:
+    """A matrix of shape (size, size) whose lower triangle is `packed`, and whose upper one is nothing in particular."""
+    if size <= MOST_LISTED:
+        matrix = np.zeros(size * size)
+        matrix[_places(size)] = packed
+        return matrix.reshape(size, size)
+    matrix = np.empty((size, size))
+    start = 0
+    for row in range(size):
+        matrix[row, : row + 1] = packed[start : start + row + 1]
+        start += row + 1
+    return matrix
+
+
+def packed_diagonal(packed: Array, size: int) -> Array:
+    """The diagonal, shape (size,)."""
+    return packed[np.cumsum(np.arange(1, size + 1)) - 1]
+
+
+def is_sparse_cheaper(mean_entries: float, size: int) -> bool:
+    """Whether products of the entries of sparse rows take less time than those of rows made dense.
+
+    An entry's product takes 0.5 ns, (mean_entries^2 / 2 of them in a row); BLAS needs about 1/30 ns for each of size^2,
+    and 3 ns a value to make rows dense and scale them.
+    """
+    return mean_entries * mean_entries <= size * (size / 8 + 12)
+
+
+def add_dense_products(
+    parts: Iterable[Array],
+    weights: Array,
+    columns: Array,
+    intercept: float | None,
+    out: Array,  # OUT
+    *,
+    is_rough: bool = False,
+) -> None:
+    """Add sum_i weights_i x_i x_i^T; rows of weight 0 are not multiplied.
+
+    Args:
+        parts: Dense rows in order, each of shape (n, num_features), any dtype.
+        weights: Of all rows, >= 0, shape (num_rows,), float64.
+        columns: Which features, ascending, int64; empty for all.
+        intercept: Value of one more column at the end; None for no such column.
+        out: Packed; added to.
+        is_rough: Whether float32 will do, in half the time: for a preconditioner of rows that are float32 themselves.
+    """
+    dtype, syrk = (np.float32, ssyrk) if is_rough else (np.float64, dsyrk)
+    scales = np.sqrt(weights).astype(dtype, copy=False)
+    # A last column of zeros adds a last row of zeros, and the triangle without it comes first in `out`.
+    last = intercept or 0.0
+    has_column = last != 0.0
+    total: Array | None = None
+    buffer = np.empty((0, 0))
+    position = num_filled = 0
+    for part in parts:
+        if total is None:
+            width = len(columns) or part.shape[1]
+            size = width + has_column
+            total = np.zeros((size, size), dtype, order="F")
+            buffer = np.empty((min(max(VALUES_PER_PRODUCT // max(size, 1), LEAST_ROWS), MOST_ROWS), size), dtype)
+        for begin in range(0, len(part), len(buffer)):
+            rows = part[begin : begin + len(buffer)]
+            scale = scales[position : position + len(rows)]
+            position += len(rows)
+            num_curved = np.count_nonzero(scale)
+            if num_curved == 0:
+                continue
+            if num_curved <= SHARE_COPIED * len(rows):
+                curved = np.flatnonzero(scale)
+                rows, scale = rows.take(curved, axis=0), scale[curved]
+            if num_filled + len(rows) > len(buffer):
+                total = syrk(1.0, buffer[:num_filled].T, beta=1.0, c=total, overwrite_c=1)
+                num_filled = 0
+            end = num_filled + len(rows)
+            np.multiply(rows[:, columns] if len(columns) else rows, scale[:, None], out=buffer[num_filled:end, :width])
+            if has_column:
+                np.multiply(scale, last, out=buffer[num_filled:end, width])
+            num_filled = end
+    if total is None:
+        return
+    if num_filled:
+        total = syrk(1.0, buffer[:num_filled].T, beta=1.0, c=total, overwrite_c=1)
+    size = len(total)
+    pack(total.T, out[: size * (size + 1) // 2])
+
+
+def column_places(columns: Array, num_columns: int) -> Array:
+    """Place of each column among `columns` (all if empty), or -1; shape (num_columns,), int64."""
+    if not len(columns):
+        return np.arange(num_columns)
+    places = np.full(num_columns, -1, dtype=np.int64)
+    places[columns] = np.arange(len(columns))
+    return places

@@ -1,0 +1,329 @@
+"""The rows of all local chunks as one matrix, for the Newton finish: products with a vector, from either side.
+
+Small data is put together into one matrix of float64, so that each product is one call. Large data stays where it is,
+and kernels go through it at the speed of memory. D is num_features + 1, the intercept column included.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse
+
+from chicle_elastic.chunks.rows import matrix_of
+from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.solvers.linear.products import add_dense_products, column_places, is_sparse_cheaper
+from chicle_elastic.solvers.linear.tables import SMALL_VALUES, LocalTables
+
+ROWS_MADE_DENSE = 1 << 12
+"""Sparse rows that are made dense at a time."""
+CHEAP_PRODUCTS = 1 << 28
+"""Multiplications of dense rows that a small matrix may need before it is worth a kernel's compilation."""
+MAX_COPIED_VALUES = 1 << 22
+"""Values of a subset of the rows up to which it is copied, in float64: 32 MiB."""
+
+ALL: Array = np.zeros(0, dtype=np.int64)
+"""All columns."""
+
+
+class NewtonRows(Protocol):
+    """A matrix of shape (num_rows, D).
+
+    Attributes:
+        num_columns: D.
+    """
+
+    num_columns: int
+
+    def times(self, vector: Array) -> Array:
+        """<x_i, vector> of every row, shape (num_rows,), float64."""
+        ...
+
+    def weighted_sum(self, weights: Array) -> Array:
+        """sum_i weights_i x_i, shape (D,), float64."""
+        ...
+
+    def curved_product(self, weights: Array, vector: Array) -> Array:
+        """sum_i weights_i <x_i, vector> x_i, shape (D,), float64."""
+        ...
+
+    def squares_sum(self, weights: Array) -> Array:
+        """sum_i weights_i x_i * x_i, shape (D,), float64."""
+        ...
+
+    def add_products(self, weights: Array, columns: Array, out: Array, *, is_rough: bool = False) -> None:
+        """Add the lower triangle of sum_i weights_i x_i x_i^T, packed by rows, to `out`; rows of weight 0 are not read.
+
+        Args:
+            weights: Shape (num_rows,), >= 0.
+            columns: Which columns, ascending, int64; empty for all.
+            out: Shape (h (h + 1) / 2,) for h columns.
+            is_rough: Whether the digits of the rows themselves will do, for a preconditioner.
+        """
+        ...
+
+    def dense(self, which: Array, columns: Array = ALL) -> Array:
+        """A copy of the rows of these numbers, ascending, shape (len(which), D), float64.
+
+        With `columns` (ascending, int64) it has only these, shape (len(which), len(columns)); empty means all.
+        """
+        ...
+
+    def subset(self, which: Array) -> "NewtonRows":
+        """A matrix of the rows of these numbers, ascending."""
+        ...
+
+
+def newton_rows(tables: LocalTables, intercept: float) -> NewtonRows:
+    """The rows behind these tables, which must outlive the result."""
+    return MergedRows.of(tables, intercept) if tables.num_values <= SMALL_VALUES else ChunkedRows(tables, intercept)
+
+
+class MergedRows:
+    """A copy in one piece.
+
+    Args:
+        matrix: Dense or CSR, float64, the intercept column included.
+        has_intercept: Whether that is not a column of zeros.
+    """
+
+    def __init__(self, matrix: Any, *, has_intercept: bool = True) -> None:
+        self._matrix = matrix
+        self.num_columns = int(matrix.shape[1])
+        self._has_intercept = has_intercept
+
+    @classmethod
+    def of(cls, tables: LocalTables, intercept: float) -> "MergedRows":
+        """Of all local rows."""
+        parts: list[Any] = [matrix_of(block.rows) for block in tables.keep_alive]
+        column = np.full((tables.num_rows, 1), intercept)
+        if scipy.sparse.issparse(parts[0]):
+            matrix = scipy.sparse.hstack([scipy.sparse.vstack(parts), column], format="csr", dtype=np.float64)
+        else:
+            matrix = np.hstack([np.concatenate(parts), column], dtype=np.float64)
+        return cls(matrix, has_intercept=intercept != 0.0)
+
+    def times(self, vector: Array) -> Array:
+        """See `NewtonRows`."""
+        return np.asarray(self._matrix @ vector)
+
+    def weighted_sum(self, weights: Array) -> Array:
+        """See `NewtonRows`."""
+        return np.asarray(weights @ self._matrix)
+
+    def curved_product(self, weights: Array, vector: Array) -> Array:
+        """See `NewtonRows`."""
+        return self.weighted_sum(weights * self.times(vector))
+
+    def squares_sum(self, weights: Array) -> Array:
+        """See `NewtonRows`."""
+        matrix = self._matrix
+        return np.asarray(weights @ (matrix.multiply(matrix) if scipy.sparse.issparse(matrix) else matrix * matrix))
+
+    def add_products(self, weights: Array, columns: Array, out: Array, *, is_rough: bool = False) -> None:
+        """See `NewtonRows`."""
+        matrix = self._matrix
+        if not scipy.sparse.issparse(matrix):
+            is_empty = not len(columns) and not self._has_intercept
+            add_dense_products([matrix[:, :-1] if is_empty else matrix], weights, columns, None, out)
+            return
+        size = len(columns) or self.num_columns
+        if matrix.shape[0] * size * size <= CHEAP_PRODUCTS or not is_sparse_cheaper(_mean_entries(matrix), size):
+            parts = _made_dense([matrix], weights, columns)
+            add_dense_products(parts, weights[weights != 0], ALL, None, out)
+            return
+        from chicle_elastic.solvers.kernels import products, tables
+
+        table = tables.csr_table([CsrRows(matrix.indptr, matrix.indices, matrix.data, self.num_columns)])
+        starts, lengths = np.zeros(1, dtype=np.int64), np.array([matrix.shape[0]], dtype=np.int64)
+        # The matrix has the intercept column; one more that has no place stands where the kernel expects it.
+        places = np.append(column_places(columns, self.num_columns), -1)
+        products.sparse_products(table, lengths, starts, 0.0, weights, places, size, out)
+
+    def dense(self, which: Array, columns: Array = ALL) -> Array:
+        """See `NewtonRows`."""
+        if scipy.sparse.issparse(self._matrix):
+            return _dense(self._matrix[which], columns)
+        rows = np.asarray(self._matrix.take(which, axis=0))
+        return rows[:, columns] if len(columns) else rows
+
+    def subset(self, which: Array) -> NewtonRows:
+        """See `NewtonRows`."""
+        return self if len(which) == self._matrix.shape[0] else MergedRows(self._matrix[which])
+
+
+class ChunkedRows:
+    """The rows where they are."""
+
+    def __init__(self, tables: LocalTables, intercept: float) -> None:
+        from chicle_elastic.solvers.kernels import products
+
+        self._products = products
+        self._tables = tables
+        self._intercept = intercept
+        self._starts = np.concatenate([[0], np.cumsum(tables.samples.lengths)])
+        self.num_rows = tables.num_rows
+        self.num_columns = tables.rows.num_features + 1
+
+    def times(self, vector: Array) -> Array:
+        """See `NewtonRows`."""
+        result = np.empty(self._tables.num_rows)
+        self._products.row_products(self._tables.rows, self._tables.samples.lengths, self._intercept, vector, result)
+        return result
+
+    def weighted_sum(self, weights: Array) -> Array:
+        """See `NewtonRows`."""
+        result = np.zeros(self.num_columns)
+        self._products.weighted_sum(self._tables.rows, self._tables.samples.lengths, self._intercept, weights, result)
+        return result
+
+    def curved_product(self, weights: Array, vector: Array) -> Array:
+        """See `NewtonRows`."""
+        result, lengths = np.zeros(self.num_columns), self._tables.samples.lengths
+        self._products.curved_product(self._tables.rows, lengths, self._intercept, weights, vector, result)
+        return result
+
+    def squares_sum(self, weights: Array) -> Array:
+        """See `NewtonRows`."""
+        result = np.zeros(self.num_columns)
+        self._products.squares_sum(self._tables.rows, self._tables.samples.lengths, self._intercept, weights, result)
+        return result
+
+    def add_products(self, weights: Array, columns: Array, out: Array, *, is_rough: bool = False) -> None:
+        """See `NewtonRows`."""
+        blocks = self._tables.keep_alive
+        has_column = not len(columns) or columns[-1] == self.num_columns - 1
+        intercept = self._intercept if has_column else None
+        features = columns[:-1] if len(columns) and has_column else columns
+        size = len(columns) or self.num_columns
+        if len(columns) == 1 and has_column:  # no feature is left, which would mean all
+            out += self._intercept * self._intercept * weights.sum()
+            return
+        dense = [block.rows for block in blocks if not isinstance(block.rows, CsrRows)]
+        if dense:
+            self._add_dense(dense, weights, features, intercept, out, is_rough=is_rough)
+        elif is_sparse_cheaper(self._tables.num_values / self.num_rows, size):
+            places = column_places(columns, self.num_columns)
+            lengths = self._tables.samples.lengths
+            self._products.sparse_products(
+                self._tables.rows, lengths, self._starts, self._intercept, weights, places, size, out
+            )
+        else:
+            parts = _made_dense([matrix_of(block.rows) for block in blocks], weights, features)
+            add_dense_products(parts, weights[weights != 0], ALL, intercept, out)
+
+    def _add_dense(
+        self,
+        parts: list[Array],
+        weights: Array,
+        features: Array,
+        intercept: float | None,
+        out: Array,
+        *,
+        is_rough: bool,
+    ) -> None:
+        if is_rough and parts[0].dtype == np.float32:
+            total = np.zeros(len(out))
+            with np.errstate(over="ignore", invalid="ignore"):
+                add_dense_products(parts, weights, features, intercept, total, is_rough=True)
+            if np.isfinite(total).all():  # else squares are beyond float32
+                out += total
+                return
+        add_dense_products(parts, weights, features, intercept, out)
+
+    def dense(self, which: Array, columns: Array = ALL) -> Array:
+        """See `NewtonRows`."""
+        has_intercept = not len(columns) or columns[-1] == self.num_columns - 1
+        features = columns[:-1] if len(columns) and has_intercept else columns
+        dense = np.empty((len(which), len(columns) or self.num_columns))
+        if has_intercept:
+            dense[:, -1] = self._intercept
+        cuts = np.searchsorted(which, self._starts)
+        for number, block in enumerate(self._tables.keep_alive):
+            begin, end = int(cuts[number]), int(cuts[number + 1])
+            if begin < end:
+                part = matrix_of(block.rows)[which[begin:end] - self._starts[number]]
+                into = dense[begin:end, :-1] if has_intercept else dense[begin:end]
+                if scipy.sparse.issparse(part):
+                    into[...] = _dense(part, features)
+                elif len(columns):
+                    into[...] = part[:, features]
+                else:
+                    into[...] = part
+        return dense
+
+    def subset(self, which: Array) -> NewtonRows:
+        """See `NewtonRows`; a copy where the rows are few, else those rows among all."""
+        if len(which) * self.num_columns <= MAX_COPIED_VALUES:
+            return MergedRows(self.dense(which))
+        return self if len(which) == self._tables.num_rows else SomeRows(self, which)
+
+
+class SomeRows:
+    """Rows of a large matrix, which is read whole where weights do not say that a row is left out."""
+
+    def __init__(self, rows: ChunkedRows, which: Array) -> None:
+        self._rows = rows
+        self._which = which
+        self.num_columns = rows.num_columns
+
+    def times(self, vector: Array) -> Array:
+        """See `NewtonRows`."""
+        return self._rows.times(vector)[self._which]
+
+    def weighted_sum(self, weights: Array) -> Array:
+        """See `NewtonRows`."""
+        return self._rows.weighted_sum(self._spread(weights))
+
+    def curved_product(self, weights: Array, vector: Array) -> Array:
+        """See `NewtonRows`."""
+        return self._rows.curved_product(self._spread(weights), vector)
+
+    def squares_sum(self, weights: Array) -> Array:
+        """See `NewtonRows`."""
+        return self._rows.squares_sum(self._spread(weights))
+
+    def add_products(self, weights: Array, columns: Array, out: Array, *, is_rough: bool = False) -> None:
+        """See `NewtonRows`."""
+        self._rows.add_products(self._spread(weights), columns, out, is_rough=is_rough)
+
+    def dense(self, which: Array, columns: Array = ALL) -> Array:
+        """See `NewtonRows`."""
+        return self._rows.dense(self._which[which], columns)
+
+    def subset(self, which: Array) -> NewtonRows:
+        """See `NewtonRows`."""
+        return self._rows.subset(self._which[which])
+
+    def _spread(self, weights: Array) -> Array:
+        """Weights of all rows, 0 for the others; shape (num_rows,)."""
+        spread = np.zeros(self._rows.num_rows)
+        spread[self._which] = weights
+        return spread
+
+
+def _mean_entries(matrix: Any) -> float:
+    """Stored entries of a row of a sparse matrix."""
+    return float(matrix.nnz / max(matrix.shape[0], 1))
+
+
+def _made_dense(matrices: list[Any], weights: Array, columns: Array) -> Iterator[Array]:
+    """The rows that have a weight, some at a time, of CSR matrices that follow each other; `columns` of them."""
+    first = 0
+    for matrix in matrices:
+        which = np.flatnonzero(weights[first : first + matrix.shape[0]])
+        first += matrix.shape[0]
+        for begin in range(0, len(which), ROWS_MADE_DENSE):
+            yield _dense(matrix[which[begin : begin + ROWS_MADE_DENSE]], columns)
+
+
+def _dense(rows: Any, columns: Array) -> Array:
+    """A CSR matrix as an array, or these columns of it; what scipy does for that takes longer than what it selects."""
+    if not len(columns):
+        return np.asarray(rows.toarray())
+    found = column_places(columns, rows.shape[1])[rows.indices]
+    is_there = found >= 0
+    row_of = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    dense = np.zeros((rows.shape[0], len(columns)))
+    dense[row_of[is_there], found[is_there]] = rows.data[is_there]
+    return dense

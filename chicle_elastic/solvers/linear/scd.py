@@ -1,0 +1,372 @@
+"""Passes of coordinate descent over all local rows, by threads that each keep a replica of w (CoCoA's local solver)."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.base import Budget, Context, Update
+from chicle_elastic.solvers.kernels import scd
+from chicle_elastic.solvers.kernels.tables import DenseTable
+from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.newton_finish import BLAS_ADVANTAGE, CALL_VALUES, MAX_FEATURES, NewtonFinish, Pace
+from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.screening import Screening
+from chicle_elastic.solvers.linear.tables import LocalTables, num_between_bounds, screen_addresses
+from chicle_elastic.solvers.linear.threads import ThreadChoice
+from chicle_elastic.solvers.linear.wide_finish import WideFinish
+from chicle_elastic.solvers.linear.wide_rows import WideRows, product_values
+from chicle_elastic.solvers.local_chunk import LocalChunk
+
+BLOCKS_PER_LOOK = 16
+"""Blocks between two looks at the clock when the budget has a deadline (the stop flag is polled more often)."""
+AHEAD_BYTES = 4096
+MAX_ROWS_AHEAD = 40
+"""Rows are asked for this far ahead: about as much as arrives while the rows before it are worked on."""
+FINEST_GAP = 1e-9
+"""Relative gap at which Newton steps end: rounding in their gradient is as large. Passes go on from there."""
+NO_ADDRESSES = np.empty(0, dtype=np.uint64)
+MOST_WIDE_VALUES = 1 << 23
+"""Feature values of wide sparse data up to which they are copied for a Newton finish: 96 MiB."""
+FREE_TAU, LEAST_TAU, MOST_TAU = 100.0, 5.0, 500.0
+"""tau of the first proximal Newton step times |x|^2, within multiples of the mean C_i."""
+VALUES_PER_ITERATION = 1 << 22
+"""Feature values that passes of one thread visit before the runtime is asked what next; a pass is always finished."""
+FIRST_CORRECTION, LEAST_CORRECTION, AGAIN = 0.5, 0.1, 0.8
+"""When a certificate is worth while, as in `LinearTrainer.verdict`."""
+NEAR = 0.9
+"""An output whose estimated gap is below this share of `tol` is left alone by Newton steps."""
+
+
+class CoordinatePasses:
+    """Of one solver, for as long as it lives.
+
+    One class because each pass leaves what the next one begins with: screening, gaps, the pace, the finish.
+
+    Args:
+        ctx: Of the task.
+        local: Its data.
+        chunks: Of the solver, by number.
+        tol: Relative gap to be reached; decides whether a Newton finish pays.
+    """
+
+    def __init__(self, ctx: Context, local: LocalData, chunks: dict[ChunkId, LocalChunk], *, tol: float) -> None:
+        self.ctx = ctx
+        self.tol = tol
+        self._local = local
+        self._chunks = chunks
+        self._screening: Screening | None = None
+        self._must_visit_all = False
+        self._newton: NewtonFinish | None = None
+        self._wide: dict[int, WideFinish] = {}
+        self._wide_columns: Array = np.empty(0, dtype=np.int64)
+        self._may_be_wide = True
+        self._pace = Pace()
+        self._gaps: Array = np.empty(0)
+        self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, tol
+        self._knows_gaps = False
+        self._choice = ThreadChoice(local.num_threads)
+
+    def change(self) -> None:
+        """Chunks have come or gone."""
+        self._choice = ThreadChoice(self._local.num_threads)
+        self._newton, self._pace = None, Pace()
+        self._wide, self._may_be_wide = {}, True
+
+    def visit_all(self) -> None:
+        """The next pass leaves no row out, whatever screening says."""
+        self._must_visit_all = True
+
+    def certified(self, relative_gap: float) -> None:
+        """Learn the gap that a certificate found, to tell from an estimate when the next one is worth while."""
+        if 0 < self._last_gap < math.inf and relative_gap > 0:
+            self._correction = min(max(relative_gap / self._last_gap, LEAST_CORRECTION), 1.0 / LEAST_CORRECTION)
+        self._goal = AGAIN * self.tol
+
+    def run(self, model: Array, budget: Budget) -> Update:
+        """A pass over the local samples (or `budget.samples` of them), or a Newton step where that pays.
+
+        Alone, and with little data, it is several passes: what is between two iterations takes longer than a pass.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        tables = self._local.tables
+        if budget.num_tasks > 1 or budget.samples is not None or budget.is_spent() or not self._has_finish:
+            self._wide = {}  # the duals go on without it
+            return self._iteration(tables, model, budget)
+        if self._newton is not None:
+            return self._newton_step(self._newton, tables, model, budget)
+        return self._wide_step(tables, model, budget)
+
+    @property
+    def _has_finish(self) -> bool:
+        return self._newton is not None or bool(self._wide)
+
+    def _iteration(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
+        w = model.reshape(tables.num_outputs, -1)
+        is_alone = budget.num_tasks == 1 and budget.samples is None
+        num_threads = self._local.useful_threads
+        if budget.num_tasks == 1:
+            num_threads = min(num_threads, self._choice.num_threads)
+        work = _Work(
+            screen=self._screen_table(tables, w, budget.iteration),
+            sigma=float(budget.num_tasks * num_threads),
+            scratches=[scd.make_scratch(tables.rows, tables.num_outputs) for _ in range(num_threads)],
+            vectors=[w.copy() for _ in range(num_threads)],
+        )
+        processed, stats, duration_s = self._pass(tables, work, budget)
+        for chunk_id, num_rows in zip(tables.ids, processed.tolist(), strict=True):
+            self._chunks[chunk_id].count(num_rows)  # once, however many passes follow
+        samples = int(processed.sum())
+        self._local.check_rows(samples)
+        self._gaps = stats[:, 0]
+        self._current_screening(tables).end_pass(stats[:, 2].sum() / max(1, samples * tables.num_outputs))
+        if is_alone and self._local.useful_threads == 1:
+            self._more_passes(tables, work, stats, budget)
+        delta = work.change_of(w)
+        if is_alone and self._local.useful_threads > 1 and (self._may_finish(tables) or self._choice.is_open):
+            self._learn(tables, w + delta, stats)
+            self._choice.add(self._last_gap, duration_s / max(1.0, stats[:, 3].sum()))
+        return Update(
+            delta=delta.ravel(),
+            samples=samples,
+            weight=1.0,
+            metrics=metrics_of(gap=self._gaps, dual=self._local.dual_sums),
+            is_partial=samples < tables.num_rows,
+        )
+
+    def _more_passes(self, tables: LocalTables, work: "_Work", stats: Array, budget: Budget) -> None:
+        """What an iteration of one thread does after its first pass, which came to `stats`."""
+        values = 0.0
+        has_screen = work.screen.is_on
+        while True:
+            self._learn(tables, work.vectors[0], stats)
+            values += stats[:, 3].sum() * tables.num_values / tables.num_rows + CALL_VALUES
+            is_enough = values >= VALUES_PER_ITERATION or self._current_screening(tables).is_on != has_screen
+            if is_enough or self._has_finish or self._is_near or budget.is_spent():
+                return
+            _, stats, _ = self._pass(tables, work, budget)
+            self._gaps = stats[:, 0]
+            if not has_screen:
+                share = stats[:, 2].sum() / max(1.0, stats[:, 3].sum())
+                self._current_screening(tables).end_pass(share)
+
+    def _learn(self, tables: LocalTables, w: Array, stats: Array) -> None:
+        """Learn from a pass of the only task that led to `w`."""
+        self._last_gap = float(np.max(self._relative_gaps(w, self._gaps)))
+        if self._may_finish(tables):
+            self._consider_newton(tables, self._last_gap, w.shape[1], int(stats[:, 3].sum()))
+
+    @property
+    def _is_near(self) -> bool:
+        """Whether a certificate would be asked for, as far as that can be told here; see `LinearTrainer.verdict`."""
+        return self._last_gap * self._correction <= self._goal
+
+    def _is_narrow(self, tables: LocalTables) -> bool:
+        return tables.rows.num_features <= MAX_FEATURES
+
+    def _may_finish(self, tables: LocalTables) -> bool:
+        """Whether there are Newton steps for such data."""
+        is_wide_hinge = self._local.loss is Loss.HINGE and not isinstance(tables.rows, DenseTable)
+        is_small = tables.num_values <= MOST_WIDE_VALUES and tables.num_outputs == 1
+        return self._is_narrow(tables) or (is_wide_hinge and is_small and self._may_be_wide)
+
+    def _pass(self, tables: LocalTables, work: "_Work", budget: Budget) -> tuple[Array, Array, float]:
+        """One pass.
+
+        Returns:
+            Rows processed per chunk, shape (num_chunks,); the statistics of `scd_pass`; and how long it took.
+        """
+        order = self.ctx.rng.permutation(np.arange(len(tables.bucket_row), dtype=np.int32))
+        if budget.samples is not None:
+            order = order[: -(-budget.samples // tables.bucket_rows)]
+        cursor = np.zeros(1, dtype=np.int64)
+
+        def run(number: int) -> tuple[Array, Array]:
+            processed = np.zeros(len(tables.ids), dtype=np.int64)
+            stats = np.zeros((tables.num_outputs, 5))
+            while cursor[0] < len(order) and not budget.is_spent():
+                scd.scd_pass(
+                    int(self._local.loss),
+                    tables.rows,
+                    tables.samples,
+                    work.screen,
+                    tables.bucket_chunk,
+                    tables.bucket_row,
+                    tables.bucket_rows,
+                    order,
+                    cursor,
+                    len(order) if budget.deadline_s is None else BLOCKS_PER_LOOK,
+                    scd.positives(tables.num_outputs),
+                    self._local.intercept,
+                    work.sigma,
+                    self._rows_ahead(tables),
+                    budget.stop.memory,
+                    work.scratches[number],
+                    work.vectors[number],
+                    processed,
+                    stats,
+                )
+            return processed, stats
+
+        started_s = budget.clock.now()
+        results = self._local.run_parts(run, range(len(work.vectors)), budget.stop)
+        duration_s = budget.clock.now() - started_s
+        stats = np.sum([part for _, part in results], axis=0)
+        self._carry_dual_sums(tables, stats)
+        return np.sum([part for part, _ in results], axis=0), stats, duration_s
+
+    def _consider_newton(self, tables: LocalTables, gap: float, D: int, num_visited: int) -> None:
+        """Learn how a pass got on; the next iteration is a Newton step if the passes to come would cost more."""
+        self._pace.add(gap, num_visited)
+        if gap <= FINEST_GAP or self._pace.passes_to(self.tol) == 0.0:
+            return
+        num_duals, row_values = tables.num_rows * tables.num_outputs, tables.num_values / tables.num_rows
+        if not self._pace.is_slow(self.tol, num_duals=num_duals, row_values=row_values, hessian_values=0):
+            return  # the duals between their bounds need not be counted
+        num_free = num_between_bounds(tables, self._local.notes, self._local.loss, self._local.bounds.C)
+        if self._is_narrow(tables):
+            hessian_values = (num_free + tables.num_outputs * D // 3) * D * D // BLAS_ADVANTAGE  # built and solved with
+        else:
+            hessian_values = int(num_free * product_values(row_values))
+        if not self._pace.is_slow(self.tol, num_duals=num_duals, row_values=row_values, hessian_values=hessian_values):
+            return
+        if self._is_narrow(tables):
+            taus = np.full(tables.num_outputs, self._first_tau(tables))
+            self._newton, self._knows_gaps = NewtonFinish(self._local.loss, taus), False
+        else:
+            rows, self._wide_columns = WideRows.of(tables, self._local.intercept)
+            for k in range(tables.num_outputs):
+                self._wide[k] = WideFinish(rows, self._local.signs(k), self._local.upper, self._local.duals(k))
+        self._screening = None
+        self._must_visit_all = True  # Newton steps move duals that were settled
+
+    def _first_tau(self, tables: LocalTables) -> float:
+        """tau of the first proximal step: a few times what would move the dual of a usual row by itself."""
+        C = float(self._local.upper.mean())
+        norms = np.concatenate([self._local.notes[chunk_id].norms for chunk_id in tables.ids])[self._local.upper > 0]
+        usual = float(np.median(norms)) if len(norms) else 0.0  # rows without weight must not matter
+        return min(max(FREE_TAU / usual if usual > 0 else 0.0, LEAST_TAU * C), MOST_TAU * C)
+
+    def _newton_step(self, newton: NewtonFinish, tables: LocalTables, model: Array, budget: Budget) -> Update:
+        w = model.reshape(tables.num_outputs, -1)
+        local, upper, gaps = self._local, self._local.upper, self._gaps.copy()
+        if not self._knows_gaps:
+            # Passes estimate gaps, sometimes too small ones: such an output would be left alone for ever.
+            self._knows_gaps = True
+            for k in range(tables.num_outputs):
+                gaps[k] = newton.gap(local.rows, local.signs(k), upper, local.duals(k), w[k])
+        following = w.copy()
+        relative_gaps = self._relative_gaps(w, gaps)
+        # At least one, because a step that changes nothing would be repeated for ever.
+        chosen = np.flatnonzero(relative_gaps > min(NEAR * self.tol, 0.999 * float(relative_gaps.max())))
+        for k in chosen.tolist():
+            alpha = local.duals(k)
+            following[k], gaps[k] = newton.step(local.rows, local.signs(k), upper, alpha, w[k], k, budget.is_spent)
+            local.write_duals(k, alpha)
+        self._gaps = gaps
+        samples = local.count_all()
+        if np.max(self._relative_gaps(following, gaps)) <= FINEST_GAP:
+            self._newton, self._pace = None, Pace()
+            local.drop_rows()
+        return Update(
+            delta=(following - w).ravel(),
+            samples=samples,
+            weight=1.0,
+            metrics=metrics_of(gap=gaps, dual=local.dual_sums),
+        )
+
+    def _wide_step(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
+        w = model.reshape(tables.num_outputs, -1)
+        delta = np.negative(w)
+        for k, finish in self._wide.items():
+            finish.run(budget.is_spent)
+            self._local.write_duals(k, finish.alpha)
+            delta[k, self._wide_columns] += finish.w
+            self._gaps[k] = finish.gap
+        self._last_gap = float(np.max(self._relative_gaps(w + delta, self._gaps)))
+        is_stuck = any(finish.is_stuck for finish in self._wide.values())
+        if is_stuck or self._last_gap <= FINEST_GAP:
+            self._wide, self._pace, self._may_be_wide = {}, Pace(), not is_stuck
+        return Update(
+            delta=delta.ravel(),
+            samples=self._local.count_all(),
+            weight=1.0,
+            metrics=metrics_of(gap=self._gaps, dual=self._local.dual_sums),
+        )
+
+    def _relative_gaps(self, w: Array, gaps: Array) -> Array:
+        """Estimated relative gap per output, shape (outputs,)."""
+        primal = self._local.dual_sums - 0.5 * np.einsum("kd,kd->k", w, w) + gaps
+        with np.errstate(over="ignore"):  # beyond all numbers, where the objective is next to nothing
+            return np.asarray(gaps / np.maximum(primal, np.finfo(np.float64).tiny))
+
+    def _carry_dual_sums(self, tables: LocalTables, stats: Array) -> None:
+        """Dual sums after a pass with these statistics; no dual is read for it if the pass looked at all of them."""
+        if self._local.knows_dual_sums:
+            self._local.set_dual_sums(self._local.dual_sums + stats[:, 1])
+        elif (stats[:, 3] == tables.num_rows).all():
+            self._local.set_dual_sums(stats[:, 4] + stats[:, 1])
+
+    def _rows_ahead(self, tables: LocalTables) -> int:
+        row_bytes = 4 * max(1, tables.num_values // tables.num_rows)
+        return int(np.clip(AHEAD_BYTES // row_bytes, 4, MAX_ROWS_AHEAD))
+
+    def _current_screening(self, tables: LocalTables) -> Screening:
+        if self._screening is None:
+            self._screening = Screening(tables.num_outputs, tables.rows.num_features)
+        return self._screening
+
+    def _screen_table(self, tables: LocalTables, w: Array, iteration: int) -> scd.ScreenTable:
+        screening = self._current_screening(tables)
+        must_visit_all = screening.begin_pass(w, iteration) or self._must_visit_all
+        # Without screening duals move and slack does not: what came with a chunk must not go on with it.
+        to_forget = self._local.notes if must_visit_all else () if screening.is_on else self._local.arrived
+        for chunk_id in to_forget:
+            slack_of_chunk = self._local.notes[chunk_id].slack
+            if slack_of_chunk is not None:
+                slack_of_chunk.fill(0)
+        self._must_visit_all = False
+        self._local.arrived.clear()
+        slack = stamp = NO_ADDRESSES
+        if screening.is_on:
+            slack, stamp = screen_addresses(tables, self._local.notes)
+        return scd.ScreenTable(
+            slack=slack,
+            stamp=stamp,
+            moved=screening.moved,
+            now=screening.now,
+            caution=screening.caution,
+            is_on=screening.is_on,
+            like_stamp=np.empty(0, np.uint8),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """What the passes of an iteration share, and what each thread has of its own."""
+
+    screen: scd.ScreenTable
+    sigma: float
+    scratches: list[scd.Scratch]
+    vectors: list[Array]
+
+    def change_of(self, w: Array) -> Array:
+        """By how much the threads together change w; at the end, because it is found in their vectors."""
+        # In place: with a million features every array costs as much as many rows.
+        delta = self.vectors[0]
+        delta -= w
+        for vectors in self.vectors[1:]:
+            vectors -= w
+            delta += vectors
+        if self.sigma != 1.0:
+            delta /= self.sigma
+        return delta
+
+
+def metrics_of(**columns: Array) -> dict[str, float]:
+    """{"name/k": value} of columns of shape (outputs,)."""
+    return {f"{name}/{k}": float(value) for name, column in columns.items() for k, value in enumerate(column)}

@@ -1,0 +1,245 @@
+"""What CoCoA's kernels need of the local chunks: addresses, buckets, and what is remembered per sample.
+
+Built inside an iteration, because chunks are read for it, and thrown away when chunks are added or removed.
+Per sample and output the memory is 8 bytes of state (the dual, in the chunk) and 5 for screening: in the notes of
+chunks that move, and else once it is on. Per sample it is 4 for the norm, and 8 for the bound where samples or classes
+have weights.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from chicle_elastic.chunks.blocks import zeros_per_chunk
+from chicle_elastic.chunks.rows import matrix_of
+from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.errors import DataError
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.kernels import memory, scd, tables
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses, upper_bounds
+from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
+
+SMALL_VALUES = 1 << 18
+"""Feature values up to which NumPy is as fast as a kernel, the kernel's compilation not counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Where the C_i come from: C, a factor per class code or None, and the weights in the chunks."""
+
+    C: float
+    class_weights: tuple[float, ...] | None
+
+    def of(self, block: RowBlock) -> Array | None:
+        """C_i of a block, shape (n,), float64; None where it is C for all."""
+        if block.weights is None and self.class_weights is None:
+            return None
+        return upper_bounds(self.C, block.targets, block.weights, self.class_weights)
+
+
+@dataclass(slots=True, kw_only=True)
+class Notes:
+    """What the solver remembers of a chunk while it is local. Slack and stamp go on with a chunk that has notes.
+
+    Attributes:
+        norms: |x|^2 with the intercept column, shape (num_rows,), float32; 0 until a row is first visited.
+        upper: C_i, shape (num_rows,), float64, or None.
+        slack: Distance that w may move before a dual does, shape (num_rows, outputs), float32; 0 where that is not
+            known. None until screening begins, where the chunk has no notes.
+        stamp: Iteration in which the slack was found, modulo 256, shape (num_rows, outputs), uint8; None as well.
+    """
+
+    norms: Array
+    upper: Array | None
+    slack: Array | None = None
+    stamp: Array | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalTables:
+    """Tables over all local chunks, in the order of `ids`."""
+
+    ids: list[ChunkId]
+    rows: tables.RowTable
+    samples: scd.SampleTable
+    bucket_chunk: Array
+    bucket_row: Array
+    bucket_rows: int
+    num_outputs: int
+    num_values: int
+    screen: tuple[Array, Array] | None = None
+    keep_alive: list[RowBlock] = field(default_factory=list)
+
+    @property
+    def num_rows(self) -> int:
+        """Local samples."""
+        return int(self.samples.lengths.sum())
+
+
+def build_tables(chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Notes], bounds: Bounds) -> LocalTables:
+    """Tables over `chunks` (at least one); `notes` of new chunks are added."""
+    ids = list(chunks)
+    blocks = [chunks[chunk_id].peek() for chunk_id in ids]
+    fresh = [chunk_id for chunk_id in ids if chunk_id not in notes]
+    norms = zeros_per_chunk([chunks[chunk_id].num_rows for chunk_id in fresh], (), "float32")
+    for chunk_id, norms_of_chunk in zip(fresh, norms, strict=True):
+        block = chunks[chunk_id].peek()
+        slack, stamp = _screen_of(block) if block.notes.size else (None, None)
+        notes[chunk_id] = Notes(norms=norms_of_chunk, upper=bounds.of(block), slack=slack, stamp=stamp)
+    local = [notes[chunk_id] for chunk_id in ids]
+    lengths = np.array([len(block.targets) for block in blocks], dtype=np.int64)
+    samples = scd.SampleTable(
+        lengths=lengths,
+        targets=memory.addresses([block.targets for block in blocks]),
+        duals=memory.addresses([block.state for block in blocks]),
+        norms=memory.addresses([note.norms for note in local]),
+        upper=np.array([0 if note.upper is None else note.upper.ctypes.data for note in local], dtype=np.uint64),
+        uniform_upper=float(bounds.C),
+        like_code=np.empty(0, np.int32),
+        like_real=np.empty(0, np.float64),
+        like_short=np.empty(0, np.float32),
+    )
+    total_values = sum(num_values(block) for block in blocks)
+    value_bytes = 8 if isinstance(blocks[0].rows, CsrRows) else blocks[0].rows.itemsize
+    bucket_rows = scd.choose_bucket_rows(value_bytes * total_values / int(lengths.sum()), int(lengths.sum()))
+    buckets = (-(-lengths // bucket_rows)).astype(np.int32)
+    bucket_chunk = np.repeat(np.arange(len(ids), dtype=np.int32), buckets)
+    first_bucket = np.repeat(np.cumsum(buckets, dtype=np.int32) - buckets, buckets)
+    return LocalTables(
+        ids=ids,
+        rows=tables.row_table(blocks),
+        samples=samples,
+        bucket_chunk=bucket_chunk,
+        bucket_row=(np.arange(len(bucket_chunk), dtype=np.int32) - first_bucket) * np.int32(bucket_rows),
+        bucket_rows=bucket_rows,
+        num_outputs=blocks[0].state.shape[1],
+        num_values=total_values,
+        keep_alive=blocks,
+    )
+
+
+def require_finite_rows(built: LocalTables, notes: Mapping[ChunkId, Notes]) -> None:
+    """Look at the norms that the passes have found so far: a value that is not finite shows there.
+
+    Raises:
+        DataError: It names chunk and row.
+    """
+    for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
+        norms = notes[chunk_id].norms
+        if not np.isfinite(norms.max()):  # NaN wins; and nothing is as long as the norms, as `isfinite(norms)` would be
+            _require_finite(chunk_id, block, norms)
+
+
+def require_finite_values(built: LocalTables, values: Array) -> None:
+    """The same, where a method other than coordinate descent has found a value of each row, shape (num_rows,).
+
+    Raises:
+        DataError: It names chunk and row.
+    """
+    if np.isfinite(values).all():
+        return
+    starts = np.cumsum(built.samples.lengths)[:-1]
+    for chunk_id, block, part in zip(built.ids, built.keep_alive, np.split(values, starts), strict=True):
+        _require_finite(chunk_id, block, part)
+
+
+def _require_finite(chunk_id: ChunkId, block: RowBlock, values: Array) -> None:
+    for row in np.flatnonzero(~np.isfinite(values)).tolist():
+        if not np.isfinite(row_values(block, row)).all():  # else the value is beyond its dtype, which is no crime
+            raise DataError(
+                f"chunk {chunk_id}, row {row} (row {int(block.row_ids[row])} of the data set): a feature is NaN or "
+                "infinite; leave the sample out or fill the value in"
+            )
+
+
+def row_values(block: RowBlock, row: int) -> Array:
+    """Stored feature values of one row."""
+    if isinstance(block.rows, CsrRows):
+        return np.asarray(block.rows.values[int(block.rows.indptr[row]) : int(block.rows.indptr[row + 1])])
+    return np.asarray(block.rows[row])
+
+
+def screen_addresses(built: LocalTables, notes: Mapping[ChunkId, Notes]) -> tuple[Array, Array]:
+    """Addresses of slack and stamp per chunk, each of shape (num_chunks,), uint64; made where they are not there."""
+    if built.screen is not None:
+        return built.screen
+    without = [notes[chunk_id] for chunk_id in built.ids if notes[chunk_id].slack is None]
+    lengths = [len(note.norms) for note in without]
+    slacks = zeros_per_chunk(lengths, (built.num_outputs,), "float32")
+    stamps = zeros_per_chunk(lengths, (built.num_outputs,), "uint8")
+    for note, slack, stamp in zip(without, slacks, stamps, strict=True):
+        note.slack, note.stamp = slack, stamp
+    local = [notes[chunk_id] for chunk_id in built.ids]
+    built.screen = (
+        memory.addresses([note.slack for note in local if note.slack is not None]),
+        memory.addresses([note.stamp for note in local if note.stamp is not None]),
+    )
+    return built.screen
+
+
+def _screen_of(block: RowBlock) -> tuple[Array, Array]:
+    """Slack and stamp in the notes of a chunk: all slack first, because it is the wider one."""
+    shape = block.state.shape[:2]
+    num_bytes = 4 * shape[0] * shape[1]
+    return block.notes[:num_bytes].view(np.float32).reshape(shape), block.notes[num_bytes:].reshape(shape)
+
+
+def objective_sums(
+    built: LocalTables, notes: Mapping[ChunkId, Notes], loss: Loss, C: float, intercept: float, w: Array
+) -> tuple[Array, Array]:
+    """`scd.objective_sums` of all chunks in plain NumPy.
+
+    On small data that is as fast, and a first fit does not wait for the compiler. Arguments and results as there.
+    """
+    rebuilt, stats = np.zeros_like(w), np.zeros((built.num_outputs, 2))
+    for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
+        rows = matrix_of(block.rows)
+        signs = np.where(block.targets[:, None] == scd.positives(built.num_outputs), 1.0, -1.0)
+        duals = block.state[:, :, 0]
+        upper = _column_of(notes[chunk_id].upper, C, len(duals))
+        margins = signs * (np.asarray(rows @ w[:, :-1].T) + intercept * w[:, -1])
+        stats[:, 0] += primal_losses(loss, margins, upper).sum(axis=0)
+        stats[:, 1] += dual_values(loss, duals, upper).sum(axis=0)
+        rebuilt[:, :-1] += np.asarray((rows.T @ (signs * duals)).T)
+        rebuilt[:, -1] += intercept * (signs * duals).sum(axis=0)
+    return rebuilt, stats
+
+
+def _column_of(upper: Array | None, C: float, num_rows: int) -> Array:
+    """C_i as a column, shape (num_rows, 1)."""
+    return (np.full(num_rows, C) if upper is None else upper)[:, None]
+
+
+def dual_sums(built: LocalTables, notes: Mapping[ChunkId, Notes], loss: Loss, C: float) -> Array:
+    """Sum of dual values of the local samples per output, shape (outputs,), float64."""
+    total = np.zeros(built.num_outputs)
+    for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
+        duals = block.state[:, :, 0]
+        if duals.any():
+            total += dual_values(loss, duals, _column_of(notes[chunk_id].upper, C, len(duals))).sum(axis=0)
+    return total
+
+
+def upper_of_rows(built: LocalTables, notes: Mapping[ChunkId, Notes], C: float) -> Array:
+    """C_i of all local rows, shape (num_rows,), float64."""
+    lengths = built.samples.lengths.tolist()
+    return np.concatenate([_column_of(notes[i].upper, C, n)[:, 0] for i, n in zip(built.ids, lengths, strict=True)])
+
+
+def num_between_bounds(built: LocalTables, notes: Mapping[ChunkId, Notes], loss: Loss, C: float) -> int:
+    """Duals strictly between their bounds, over all outputs; samples with curvature in a Newton step."""
+    total = 0
+    for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
+        duals = block.state[:, :, 0]
+        is_free = duals > 0
+        if loss is Loss.HINGE:
+            is_free &= duals < _column_of(notes[chunk_id].upper, C, len(duals))
+        total += int(np.count_nonzero(is_free))
+    return total
+
+
+def num_values(block: RowBlock) -> int:
+    """Stored feature values of a block."""
+    rows = block.rows
+    return int(rows.size) if isinstance(rows, np.ndarray) else rows.num_nonzeros

@@ -1,0 +1,300 @@
+"""Linear classifiers with hinge, squared hinge or logistic loss: the model, the method, and when to stop.
+
+Coordinate descent (CoCoA). Every task improves the duals of its own samples against a local copy of w and returns the
+change of w; the trainer adds the changes (gamma = 1), which is safe because each task damps its steps by sigma' = tasks
+x threads (Ma et al. 2015, "Adding vs. averaging in distributed primal-dual optimization", eq. 9 and section 4; Chicle
+paper, section on CoCoA). The duals lie in the chunk state and move with their samples, so w = w(alpha) holds whichever
+task owns a chunk.
+
+Newton's method. Every task returns sums over its rows, and the trainer takes the step (`newton.steps`); what belongs to
+it besides w is the trainer's progress. `methods` has the rule that decides between the two.
+
+Stopping. The duality gap bounds the distance to the optimum. During a pass the kernel sums an *estimate* at the moving
+vector; it only triggers the certificate, a pass in float64 over all samples of all tasks that evaluates the losses at w
+and the dual objective at w(alpha), rebuilt from the duals. P(w) - D(alpha) bounds the distance of P(w) to the optimum
+whatever w is, so rounding drift between w and w(alpha) cannot fake it. Only a certificate stops a run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
+from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Solver, Summed, Trainer, Verdict
+from chicle_elastic.solvers.linear.agreement import squared
+from chicle_elastic.solvers.linear.methods import Method, choose, newton_plan
+from chicle_elastic.solvers.linear.newton import steps
+from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
+from chicle_elastic.solvers.linear.newton.state import NewtonState, is_newton
+from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.screening import NOTE_BYTES
+from chicle_elastic.solvers.linear.working_set import steps as rounds
+from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState, is_working_set, sums_size
+
+SAME = 1e-12
+"""Largest difference between two w that is rounding, as a share of the largest value."""
+AGAIN = 0.8
+"""Share of `tol` that one task aims at after a certificate that was not good enough: another one costs as much as two
+passes over all rows, and estimates scatter. Several tasks also wait for each other in each iteration that it costs."""
+
+HINGE_PATIENCE, SMOOTH_PATIENCE = 3, 10
+"""Coordinate descent may go on if so many times `PASSES_BETWEEN` more passes will do. A working set takes the hinge
+about as many passes as that; Newton's method takes smooth losses some dozens, which are cheaper, though."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearTrainer(Trainer):
+    """Linear classifier, binary or one-vs-rest; all outputs share an iteration.
+
+    The model is w of shape (outputs, num_features + 1), flattened; the last column belongs to the intercept column.
+
+    Attributes:
+        loss: "hinge", "squared_hinge" or "logistic".
+        C: Factor of the sum of losses, > 0 (see `objectives`).
+        tol: Relative duality gap, per output, at which to stop; 0 for never.
+        intercept_scaling: Value of the constant column; 0 for no intercept.
+        class_weights: Factor of C per class code; None for 1.
+        num_threads: Most threads a task may use; fewer are used on small data.
+    """
+
+    loss: str = "hinge"
+    C: float = 1.0
+    tol: float = 1e-3
+    intercept_scaling: float = 1.0
+    class_weights: tuple[float, ...] | None = None
+    num_threads: int = 1
+
+    def __post_init__(self) -> None:
+        Loss.named(self.loss)
+        if not self.C > 0 or not self.tol >= 0 or self.num_threads < 1:
+            raise UsageError(
+                f"CoCoA needs C > 0, tol >= 0 and num_threads >= 1, got C={self.C}, tol={self.tol}, "
+                f"num_threads={self.num_threads}"
+            )
+
+    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
+        """Zeros, shape (outputs * (num_features + 1),), float64."""
+        return np.zeros(num_outputs(schema) * (schema.num_features + 1))
+
+    def state(self, schema: DataSchema) -> StateSpec:
+        """One dual per sample and output, float64, and what screening knows of it."""
+        return StateSpec(outputs=num_outputs(schema), width=1, dtype="float64", note_bytes=NOTE_BYTES)
+
+    def identity(self) -> Mapping[str, Any]:
+        """What decides which duals are feasible: with another loss or C a gap of theirs would certify nothing."""
+        return {
+            "trainer": "CoCoA",
+            "loss": self.loss,
+            "C": self.C,
+            "intercept_scaling": self.intercept_scaling,
+            "class_weights": self.class_weights,
+        }
+
+    def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
+        """Per output k: "loss/k" (from `evaluate`), "gap/k" (estimate, from `solve`) and "dual/k" (from both)."""
+        return tuple(f"{name}/{k}" for k in range(num_outputs(schema)) for name in ("loss", "gap", "dual"))
+
+    def solver(self, ctx: Context) -> Solver:
+        """The local solver of one task; numba is imported here and not before."""
+        from chicle_elastic.solvers.linear.solver import LinearSolver
+        from chicle_elastic.solvers.linear.tables import Bounds
+
+        return LinearSolver(
+            ctx,
+            loss=Loss.named(self.loss),
+            bounds=Bounds(C=float(self.C), class_weights=self.class_weights),
+            intercept=float(self.intercept_scaling),
+            tol=self.tol,
+            num_threads=self.num_threads,
+        )
+
+    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
+        """Choose the method where there is none yet, and let a Newton run go on that rested too early."""
+        loss, outputs = Loss.named(self.loss), num_outputs(schema)
+        if is_newton(progress):
+            state = NewtonState.decode(progress, len(model))
+            if not state.is_at_rest:
+                return progress
+            steps.reopen(self._plan(state, model), model, state)
+            return state.encode()
+        method = choose(loss, schema, num_outputs=outputs, num_tasks=num_tasks).method
+        descent = WorkingSetState.decode(progress) if is_working_set(progress) else None
+        is_slow = descent is not None and descent.phase is not WorkingSetPhase.DESCEND
+        if method is Method.NEWTON or (is_slow and loss is not Loss.HINGE):
+            return steps.start(newton_plan(loss, schema, num_outputs=outputs, tol=self.tol), model).encode()
+        if loss is Loss.HINGE and method is Method.COORDINATES and not is_slow:
+            return NO_PROGRESS  # of the hinge on one task the solver knows the pace itself
+        if descent is None:
+            return rounds.start(outputs, schema.num_rows).encode()
+        if descent.phase is WorkingSetPhase.REST:
+            rounds.reopen(descent)
+            return descent.encode()
+        return progress
+
+    def method(self, schema: DataSchema, num_tasks: int) -> str:
+        """What `methods.choose` says, e.g. "Newton's method on chunks, because of a smooth loss, and ..."."""
+        choice = choose(Loss.named(self.loss), schema, num_outputs=num_outputs(schema), num_tasks=num_tasks)
+        return f"{choice.method.value}, because of {choice.reason}"
+
+    def update_size(self, model: Array, progress: Array) -> int:
+        """The change of w, or the sums of a pass of another method."""
+        if is_working_set(progress):
+            return sums_size(WorkingSetState.decode(progress), len(model))
+        if not is_newton(progress):
+            return len(model)
+        state = NewtonState.decode(progress, len(model))
+        return self._plan(state, model).sums_size(state)
+
+    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
+        """See `newton.steps` and `working_set.steps` for what is more than a sum."""
+        if is_working_set(progress):
+            return self._advance_round(WorkingSetState.decode(progress), model, summed)
+        if not is_newton(progress):
+            return self.merge(model, summed.delta, summed.weight), progress
+        state = NewtonState.decode(progress, len(model))
+        following = steps.advance(self._plan(state, model), model, state, summed.delta, summed.weight)
+        return following, state.encode()
+
+    def _advance_round(self, state: WorkingSetState, model: Array, summed: Summed) -> tuple[Array, Array]:
+        if state.phase is WorkingSetPhase.DESCEND:
+            model = self.merge(model, summed.delta, summed.weight)
+            patience = HINGE_PATIENCE if self.loss == "hinge" else SMOOTH_PATIENCE
+            rounds.descended(state, self._estimated_gap(model, summed.metrics), self.tol, patience)
+        else:
+            model = rounds.advance(state, model, summed.delta, self.tol)
+        return model, state.encode()
+
+    def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
+        """w of the duals that a Newton run has written at its end, where w is that but for rounding or not quite."""
+        if is_working_set(progress):
+            # A job that is interrupted after SOLVE has a model of duals that this evaluation has only now overwritten.
+            is_under_way = WorkingSetState.decode(progress).phase not in (WorkingSetPhase.DESCEND, WorkingSetPhase.REST)
+            return contribution if is_under_way else None
+        if not is_newton(progress):
+            return None
+        state = NewtonState.decode(progress, len(model))
+        if not state.is_at_rest or not any(output.has_newton_duals for output in state.outputs):
+            return None
+        # One task may look how much they differ; of several each may have found its own w, but for rounding.
+        is_the_same = np.abs(contribution - model).max() <= SAME * np.abs(model).max()
+        return None if num_tasks == 1 and is_the_same else contribution
+
+    def _plan(self, state: NewtonState, model: Array) -> NewtonPlan:
+        return NewtonPlan.of(state, len(model), loss=Loss.named(self.loss), tol=self.tol)
+
+    def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
+        """w + sum of the changes (gamma = 1)."""
+        weighted_sum += model
+        return weighted_sum
+
+    def rebuild(self, model: Array, contribution: Array, progress: Array) -> Array:
+        """w(alpha), with nothing of the old model. In a Newton run w does not follow from the duals, and is kept."""
+        return model if is_newton(progress) else contribution
+
+    def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
+        """P and D per output at a certificate, each of shape (outputs,), float64."""
+        rebuilt = model if report.rebuilt is None else report.rebuilt
+        primal = _half_norms(model, report.metrics) + _column(report.metrics, "loss")
+        return primal, _column(report.metrics, "dual") - _half_norms(rebuilt, report.metrics)
+
+    def relative_gap(self, model: Array, report: Report) -> float:
+        """Largest (P - D) / P over the outputs; an estimate unless the report is a certificate."""
+        if report.is_certificate:
+            primal, dual = self.primal_and_dual(model, report)
+            return _largest_ratio(primal - dual, primal)
+        if is_newton(report.progress):
+            return max(output.gap for output in NewtonState.decode(report.progress, len(model)).outputs)
+        if is_working_set(report.progress):
+            return WorkingSetState.decode(report.progress).gap
+        return self._estimated_gap(model, report.metrics)
+
+    def _estimated_gap(self, model: Array, metrics: Mapping[str, float]) -> float:
+        """The same as coordinate descent summed it while w moved."""
+        gap = _column(metrics, "gap")
+        return _largest_ratio(gap, _column(metrics, "dual") - _half_norms(model, metrics) + gap)
+
+    def figures(self, model: Array, report: Report) -> Mapping[str, float]:
+        """ "objective", "dual_objective" and "duality_gap" at a certificate, else "duality_gap_estimate"."""
+        gap = self.relative_gap(model, report)
+        if not report.is_certificate:
+            return {"duality_gap_estimate": gap}
+        primal, dual = self.primal_and_dual(model, report)
+        return {"objective": float(primal.sum()), "dual_objective": float(dual.sum()), "duality_gap": gap}
+
+    def verdict(self, model: Array, report: Report) -> Verdict:
+        """Certify when the estimate is near `tol` or long ago; stop only on a certificate."""
+        gap = self.relative_gap(model, report)
+        is_last = report.iteration >= report.max_iterations
+        if report.is_certificate:
+            if self.tol > 0 and gap <= self.tol and report.is_complete:  # by rounding, a gap may well be 0 or below
+                return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {self.tol:.2e}")
+            if is_last:
+                end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
+                return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
+            return Verdict(action=Action.GO_ON)
+        is_at_rest = self._is_at_rest(model, report.progress)
+        if is_at_rest is not None:
+            if is_last or (is_at_rest and report.is_complete):
+                return Verdict(action=Action.CERTIFY, reason=f"relative duality gap {gap:.2e} as of the last pass")
+            return Verdict(action=Action.GO_ON)
+        since = report.iteration - report.last_certificate
+        is_first, is_alone = report.last_certificate == 0, report.num_tasks == 1
+        goal = AGAIN * self.tol if is_alone and not is_first else self.tol
+        is_near = gap * _correction(report) <= goal and since >= max(1, report.last_certificate // 50)
+        is_long_ago = since >= max(16, report.last_certificate)
+        if is_last or (report.is_complete and (is_near or is_long_ago)):
+            return Verdict(action=Action.CERTIFY, reason=f"estimated relative duality gap {gap:.2e}")
+        return Verdict(action=Action.GO_ON)
+
+    def _is_at_rest(self, model: Array, progress: Array) -> bool | None:
+        """Whether the method has done its work; None where the estimates of coordinate descent tell."""
+        if is_newton(progress):
+            return NewtonState.decode(progress, len(model)).is_at_rest
+        if is_working_set(progress):
+            phase = WorkingSetState.decode(progress).phase
+            return None if phase is WorkingSetPhase.DESCEND else phase is WorkingSetPhase.REST
+        return None
+
+
+def _correction(report: Report) -> float:
+    """What the last certificate found, as a multiple of the estimate of that time.
+
+    Until there is one, half: the estimate is summed while w still moves, and is most often above what is found then.
+    """
+    estimate, found = (report.last_figures.get(name, 0.0) for name in ("duality_gap_estimate", "duality_gap"))
+    return min(max(found / estimate, 0.1), 10.0) if estimate > 0 and found > 0 else 0.5
+
+
+def num_outputs(schema: DataSchema) -> int:
+    """One output for two classes, else one per class.
+
+    Raises:
+        UsageError: The targets are not class codes.
+    """
+    if schema.target_dtype != "int32" or schema.num_classes < 2:
+        raise UsageError(
+            f"a linear classifier needs int32 class codes of at least two classes, but the data has targets of dtype "
+            f"{schema.target_dtype} and {schema.num_classes} classes"
+        )
+    return 1 if schema.num_classes == 2 else schema.num_classes
+
+
+def _largest_ratio(gap: Array, primal: Array) -> float:
+    with np.errstate(over="ignore"):  # beyond all numbers, where the objective is next to nothing
+        return float(np.max(gap / np.maximum(primal, np.finfo(np.float64).tiny)))
+
+
+def _column(metrics: Mapping[str, float], name: str) -> Array:
+    """The metric `name` of all outputs, in order."""
+    outputs = sum(key.startswith(name + "/") for key in metrics)
+    return np.array([metrics[f"{name}/{k}"] for k in range(outputs)])
+
+
+def _half_norms(model: Array, metrics: Mapping[str, float]) -> Array:
+    """1/2 |w_k|^2 per output, shape (outputs,)."""
+    outputs = sum(name.startswith("dual/") for name in metrics)
+    w = model.reshape(outputs, -1)
+    return np.array([0.5 * squared(w_k) for w_k in w])

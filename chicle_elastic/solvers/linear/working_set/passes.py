@@ -1,0 +1,159 @@
+"""What one task does in a pass of the working set."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.solvers.kernels import scd
+from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
+from chicle_elastic.solvers.linear.wide_finish import WideFinish
+from chicle_elastic.solvers.linear.wide_rows import WideRows
+from chicle_elastic.solvers.linear.working_set.state import FIRST_TAU, WIDTHS, Sums, WorkingSetState
+
+MOST_RUNS = 20
+"""Runs of Newton steps of a SOLVE at most."""
+NEXT_TAU = 0.1
+"""First tau of a SOLVE, as a share of the last one of the SOLVE before."""
+FIRST_SHARE, LAST_SHARE = 0.03, 0.3
+"""A SOLVE ends when the gap within the set is this share of what it was, or of tol, whichever is more."""
+
+
+class WorkingSetPasses:
+    """Over the local rows of one task, as long as they stay.
+
+    Args:
+        local: The data of the task, which has chunks.
+    """
+
+    def __init__(self, local: LocalData) -> None:
+        self._local = local
+        self._row_ids = np.concatenate([block.row_ids for block in local.tables.keep_alive])
+        self._starts = np.cumsum([0, *(len(block.targets) for block in local.tables.keep_alive)])
+
+    def write_duals(self, state: WorkingSetState) -> None:
+        """Write the duals of local rows in the working set into their chunks."""
+        if not len(state.rows):
+            return
+        place = np.searchsorted(state.rows, self._row_ids)
+        place[place == len(state.rows)] = 0
+        is_chosen = state.rows[place] == self._row_ids
+        duals = state.duals.reshape(-1, state.num_outputs)
+        for k in range(state.num_outputs):
+            alpha = self._local.duals(k)
+            alpha[is_chosen] = duals[place[is_chosen], k]
+            self._local.write_duals(k, alpha)
+
+    def select(self, state: WorkingSetState, w: Array, sums: Sums) -> None:
+        """Evaluate all local rows at `w`, shape (num_outputs, D), and say which are undecided."""
+        local = self._local
+        upper = local.upper
+        nearest = np.full(len(upper), -np.inf)  # how far the margin is on the wrong side, over the outputs
+        for k in range(state.num_outputs):
+            signs, alpha = local.signs(k), local.duals(k)
+            margins = signs * local.rows.times(w[k])
+            sums.rebuilt[k] += local.rows.weighted_sum(signs * alpha)
+            sums.losses[k] += float(primal_losses(Loss.HINGE, margins, upper).sum())
+            sums.dual_values[k] += float(alpha.sum())
+            wrong = np.where(alpha <= 0, 1.0 - margins, np.where(alpha >= upper, margins - 1.0, np.inf))
+            np.maximum(nearest, np.where(upper > 0, wrong, -np.inf), out=nearest)
+        is_new = nearest > -WIDTHS[0]
+        is_new[is_new] &= ~np.isin(self._row_ids[is_new], state.rows)
+        new = np.flatnonzero(is_new)
+        classes = np.zeros(len(new))
+        for width in WIDTHS[1:]:
+            classes += nearest[new] > -width
+        sums.codes[self._row_ids[new]] += (self._lengths()[new] + 1) * len(WIDTHS) + classes
+
+    def gather(self, state: WorkingSetState, sums: Sums) -> None:
+        """Send what is local of the rows that are wanted."""
+        local = self._local
+        place = np.searchsorted(state.wanted, self._row_ids)
+        place[place == len(state.wanted)] = 0
+        mine = np.flatnonzero(state.wanted[place] == self._row_ids)
+        place = place[mine]
+        ends = np.cumsum(state.wanted_lengths.astype(np.int64))
+        starts = ends - state.wanted_lengths.astype(np.int64)
+        targets = np.concatenate([block.targets for block in local.tables.keep_alive])
+        sums.found[place] += 1.0
+        sums.targets[place] += targets[mine]
+        sums.upper[place] += local.upper[mine]
+        for k in range(state.num_outputs):
+            sums.duals[place, k] += local.duals(k)[mine]
+        for number, block in enumerate(local.tables.keep_alive):
+            begin, end = np.searchsorted(mine, self._starts[number : number + 2])
+            if begin == end:
+                continue
+            part = _csr(block.rows, mine[begin:end] - self._starts[number])
+            lengths = np.diff(part.indptr)
+            firsts = starts[place[begin:end]]
+            where = np.repeat(firsts - part.indptr[:-1], lengths) + np.arange(len(part.data))
+            sums.columns[where] += part.indices
+            sums.values[where] += part.data
+
+    def _lengths(self) -> Array:
+        """Stored values of each local row, the intercept not counted."""
+        blocks = self._local.tables.keep_alive
+        return np.concatenate(
+            [
+                np.diff(block.rows.indptr)
+                if isinstance(block.rows, CsrRows)
+                else np.full(len(block.targets), block.rows.shape[1])
+                for block in blocks
+            ]
+        )
+
+
+def solve(
+    state: WorkingSetState,
+    w: Array,
+    sums: Sums,
+    *,
+    intercept: float,
+    tol: float,
+    is_spent: Callable[[], bool],
+) -> None:
+    """Minimise over the duals of the working set; one task does it.
+
+    Args:
+        state: With the set.
+        w: Shape (num_outputs, D).
+        sums: The change of w, the duals and the next taus go there.
+        intercept: Value of the intercept column.
+        tol: Relative gap to reach.
+        is_spent: Whether to end with what there is.
+    """
+    matrix = scipy.sparse.csr_array(
+        (state.values, state.columns.astype(np.int32), np.cumsum([0, *state.lengths]).astype(np.int32)),
+        shape=(len(state.lengths), w.shape[1] - 1),
+    )
+    rows, columns = WideRows.of_matrix(matrix, intercept)
+    duals = state.duals.reshape(-1, state.num_outputs)
+    sums.solved += 1.0
+    for k in range(state.num_outputs):
+        signs = np.where(state.targets == scd.positives(state.num_outputs)[k], 1.0, -1.0)
+        alpha = duals[:, k].copy()
+        outside = w[k, columns] - rows.weighted_sum(signs * alpha)
+        finish = WideFinish(rows, signs, state.upper, alpha, outside=outside, tau=float(state.taus[k]))
+        goal = max(FIRST_SHARE * finish.gap, LAST_SHARE * tol * state.primals[k])
+        for _ in range(MOST_RUNS):
+            if finish.gap <= goal or finish.is_stuck or is_spent():
+                break
+            finish.run(is_spent)
+        sums.change[k, columns] += finish.w - w[k, columns]
+        sums.duals[:, k] += finish.alpha
+        sums.taus[k] += max(finish.tau * NEXT_TAU, FIRST_TAU)
+
+
+def _csr(rows: Any, which: Array) -> scipy.sparse.csr_matrix:
+    """Those rows, stored zeros of dense ones included, for lengths are as `_lengths` says."""
+    if isinstance(rows, CsrRows):
+        return rows.to_scipy()[which]
+    dense = np.asarray(rows)[which]
+    size, width = dense.shape
+    return scipy.sparse.csr_matrix(
+        (dense.ravel(), np.tile(np.arange(width), size), np.arange(0, size * width + 1, width)), shape=dense.shape
+    )

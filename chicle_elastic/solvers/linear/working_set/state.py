@@ -1,0 +1,216 @@
+"""What all tasks have in common while there is a working set, as one flat vector, and where the sums of a pass lie.
+
+    part          length             meaning
+    WORKING_SET   1                  says that the vector is one of these
+    scalars                          those of `WorkingSetState`, in the order of its fields
+    per output    num_outputs each   primals, taus
+    wanted        2 r                numbers and lengths of rows that the next pass gathers
+    rows          4 s                of rows in the working set: number, length, class code, C_i
+    duals         num_outputs s      theirs, row by row
+    values        2 v                columns and values of their features, row by row
+
+Rows go by their numbers in the data set, ascending, whichever task and chunk they are in: the number of tasks may
+change between any two passes, and nothing here changes with it.
+
+Sums of a pass, one vector:
+
+    phase     part              length
+    all       incomplete        1                   tasks that were interrupted: nothing may follow from the sums
+    SELECT    rebuilt           num_outputs D       w of the duals
+              losses, duals     2 num_outputs       sums of losses at w, and of dual values
+              codes             num_rows            of each undecided row: its length + 1 and how undecided it is
+    GATHER    found             r                   tasks that had the row
+              rows              2 r                 class code, C_i
+              duals             num_outputs r
+              values            2 v                 columns, values
+    SOLVE     solved            1                   tasks that have solved
+              change            num_outputs D       of w
+              taus              num_outputs
+              duals             num_outputs s
+"""
+
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+
+WORKING_SET = 2.0
+"""First value of a progress of this kind."""
+WIDTHS = (0.3, 0.05, 0.0)
+"""A row counts as undecided where its margin is so far beyond 1, on the side where its dual is right, or nearer."""
+FIRST_TAU = 0.2
+"""Where a SOLVE begins that knows no better."""
+
+
+def is_working_set(progress: Array) -> bool:
+    """Whether a progress is one of these."""
+    return len(progress) > 0 and progress[0] == WORKING_SET
+
+
+class WorkingSetPhase(IntEnum):
+    """What the next pass does."""
+
+    DESCEND = 0
+    """A pass of coordinate descent; there is no working set."""
+    SELECT = 1
+    """Every task evaluates its rows, and says which are undecided."""
+    GATHER = 2
+    """The tasks send rows that were chosen."""
+    SOLVE = 3
+    """One task solves for the duals of the working set."""
+    REST = 4
+    """Nothing is left to do."""
+
+
+def _none() -> Array:
+    return np.zeros(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkingSetState:
+    """See the module.
+
+    Attributes:
+        phase: Of the next pass.
+        num_outputs: Of the model.
+        num_rows: Of the data set.
+        share: Share of tol that the gap has to come below before a certificate.
+        gap: Largest relative gap over the outputs, as of the last pass that looked; infinity before.
+        num_passes: Of coordinate descent.
+        next_look: Number of passes at which it is asked whether they get on well enough.
+        gap_then: Estimated relative gap some passes ago.
+        turn: Which task solves: the one whose rank this is, modulo their number.
+        is_repeated: The last pass found w anew, and this one looks at it.
+        num_wanted, num_chosen, num_values: r, s and v above.
+        primals: P per output as of the last SELECT, shape (num_outputs,).
+        taus: Of the next proximal step per output, shape (num_outputs,).
+        wanted, wanted_lengths: Shape (r,).
+        rows, lengths, targets, upper: Shape (s,).
+        duals: Shape (s * num_outputs,).
+        columns, values: Shape (v,).
+    """
+
+    phase: WorkingSetPhase = WorkingSetPhase.DESCEND
+    num_outputs: int
+    num_rows: int
+    share: float = 0.9
+    gap: float = np.inf
+    num_passes: int = 0
+    next_look: int = 0
+    gap_then: float = np.inf
+    is_repeated: bool = False
+    turn: int = 0
+    num_wanted: int = 0
+    num_chosen: int = 0
+    num_values: int = 0
+    primals: Array = field(default_factory=_none)
+    taus: Array = field(default_factory=_none)
+    wanted: Array = field(default_factory=_none)
+    wanted_lengths: Array = field(default_factory=_none)
+    rows: Array = field(default_factory=_none)
+    lengths: Array = field(default_factory=_none)
+    targets: Array = field(default_factory=_none)
+    upper: Array = field(default_factory=_none)
+    duals: Array = field(default_factory=_none)
+    columns: Array = field(default_factory=_none)
+    values: Array = field(default_factory=_none)
+
+    def forget(self) -> None:
+        """Let go of all rows; their duals are in the chunks."""
+        self.wanted = self.wanted_lengths = self.rows = self.lengths = self.targets = _none()
+        self.upper = self.duals = self.columns = self.values = _none()
+
+    def encode(self) -> Array:
+        """As one vector, float64."""
+        self.num_wanted, self.num_chosen, self.num_values = len(self.wanted), len(self.rows), len(self.values)
+        head = [WORKING_SET, *(float(getattr(self, name)) for name in SCALARS)]
+        return np.concatenate([np.array(head), *(getattr(self, name) for name, _ in VECTORS)])
+
+    @classmethod
+    def decode(cls, progress: Array) -> "WorkingSetState":
+        """From such a vector; the arrays are views of it."""
+        values = dict(zip(SCALARS, progress[1 : 1 + len(SCALARS)].tolist(), strict=True))
+        state = cls(num_outputs=round(values["num_outputs"]), num_rows=round(values["num_rows"]))
+        for name, value in values.items():
+            setattr(state, name, type(getattr(state, name))(value))
+        position = 1 + len(SCALARS)
+        for name, size_name in VECTORS:
+            size = state.num_chosen * state.num_outputs if name == "duals" else int(getattr(state, size_name))
+            setattr(state, name, progress[position : position + size])
+            position += size
+        return state
+
+
+SCALARS = tuple(f.name for f in fields(WorkingSetState) if f.type is not Array)
+VECTORS = (
+    ("primals", "num_outputs"),
+    ("taus", "num_outputs"),
+    ("wanted", "num_wanted"),
+    ("wanted_lengths", "num_wanted"),
+    ("rows", "num_chosen"),
+    ("lengths", "num_chosen"),
+    ("targets", "num_chosen"),
+    ("upper", "num_chosen"),
+    ("duals", "num_chosen"),
+    ("columns", "num_values"),
+    ("values", "num_values"),
+)
+
+
+class Sums:
+    """Views of the sums of a pass; the module says what they are.
+
+    Args:
+        state: Of the pass, not one in phase DESCEND or REST.
+        D: Values of w of one output.
+        buffer: Shape (`sums_size`,).
+
+    Attributes:
+        rebuilt, change: Shape (num_outputs, D).
+        losses, dual_values, taus: Shape (num_outputs,).
+        solved: Shape (1,).
+        codes: Shape (num_rows,).
+        found, targets, upper: Shape (r,).
+        duals: Shape (r, num_outputs) or (s, num_outputs).
+        columns, values: Shape (v,).
+    """
+
+    def __init__(self, state: WorkingSetState, D: int, buffer: Array) -> None:
+        outputs, position = state.num_outputs, 1
+
+        def take(*shape: int) -> Array:
+            nonlocal position
+            size = int(np.prod(shape))
+            position += size
+            return buffer[position - size : position].reshape(shape)
+
+        if state.phase is WorkingSetPhase.SELECT:
+            self.rebuilt = take(outputs, D)
+            self.losses, self.dual_values = take(outputs), take(outputs)
+            self.codes = take(state.num_rows)
+        elif state.phase is WorkingSetPhase.GATHER:
+            r, v = len(state.wanted), int(state.wanted_lengths.sum())
+            self.found, self.targets, self.upper = take(r), take(r), take(r)
+            self.duals = take(r, outputs)
+            self.columns, self.values = take(v), take(v)
+        else:
+            self.solved = take(1)
+            self.change = take(outputs, D)
+            self.taus = take(outputs)
+            self.duals = take(len(state.rows), outputs)
+
+
+def sums_size(state: WorkingSetState, num_parameters: int) -> int:
+    """Length of the sums of the next pass of a model of so many values."""
+    outputs = state.num_outputs
+    if state.phase is WorkingSetPhase.DESCEND:
+        return num_parameters
+    if state.phase is WorkingSetPhase.SELECT:
+        return 1 + num_parameters + 2 * outputs + state.num_rows
+    if state.phase is WorkingSetPhase.GATHER:
+        return 1 + (3 + outputs) * len(state.wanted) + 2 * int(state.wanted_lengths.sum())
+    if state.phase is WorkingSetPhase.SOLVE:
+        return 2 + num_parameters + outputs + outputs * len(state.rows)
+    return 1

@@ -1,0 +1,175 @@
+"""How the working set goes on from the sums of a pass. Pure: every task comes to the same.
+
+Coordinate descent on several tasks damps its steps by their number, and where regularisation is weak on wide data it
+takes thousands of passes. Which duals are at their bounds it finds soon, though. So after some passes, where more of
+them would not do, it goes like this (a working set as in Joachims 1999, "Making large-scale SVM learning practical",
+but a large one):
+
+    SELECT   Every task evaluates its rows at w, which gives the gap, and says which of them are undecided: those with
+             a dual between its bounds, and those whose margin is on the wrong side of 1, or close to it.
+    GATHER   Each task sends the undecided rows that are not in the working set yet.
+    SOLVE    One task minimises over the duals of the working set, with all others as they are (`wide_finish`), and
+             sends the change of w and the duals, which the tasks write into their chunks in the next SELECT.
+
+A dual outside of the set is at a bound where w says that it belongs, by more than a margin, so a few rounds find them
+all. The set is part of the progress: if the task that solves is lost, another one solves. SELECT also rebuilds w from
+the duals, so w = w(alpha) holds after a loss of chunks, too.
+
+A set with too many values is not gathered: coordinate descent goes on, and the tasks look again after twice as many
+passes, when more duals are at their bounds.
+"""
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.agreement import squared
+from chicle_elastic.solvers.linear.working_set.state import FIRST_TAU, WIDTHS, Sums, WorkingSetPhase, WorkingSetState
+
+FIRST_LOOK, PASSES_BETWEEN = 8, 4
+"""Passes of coordinate descent before the first look at their pace, and over which it is measured."""
+MOST_ROWS = 1 << 20
+"""Rows of a data set at most: SELECT sends a number for each."""
+MOST_VALUES = 3 << 20
+"""Values of a working set at most: 48 MiB with their columns."""
+DRIFT = 1e-9
+"""A w that is not that of the duals, by this share of its length: something was lost."""
+TINY = float(np.finfo(np.float64).tiny)
+
+
+def start(num_outputs: int, num_rows: int) -> WorkingSetState:
+    """The state before the first pass."""
+    ones = np.ones(num_outputs)
+    return WorkingSetState(
+        num_outputs=num_outputs, num_rows=num_rows, next_look=FIRST_LOOK, primals=ones, taus=FIRST_TAU * ones
+    )
+
+
+def reopen(state: WorkingSetState) -> None:
+    """Go on after a certificate that was not good enough."""
+    state.share *= 0.5
+    state.phase = WorkingSetPhase.SELECT
+
+
+def descended(state: WorkingSetState, gap: float, tol: float, patience: int) -> None:
+    """Decide after a pass of coordinate descent, with this estimate of the relative gap, whether to go on so.
+
+    Args:
+        state: In phase DESCEND; changed in place.
+        gap: The estimate.
+        tol: Relative gap to reach.
+        patience: Another `PASSES_BETWEEN` passes may follow if so many times as many will do.
+    """
+    state.num_passes += 1
+    state.gap = gap
+    if state.num_passes == state.next_look - PASSES_BETWEEN:
+        state.gap_then = gap
+    if state.num_passes < state.next_look:
+        return
+    factor, foreseen = min(gap / max(state.gap_then, TINY), 1.0), gap
+    for _ in range(patience):
+        foreseen *= factor
+    if foreseen <= tol:
+        state.next_look, state.gap_then = state.num_passes + PASSES_BETWEEN, gap
+    else:
+        state.phase = WorkingSetPhase.SELECT
+
+
+def advance(state: WorkingSetState, model: Array, sums: Array, tol: float) -> Array:
+    """Go on from the sums of a pass.
+
+    Args:
+        state: Of the pass, not in phase DESCEND; changed in place.
+        model: w, shape (num_outputs * D,).
+        sums: See `state`.
+        tol: Relative gap to reach.
+
+    Returns:
+        The new w, of the same shape.
+    """
+    if sums[0] > 0 or state.phase is WorkingSetPhase.REST:  # a task was interrupted: the pass is made again
+        return model
+    parts = Sums(state, len(model) // state.num_outputs, sums)
+    if state.phase is WorkingSetPhase.SELECT:
+        return _selected(state, model, parts, tol)
+    if state.phase is WorkingSetPhase.GATHER:
+        _gathered(state, parts)
+        return model
+    if not parts.solved[0]:  # the task whose turn it was has no chunks, and so no part in an iteration
+        state.turn += 1
+        return model
+    state.duals, state.taus = parts.duals.ravel().copy(), parts.taus.copy()
+    state.phase = WorkingSetPhase.SELECT
+    return model + parts.change.ravel()
+
+
+def _selected(state: WorkingSetState, model: Array, parts: Sums, tol: float) -> Array:
+    rebuilt = parts.rebuilt.ravel()
+    has_drifted = squared(rebuilt - model) > DRIFT * DRIFT * squared(model)
+    if has_drifted and not state.is_repeated:
+        state.is_repeated = True
+        return rebuilt.copy()
+    state.is_repeated = False
+    half_norms = np.array([0.5 * squared(w) for w in parts.rebuilt])
+    state.primals = half_norms + parts.losses
+    state.gap = float(np.max((state.primals - (parts.dual_values - half_norms)) / np.maximum(state.primals, TINY)))
+    if state.gap <= state.share * tol:
+        state.phase = WorkingSetPhase.REST
+        return rebuilt.copy()
+    _choose(state, parts.codes)
+    return rebuilt.copy()
+
+
+def _choose(state: WorkingSetState, codes: Array) -> None:
+    """Want the rows that are undecided by the largest width whose rows are not too many."""
+    undecided = np.flatnonzero(codes)
+    lengths, classes = np.divmod(codes[undecided], len(WIDTHS))
+    lengths -= 1
+    room = MOST_VALUES - len(state.values)
+    for widest in range(len(WIDTHS)):
+        is_chosen = classes >= widest
+        if float(lengths[is_chosen].sum()) <= room:
+            state.wanted, state.wanted_lengths = undecided[is_chosen].astype(np.float64), lengths[is_chosen]
+            if len(state.wanted) or len(state.rows):
+                state.phase = WorkingSetPhase.GATHER if len(state.wanted) else WorkingSetPhase.SOLVE
+                return
+    if len(state.rows):  # more and more rows: some that were gathered may long be decided
+        state.forget()
+        return
+    state.next_look = 2 * state.num_passes
+    state.gap_then = state.gap
+    state.phase = WorkingSetPhase.DESCEND
+
+
+def _gathered(state: WorkingSetState, parts: Sums) -> None:
+    """Merge the rows that came into the working set, in the order of their numbers."""
+    if not (parts.found == 1).all():  # rows are under way, or were lost and have come back with other duals
+        state.wanted = state.wanted_lengths = np.zeros(0)
+        state.phase = WorkingSetPhase.SELECT
+        return
+    rows = np.concatenate([state.rows, state.wanted])
+    order = np.argsort(rows, kind="stable")
+    lengths = np.concatenate([state.lengths, state.wanted_lengths])
+    place = value_order(lengths, order)
+    state.columns = np.concatenate([state.columns, parts.columns])[place]
+    state.values = np.concatenate([state.values, parts.values])[place]
+    state.rows, state.lengths = rows[order], lengths[order]
+    state.targets = np.concatenate([state.targets, parts.targets])[order]
+    state.upper = np.concatenate([state.upper, parts.upper])[order]
+    old = state.duals.reshape(-1, state.num_outputs)
+    state.duals = np.concatenate([old, parts.duals])[order].ravel()
+    state.wanted = state.wanted_lengths = np.zeros(0)
+    state.phase = WorkingSetPhase.SOLVE
+
+
+def value_order(lengths: Array, order: Array) -> Array:
+    """Where values of rows that are put in another order are to be taken from, int64.
+
+    Args:
+        lengths: Values of each row, in the old order.
+        order: Rows by their old places, in the new order.
+    """
+    counts = lengths.astype(np.int64)
+    starts = np.cumsum(counts) - counts
+    moved = counts[order]
+    firsts = np.cumsum(moved) - moved
+    return np.repeat(starts[order] - firsts, moved) + np.arange(int(moved.sum()))

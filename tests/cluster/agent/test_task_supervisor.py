@@ -1,0 +1,162 @@
+"""The agent's end of the control channel, with a real process at the other end: it is stopped, and holds nothing up."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chicle_elastic.cluster.agent.task_supervisor import TaskSupervisor
+from chicle_elastic.cluster.net.event_loop import EventLoop
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.runtime.control import channel as control_channel
+from chicle_elastic.runtime.control import messages as control
+from chicle_elastic.runtime.control.channel import new_address
+from chicle_elastic.transports.unix_frames import Limits
+from tests.timeouts import timeout_s
+
+TASK = """
+import json, os, sys
+from chicle_elastic.runtime.control import messages as control
+from chicle_elastic.runtime.control.channel import Channel
+
+with Channel.connect(sys.argv[1]) as channel:
+    channel.send(control.Hello(pid=os.getpid()))
+    seen = []
+    while (message := channel.receive()) is not None:
+        entry = [type(message).__name__]
+        if isinstance(message, control.Arena):
+            fd = channel.take_fd()
+            entry += [message.index, os.pread(fd, 100, 0).decode()]
+            os.close(fd)
+        elif isinstance(message, control.Welcome):
+            channel.send(control.Loaded(chunk=0, round=0))
+        elif isinstance(message, control.Attach):
+            entry += [len(message.added), message.added[0].chunk]
+        seen.append(entry)
+        if isinstance(message, control.Exit):
+            break
+    channel.send(control.Failed(traceback=json.dumps(seen)))
+"""
+
+
+class Processes:
+    """Starts the task above; a launcher for tasks, as the supervisor knows it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.all: list[subprocess.Popen[bytes]] = []
+
+    def start_task(self, *, is_restart: bool = False) -> int:
+        self.all.append(subprocess.Popen([sys.executable, "-c", TASK, self.address]))
+        return self.all[-1].pid
+
+    def task_exit(self, timeout_s: float = 0.0) -> object | None:
+        return self.all[-1].poll()
+
+    def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
+        self.all[-1].send_signal(number)
+        self.all[-1].wait(timeout_s(10))
+
+
+class Stage:
+    """A supervisor with its loop, and what it was told."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self.loop = loop
+        self.gone: list[bool] = []
+        self.said: list[control.Message] = []
+        address = new_address()
+        self.processes = Processes(address)
+        self.task = TaskSupervisor(
+            loop,
+            address,
+            self.processes,
+            welcome=control.Welcome(node=NodeId("n0")),
+            on_message=self.said.append,
+            on_gone=self.gone.append,
+        )
+
+    def turn_until(self, is_there: Callable[[], bool]) -> None:
+        """Let the loop turn until something holds."""
+        end_s = self.loop.now() + timeout_s(30)
+        while not is_there():
+            assert self.loop.now() < end_s
+            self.loop.turn(0.05)
+
+    def stop(self) -> None:
+        """Stop the task; it is stopped when this returns."""
+        os.kill(self.task.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.task.pid, os.WSTOPPED)
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    """With a task that was welcomed; no process is left at the end."""
+    with EventLoop() as loop:
+        stage = Stage(loop)
+        stage.task.start()
+        stage.turn_until(lambda: bool(stage.said))
+        stage.said.clear()
+        yield stage
+        stage.task.close()
+        for process in stage.processes.all:
+            process.kill()
+            process.wait(timeout_s(10))
+
+
+def attach(number: int) -> control.Attach:
+    """10,000 chunks."""
+    added = tuple(
+        control.Placement(chunk=ChunkId(number + index), arena=index // 100, slot=index % 100)
+        for index in range(10_000)
+    )
+    return control.Attach(added=added, removed=())
+
+
+def test_a_stopped_task_holds_nothing_up_and_finds_everything_in_order(stage: Stage, tmp_path: Path) -> None:
+    """10,000 chunks to attach, ten times, with a descriptor between each two; the loop turns, nothing is lost."""
+    stage.stop()
+    for number in range(10):
+        stage.task.send(attach(number))
+        path = tmp_path / str(number)
+        path.write_text(f"arena {number}")
+        with path.open() as file:  # closed before the task reads: a message that waits has a descriptor of its own
+            stage.task.send(control.Arena(index=number, num_slots=1, slot_bytes=1), file.fileno())
+    assert stage.task._channel is not None
+    assert stage.task._channel.wants_to_write, "the kernel has taken all of it: nothing waits, and nothing is tested"
+    turns: list[str] = []
+    stage.loop.later(0.0, lambda: turns.append("timer"))
+    stage.loop.work(lambda: "result", lambda future: turns.append(future.result()))
+    stage.turn_until(lambda: len(turns) == 2)
+    assert stage.task._channel.wants_to_write
+    stage.task.send(control.Exit())
+    os.kill(stage.task.pid, signal.SIGCONT)
+    stage.turn_until(lambda: bool(stage.gone))
+    [failed] = stage.said
+    assert isinstance(failed, control.Failed)
+    expected: list[list[object]] = [["Welcome"]]
+    for number in range(10):
+        expected += [["Attach", 10_000, number], ["Arena", number, f"arena {number}"]]
+    assert json.loads(failed.traceback) == [*expected, ["Exit"]]
+
+
+def test_a_task_that_never_reads_is_ended(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for it is bounded; the node is told that its task is gone, after the call that went too far."""
+    assert stage.task._channel is not None
+    limits = Limits(text_bytes=control_channel.MAX_FRAME_BYTES, fds=control_channel.MAX_FDS, unsent_bytes=2_000_000)
+    monkeypatch.setattr(stage.task._channel._frames, "_limits", limits)
+    stage.stop()
+    pid = stage.task.pid
+    for number in range(10):
+        stage.task.send(attach(number))
+    assert stage.gone == []
+    stage.turn_until(lambda: bool(stage.gone))
+    assert stage.gone == [False]
+    assert stage.processes.all[-1].returncode == -signal.SIGKILL
+    assert stage.processes.all[-1].pid == pid
+    stage.task.send(control.Exit())  # there is no task

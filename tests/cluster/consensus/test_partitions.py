@@ -1,0 +1,212 @@
+"""A network in parts: which part of a job goes on, and what the others do meanwhile."""
+
+import pytest
+
+from chicle_elastic.cluster.consensus import reachability
+from chicle_elastic.cluster.consensus.election import Role
+from chicle_elastic.cluster.consensus.link_reports import STALL_S
+from chicle_elastic.cluster.consensus.log import Log
+from chicle_elastic.cluster.consensus.messages import (
+    Append,
+    CheckTerm,
+    Claim,
+    Expelled,
+    LinkReport,
+    LogPosition,
+    NewTerm,
+    Paused,
+    Refusal,
+    Send,
+    SteppedDown,
+)
+from chicle_elastic.cluster.consensus.reachability import Authority, Reachability
+from chicle_elastic.cluster.consensus.replica import Replica
+from chicle_elastic.ids import NodeId
+from chicle_elastic.scheduling import events
+from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from tests.cluster.consensus.log_judge import BrokenPromiseError
+from tests.cluster.consensus.log_pair import A, B, C, run_to_first_iteration
+from tests.cluster.consensus.test_log import run_histories
+
+D = NodeId("d")
+
+
+def members_of_a_round(*nodes: NodeId) -> Log:
+    """A log in which these nodes have joined and formed a round."""
+    log = Log(Scheduler(SchedulerSettings()))
+    log._state.lives = {node: f"{node}#1" for node in nodes}
+    log._state.electorate = dict(log.lives)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("linked", "dead", "authority"),
+    [
+        ("bcd", "", Authority.MAJORITY),
+        ("bc", "", Authority.MAJORITY),
+        ("b", "", Authority.STORE),
+        ("", "", Authority.NONE),
+        ("", "b", Authority.NONE),
+        ("", "bc", Authority.STORE),
+        ("", "bcd", Authority.STORE),
+    ],
+)
+def test_a_majority_needs_no_permission_and_a_minority_gets_none(linked: str, dead: str, authority: Authority) -> None:
+    """Of four members, this node reaches some, and some of the others are proven dead."""
+    reachable = Reachability(A, "a#1", members_of_a_round(A, B, C, D))
+    reachable.peers.update({NodeId(node): f"{node}#1" for node in linked})
+    reachable.dead.update(f"{node}#1" for node in dead)
+    assert reachable.authority() is authority
+
+
+def test_a_node_that_rejoined_is_proof_that_its_earlier_incarnation_has_ended() -> None:
+    """It does not vote, as it is no member of the round, and it is not waited for."""
+    reachable = Reachability(A, "a#1", members_of_a_round(A, B, C))
+    assert reachable.authority() is Authority.NONE
+    reachable.peers[B] = "b#2"
+    assert reachable.authority() is Authority.STORE
+
+
+def test_before_the_first_round_the_store_decides() -> None:
+    """Nodes that have joined and never trained may have been counted by the leader alone."""
+    assert Reachability(A, "a#1", members_of_a_round()).authority() is Authority.STORE
+
+
+def round_of_three() -> Replica:
+    """The replica of a, which leads term 1 of a job of three that iterates."""
+    replica = Replica(A, "a#1", Scheduler(SchedulerSettings(start_nodes=3)))
+    replica.claimed(1, now=0.0)
+    for node in (B, C):
+        replica.connected(node, f"{node}#1", now=0.0)
+    log = members_of_a_round(A, B, C)
+    replica.log._state.lives, replica.log._state.electorate = dict(log.lives), dict(log.electorate)
+    for node in (A, B, C):
+        replica.log.scheduler.handle(events.NodeJoined(node=node), now=0.0)
+    return replica
+
+
+def test_a_leader_that_is_cut_off_pauses_and_says_whom_it_misses() -> None:
+    """It steps down; as soon as it reaches another member again, it asks for the next term."""
+    leader = round_of_three()
+    assert Claim(term=2, known=1, members=("a#1", "c#1")) in leader.lost(B, now=1.0)
+    leader.lost(C, now=1.0)
+    paused = leader.claimed(2, now=1.0)
+    [reason] = [action.reason for action in paused if isinstance(action, Paused)]
+    assert reason is not None
+    assert "b, c" in reason
+    assert (leader.role, leader.lead, leader.is_paused) == (Role.FOLLOWING, None, True)
+    leader.connected(B, "b#1", now=2.0)
+    assert Claim(term=3, known=2, members=("a#1", "b#1")) in leader.looked(2, "a#1", ("a#1",), now=2.0)
+
+
+def test_a_majority_goes_on_without_the_store_and_half_of_the_nodes_do_not() -> None:
+    """The store is the vote that decides between two halves."""
+    leader = round_of_three()
+    leader.lost(B, now=1.0)
+    asked = [action for action in leader.store_unreachable(now=1.0) if isinstance(action, Send)]
+    assert [type(action.message) for action in asked] == [NewTerm]
+    assert (leader.role, leader.term) == (Role.COLLECTING, 2)
+    lead, _ = run_to_first_iteration()
+    lead.lost(B, now=1.0)
+    [reason] = [action.reason for action in lead.store_unreachable(now=1.0) if isinstance(action, Paused)]
+    assert reason is not None
+    assert reason.startswith("the rendezvous store is unreachable, and this node reaches too few of the 2 members")
+
+
+def test_a_part_that_is_too_small_does_not_blame_the_store() -> None:
+    """It would have to pause with the store as well, so no question is sent there."""
+    leader = round_of_three()
+    leader.lost(B, now=1.0)
+    leader.lost(C, now=1.0)
+    assert not leader.may_claim
+    [reason] = [action.reason for action in leader.store_unreachable(now=1.0) if isinstance(action, Paused)]
+    assert reason is not None
+    assert reason.startswith("this node reaches too few of the 3 members")
+
+
+def test_a_follower_does_not_leave_a_leader_that_it_hears() -> None:
+    """A candidate that has lost its link to the leader is refused; one that succeeds a released leader is not."""
+    _, follower = run_to_first_iteration()
+    follower.connected(C, "c#1", now=1.0)
+    question = NewTerm(term=2, last_term=1, length=9, is_breaking=True, unreached=("a#1",))
+    assert follower.received(C, question, now=1.0) == [Send(to=C, message=Refusal(term=1))]
+    assert (follower.lead, follower.term) == (A, 1)
+    follower.received(C, NewTerm(term=2, last_term=1, length=9, is_breaking=False), now=1.0)
+    assert (follower.lead, follower.term) == (C, 2)
+
+
+def test_a_refused_candidate_steps_down_and_a_leader_that_steps_down_is_left() -> None:
+    """Nobody waits for an answer that never comes."""
+    leader = round_of_three()
+    leader.lost(B, now=1.0)
+    leader.claimed(2, now=1.0)
+    assert CheckTerm() in leader.received(C, Refusal(term=5), now=1.0)
+    assert (leader.role, leader.lead) == (Role.FOLLOWING, None)
+    _, follower = run_to_first_iteration()
+    assert CheckTerm() in follower.received(A, SteppedDown(term=1), now=1.0)
+    assert follower.lead is None
+
+
+def test_a_foreign_term_of_a_part_that_may_not_go_on_is_replaced() -> None:
+    """A node that reached the store and no member was granted a term by an older release, or by mistake."""
+    leader = round_of_three()
+    leader.lost(C, now=1.0)
+    assert leader.role is Role.CLAIMING
+    assert leader.refused(7, "x#1", ("x#1",), now=1.0) == [Claim(term=8, known=7, members=("a#1", "b#1"))]
+    assert any(isinstance(action, Expelled) for action in round_of_three_and(7, ("b#1", "c#1")))
+
+
+def round_of_three_and(term: int, members: tuple[str, ...]) -> list[object]:
+    """What a cut-off node does when it reads that the others went on."""
+    replica = round_of_three()
+    replica.lost(B, now=1.0)
+    replica.lost(C, now=1.0)
+    replica.store_unreachable(now=1.0)
+    return list(replica.looked(term, members[0], members, now=2.0))
+
+
+def test_the_leader_declares_the_node_lost_that_fewer_others_hear() -> None:
+    """Only if nothing goes on: a link that is down harms nobody as long as iterations end."""
+    leader = round_of_three()
+    leader.received(B, LinkReport(unreached=("c#1",)), now=10.0)
+    leader.received(C, LinkReport(unreached=("b#1",)), now=10.0)
+    assert leader.check_links(now=10.0) == []
+    assert leader.check_links(now=10.0 + STALL_S / 2) == []
+    claim = leader.check_links(now=10.1 + STALL_S)
+    assert claim == [Claim(term=2, known=1, members=("a#1", "b#1"))], "the one that joined last"
+    assert leader.peers == {B: "b#1", C: "c#1"}, "c is told by the log that it is lost"
+
+
+def test_a_report_that_is_withdrawn_harms_nobody() -> None:
+    """The link was made again in time."""
+    leader = round_of_three()
+    leader.received(B, LinkReport(unreached=("c#1",)), now=10.0)
+    leader.check_links(now=10.0)
+    leader.received(B, LinkReport(unreached=()), now=10.5)
+    assert leader.check_links(now=20.0) == []
+
+
+def test_entries_of_a_term_that_began_without_this_node_end_its_iteration() -> None:
+    """Otherwise it would wait for a sum that the others have given up."""
+    _, follower = run_to_first_iteration()
+    follower.lost(A, now=1.0)
+    follower.connected(C, "c#1", now=2.0)
+    actions = follower.received(C, Append(term=3, base=len(follower.log), entries=()), now=2.0)
+    assert "BreakGroup" in [type(action).__name__ for action in actions]
+
+
+def test_a_candidate_yields_to_an_earlier_one_of_the_same_term() -> None:
+    """Two members of a majority ask for the same term when the store cannot decide; only one gets all answers."""
+    leader = round_of_three()
+    leader.lost(C, now=1.0)
+    leader.store_unreachable(now=1.0)
+    question = NewTerm(term=2, last_term=0, length=0, is_breaking=False)
+    assert leader.received(B, question, now=1.0) == [Send(to=B, message=Refusal(term=2))]
+    assert not any(isinstance(action, LogPosition) for action in leader.settle(now=1.0))
+
+
+def test_a_part_that_goes_on_without_a_majority_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge of the histories is not blind: without this rule, a partition makes two jobs of one."""
+    monkeypatch.setattr(reachability.Reachability, "authority", lambda self: Authority.MAJORITY)
+    with pytest.raises(BrokenPromiseError):
+        run_histories("partition", 25)

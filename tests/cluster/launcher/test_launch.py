@@ -1,0 +1,80 @@
+"""The launcher as a program."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chicle_elastic.cluster.rendezvous.store import connect_store
+from chicle_elastic.transports.secret import JobSecret
+from tests.timeouts import timeout_s
+
+LAUNCH = [sys.executable, "-m", "chicle_elastic.launch"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_store_alone_serves_until_a_signal_and_makes_the_secret(number: signal.Signals, tmp_path: Path) -> None:
+    """It prints where it listens, and never the secret."""
+    secret_file = tmp_path / "job.secret"
+    command = [*LAUNCH, "--store-only", "--rdzv-endpoint", "127.0.0.1:0", "--secret-file", str(secret_file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        line = host.stdout.readline()
+        assert line.startswith("rendezvous store at 127.0.0.1:")
+        store = connect_store(line.split()[-1])
+        store.set("key", "value")
+        assert store.get("key") == b"value"
+        assert stat.S_IMODE(os.stat(secret_file).st_mode) == 0o600
+        JobSecret.load(secret_file)
+        host.send_signal(number)
+        out, errors = host.communicate(timeout=timeout_s(20))
+    assert host.returncode == 0, errors
+    assert secret_file.read_text().strip() not in line + out + errors
+
+
+def test_the_store_listens_and_is_found_where_the_options_say(tmp_path: Path) -> None:
+    """On all addresses, at a port of the range; what it prints is what nodes are to be given."""
+    command = [*LAUNCH, "--store-only", "--rdzv-endpoint", "127.0.0.1:0", "--secret-file", str(tmp_path / "s")]
+    options = ["--host", "::", "--advertise", "driver.example", "--port-range", "21610-21619"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        name, port = host.stdout.readline().split()[-1].split(":")
+        assert name == "driver.example"
+        assert 21610 <= int(port) <= 21619
+        for address in ("127.0.0.1", "[::1]"):
+            connect_store(f"{address}:{port}").set("key", "value")
+        host.send_signal(signal.SIGTERM)
+        _, errors = host.communicate(timeout=timeout_s(20))
+    assert host.returncode == 0, errors
+    assert "listens on all addresses of this host (::)" in errors
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--nproc-per-node", "2"], 2, "a node runs exactly one task"),
+        (["--rdzv-endpoint", "192.0.2.1:29400", "--secret-file", "nowhere.secret"], 2, "nowhere.secret cannot be read"),
+    ],
+)
+def test_mistakes_are_one_line_and_an_exit_code(options: list[str], code: int, message: str, tmp_path: Path) -> None:
+    """No traceback for what the user can mend."""
+    command = [*LAUNCH, "--rdzv-endpoint", "127.0.0.1:1", "--secret-file", str(tmp_path / "s"), *options, "train.py"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s(60), check=False)
+    assert ended.returncode == code
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_installed_entry_point_is_the_handler_of_the_checkout() -> None:
+    """What makes `torchrun --rdzv-backend chicle` work."""
+    from importlib.metadata import entry_points
+
+    from chicle_elastic.cluster.rendezvous import torchrun_plugin
+
+    (plugin,) = entry_points(group="torchrun.handlers", name="chicle")
+    assert plugin.load() is torchrun_plugin.torchrun_handler
+    assert torchrun_plugin.torchrun_handler() is torchrun_plugin.create

@@ -1,0 +1,60 @@
+"""`chicle doctor --peer` against a real store and real listeners; agents are in tests/cluster/agent/test_addresses."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from chicle_elastic.cli.main import main
+from chicle_elastic.cluster.consensus.term_store import Contact, TermStore
+from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
+from chicle_elastic.ids import NodeId
+from chicle_elastic.transports.links import LinkListener
+from chicle_elastic.transports.secret import JobSecret
+
+
+def peer_findings(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, dict[str, str]]]:
+    """Exit code and findings of `chicle doctor --peer`."""
+    code = main(["doctor", "--json", "--peer", *options])
+    return code, {finding["topic"]: finding for finding in json.loads(capsys.readouterr().out)}
+
+
+def test_steps_towards_a_peer_end_where_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that is none, a port that is closed, a process that is no store."""
+    code, findings = peer_findings(capsys, "nowhere.invalid")
+    assert (code, list(findings)) == (1, ["name"])
+    assert "nowhere.invalid does not resolve" in findings["name"]["detail"]
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and does not listen
+        code, findings = peer_findings(capsys, f"127.0.0.1:{closed.getsockname()[1]}")
+        assert (code, list(findings)) == (1, ["name", "store port"])
+        assert "takes no connection" in findings["store port"]["detail"]
+
+
+def test_agents_are_tried_at_the_addresses_that_they_have_signed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One that has gone, one with another secret behind its address, and a contact of a process without the secret."""
+    secret = JobSecret.create(tmp_path / "secret")
+    options = ("--secret-file", str(tmp_path / "secret"))
+    with StoreServer() as server, socket.socket() as closed:
+        code, findings = peer_findings(capsys, server.endpoint, *options)
+        assert (code, findings["secret"]["verdict"]) == (0, "-")
+        closed.bind(("127.0.0.1", 0))
+        store = connect_store(server.endpoint)
+        terms = TermStore(store, endpoint=server.endpoint, run_id="run", secret=secret)
+        with LinkListener("tcp://127.0.0.1:0", JobSecret.generate(), name="n2#1") as other:
+            terms.publish(NodeId("n1"), Contact(life="n1#1", address=f"tcp://127.0.0.1:{closed.getsockname()[1]}"))
+            terms.publish(NodeId("n2"), Contact(life="n2#1", address=other.address))
+            code, findings = peer_findings(capsys, server.endpoint, *options)
+        assert code == 1
+        assert findings["secret"]["detail"] == "2 agents of the job 'run' have signed with it"
+        assert "cannot be reached (Connection refused)" in findings["link n1"]["detail"]
+        assert "open the ports of the nodes to each other" in findings["link n1"]["detail"]
+        assert "give every node the same secret" in findings["link n2"]["detail"]
+        store.set("chicle/run/agent/n3", "tcp://127.0.0.1:1")
+        code, findings = peer_findings(capsys, server.endpoint, *options)
+        assert (code, findings["secret"]["verdict"]) == (1, "no")
+        assert "the contact of n3 is not signed" in findings["secret"]["detail"]
+        assert "link n3" not in findings

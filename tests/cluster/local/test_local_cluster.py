@@ -1,0 +1,361 @@
+"""A local cluster as the runtime of a job: real agents and tasks, forked by one server."""
+
+import copy
+import dataclasses
+import functools
+import importlib.util
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.views import NO_STATE
+from chicle_elastic.cluster.local import local_cluster
+from chicle_elastic.cluster.local.local_cluster import LocalCluster
+from chicle_elastic.errors import JobFailedError, MissingExtraError, UsageError
+from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.policies.rebalance import Rebalance
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.kernels import cache as kernel_cache
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from chicle_elastic.waits import Wait
+from tests.cluster.local.local_trainers import FaultyCocoa, UnevenCocoa, WaitingCocoa
+from tests.cluster.train_svm import PacedLinear, breast_cancer
+from tests.timeouts import timeout_s
+
+POLL_S = 0.01
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """One for all tests of this file."""
+    with LocalCluster(2, grace_s=5) as cluster:
+        yield cluster
+
+
+def make_job(trainer: Any = None, **fields: Any) -> Job:
+    """The breast cancer data, for at most four tasks."""
+    X, y = breast_cancer()
+    source = ArraySource(X, y.astype(np.int32), max_tasks=4)
+    return Job(trainer=trainer or LinearTrainer(C=0.1), source=source, **{"max_iterations": 500, **fields})
+
+
+def endless_job(**fields: Any) -> Job:
+    """It goes on until somebody ends it; iterations take 10 ms."""
+    return make_job(PacedLinear(C=0.1, tol=0.0, min_s=0.01), **{"max_iterations": 100_000, **fields})
+
+
+class Watcher:
+    """Does one thing after the other, each at the first iteration for which a condition holds, then ends the job."""
+
+    def __init__(self, *steps: Any) -> None:
+        self.steps = list(steps)
+        self.records: list[IterationRecord] = []
+        self.end_s = time.monotonic() + timeout_s(40)
+
+    def __call__(self, record: IterationRecord) -> bool:
+        """Called of each iteration; `steps` are pairs (condition on the record, action)."""
+        self.records.append(record)
+        assert time.monotonic() < self.end_s, f"still waits for {self.steps[:1]}; the last record is {record}"
+        if self.steps and self.steps[0][0](record):
+            self.steps.pop(0)[1]()
+        return not self.steps
+
+
+def tasks_are(count: int) -> Any:
+    """A condition: so many tasks took part."""
+    return lambda record: record.num_tasks == count
+
+
+def nothing() -> None:
+    """An action."""
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_job_has_the_outcome_of_one_task(cluster: LocalCluster) -> None:
+    """Objective within tol, duals by row, a record per iteration, and the members with their processes."""
+    told: list[IterationRecord] = []
+    outcome = cluster.run(make_job(keep_state=True, on_iteration=told.append))
+    one = InProcess().run(make_job())
+    trainer = LinearTrainer(C=0.1)
+    assert outcome.certificate is not None
+    assert one.certificate is not None
+    assert trainer.relative_gap(outcome.model, outcome.certificate) <= trainer.tol
+    objective, _ = trainer.primal_and_dual(outcome.model, outcome.certificate)
+    expected, _ = trainer.primal_and_dual(one.model, one.certificate)
+    np.testing.assert_allclose(objective, expected, rtol=2 * trainer.tol)
+    X, y = breast_cancer()
+    Z = np.column_stack([X, np.ones(len(X))]) * np.where(y == 1, 1.0, -1.0)[:, None]
+    assert outcome.state is not None
+    np.testing.assert_allclose(Z.T @ outcome.state[:, 0, 0], outcome.model, atol=1e-9)
+    assert told == list(outcome.history)
+    assert list(outcome.history.members) == ["n0", "n1"] == sorted(outcome.history.tasks)
+    pids = {pid for member in outcome.history.members.values() for pid in (member.pid, member.agent_pid)}
+    assert len(pids) == 4
+    assert os.getpid() not in pids
+
+
+def test_a_start_from_duals_goes_on_from_them(cluster: LocalCluster) -> None:
+    """What one job came to another one begins with; nothing is left to do."""
+    state = cluster.run(make_job(keep_state=True)).state
+    outcome = cluster.run(make_job(initial_state=state))
+    assert len(outcome.history) <= 2
+
+
+def test_waits_of_the_tasks_are_explained_once_in_the_process_of_the_user(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All of them wait for the same; what they print themselves no user sees."""
+    cluster.run(make_job(WaitingCocoa(C=0.1)))
+    assert caplog.messages == ["compiling for the test"]
+
+
+def test_the_start_of_the_nodes_is_explained_while_it_lasts(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one line, before the first iteration; the next job finds the nodes there and has none."""
+    waits: list[Wait] = []
+    monkeypatch.setattr(kernel_cache, "is_cold", lambda: True)
+    # The start takes a second or more; the next job, which finds the nodes there, a few milliseconds.
+    monkeypatch.setattr(local_cluster, "Wait", lambda text: waits.append(Wait(text, after_s=0.1)) or waits[-1])
+    seen: list[tuple[int, bool]] = []
+    with LocalCluster(1, grace_s=5) as cluster:
+        cluster.run(make_job(on_iteration=lambda _: seen.append((len(caplog.messages), waits[0]._is_over))))
+        monkeypatch.setattr(local_cluster, "Wait", functools.partial(Wait, after_s=timeout_s(5)))
+        cluster.run(make_job())
+    assert seen[0] == (1, True)
+    [line] = caplog.messages
+    assert line.startswith("starting 1 node on this machine and compiling kernels")
+
+
+@pytest.mark.parametrize("missing", ["torch", "cloudpickle"])
+@pytest.mark.parametrize("found", [None, ImportError("blocked"), ValueError("torch.__spec__ is None")])
+def test_without_a_package_the_extra_is_named(missing: str, found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no server is started that could only say that it is gone."""
+    find_spec = importlib.util.find_spec
+
+    def find(name: str, *args: Any) -> Any:
+        if name != missing:
+            return find_spec(name, *args)
+        if found is not None:
+            raise found
+        return None
+
+    job = make_job()
+    monkeypatch.setattr("importlib.util.find_spec", find)
+    with pytest.raises(MissingExtraError, match=rf"n_workers=.*'{missing}'.* pip install 'chicle-elastic\[cluster\]'"):
+        LocalCluster(2).run(job)
+
+
+def test_a_start_with_compiled_kernels_is_a_shorter_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the line says so."""
+    monkeypatch.setattr(kernel_cache, "is_cold", lambda: False)
+    assert local_cluster._words(4) == "starting 4 nodes on this machine (some 5 s; the next fit finds them there)"
+
+
+def test_equal_seeds_give_equal_models_however_slow_a_node_is(cluster: LocalCluster) -> None:
+    """Chunks stay where they are: nodes of one machine have no speed of their own."""
+    job = make_job(UnevenCocoa(C=0.1, tol=0.0), max_iterations=30)
+    first, second = cluster.run(job), cluster.run(job)
+    np.testing.assert_array_equal(first.model, second.model)
+    assert first.history[0].num_chunks == first.history[-1].num_chunks
+
+
+@pytest.mark.parametrize("of_whom", ["cluster", "job"])
+def test_policies_of_the_cluster_or_of_the_job_move_chunks(cluster: LocalCluster, of_whom: str) -> None:
+    """Whoever asks for them."""
+    policies = (Rebalance(min_iteration_s=0.0),)
+    if of_whom == "cluster":
+        cluster = dataclasses.replace(cluster, policies=policies)
+    job = make_job(UnevenCocoa(C=0.1, tol=0.0), max_iterations=100, policies=policies if of_whom == "job" else None)
+    history = cluster.run(job).history
+    assert any("Rebalance moves" in event for record in history for event in record.events)
+
+
+def test_a_trainer_that_cannot_be_pickled_is_refused(cluster: LocalCluster) -> None:
+    """Before anything is started."""
+
+    class Local(LinearTrainer):
+        """Holds a lock in its class."""
+
+        lock = threading.Lock()
+
+    with pytest.raises(UsageError, match=r"the trainer .*Local cannot be sent .*cannot pickle '_thread\.lock'"):
+        cluster.run(make_job(Local()))
+
+
+def test_what_a_task_raises_comes_back_with_its_node_and_traceback(cluster: LocalCluster) -> None:
+    """And the cluster is good for the next job."""
+    with pytest.raises(JobFailedError, match="the task of node n1 failed") as raised:
+        cluster.run(make_job(FaultyCocoa(C=0.1)))
+    assert "faulty_solve" in str(raised.value)
+    assert "ZeroDivisionError: the fault of the test" in str(raised.value)
+    assert cluster.run(make_job()).certificate is not None
+
+
+@pytest.mark.parametrize("what", ["pid", "agent_pid"])
+def test_a_process_that_is_killed_is_replaced_and_the_job_goes_on(cluster: LocalCluster, what: str) -> None:
+    """A task by its agent, an agent by a new node."""
+
+    def kill() -> None:
+        os.kill(getattr(cluster.members()["n1"], what), signal.SIGKILL)
+
+    watcher = Watcher((tasks_are(2), kill), (tasks_are(1), nothing), (tasks_are(2), nothing))
+    told: list[tuple[int, bool]] = []
+    outcome = cluster.run(
+        endless_job(on_iteration=watcher, on_transition=lambda it: told.append((it.round, it.whole_ms is not None)))
+    )
+    assert outcome.certificate is not None
+    assert outcome.certificate.is_complete
+    assert [record.iteration for record in outcome.history] == list(range(1, len(outcome.history) + 1))
+    assert ("n2" in outcome.history.members) == (what == "agent_pid")
+    lost = next(it for it in outcome.history.transitions if "n1 is lost" in it.reasons)
+    assert lost.members == ("n0",)
+    assert lost.stall_ms is not None
+    assert lost.whole_ms is not None
+    assert lost.stall_ms > 0
+    assert lost.whole_ms > 0
+    assert told == list(dict.fromkeys(told)), "each change once, and once more when all samples were back"
+    assert {(lost.round, False), (lost.round, True)} <= {*told}
+    ledger = outcome.ledger
+    assert ledger.to_dict()["rows"] == [info.num_rows for info in make_job().source.infos(NO_STATE)]
+    assert ledger.replayed, "what n1 had was started afresh"
+    processed = [sum(account.iterations.values()) for account in ledger]
+    assert max(processed) == len(outcome.history), "what n0 had from the beginning was never missing"
+    told_of = [record.iteration for record in watcher.records]
+    assert told_of == list(range(1, len(told_of) + 1)), "each iteration once and in order, also those without n1"
+
+
+def test_a_cluster_is_scaled_while_a_job_runs(cluster: LocalCluster) -> None:
+    """From another thread: 2 nodes, then 4, then 2; nobody is lost on the way."""
+
+    def scale(nodes: int) -> Any:
+        return lambda: threading.Thread(target=cluster.scale, args=(nodes,)).start()
+
+    watcher = Watcher((tasks_are(2), scale(4)), (tasks_are(4), scale(2)), (tasks_are(2), nothing))
+    outcome = cluster.run(endless_job(on_iteration=watcher))
+    num_chunks = [sum(record.num_chunks.values()) for record in outcome.history]
+    assert set(num_chunks) == {num_chunks[0]}
+
+
+def test_copies_mean_the_same_cluster(cluster: LocalCluster) -> None:
+    """Also in a pickle, which has nothing of a secret in it."""
+    for other in (copy.copy(cluster), copy.deepcopy(cluster), pickle.loads(pickle.dumps(cluster))):
+        assert other == cluster
+        assert other.run(make_job()).certificate is not None
+    assert hash(cluster) == hash(copy.deepcopy(cluster))
+
+
+@pytest.mark.slow
+def test_tasks_whose_outcome_nobody_needs_end_in_peace(tmp_path: Path) -> None:
+    """The driver has one outcome and hangs up on the others, wherever they are; the next job waits for none of them."""
+    with LocalCluster(4, log_dir=tmp_path) as cluster:
+        for _ in range(5):
+            cluster.run(make_job(max_iterations=1))
+    printed = {path.name: path.read_text() for path in tmp_path.glob("*.task.out")}
+    assert sorted(printed) == [f"n{number}.task.out" for number in range(4)]
+    assert not any(printed.values())
+
+
+def test_jobs_that_come_at_the_same_time_queue(cluster: LocalCluster) -> None:
+    """Each gets its own outcome."""
+    outcomes: dict[float, Any] = {}
+
+    def run(C: float) -> None:
+        outcomes[C] = cluster.run(make_job(LinearTrainer(C=C)))
+
+    threads = [threading.Thread(target=run, args=(C,)) for C in (0.01, 0.1, 1.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout_s(60))
+    norms = [float(np.linalg.norm(outcomes[C].model)) for C in (0.01, 0.1, 1.0)]
+    assert norms == sorted(norms)
+    assert len(set(norms)) == 3
+
+
+def test_ctrl_c_ends_the_job_with_a_certified_outcome(cluster: LocalCluster) -> None:
+    """A real SIGINT in the driver."""
+    watcher = Watcher((tasks_are(2), lambda: signal.raise_signal(signal.SIGINT)), (lambda _: False, nothing))
+    outcome = cluster.run(endless_job(on_iteration=watcher))
+    assert outcome.is_interrupted
+    assert outcome.certificate is not None
+    assert outcome.certificate.is_complete
+
+
+def test_an_error_of_the_caller_ends_the_job(cluster: LocalCluster) -> None:
+    """It comes out of `run`, and the next job finds the cluster free."""
+
+    def fail(record: IterationRecord) -> None:
+        raise LookupError("the caller is at fault")
+
+    with pytest.raises(LookupError, match="at fault"):
+        cluster.run(endless_job(on_iteration=fail))
+    assert cluster.run(make_job()).certificate is not None
+
+
+@pytest.mark.parametrize("nodes", [0, (3, 2), (1, 2, 3), 65, "4", True, (1.0, 2)])
+def test_numbers_of_nodes_that_cannot_be_are_refused(nodes: Any) -> None:
+    """At once, with what to say instead."""
+    with pytest.raises(UsageError, match="nodes="):
+        LocalCluster(nodes)
+
+
+@pytest.mark.parametrize("field", [{"memory_bytes": 0}, {"grace_s": -1.0}, {"idle_s": float("nan")}])
+def test_settings_that_cannot_be_are_refused(field: dict[str, Any]) -> None:
+    """By name."""
+    with pytest.raises(UsageError, match=next(iter(field))):
+        LocalCluster(2, **field)
+
+
+DRIVER = """
+    import json, os
+    from chicle_elastic.cluster.local.local_cluster import LocalCluster
+    from tests.cluster.local.test_local_cluster import endless_job
+
+    def tell(record):
+        if record.iteration == 10:
+            members = cluster.members().values()
+            print(json.dumps([pid for member in members for pid in (member.pid, member.agent_pid)]), flush=True)
+
+    cluster = LocalCluster(2)
+    cluster.run(endless_job(on_iteration=tell))
+"""
+
+
+def test_nothing_is_left_of_a_cluster_whose_driver_is_killed() -> None:
+    """SIGKILL; after three seconds no process is left, its server included."""
+    driver = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(DRIVER)], stdout=subprocess.PIPE, cwd=ROOT, env=os.environ
+    )
+    with driver:
+        assert driver.stdout is not None
+        pids = json.loads(driver.stdout.readline())
+        session = os.getsid(pids[0])  # that of the server, which leads it
+        assert session != os.getsid(0)
+        driver.kill()
+    end_s = time.monotonic() + 3.0
+    while any(map(is_alive, [session, *pids])) and time.monotonic() < end_s:
+        time.sleep(POLL_S)
+    assert not [pid for pid in (session, *pids) if is_alive(pid)]

@@ -1,0 +1,139 @@
+"""Called rounds, which need no store; and what the store says about a job: open, over, or nothing that can be read."""
+
+import pytest
+from torch.distributed import PrefixStore
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousConnectionError
+
+from chicle_elastic.cluster.rendezvous.errors import JobClosedError, StoreUnreachableError
+from chicle_elastic.cluster.rendezvous.handler import ChicleRendezvousHandler
+from chicle_elastic.cluster.rendezvous.store import StoreServer, round_prefix
+from chicle_elastic.errors import UsageError
+from tests.cluster.rendezvous.rendezvous_agents import RUN_ID, Party, join, party, start, wait_for
+from tests.timeouts import timeout_s
+
+
+def called(handler: ChicleRendezvousHandler, round: int, *members: str) -> tuple[int, int]:
+    """Rank and size of a called round."""
+    handler.expect(round=round, members=members)
+    info = handler.next_rendezvous()
+    return info.rank, info.world_size
+
+
+def test_ranks_follow_the_order_in_which_the_members_were_called() -> None:
+    """Rank order is the scheduler's."""
+    with party() as cluster:
+        members = ("n2", "n0", "n1")
+        assert [called(handler, 4, *members) for handler in cluster.handlers(3)] == [(1, 3), (2, 3), (0, 3)]
+
+
+def test_members_may_change_from_round_to_round() -> None:
+    """A joiner comes, the first rank leaves, another dies: each round is what the scheduler called."""
+    with party() as cluster:
+        second = cluster.handler("n1")
+        assert called(second, 1, "n0", "n1", "n2") == (1, 3)
+        assert called(second, 2, "n0", "n1", "n2", "n3") == (1, 4)
+        assert called(second, 3, "n1", "n2", "n3") == (0, 3)
+        assert called(second, 5, "n1", "n3") == (0, 2)
+        assert (second.round, second.members) == (5, ("n1", "n3"))
+
+
+def test_a_called_round_needs_no_store() -> None:
+    """The members have met in the log; a store that is gone must not stop a job that changes its members."""
+    with StoreServer() as host:
+        handler = Party(host).handler("n0")
+    with pytest.raises(StoreUnreachableError):
+        handler.is_closed()
+    assert called(handler, 1, "n0", "n1") == (0, 2)
+
+
+def test_the_end_of_one_agent_does_not_close_the_rendezvous_for_the_others() -> None:
+    """torch's launcher calls shutdown() at every normal end, a leaver's included, and after errors too."""
+    with party() as cluster:
+        first, second, third = cluster.handlers(3)
+        for handler in (first, second, third):
+            called(handler, 1, "n0", "n1", "n2")
+        third.leave()
+        assert third.shutdown()
+        assert second.shutdown()
+        assert not first.is_closed()
+
+
+def test_an_agent_that_fails_before_its_first_round_does_not_close_the_rendezvous() -> None:
+    """It has no memory for chunks, say; those who train, and those who come later, do not care."""
+    with party() as cluster:
+        first, failed = cluster.handlers(2)
+        failed.await_calls()
+        assert failed.shutdown()
+        first.require_open()
+
+
+def test_no_node_joins_a_closed_job() -> None:
+    """The end of the job is said by those who finished it."""
+    with party() as cluster:
+        first, late = cluster.handlers(2)
+        late.require_open()
+        first.set_closed(is_success=True)
+        late.set_closed()  # of no use: how it ended is said once
+        assert late.is_closed()
+        with pytest.raises(JobClosedError, match="n1 comes too late") as caught:
+            join([late])
+        assert isinstance(caught.value, RendezvousClosedError)
+        assert caught.value.is_success
+        with pytest.raises(JobClosedError, match="is over"):
+            late.require_open()
+
+
+def test_a_restarted_store_learns_again_that_the_job_is_over() -> None:
+    """It is empty, and a node that asks it would begin the job afresh."""
+    with StoreServer() as host:
+        endpoint = host.endpoint
+        cluster = Party(host)
+        first, late = cluster.handlers(2)
+        first.set_closed(is_success=True)
+    with StoreServer(endpoint):
+        wait_for(first.store)
+        wait_for(late.store)
+        late.require_open()
+        first.restore()
+        late.restore()
+        with pytest.raises(JobClosedError, match="is over"):
+            late.require_open()
+
+
+def test_keys_of_old_rounds_are_pruned() -> None:
+    """A job of a thousand rounds must not fill the store with addresses of groups that are gone."""
+    with party() as cluster:
+        handlers = cluster.handlers(2)
+        for number in range(1, 7):
+            PrefixStore(round_prefix(RUN_ID, number) + "group", cluster.store).set("rank/0", "address")
+            join(handlers)
+        rounds = {key.split("/")[2] for key in cluster.store.list_keys() if key.startswith("chicle/")}
+        assert rounds == {"rendezvous", "5", "6"}
+
+
+def test_an_unreachable_store_is_named_by_its_address() -> None:
+    """In an error that torch's agents know, too."""
+    assert issubclass(StoreUnreachableError, RendezvousConnectionError)
+    with pytest.raises(StoreUnreachableError, match=r"the rendezvous store at 127\.0\.0\.1"):
+        _lose_store()
+
+
+def test_rounds_have_to_be_called_properly() -> None:
+    """Slips of the agent are errors at the place of the slip."""
+    with party() as cluster:
+        handler = cluster.handler("n0")
+        with pytest.raises(UsageError, match="include this node"):
+            handler.expect(round=1, members=("n1", "n2"))
+        called(handler, 1, "n0")
+        with pytest.raises(UsageError, match=r"call expect\(...\) before each"):
+            handler.next_rendezvous()
+        assert handler.get_backend() == "chicle"
+        assert handler.get_run_id() == RUN_ID
+        assert start(handler).exception(timeout_s(10)) is not None
+
+
+def _lose_store() -> None:
+    """In a frame of its own: the error holds on to the handler, and that to its connection."""
+    with StoreServer() as host:
+        handler = Party(host).handler("n0")
+    handler.next_rendezvous()

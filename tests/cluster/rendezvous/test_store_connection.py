@@ -1,0 +1,191 @@
+"""The connection to a real store that dies, comes back empty, or says nothing."""
+
+import contextlib
+import socket
+import threading
+
+import pytest
+
+from chicle_elastic.cluster.consensus import term_store
+from chicle_elastic.cluster.consensus.term_store import Contact, Term, TermStore
+from chicle_elastic.cluster.rendezvous import store_connection
+from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
+from chicle_elastic.cluster.rendezvous.store import StoreServer, parse_endpoint
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
+from chicle_elastic.errors import PeerLostError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.transports.secret import JobSecret
+from tests.cluster.rendezvous.rendezvous_agents import wait_for
+
+N0 = NodeId("n0")
+CONTACT = Contact(life="n0#1", address="tcp://127.0.0.1:1")
+
+
+def reads(connection: StoreConnection, key: str) -> bytes:
+    """The value of a key; nothing where it is absent."""
+    return connection.compare_set(key, "", "")
+
+
+def terms(connection: StoreConnection, secret: JobSecret) -> TermStore:
+    """The terms of a job over a connection."""
+    return TermStore(connection, endpoint=connection.endpoint, run_id="job", secret=secret)
+
+
+def test_a_store_that_died_is_one_error_and_the_next_store_at_its_place_is_used() -> None:
+    """The operation fails, and does not wait; a later one connects again."""
+    with StoreServer() as host:
+        endpoint = host.endpoint
+        connection = StoreConnection(endpoint)
+        connection.connect()
+        assert connection.compare_set("key", "", "value") == b"value"
+        assert connection.unreachable_s is None
+    with pytest.raises(StoreUnreachableError, match="start it again") as caught:
+        reads(connection, "key")
+    assert isinstance(caught.value, PeerLostError)
+    assert connection.unreachable_s is not None
+    with StoreServer(endpoint):
+        wait_for(connection)
+        assert connection.unreachable_s is None
+        assert connection.generation == 2
+        assert reads(connection, "key") == b"", "it is another store, and empty"
+
+
+def test_a_store_that_answers_nothing_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host is cut off: here something between takes the bytes and passes none on."""
+    monkeypatch.setattr(store_connection, "OPERATION_S", 0.2)
+    with StoreServer() as host, _Relay(parse_endpoint(host.endpoint)[1]) as relay:
+        connection = StoreConnection(f"127.0.0.1:{relay.port}")
+        connection.connect()
+        assert connection.compare_set("key", "", "value") == b"value"
+        relay.is_open.clear()
+        with pytest.raises(StoreUnreachableError):
+            reads(connection, "key")
+        relay.is_open.set()
+        wait_for(connection)
+        assert reads(connection, "key") == b"value"
+
+
+def test_in_the_back_off_operations_fail_without_an_attempt() -> None:
+    """Else every thread of an agent could wait for a silent host at the same time."""
+    with StoreServer() as host:
+        endpoint = host.endpoint
+        connection = StoreConnection(endpoint, clock=_Stopped())
+        connection.connect()
+    for _ in range(2):
+        with pytest.raises(StoreUnreachableError):
+            reads(connection, "key")
+    with StoreServer(endpoint), pytest.raises(StoreUnreachableError):
+        reads(connection, "key")  # the clock stands still, and so the back-off goes on
+
+
+def test_the_leader_and_each_agent_fill_a_restarted_store() -> None:
+    """The term by the leader, the address by each agent; what is there is left alone."""
+    secret = JobSecret.generate()
+    with StoreServer() as host:
+        endpoint = host.endpoint
+        connection = StoreConnection(endpoint)
+        leader = terms(connection, secret)
+        _, first = leader.claim(1, CONTACT, ("n0#1",), known=0)
+        _, second = leader.claim(2, CONTACT, ("n0#1", "n1#1"), known=1)
+        assert not leader.publish_again(), "nothing is published yet"
+        leader.publish(N0, CONTACT)
+        assert not leader.publish_again()
+    with pytest.raises(StoreUnreachableError):
+        leader.look()
+    with StoreServer(endpoint):
+        wait_for(connection)
+        assert (leader.look(), leader.find(N0)) == (Term(), None)
+        assert leader.heal(second)
+        assert leader.publish_again()
+        assert not leader.heal(second)
+        assert (leader.look(), leader.find(N0)) == (second, CONTACT)
+        assert not leader.heal(first), "a later term is none that has to be healed"
+        assert leader.look() == second
+
+
+def test_a_restarted_store_grants_no_term_before_the_leader_had_time_to_restore_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise half of the nodes, or a node that waited for the store, would begin where it is empty."""
+    secret = JobSecret.generate()
+    with StoreServer() as host:
+        endpoint = host.endpoint
+        connections = [StoreConnection(endpoint) for _ in range(3)]
+        leader, survivor, stranger = (terms(connection, secret) for connection in connections)
+        _, first = leader.claim(1, CONTACT, ("n0#1",), known=0)
+        assert survivor.look() == stranger.look() == first
+    other = Contact(life="n9#1", address="tcp://127.0.0.1:9")
+    with StoreServer(endpoint):
+        for connection in connections:
+            wait_for(connection)
+        for terms_of_node, known in ((survivor, 1), (stranger, 0)):
+            with pytest.raises(StoreUnreachableError, match="was restarted and has no term"):
+                terms_of_node.claim(known + 1, other, ("n9#1",), known=known)
+        assert leader.heal(Term(term=4, lead="n0#1", address=CONTACT.address, members=("n0#1",)))
+        assert stranger.claim(1, other, ("n9#1",), known=0) == (False, leader.look())
+    with StoreServer(endpoint):
+        wait_for(connections[1])
+        monkeypatch.setattr(term_store, "RESTORE_S", -1.0)
+        is_granted, fifth = survivor.claim(5, CONTACT, ("n0#1",), known=4)
+        assert is_granted
+        assert survivor.claim(5, CONTACT, ("n0#1",), known=4) == (True, fifth), (
+            "the answer to an earlier attempt was lost"
+        )
+
+
+class _Stopped:
+    """A clock that stands still."""
+
+    def now(self) -> float:
+        """Always the same."""
+        return 1.0
+
+
+class _Relay:
+    """A port that passes on what it gets, while `is_open`."""
+
+    def __init__(self, port: int) -> None:
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._target = port
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                here, _ = self._listener.accept()
+            except OSError:
+                return
+            there = socket.create_connection(("127.0.0.1", self._target))
+            self._sockets += [here, there]
+            for ends in ((here, there), (there, here)):
+                thread = threading.Thread(target=self._pass_on, args=ends)
+                self._threads.append(thread)
+                thread.start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(4096):
+                if self.is_open.is_set():
+                    target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def __enter__(self) -> "_Relay":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for sock in self._sockets:
+            sock.close()

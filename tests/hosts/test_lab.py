@@ -1,0 +1,219 @@
+"""The lab itself: hosts are apart, the network does what a test asks of it, and nothing is left of them."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.host import Host, Names
+from tests.hosts.lab import Lab
+from tests.timeouts import timeout_s
+
+ROOT = Path(__file__).parents[2]
+ABANDONED = """
+import os, pathlib, signal, sys
+from tests.hosts.lab import Lab
+lab = Lab(pathlib.Path(sys.argv[1]))
+for host in lab.boot("a", "b"):
+    host.start(["sleep", "600"], pathlib.Path(sys.argv[1]) / f"{host.name}.out", environ={}, is_container=True)
+    print(os.stat(f"/proc/{host.pid}/ns/net").st_ino, os.stat(f"/proc/{host.pid}/ns/mnt").st_ino, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@contextlib.contextmanager
+def datagrams(host: Host, address: str) -> Iterator[socket.socket]:
+    """A datagram socket of a host, which waits for a second at most."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with host.inside(lambda: socket.socket(family, socket.SOCK_DGRAM)) as sock:
+        sock.bind((address, 9))
+        sock.settimeout(timeout_s(1.0))
+        yield sock
+
+
+def hears(source: Host, target: Host, *, number: int = 0) -> bool:
+    """Whether a datagram from one host reaches the other."""
+    address = target.addresses[number]
+    with datagrams(source, source.addresses[number]) as sender, datagrams(target, address) as receiver:
+        sender.sendto(b"hello", (address, 9))
+        with contextlib.suppress(TimeoutError):
+            return receiver.recv(100) == b"hello"
+        return False
+
+
+def inodes(kinds: tuple[str, ...] = ("net", "mnt")) -> set[int]:
+    """The namespaces that any process of this machine is in."""
+    found = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            found |= {os.stat(f"/proc/{pid}/ns/{kind}").st_ino for kind in kinds}
+    return found
+
+
+def test_hosts_have_names_addresses_memory_and_processes_of_their_own(lab: Lab) -> None:
+    """What two machines have apart, two hosts have apart; they hear each other by IPv4 and IPv6."""
+    a, b = lab.boot("a", "b")
+    assert [a.run("hostname").strip(), b.read("/etc/hostname").strip()] == ["a", "b"]
+    assert a.run("sh", "-c", "echo $$ && ls /proc | grep -c '^[0-9]'").split()[1] < "9"
+    a.run("touch", "/dev/shm/mine")
+    assert list(a.leftovers()) == ["shared memory is left on a: mine"]
+    assert list(b.leftovers()) == []
+    assert a.read("/proc/sys/kernel/random/boot_id") != b.read("/proc/sys/kernel/random/boot_id")
+    assert "10.77.0.2" in a.run("getent", "hosts", "b") or "fd77::2" in a.run("getent", "hosts", "b")
+    assert hears(a, b)
+    assert hears(b, a, number=1)
+    assert not Path("/dev/shm/mine").exists()
+
+
+@pytest.mark.parametrize(("names", "own"), [(Names.DEBIAN, "127.0.1.1"), (Names.NONE, None)])
+def test_hosts_find_their_own_name_where_the_file_says_or_not_at_all(
+    tmp_path: Path, names: Names, own: str | None
+) -> None:
+    """As Debian's installer writes it; or without names and without a name server."""
+    with Lab(tmp_path / "hosts", names=names, families=(4,)) as lab:
+        (host,) = lab.boot("a")
+        answer = "import socket; print(socket.gethostbyname(socket.gethostname()))"
+        if own is None:
+            with pytest.raises(subprocess.CalledProcessError, match="exit status 1"):
+                host.run(sys.executable, "-S", "-c", answer)
+        else:
+            assert host.run(sys.executable, "-S", "-c", answer).strip() == own
+
+
+def test_a_cut_is_silent_and_a_half_open_one_has_a_direction(lab: Lab) -> None:
+    """Frames between two hosts are dropped in both directions or in one; the third host hears all the time."""
+    a, b, c = lab.boot("a", "b", "c")
+    assert hears(a, b)
+    lab.network.cut(("a", "b"))
+    assert [hears(a, b), hears(b, a), hears(a, c)] == [False, False, True]
+    lab.network.heal()
+    assert hears(a, b)
+    lab.network.cut_one_way(("b", "a"))
+    assert [hears(a, b), hears(b, a)] == [True, False]
+    lab.network.heal()
+    lab.network.part(["a", "b"], ["b", "c"])
+    assert [hears(a, b), hears(a, c), hears(c, b)] == [True, False, True]
+    assert lab.network.counts()["blocked"] > 0
+
+
+def test_a_cable_that_is_pulled_out_takes_the_carrier_away(lab: Lab) -> None:
+    """And addresses stay for its return."""
+    a, b = lab.boot("a", "b")
+    lab.network.link_down("a")
+    assert "NO-CARRIER" in a.run("ip", "link", "show", "eth0")
+    assert not hears(b, a)
+    lab.network.link_up("a")
+    assert "NO-CARRIER" not in a.run("ip", "link", "show", "eth0")
+    assert hears(b, a)
+    assert hears(b, a, number=1)
+
+
+def test_frames_are_delayed_and_lost(lab: Lab) -> None:
+    """A datagram and its answer take twice the delay at least; half of many frames are lost."""
+    a, b = lab.boot("a", "b")
+    assert hears(a, b)
+    lab.network.delay(0.05)
+    start_s = time.monotonic()
+    assert hears(a, b)
+    assert hears(b, a)
+    assert time.monotonic() - start_s >= 0.1
+    lab.network.delay(0.0)
+    lab.network.loss(0.5)
+    with datagrams(a, a.addresses[0]) as sender:
+        for _ in range(200):
+            sender.sendto(b"x", (b.addresses[0], 9))
+    end_s = time.monotonic() + timeout_s(5)
+    while lab.network.counts()["lost"] < 60 and time.monotonic() < end_s:
+        pass
+    assert 60 <= lab.network.counts()["lost"] <= 140
+
+
+def test_a_host_that_is_powered_off_sends_no_farewell(lab: Lab) -> None:
+    """Its peer's connection stays open, and its processes are gone."""
+    a, b = lab.boot("a", "b")
+    process = a.start(["sleep", "600"], lab.folder / "sleep.out", environ={})
+    address = (a.addresses[0], 5000)
+    with a.inside(lambda: socket.create_server(address)) as listener, b.inside(socket.socket) as client:
+        client.connect(address)
+        connection, _ = listener.accept()
+        with connection:
+            lab.power_off(a)
+            client.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                client.recv(1)
+    assert process.poll() is not None
+
+
+@pytest.mark.parametrize("handles", [True, False])
+def test_process_1_of_a_container_needs_a_handler_to_end_by_sigterm(lab: Lab, tmp_path: Path, *, handles: bool) -> None:
+    """As in a real container: the kernel drops what process 1 does not handle."""
+    (host,) = lab.boot("a")
+    handler = "trap 'exit 7' TERM; " if handles else ""
+    process = host.start(
+        ["sh", "-c", f"{handler}echo $$; while :; do sleep 0.05; done"], tmp_path / "out", environ={}, is_container=True
+    )
+    end_s = time.monotonic() + timeout_s(10)
+    while not process.text() and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert process.text() == "1\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(5 if handles else 0.5) == (7 if handles else None)
+
+
+def test_a_host_whose_processes_are_killed_stays(lab: Lab, tmp_path: Path) -> None:
+    """Forked processes and programs end, and are not in the way of the host's own end."""
+    (host,) = lab.boot("a")
+    forked = host.fork(time.sleep, 600.0, output=tmp_path / "forked.out")
+    program = host.start(["sleep", "600"], tmp_path / "program.out", environ={})
+    end_s = time.monotonic() + timeout_s(10)
+    while len(host.processes()) < 2 and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert len(host.processes()) == 2
+    host.kill_processes()
+    assert forked.wait(10) == -signal.SIGKILL
+    assert program.wait(10) == -signal.SIGKILL
+    assert list(host.leftovers()) == []
+    assert host.is_on
+
+
+def test_nothing_is_left_of_a_lab_whose_process_is_killed(tmp_path: Path) -> None:
+    """SIGKILL strikes the tests amid their work: no namespace, mount, device or process survives them."""
+    mounts = Path("/proc/self/mountinfo").read_text()
+    result = subprocess.run(
+        [sys.executable, "-c", ABANDONED, str(tmp_path / "hosts")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    theirs = {int(word) for word in result.stdout.split()}
+    assert len(theirs) == 4
+    end_s = time.monotonic() + timeout_s(10)
+    while theirs & inodes() and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert not theirs & inodes()
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+
+
+def test_nothing_is_left_of_a_lab_in_which_a_test_fails(tmp_path: Path) -> None:
+    """An exception amid a lab with running processes closes all of it."""
+    before, mounts = inodes(), Path("/proc/self/mountinfo").read_text()
+
+    def fail() -> None:
+        with Lab(tmp_path / "hosts") as lab:
+            for host in lab.boot("a", "b"):
+                host.start(["sleep", "600"], tmp_path / f"{host.name}.out", environ={})
+            lab.network.link_down("a")
+            theirs.update(inodes() - before)
+            raise ZeroDivisionError
+
+    theirs: set[int] = set()
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert len(theirs) >= 4
+    assert not theirs & inodes()
+    assert Path("/proc/self/mountinfo").read_text() == mounts

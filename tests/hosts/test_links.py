@@ -1,0 +1,61 @@
+"""Links that fail and come back, between two hosts or of one; the others go on meanwhile."""
+
+import itertools
+
+import pytest
+
+from tests.hosts.job import Job
+from tests.hosts.lab import Lab
+
+pytestmark = pytest.mark.hosts
+
+
+def test_the_link_of_a_node_fails_and_comes_back(lab: Lab) -> None:
+    """Down for a second, down for ten, and open in one direction only: one job sees it all."""
+    job = Job(lab)
+    leader, node, third = members = job.start_members("n1", "n2", "n3")
+    lab.network.link_down(node.name)
+    job.hold(1.0)
+    lab.network.link_up(node.name)
+    job.wait_for_members(members)
+    # Retransmissions may take the rest of the two seconds after which a silent node is lost: either is right.
+    print("down for a second", job.stalls(), [event["who"] for event in leader.events("lost")] or "no loss")
+    lab.network.link_down(node.name)
+    job.wait_for_progress([leader, third])
+    job.hold(7.0)
+    lab.network.link_up(node.name)
+    job.wait_for_members(members)
+    assert node.name in {event["who"] for event in leader.events("lost")}
+    print("down for ten seconds", job.stalls())
+    lab.network.cut_one_way((node.name, leader.name))
+    job.wait_for_progress_of_any(*itertools.combinations(members, 2))
+    lab.network.heal()
+    job.wait_for_members(members)
+    lab.network.cut_one_way((job.leader(), third.name))
+    job.wait_for_progress_of_any(*itertools.combinations(members, 2))
+    lab.network.heal()
+    job.end(members)
+    assert lab.network.counts()["blocked"] > 0
+    print("all", job.stalls())
+
+
+def test_a_follower_hears_another_one_and_is_not_heard(lab: Lab) -> None:
+    """A half-open link between followers: two nodes go on at least, and all do when it is healed."""
+    job = Job(lab)
+    _, one, other = members = job.start_members("n1", "n2", "n3")
+    lab.network.cut_one_way((one.name, other.name))
+    job.wait_for_progress_of_any(*itertools.combinations(members, 2))
+    lab.network.heal()
+    job.end(members)
+    print(job.stalls())
+
+
+def test_a_pair_of_followers_is_cut(lab: Lab) -> None:
+    """Both reach the leader, and not each other: the leader goes on with one of them at least."""
+    job = Job(lab)
+    leader, one, other = members = job.start_members("n1", "n2", "n3")
+    lab.network.cut((one.name, other.name))
+    job.wait_for_progress_of_any([leader, one], [leader, other])
+    lab.network.heal()
+    job.end(members)
+    print(job.stalls())

@@ -1,0 +1,309 @@
+"""Checkpoints on the disk: whole or refused, whoever wrote which part; the one before is used."""
+
+import dataclasses
+import json
+import logging
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chicle_elastic.chunks.views import StateSpec
+from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.monitoring.records import IterationRecord
+from chicle_elastic.runtime.checkpoint import format as checkpoint
+from chicle_elastic.runtime.checkpoint.files import write_file
+from chicle_elastic.runtime.checkpoint.format import JobIdentity
+from chicle_elastic.runtime.checkpoint.writer import CheckpointWriter, Draft
+from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
+
+NUM_ROWS, NUM_TASKS = 40, 3
+SPEC = StateSpec(outputs=2, width=1)
+IDENTITY = JobIdentity(num_rows=NUM_ROWS, num_parameters=5, state=SPEC, trainer={"trainer": "test", "C": 1.0})
+TRAINING = {"samples": 7, "records": []}
+
+
+def state_of(rows: np.ndarray, iteration: int) -> np.ndarray:
+    """State that tells row, output and iteration."""
+    return (rows[:, None, None] + 1000.0 * iteration + np.arange(2)[None, :, None] / 10).astype(np.float64)
+
+
+def drafts(iteration: int, *, seed: int = 0, time_s: float = 1.5) -> list[Draft]:
+    """What each of three tasks has, the rows dealt at random."""
+    rows = np.array_split(np.random.default_rng(seed).permutation(NUM_ROWS), NUM_TASKS)
+    return [
+        Draft(
+            iteration=iteration,
+            time_s=time_s * iteration,
+            rank=rank,
+            ranks=range(NUM_TASKS),
+            rows=rows[rank],
+            state=state_of(rows[rank], iteration),
+            shared=(lambda: {"model.npy": np.full(5, float(iteration)), "training.json": TRAINING})
+            if rank == 0
+            else None,
+        )
+        for rank in range(NUM_TASKS)
+    ]
+
+
+class Tasks:
+    """The writers of three tasks."""
+
+    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+        settings = CheckpointSettings(folder=str(folder), keep=keep)
+        self.complete: list[int] = []
+        self.writers = [
+            CheckpointWriter(settings, IDENTITY, lambda iteration, *_: self.complete.append(iteration))
+            for _ in range(NUM_TASKS)
+        ]
+
+    def write(self, iteration: int, *, ranks: tuple[int, ...] = (2, 1, 0)) -> None:
+        """Let tasks write, one after the other; rank 0 completes it when it comes last."""
+        parts = drafts(iteration)
+        for rank in ranks:
+            self.writers[rank].begin(parts[rank])
+            self.writers[rank].flush()
+
+    def look(self) -> None:
+        """The next iteration of all tasks."""
+        for writer in self.writers:
+            writer.look()
+            writer.flush()
+
+    def close(self) -> None:
+        """End the threads."""
+        for writer in self.writers:
+            writer.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """For checkpoints; made by the first."""
+    return tmp_path / "checkpoints"
+
+
+@pytest.fixture
+def tasks(folder: Path):
+    """Three tasks at work."""
+    tasks = Tasks(folder)
+    yield tasks
+    tasks.close()
+
+
+def test_what_three_tasks_wrote_is_read_as_one(tasks: Tasks, folder: Path) -> None:
+    """By row, whoever held it; the shared files come from rank 0."""
+    tasks.write(7)
+    found = checkpoint.newest(folder, IDENTITY)
+    assert found is not None
+    assert tasks.complete == [7]
+    assert found.iteration == 7
+    assert np.array_equal(found.state, state_of(np.arange(NUM_ROWS), 7))
+    assert np.array_equal(found.model, np.full(5, 7.0))
+    assert found.training == TRAINING
+    assert found.rebuilt is None
+
+
+def test_a_checkpoint_is_complete_when_the_last_part_is_there(tasks: Tasks, folder: Path) -> None:
+    """Rank 0 was first, and looks again after the next iteration; until then there is none."""
+    tasks.write(7, ranks=(0, 1))
+    tasks.look()
+    assert checkpoint.newest(folder, IDENTITY) is None
+    tasks.write(7, ranks=(2,))
+    assert tasks.complete == []
+    tasks.look()
+    assert tasks.complete == [7]
+    assert checkpoint.newest(folder, IDENTITY) is not None
+
+
+def test_what_nobody_completes_is_given_up_for_the_next_one(tasks: Tasks, folder: Path) -> None:
+    """A task was lost before it had written its part; its folder goes with the next checkpoint."""
+    tasks.write(7, ranks=(0, 1))
+    tasks.write(9)
+    assert tasks.complete == [9]
+    assert [checkpoint.iteration_of(path) for path in checkpoint.attempts(folder)] == [9]
+
+
+def test_the_newest_ones_are_kept(tasks: Tasks, folder: Path) -> None:
+    """Two of them, so that there is one to go back to."""
+    for iteration in (3, 5, 7, 9):
+        tasks.write(iteration)
+    assert [checkpoint.iteration_of(path) for path in checkpoint.attempts(folder)] == [7, 9]
+
+
+def test_no_folder_is_no_checkpoint(folder: Path) -> None:
+    """The job begins."""
+    assert checkpoint.newest(folder, IDENTITY) is None
+
+
+def cut(path: Path) -> None:
+    """Half of it is gone."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path: Path) -> None:
+    """The last byte but two is another one."""
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "model.npy", "training.json", "part-001.rows.npy", "part-002.state.npy"]
+)
+@pytest.mark.parametrize("damage", [cut, flip, Path.unlink])
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(
+    tasks: Tasks, folder: Path, name: str, damage: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever is wrong with which file; the log names it."""
+    for iteration in (5, 7):
+        tasks.write(iteration)
+    damaged = checkpoint.attempts(folder)[-1] / name
+    damage(damaged)
+    with caplog.at_level(logging.WARNING):
+        found = checkpoint.newest(folder, IDENTITY)
+    assert found is not None
+    assert found.iteration == 5
+    assert np.array_equal(found.state, state_of(np.arange(NUM_ROWS), 5))
+    assert str(damaged.parent) in caplog.text
+    assert "resuming from the previous checkpoint, of iteration 5" in caplog.text or "never completed" in caplog.text
+
+
+def test_when_none_is_whole_the_error_says_what_is_wrong_with_each(tasks: Tasks, folder: Path) -> None:
+    """The job must not start anew by itself: the user may still have the files."""
+    for iteration in (5, 7):
+        tasks.write(iteration)
+    for path in checkpoint.attempts(folder):
+        cut(path / "part-000.state.npy")
+    with pytest.raises(DataError, match=r"000000007.*damaged.*000000005.*damaged.*start anew in an empty folder"):
+        checkpoint.newest(folder, IDENTITY)
+
+
+def test_a_checkpoint_of_a_later_release_is_refused(
+    tasks: Tasks, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files may mean something else."""
+    monkeypatch.setattr(checkpoint, "VERSION", 9)
+    tasks.write(5)
+    monkeypatch.undo()
+    with pytest.raises(DataError, match="of version 9, and this release reads 'chicle checkpoint' up to version 1"):
+        checkpoint.newest(folder, IDENTITY)
+
+
+def rewrite(path: Path, name: str, content: np.ndarray) -> None:
+    """Put another array into a checkpoint, with a manifest that agrees with it."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    files = manifest["files"] | {name: write_file(path / name, content)}
+    checkpoint.write_manifest(path, iteration=manifest["iteration"], identity=IDENTITY, files=files)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (np.arange(13), "in two"),
+        (np.arange(13) + NUM_ROWS, "beyond the data set"),
+        (np.arange(13) - 1, "beyond the data set"),
+        (np.zeros(13, dtype=np.int64), r"the state of \d+ is in no part"),
+    ],
+)
+def test_parts_that_do_not_make_up_the_data_set_are_refused(
+    tasks: Tasks, folder: Path, rows: np.ndarray, words: str
+) -> None:
+    """Also when every checksum is right: a row would have the state of another one, or none."""
+    tasks.write(5)
+    [path] = checkpoint.attempts(folder)
+    rewrite(path, "part-002.rows.npy", rows)
+    with pytest.raises(DataError, match=words):
+        checkpoint.read(path, IDENTITY)
+
+
+@pytest.mark.parametrize(
+    ("identity", "words"),
+    [
+        (JobIdentity(num_rows=41, num_parameters=5, state=SPEC, trainer=IDENTITY.trainer), "num_rows: 40"),
+        (JobIdentity(num_rows=40, num_parameters=6, state=SPEC, trainer=IDENTITY.trainer), "num_parameters: 5"),
+        (
+            JobIdentity(num_rows=40, num_parameters=5, state=StateSpec(outputs=1, width=1), trainer=IDENTITY.trainer),
+            "state",
+        ),
+        (JobIdentity(num_rows=40, num_parameters=5, state=SPEC, trainer={"trainer": "test", "C": 2.0}), "'C': 1.0"),
+    ],
+)
+def test_a_checkpoint_of_another_job_is_an_error(tasks: Tasks, folder: Path, identity: JobIdentity, words: str) -> None:
+    """And not skipped for one before it: the folder belongs to somebody else."""
+    tasks.write(5)
+    with pytest.raises(UsageError, match=words):
+        checkpoint.newest(folder, identity)
+
+
+def test_a_model_that_was_laid_out_in_another_way_is_refused_with_both_versions(tasks: Tasks, folder: Path) -> None:
+    """A trainer that says no version has the first; one of another algorithm is refused as before."""
+    tasks.write(5)
+    newer = {"trainer": "test", "model_version": 2, "C": 1.0}
+    with pytest.raises(
+        UsageError, match=r"model of version 1 of the trainer 'test', and this release .* version 2 only"
+    ):
+        checkpoint.newest(folder, dataclasses.replace(IDENTITY, trainer=newer, num_parameters=6))
+    with pytest.raises(UsageError, match="of another job"):
+        checkpoint.newest(folder, dataclasses.replace(IDENTITY, trainer=newer | {"trainer": "other"}))
+
+
+def test_a_disk_that_fails_costs_the_checkpoint_and_not_the_job(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """There is a file where the folder should be; writing goes on once it is away."""
+    folder.write_text("in the way")
+    tasks = Tasks(folder)
+    try:
+        tasks.write(5)
+        assert tasks.complete == []
+        assert "cannot write a checkpoint to" in caplog.text
+        folder.unlink()
+        tasks.write(7)
+        assert tasks.complete == [7]
+    finally:
+        tasks.close()
+
+
+def record(iteration: int, time_s: float) -> IterationRecord:
+    """A record."""
+    return IterationRecord(iteration=iteration, epochs=0.0, time_s=time_s, num_tasks=1, samples=1)
+
+
+def test_a_file_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Neither under its name nor beside it, and what was there before stays; the limit is one of the kernel."""
+    write_file(tmp_path / "state.npy", np.zeros(3))
+    before = (tmp_path / "state.npy").read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_file(tmp_path / "state.npy", np.zeros(100_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["state.npy"]
+    assert (tmp_path / "state.npy").read_bytes() == before
+
+
+def test_by_iterations_every_nth_is_due() -> None:
+    """Whatever the clock says."""
+    settings = CheckpointSettings(folder="x", every_iterations=10)
+    due = [n for n in range(1, 41) if settings.is_due(record(n, 1e3 * n), record(n - 1, 1e3 * (n - 1)))]
+    assert due == [10, 20, 30, 40]
+
+
+def test_by_seconds_one_is_due_when_the_next_interval_has_begun() -> None:
+    """Each interval once, however long an iteration takes, and without a word between tasks."""
+    settings = CheckpointSettings(folder="x", every_s=10.0)
+    times = [0.0, 3.0, 9.9, 10.1, 11.0, 35.0, 36.0, 40.0]
+    due = [times[n] for n in range(1, len(times)) if settings.is_due(record(n + 1, times[n]), record(n, times[n - 1]))]
+    assert due == [10.1, 35.0, 40.0]
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    """With all their values."""
+    for wrong in ({"every_iterations": -1}, {"every_s": -1.0}, {"every_s": float("inf")}, {"keep": 0}):
+        with pytest.raises(UsageError, match="is invalid"):
+            CheckpointSettings(folder="x", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="is invalid"):
+        CheckpointSettings(folder="")

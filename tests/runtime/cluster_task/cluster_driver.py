@@ -1,0 +1,294 @@
+"""Plays the agents of a small cluster: the other end of the control channel, for tests of the task.
+
+Nothing of the task is replaced: it is a real process, started like by an agent, over a real channel, with arenas of a
+real chunk store. What agents decide together is here simply told by the test, in order.
+"""
+
+import faulthandler
+import json
+import multiprocessing
+import os
+import signal
+from multiprocessing import forkserver
+from select import select
+
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.runtime.control import messages as control
+from chicle_elastic.runtime.control.channel import Listener, new_address
+from chicle_elastic.store.chunk_store import ChunkStore
+from chicle_elastic.values import StateVersion
+from tests.chunk_slots import bytes_in_slot
+from tests.runtime.cluster_task import cluster_apps
+from tests.timeouts import timeout_s
+
+MESSAGE_TIMEOUT_S = 60
+
+# Tasks (and agents: tests/cluster) are forked from a process that has everything imported: seconds per task otherwise.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        "tests.runtime.cluster_task.cluster_apps",
+        "chicle_elastic.cluster.agent.agent",
+        "chicle_elastic.launch",
+        "torch.distributed",
+        "chicle_elastic.runtime.cluster_task.task",
+        "chicle_elastic.solvers.linear.solver",
+    ]
+)
+
+
+def start_fork_server():
+    """Start the process that tasks are forked from; it stays until the tests are over."""
+    forkserver.ensure_running()
+
+
+def run_app(app, out, log, environment):
+    """Body of a task process."""
+    with open(log, "w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    faulthandler.dump_traceback_later(timeout_s(0.75 * MESSAGE_TIMEOUT_S))  # a task that hangs says where
+    os.environ.update(environment)
+    cluster_apps.main(app, out)
+
+
+class Node:
+    """One node: its chunk store, and its task."""
+
+    def __init__(self, name, app, folder, store_port, *, max_nodes=4):
+        self.name = NodeId(name)
+        self.folder = folder / name
+        self.folder.mkdir(mode=0o700)
+        self.out = self.folder / "outcome.json"
+        self.log = self.folder / "task.log"
+        self.port = store_port
+        self.store = None
+        self.channel = None
+        self.addresses = set()
+        self.attached = set()
+        self._waiting = []
+        self._num_arenas_sent = 0
+        self.listener = Listener(new_address())
+        environment = {"CHICLE_CONTROL": self.listener.address, "CHICLE_MAX_NODES": str(max_nodes)}
+        arguments = (app, str(self.out), str(self.log), environment)
+        self.process = CONTEXT.Process(target=run_app, args=arguments, name=name)
+        self.process.start()
+
+    def signal(self, number):
+        """Send a signal to the task."""
+        os.kill(self.process.pid, number)
+
+    def exit_code(self):
+        """Of the process, once it has ended."""
+        self.process.join(timeout_s(30))
+        return self.process.exitcode
+
+    def get_hot(self, **welcome):
+        """Say welcome, and wait until the node could join."""
+        assert select([self.listener], [], [], timeout_s(MESSAGE_TIMEOUT_S))[0], self.log.read_text()
+        self.channel = self.listener.accept()
+        assert self.expect(control.Hello).pid == self.process.pid
+        self.say(control.Welcome(node=self.name, store_server="127.0.0.1", store_port=self.port, **welcome))
+        expected = self.expect(control.Expect)
+        self.declared = self.expect(control.Declare)
+        assert (expected.num_chunks, expected.slot_bytes) == (len(self.declared.rows), self.declared.slot_bytes)
+        num_slots = len(self.declared.rows) + 2
+        slot_bytes = self.declared.slot_bytes
+        self.store = ChunkStore(slot_bytes=slot_bytes, capacity_bytes=num_slots * slot_bytes)
+
+    def say(self, message, **options):
+        """Tell the task."""
+        self.channel.send(message, **options)
+
+    def expect(self, kind):
+        """The next message of the task, which has to be of this kind; posts are put aside."""
+        message = self.next()
+        assert isinstance(message, kind), f"{self.name} said {message}\n{self.log.read_text()}"
+        if hasattr(message, "model_address"):
+            self.addresses.add(message.model_address)
+        return message
+
+    def next(self):
+        """The next message of the task."""
+        while not self._waiting:
+            assert select([self.channel], [], [], timeout_s(MESSAGE_TIMEOUT_S))[0], (
+                f"{self.name} says nothing\n{self.log.read_text()}"
+            )
+            self._waiting += self.channel.read()
+            assert self._waiting or not self.channel.is_at_end, f"{self.name} is gone\n{self.log.read_text()}"
+        return self._waiting.pop(0)
+
+    def load(self, chunks, round=1, merged=0):
+        """Let the task get chunks from their source."""
+        for chunk in chunks:
+            self.store.reserve(ChunkId(chunk), self.declared.size_bytes[chunk])
+            self.say_arenas()
+            address = self.store.address(ChunkId(chunk))
+            self.say(
+                control.Load(chunk=ChunkId(chunk), arena=address.arena, slot=address.slot, round=round, merged=merged)
+            )
+        for chunk in chunks:
+            assert self.expect(control.Loaded) == control.Loaded(chunk=ChunkId(chunk), round=round)
+            self.store.commit(ChunkId(chunk))
+
+    def say_arenas(self):
+        """Announce the arenas that the task does not know."""
+        for index, arena in enumerate(self.store.arenas[self._num_arenas_sent :], start=self._num_arenas_sent):
+            announced = control.Arena(index=index, num_slots=arena.num_slots, slot_bytes=arena.slot_bytes)
+            self.say(announced, fd=arena.fileno())
+        self._num_arenas_sent = len(self.store.arenas)
+
+    def say_ahead(self, chunk):
+        """Tell the task that the rows of a chunk have come."""
+        self.say_arenas()
+        address = self.store.address(chunk)
+        self.say(control.Precopied(chunks=(control.Placement(chunk=chunk, arena=address.arena, slot=address.slot),)))
+
+    def attach(self):
+        """Tell the task what its node holds now."""
+        held = set(self.store.inventory())
+        added = [
+            control.Placement(chunk=chunk, arena=address.arena, slot=address.slot)
+            for chunk in sorted(held - self.attached)
+            for address in [self.store.address(chunk)]
+        ]
+        self.say(control.Attach(added=tuple(added), removed=tuple(sorted(self.attached - held))))
+        self.attached = held
+
+    def outcome(self):
+        """What `run` returned, after the end of the process."""
+        assert self.expect(control.Left) == control.Left()
+        assert self.exit_code() == 0, self.log.read_text()
+        return json.loads(self.out.read_text())
+
+    def end(self):
+        """End the process, and give everything back."""
+        if self.process.is_alive():
+            self.signal(signal.SIGKILL)
+        self.process.join(timeout_s(30))
+        self.process.close()
+        if self.channel is not None:
+            self.channel.close()
+        self.listener.close()
+        if self.store is not None:
+            self.store.close()
+
+
+class Driver:
+    """Starts nodes and tells them what their agents would."""
+
+    def __init__(self, folder, store_port, run):
+        self.folder = folder
+        self.port = store_port
+        self.run = run
+        self.nodes = []
+        self.members = []
+        self.round = 0
+        self.iteration = 0
+        self.merged = 0
+
+    def start(self, app, *names, **welcome):
+        """Start nodes, all at once, and wait until they are hot."""
+        nodes = [Node(name, app, self.folder, self.port) for name in names]
+        self.nodes += nodes
+        for node in nodes:
+            node.get_hot(**welcome)
+        return nodes
+
+    def share(self, nodes):
+        """Load all chunks, round robin."""
+        for index, node in enumerate(nodes):
+            node.load(list(range(len(node.declared.rows)))[index :: len(nodes)])
+
+    def move(self, chunk, source, target):
+        """What agents do: copy the rows, tell the target's task of them, then seal, copy, commit, free."""
+        content = bytes_in_slot(source.store, chunk)
+        slot = target.store.reserve(chunk, len(content))
+        _, num_ahead = source.store.immutable_extent(chunk)
+        slot[:num_ahead] = content[:num_ahead]
+        target.say_ahead(chunk)
+        source.store.seal(chunk)
+        slot[num_ahead:] = content[num_ahead:]
+        target.store.commit(chunk)
+        source.store.free(chunk)
+
+    def announce_round(self, members, *, has_losses=False, merged=0, returned=()):
+        """Tell the members of the next round, and do not wait."""
+        self.round += 1
+        self.members = list(members)
+        for rank, node in enumerate(members):
+            node.say(
+                control.Round(
+                    round=self.round,
+                    rank=rank,
+                    members=tuple(member.name for member in members),
+                    host="127.0.0.1",
+                    port=self.port,
+                    prefix=f"{self.run}/{self.round}",
+                    network=control.RoundNetwork(bind="127.0.0.1", advertise="127.0.0.1", key="ab" * 32),
+                    has_losses=has_losses,
+                    merged=merged,
+                    is_return=node in returned,
+                    capacity_bytes=(None,) * len(members),
+                    chunk_bytes=1,
+                )
+            )
+
+    def form(self, members, *, has_losses=False):
+        """Form a round, and attach what the members hold."""
+        self.announce_round(members, has_losses=has_losses)
+        ready = [node.expect(control.GroupReady) for node in members]
+        assert len({(message.round, message.merged) for message in ready}) == 1
+        self.iteration = self.merged = ready[0].merged
+        for node in members:
+            node.attach()
+
+    def order(self, *, is_complete=True, lines=(), may_go_on=False):
+        """Start an iteration, and do not wait."""
+        self.iteration += 1
+        num_tasks = sum(bool(node.attached) for node in self.members)
+        for node in self.members:
+            node.say(
+                control.Iterate(
+                    round=self.round,
+                    iteration=self.iteration,
+                    is_complete=is_complete,
+                    num_tasks=num_tasks,
+                    lines=lines,
+                    may_go_on=may_go_on,
+                )
+            )
+
+    def hear(self):
+        """What the members say of an iteration: all the same."""
+        ended = [node.expect(control.IterationEnded) for node in self.members]
+        common = {
+            (message.round, message.iteration, message.votes, message.stop_reason, str(message.figures))
+            for message in ended
+        }
+        assert len(common) == 1
+        assert all(message.reports == ended[0].reports for message in ended)
+        for node in self.members:
+            node.store.advance(StateVersion(self.round, self.iteration), node.store.inventory())
+        self.merged = self.iteration
+        return ended
+
+    def iterate(self, number=1, **options):
+        """Whole iterations; the messages of the last."""
+        for _ in range(number):
+            self.order(**options)
+            ended = self.hear()
+        return ended
+
+    def train(self):
+        """Iterate until the trainer stops; its reason."""
+        while (reason := self.iterate()[0].stop_reason) is None:
+            pass
+        return reason
+
+    def finish(self, reason="done"):
+        """End the job, and give every outcome."""
+        for node in self.members:
+            node.attach()
+            node.say(control.Finish(reason=reason, merged=self.merged))
+        return [node.outcome() for node in self.members]

@@ -1,0 +1,226 @@
+"""Policies beside a job: whatever they do, somebody else goes on."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from chicle_elastic import waits
+from chicle_elastic.errors import ContractError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.policies.base import Decision, Observations, Policy
+from chicle_elastic.runtime.cluster_task.policy_runner import PolicyRunner, RecentReports, TimeLimitedPolicy
+from chicle_elastic.runtime.control import messages as control
+from chicle_elastic.values import TaskReport
+from tests.timeouts import timeout_s
+
+A, B = NodeId("a"), NodeId("b")
+ORDER = control.Round(
+    round=3,
+    rank=0,
+    members=(A, B),
+    host="127.0.0.1",
+    port=1,
+    prefix="p",
+    network=control.RoundNetwork(bind="127.0.0.1", advertise="127.0.0.1", key="ab" * 32),
+    has_losses=False,
+    capacity_bytes=(None, 640),
+    chunk_bytes=64,
+)
+
+
+class Hand:
+    """A clock that a test turns."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def now(self) -> float:
+        """What the test says."""
+        return self.now_s
+
+
+@dataclass(frozen=True)
+class Script(Policy):
+    """Says what the test wants."""
+
+    title: str
+    say: Callable[[Observations], Any]
+
+    @property
+    def name(self) -> str:
+        """Given by the test."""
+        return self.title
+
+    def decide(self, observations: Observations, /) -> Any:
+        """The line of the script."""
+        return self.say(observations)
+
+
+def seen(iteration: int = 7) -> Observations:
+    """After an iteration."""
+    book = RecentReports()
+    book.note((A, B), {A: TaskReport(samples=10, duration_s=1.0), B: TaskReport(samples=10, duration_s=0.5)})
+    return book.observations(ORDER, iteration=iteration, num_chunks={A: 4, B: 4}, samples={A: 40, B: 40})
+
+
+def moves_one(observations: Observations) -> Decision:
+    """A sound decision."""
+    return Decision(moves={(A, B): 1}, reason=f"seen {observations.iteration}")
+
+
+class Room:
+    """Advisers, and what they say."""
+
+    def __init__(self, *policies: Policy, patience_s: float = 30.0) -> None:
+        self.clock = Hand()
+        self.said: SimpleQueue[control.Advice | control.PolicyFailed] = SimpleQueue()
+        self.advisers = PolicyRunner(policies, self.clock, self.said.put, patience_s=patience_s)
+
+    def hear(self) -> control.Advice | control.PolicyFailed:
+        """The next thing said."""
+        return self.said.get(timeout=timeout_s(10))
+
+
+def test_a_decision_comes_from_a_thread_of_its_own():
+    """With the round and the iteration that it saw."""
+    room = Room(Script("good", moves_one))
+    room.advisers.observe(seen(7))
+    expected = control.Advice(policy="good", round=3, iteration=7, moves={(A, B): 1}, reason="seen 7")
+    assert room.hear() == expected
+    room.advisers.close()
+
+
+def test_a_slow_policy_holds_up_nobody_and_sees_what_is_new_then():
+    """What went by while it thought, it never sees; the other one answers each time."""
+    may_end, has_begun = threading.Semaphore(0), threading.Semaphore(0)
+
+    def think(observations: Observations) -> Decision:
+        has_begun.release()
+        assert may_end.acquire(timeout=timeout_s(10))
+        return moves_one(observations)
+
+    room = Room(Script("slow", think), Script("quick", moves_one))
+    for iteration in (1, 2, 3):
+        wait_until_idle(room, "quick")
+        room.advisers.observe(seen(iteration))
+        assert (room.hear().policy, iteration) == ("quick", iteration)
+    assert has_begun.acquire(timeout=timeout_s(10))
+    may_end.release()
+    assert room.hear().iteration == 1
+    wait_until_idle(room, "slow")
+    wait_until_idle(room, "quick")
+    may_end.release()
+    room.advisers.observe(seen(4))
+    assert {(said.policy, said.iteration) for said in (room.hear(), room.hear())} == {("slow", 4), ("quick", 4)}
+    room.advisers.close()
+
+
+def wait_until_idle(room: Room, name: str) -> None:
+    """A thread says its decision before it is ready for the next one."""
+    worker = room.advisers._workers[name]
+    with worker._changed:  # held by the thread until it is
+        assert worker.busy_since is None
+
+
+@pytest.mark.parametrize(
+    ("say", "complaint"),
+    [
+        (lambda seen: 1 / 0, "raised ZeroDivisionError: division by zero"),
+        (lambda seen: "move it", "raised AttributeError"),
+        (
+            lambda seen: Decision(moves={(A, B): 5}, reason="?"),
+            "decided nonsense: 5 chunks are to leave a, which has 4",
+        ),
+        (lambda seen: Decision(moves={(A, NodeId("z")): 1}, reason="?"), "z is not a member"),
+    ],
+)
+def test_a_bad_policy_says_why_it_failed_and_is_never_asked_again(say, complaint):
+    """The others are."""
+    asked = []
+    room = Room(Script("bad", lambda seen: asked.append(seen) or say(seen)), Script("good", moves_one))
+    room.advisers.observe(seen(1))
+    answers = {said.policy: said for said in (room.hear(), room.hear())}
+    assert complaint in answers["bad"].reason
+    wait_until_idle(room, "good")
+    wait_until_idle(room, "bad")
+    room.advisers.observe(seen(2))
+    assert room.hear().iteration == 2
+    assert len(asked) == 1
+    room.advisers.close()
+
+
+def test_a_policy_that_never_answers_is_given_up_after_its_patience():
+    """By name, and what it says at last is not heard."""
+    may_end, has_ended = threading.Event(), threading.Event()
+
+    def hang(observations: Observations) -> Decision:
+        may_end.wait(timeout_s(30))
+        has_ended.set()
+        return moves_one(observations)
+
+    room = Room(Script("stuck", hang), patience_s=5.0)
+    room.advisers.observe(seen(1))
+    room.clock.now_s = 5.0
+    room.advisers.observe(seen(2))
+    assert room.said.empty()
+    room.clock.now_s = 5.5
+    room.advisers.observe(seen(3))
+    assert room.hear() == control.PolicyFailed(policy="stuck", reason="did not answer within 5.5 s")
+    assert not room.advisers
+    may_end.set()
+    assert has_ended.wait(timeout_s(10))
+    assert room.said.empty()
+
+
+def test_whoever_was_disabled_in_another_task_is_not_asked_here():
+    """The log says so, and the next round brings it."""
+    room = Room(Script("bad", moves_one), Script("good", moves_one))
+    room.advisers.dismiss(("bad", "unknown"))
+    room.advisers.observe(seen())
+    assert room.hear().policy == "good"
+    assert room.said.empty()
+    room.advisers.close()
+
+
+def test_observations_have_everything_about_the_members_and_nobody_else():
+    """Reports of the last 32 iterations; those of a node that is no member any more are forgotten."""
+    book = RecentReports()
+    for iteration in range(40):
+        book.note((A, B), {A: TaskReport(samples=10, duration_s=float(iteration))})
+    observed = book.observations(ORDER, iteration=40, num_chunks={A: 4, B: 0}, samples={A: 40, B: 0})
+    assert (observed.round, observed.iteration) == (3, 40)
+    assert observed.capacity_bytes == {A: None, B: 640}
+    assert observed.used_bytes == {A: 256, B: 0}
+    assert [report.duration_s for report in observed.reports[A]] == [float(number) for number in range(8, 40)]
+    assert observed.reports[B] == ()
+    book.note((B,), {})
+    book.note((A, B), {})
+    assert book.observations(ORDER, iteration=41, num_chunks={}, samples={}).reports[A] == ()
+
+
+def test_who_asks_at_once_waits_no_longer_than_the_patience():
+    """In one process the scheduler asks by itself; what raises there is disabled by name."""
+    may_end = threading.Event()
+    stuck = TimeLimitedPolicy(Script("stuck", lambda seen: may_end.wait(timeout_s(30))), patience_s=0.01)
+    assert stuck.name == "stuck"
+    with pytest.raises(ContractError, match=r"did not answer within 0.01 s"):
+        stuck.decide(seen())
+    may_end.set()
+    with pytest.raises(ZeroDivisionError):
+        TimeLimitedPolicy(Script("bad", lambda seen: 1 / 0)).decide(seen())
+    assert TimeLimitedPolicy(Script("good", moves_one)).decide(seen()) == moves_one(seen())
+
+
+def test_a_user_who_waits_for_a_policy_is_told_once(monkeypatch, caplog):
+    """It may take thirty seconds, and in every iteration."""
+    monkeypatch.setattr(waits, "PATIENCE_S", 0.01)
+    caplog.set_level("INFO", logger="chicle")
+    patient = TimeLimitedPolicy(Script("slow", lambda seen: time.sleep(0.05)), patience_s=timeout_s(30))
+    for _ in range(2):
+        assert patient.decide(seen()) is None
+    assert [line.partition(" (")[0] for line in caplog.messages] == ["waiting for policy slow to decide"]

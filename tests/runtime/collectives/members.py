@@ -1,0 +1,115 @@
+"""Processes that are members of groups, told what to do line by line, and what starts them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from torch.distributed import TCPStore
+
+from tests.timeouts import timeout_s
+
+# argv: rank, size, port, name of the run. The body has `group` (not connected), `connect()`, `say(word)` and `hear()`.
+MEMBER = """
+import os, sys, threading, time, zlib
+import numpy as np
+from chicle_elastic.errors import PeerLostError
+from chicle_elastic.runtime.collectives.network import GroupNetwork
+from chicle_elastic.runtime.collectives.process_group import ProcessGroup
+from chicle_elastic.runtime.collectives.store_client import StoreClient
+
+rank, size, port = map(int, sys.argv[1:4])
+link = StoreClient("127.0.0.1", port)
+
+def say(*words):
+    print(*words, flush=True)
+
+def hear():
+    return sys.stdin.readline()
+
+def make(round=1):
+    return ProcessGroup(round=round, rank=rank, size=size)
+
+def connect(group, *, host="127.0.0.1", first_port=0, last_port=0, key="ab" * 32, **options):
+    network = GroupNetwork.of(bind=host, advertise=host, first_port=first_port, last_port=last_port, key=key)
+    group.connect(link, prefix=f"{sys.argv[4]}/{group.round}", network=network, **options)
+
+def later(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
+
+def break_when_it_waits(group, caller):
+    hear()
+    # The innermost frame that is Python, of gloo's sums, of small ones and of those on devices.
+    while sys._current_frames()[caller].f_code.co_name not in ("_has_ended", "_receive", "_has_added_up"):
+        time.sleep(0.001)
+    group.break_()
+
+def attempt(function, *arguments, **options):
+    started = time.perf_counter()
+    try:
+        function(*arguments, **options)
+    except PeerLostError as error:
+        say("lost", time.perf_counter() - started, str(error))
+    else:
+        say("done")
+
+group = make()
+"""
+
+
+class Member:
+    """One process that is a member of groups."""
+
+    def __init__(self, rank, size, port, run, body):
+        command = [sys.executable, "-c", MEMBER + body, str(rank), str(size), str(port), run]
+        # C++ stack traces of torch about broken connections are of no use here.
+        environment = {**os.environ, "TORCH_CPP_LOG_LEVEL": "FATAL"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def hear(self):
+        """The next line that it says."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def tell(self):
+        """Let it go on."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        """Wait for its end."""
+        assert self.process.wait(timeout_s(60)) == 0
+
+    def kill(self):
+        """End it, if it still runs."""
+        self.process.kill()
+        self.process.wait(timeout_s(10))
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def store() -> TCPStore:
+    """The rendezvous store of all tests; torch forgets a pipe with each that it closes."""
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture
+def start(store, request) -> Iterator:
+    """Starts members, and ends them at last."""
+    members = []
+
+    def start(*bodies):
+        started = [Member(rank, len(bodies), store.port, request.node.name, body) for rank, body in enumerate(bodies)]
+        members.extend(started)
+        return started
+
+    yield start
+    for member in members:
+        member.kill()

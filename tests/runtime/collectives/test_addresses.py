@@ -1,0 +1,228 @@
+"""Which addresses and ports the members of a round use, and that they believe signed addresses only."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chicle_elastic.transports.addresses import listen_tcp
+from tests.runtime.collectives.members import MEMBER, start, store
+from tests.timeouts import timeout_s
+
+__all__ = ["start", "store"]
+
+# (address, port) of the sockets of this process, by the kernel's own tables; 10 is the state of a listener.
+SOCKETS = """
+import ipaddress, socket, struct
+from chicle_elastic.runtime.collectives.own_sockets import own_sockets
+
+def inodes():
+    paths = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    links = [os.readlink(path) for path in paths if os.path.lexists(path)]
+    return {link[8:-1] for link in links if link.startswith("socket:[")}
+
+def sockets(listening):
+    own, found = inodes(), set()
+    for table in ("tcp", "tcp6"):
+        for line in open(f"/proc/self/net/{table}").read().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            host, port = local.split(":")
+            words = bytes.fromhex(host)
+            raw = b"".join(words[i:i + 4][::-1] for i in range(0, len(words), 4))
+            if rest[5] in own and (state == "0A") == listening:
+                found.add((str(ipaddress.ip_address(raw)), int(port, 16)))
+    return found
+"""
+SUMS = """
+expected = sum(range(1, size + 1))
+for length in (1, 7, 30_001):
+    buffer = np.full(length, float(rank + 1))
+    group.all_reduce(buffer)
+    assert (buffer == expected).all(), buffer
+    for root in range(size):
+        sent = np.arange(length) + 100.0 * rank
+        group.broadcast(sent, root=root)
+        assert (sent == np.arange(length) + 100.0 * root).all()
+codes = np.full(5, rank, dtype=np.uint8)
+group.broadcast(codes, root=size - 1)
+assert (codes == size - 1).all()
+"""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.5", "::1"])
+def test_gloo_listens_on_the_address_of_the_node_only(start, host):
+    """And not on the one that the name of the host resolves to; of IPv4 or IPv6."""
+    body = SOCKETS + f"connect(group, host={host!r})\nsay(sorted(address for address, _ in sockets(True)))\n" + SUMS
+    members = start(*[body + "group.close()\n"] * 2)
+    assert [member.hear() for member in members] == [str([host])] * 2
+    for member in members:
+        member.end()
+
+
+@pytest.mark.parametrize(("size", "host", "first"), [(2, "127.0.0.6", 21200), (4, "::1", 21220)])
+def test_with_a_range_all_sockets_of_members_lie_in_it(start, host, size, first):
+    """The ports that members listen on; gloo, which takes any port, has none."""
+    ports = f"first_port={first}, last_port={first + 2 * size}"
+    body = SOCKETS + f"connect(group, host={host!r}, {ports})\n" + SUMS
+    body += "say(sockets(True))\n"
+    # The connections that a member has accepted have the port that it listened on.
+    body += f"say(sum({first} <= port <= {first + 2 * size} for _, port in sockets(False)))\n"
+    members = start(*[body] * size)
+    for rank, member in enumerate(members):
+        assert member.hear() == "set()"
+        assert int(member.hear()) == (rank < size - 1)
+    for member in members:
+        member.end()
+
+
+def test_members_on_a_range_get_the_same_bits(start):
+    """Sums of numbers that do not add up exactly, of small and of large buffers."""
+    body = """
+connect(group, first_port=21240, last_port=21249)
+for length in (5, 40_003):
+    buffer = np.random.default_rng([rank, length]).normal(size=length)
+    group.all_reduce(buffer)
+    say(zlib.crc32(buffer))
+    np.testing.assert_allclose(buffer, sum(np.random.default_rng([r, length]).normal(size=length) for r in range(size)))
+"""
+    members = start(body, body, body)
+    for _ in range(2):
+        assert len({member.hear() for member in members}) == 1
+    for member in members:
+        member.end()
+
+
+def test_a_range_without_a_free_port_is_named(start):
+    """Before any other member waits for long."""
+    with listen_tcp("tcp://127.0.0.7:21250-21250"):
+        body = "attempt(connect, group, host='127.0.0.7', first_port=21250, last_port=21250, timeout_s=30)"
+        [first, _] = start(body, "")
+        said = first.hear()
+        assert said.startswith("lost")
+        assert "21250" in said
+
+
+@pytest.mark.parametrize("ports", ["", "first_port=21260, last_port=21269"], ids=["gloo", "sockets"])
+def test_an_address_of_a_foreign_process_is_not_connected_to(start, store, request, ports):
+    """It writes to the store what gloo, or a member, would; rank 1 says why it does not believe it."""
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        forged = f"tcp://127.0.0.1:{trap.getsockname()[1]}"
+        for key in ("0", "0/0"):
+            store.set(f"{request.node.name}/1/{key}", forged)
+        # Rank 0 would overwrite its key: it does not come.
+        _, second = start("hear()", f"attempt(connect, group, {ports})")
+        said = second.hear()
+        assert said.startswith("lost")
+        assert "is not signed with the secret" in said
+        trap.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            trap.accept()
+
+
+@pytest.mark.parametrize("ports", ["", "first_port=21270, last_port=21279"], ids=["gloo", "sockets"])
+def test_members_with_different_secrets_form_no_group(start, ports):
+    """A process that can write to the store, and has another secret."""
+    body = f"attempt(connect, group, timeout_s=60, {ports})"
+    members = start(body, body.replace("timeout_s", f"key={'cd' * 32!r}, timeout_s"))
+    assert "is not signed" in members[1].hear()
+
+
+@pytest.mark.parametrize("at", ["small", "large"])
+def test_a_member_that_dies_in_a_sum_by_sockets_is_lost(start, at):
+    """At once, in the middle of a large sum as well."""
+    length = {"small": 3, "large": 4_000_000}[at]
+    body = f"""
+connect(group, first_port=21280, last_port=21289)
+say("connected")
+if rank == 1:
+    hear()
+attempt(group.all_reduce, np.ones({length}))
+"""
+    first, second = start(body, body)
+    assert (first.hear(), second.hear()) == ("connected", "connected")
+    second.process.kill()
+    assert "was cut off in an all-reduce" in first.hear()
+    first.end()
+
+
+def test_a_break_ends_a_large_sum_by_sockets(start):
+    """The other member computes, and this one waits for it."""
+    body = """
+connect(group, first_port=21290, last_port=21299)
+say("connected")
+if rank == 0:
+    thread = threading.Thread(target=attempt, args=(group.all_reduce, np.ones(100_000)))
+    thread.start()
+    while "_exchange" not in str(sys._current_frames()[thread.ident].f_code.co_name) and thread.is_alive():
+        frame = sys._current_frames()[thread.ident]
+        while frame is not None and frame.f_code.co_name != "_exchange":
+            frame = frame.f_back
+        if frame is not None:
+            break
+        time.sleep(0.001)
+    group.break_()
+    thread.join()
+hear()
+"""
+    first, second = start(body, body)
+    assert (first.hear(), second.hear()) == ("connected", "connected")
+    assert first.hear().startswith("lost")
+    second.tell()
+    first.tell()
+    second.end()
+    first.end()
+
+
+@pytest.mark.parametrize("hosts", ["127.0.1.1 {name}\n", ""], ids=["name is 127.0.1.1", "name does not resolve"])
+def test_the_name_of_the_host_does_not_matter(tmp_path, hosts):
+    """As Debian's installer writes it, and as many containers have it; each member has an address of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("network and mount namespaces need root")
+    (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n{hosts.format(name='alpha')}")
+    (tmp_path / "nsswitch.conf").write_text("hosts: files\n")
+    body = (
+        SOCKETS + "connect(group, host=f'10.77.0.{rank + 1}')\nsay(sorted(sockets(True)))\n" + SUMS + "group.close()\n"
+    )
+    (tmp_path / "member.py").write_text(MEMBER.replace('"127.0.0.1", port', '"10.77.0.1", port') + body)
+    (tmp_path / "run.py").write_text(RUN)
+    setup = f"""
+set -e
+hostname alpha
+mount --bind {tmp_path}/hosts /etc/hosts
+mount --bind {tmp_path}/nsswitch.conf /etc/nsswitch.conf
+ip link set lo up
+ip address add 10.77.0.1/32 dev lo
+ip address add 10.77.0.2/32 dev lo
+exec {sys.executable} {tmp_path}/run.py {tmp_path}/member.py
+"""
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", "--uts", "sh", "-c", setup],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s(100),
+        cwd=Path(__file__).parents[3],
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert "10.77.0.1" in first
+    assert "10.77.0.2" in second
+    assert "127." not in first + second
+
+
+RUN = """
+import subprocess, sys
+from torch.distributed import TCPStore
+store = TCPStore("10.77.0.1", 0, is_master=True, wait_for_workers=False)
+members = [
+    subprocess.Popen(
+        [sys.executable, sys.argv[1], str(rank), "2", str(store.port), "run"], stdout=subprocess.PIPE, text=True
+    )
+    for rank in range(2)
+]
+for member in members:
+    print(member.communicate()[0], end="")
+sys.exit(max(member.returncode for member in members))
+"""

@@ -1,0 +1,223 @@
+"""The process group of a round: real processes, a real store, real connections."""
+
+import signal
+
+import pytest
+
+from tests.runtime.collectives.members import start, store
+from tests.timeouts import timeout_s
+
+__all__ = ["start", "store"]
+
+SMALL, LARGE = 100, 5000
+"""Values of buffers that members send to each other themselves, and that gloo sums."""
+
+
+@pytest.mark.parametrize("count", [SMALL, LARGE])
+def test_sums_and_broadcasts_happen_in_place(start, count):
+    """The buffer keeps its address; every member gets the same bits."""
+    body = (
+        f"count = {count}"
+        + """
+connect(group)
+buffer = np.random.default_rng(rank).normal(size=count)
+address = buffer.ctypes.data
+group.all_reduce(buffer)
+assert buffer.ctypes.data == address
+expected = sum(np.random.default_rng(other).normal(size=count) for other in range(size))
+np.testing.assert_allclose(buffer, expected, atol=1e-12)
+say(zlib.crc32(buffer.tobytes()))
+words = np.full(3, rank, dtype=np.uint8)
+group.broadcast(words, root=1)
+say(words.tolist(), group.all_gather(np.array([rank, 0.5])).tolist())
+group.close()
+"""
+    )
+    members = start(body, body, body)
+    sums = {member.hear() for member in members}
+    assert len(sums) == 1
+    rest = {member.hear() for member in members}
+    assert rest == {"[1, 1, 1] [[0.0, 0.5], [1.0, 0.5], [2.0, 0.5]]"}
+    for member in members:
+        member.end()
+
+
+def test_a_group_of_one_needs_no_store(start):
+    """The last node of a job works on without connections."""
+    [member] = start(
+        """
+link = StoreClient("nowhere.invalid", 1)
+connect(group)
+buffer = np.ones(3)
+group.all_reduce(buffer)
+group.broadcast(buffer, root=0)
+say(buffer.tolist(), group.all_gather(np.array([2.0])).tolist())
+group.break_()
+attempt(group.all_reduce, buffer)
+"""
+    )
+    assert member.hear() == "[1.0, 1.0, 1.0] [[2.0]]"
+    assert member.hear().startswith("lost")
+    member.end()
+
+
+@pytest.mark.parametrize("count", [SMALL, LARGE])
+def test_a_break_from_another_thread_wakes_a_sum_that_waits_for_a_silent_peer(start, count):
+    """At once, and the peer notices soon after it goes on; both can form the next round."""
+    waits = (
+        f"count = {count}"
+        + """
+connect(group)
+say("connected")
+breaker = later(lambda group=group, main=threading.get_ident(): break_when_it_waits(group, main))
+attempt(group.all_reduce, np.ones(count))
+breaker.join()
+group = make(2)
+attempt(connect, group)
+"""
+    )
+    silent = (
+        f"count = {count}"
+        + """
+connect(group)
+say("connected")
+hear()
+attempt(group.all_reduce, np.ones(count))
+attempt(group.all_reduce, np.ones(count))
+group = make(2)
+attempt(connect, group)
+"""
+    )
+    first, second = start(waits, silent)
+    assert {first.hear(), second.hear()} == {"connected"}
+    second.process.send_signal(signal.SIGSTOP)
+    first.tell()
+    assert "was cut off in an all-reduce" in first.hear()
+    second.process.send_signal(signal.SIGCONT)
+    second.tell()
+    words = second.hear(), second.hear()
+    if count == LARGE:
+        assert "was cut off in an all-reduce" in words[0]
+    assert "lost" in words[1], "it may have all parts of the sum that was broken, and none of another one"
+    assert {first.hear(), second.hear()} == {"done"}
+
+
+def test_a_sum_that_no_end_of_a_connection_wakes_is_left_behind(start):
+    """As after the loss of a wake-up in gloo: here the break finds no connection that it could shut down."""
+    waits = (
+        f"count = {LARGE}"
+        + """
+connect(group)
+say("connected")
+group._sockets = frozenset()
+breaker = later(lambda group=group, main=threading.get_ident(): break_when_it_waits(group, main))
+attempt(group.all_reduce, np.ones(count))
+breaker.join()
+group.close()
+group = make(2)
+attempt(connect, group)
+"""
+    )
+    silent = "connect(group); say('connected'); hear(); group.close(); group = make(2); attempt(connect, group)"
+    first, second = start(waits, silent)
+    assert {first.hear(), second.hear()} == {"connected"}
+    first.tell()
+    assert "the group of round 1 is broken" in first.hear()
+    second.tell()
+    assert {first.hear(), second.hear()} == {"done"}
+    first.end()  # nothing waits for what was left behind
+
+
+@pytest.mark.parametrize("count", [SMALL, LARGE])
+def test_a_peer_that_is_killed_ends_a_sum_at_once(start, count):
+    """Its connections end with it."""
+    waits = f"connect(group); say('connected'); attempt(group.all_reduce, np.ones({count})); group.close()"
+    dies = "connect(group); say('connected'); hear()"
+    first, second = start(waits, dies)
+    assert {first.hear(), second.hear()} == {"connected"}
+    second.process.kill()
+    word, waited_s, *_ = first.hear().split()
+    assert word == "lost"
+    assert float(waited_s) < timeout_s(20)
+    first.end()
+
+
+def test_connecting_can_be_broken_while_a_peer_does_not_come(start):
+    """A member died between the rendezvous and its connection; the others must not wait for it."""
+    body = """
+breaker = later(lambda: (hear(), group.break_()))
+say("connects")
+attempt(connect, group, timeout_s=5)
+breaker.join()
+say("again")
+attempt(connect, group)
+"""
+    first, second = start(body, "hear()")
+    assert first.hear() == "connects"
+    first.tell()
+    assert "lost" in first.hear()
+    assert first.hear() == "again"
+    assert "is broken" in first.hear()
+    first.end()
+    second.tell()
+
+
+def test_a_store_that_is_gone_is_a_peer_that_is_lost(start):
+    """The driver has died."""
+    [first, second] = start("link = StoreClient('127.0.0.1', 1); attempt(connect, group, timeout_s=1)", "")
+    assert "could not be formed" in first.hear()
+    second.end()
+
+
+def test_a_broken_group_leaves_other_connections_of_the_process_alone(start):
+    """Also those that are opened while it lives, under a descriptor number that was once its own."""
+    body = """
+import socket
+connect(group)
+listener = socket.create_server(("127.0.0.1", 0))
+ours = socket.create_connection(listener.getsockname())
+theirs, _ = listener.accept()
+group.break_()
+ours.sendall(b"still here")
+say(theirs.recv(100).decode())
+"""
+    members = start(body, body)
+    assert {member.hear() for member in members} == {"still here"}
+
+
+def test_two_hundred_rounds_leave_no_descriptor_and_no_thread(start):
+    """The groups end in the background; the last have to be given a moment."""
+    body = """
+import gc
+
+def count():
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+def settle(limit):
+    deadline = time.monotonic() + float(os.environ.get("CHICLE_TEST_TIMEOUT_FACTOR", "1")) * 20
+    while any(now > at_most for now, at_most in zip(count(), limit)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return count()
+
+def lap(round):
+    group = make(round)
+    connect(group)
+    for count in (10, 5000):
+        buffer = np.ones(count)
+        group.all_reduce(buffer)
+        assert buffer[0] == size
+    group.close()
+
+lap(1)
+hear()
+before = count()
+for round in range(2, 202):
+    lap(round)
+after = settle(before)
+say(all(now <= then for now, then in zip(after, before)), before, after)
+"""
+    members = start(body, body)
+    for member in members:
+        member.tell()
+    for member in members:
+        assert member.hear().startswith("True")

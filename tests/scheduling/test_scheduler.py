@@ -1,0 +1,469 @@
+"""The graceful path: start, boundary, join, leave, pause, stop."""
+
+import pytest
+
+from chicle_elastic.errors import ProtocolError, UsageError
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
+from chicle_elastic.scheduling.text import is_boundary_text
+from tests.scheduling.stage import Stage, at_a_move, infos, kinds, only
+
+
+def test_nothing_happens_before_there_are_chunks_and_nodes():
+    """Whichever comes last, asks for the first round."""
+    stage = Stage(num_chunks=0, min_nodes=2)
+    assert stage.join("a") == []
+    assert stage.join("b") == []
+    assert stage.scheduler.state is State.WAITING
+    [ask] = stage.tell(events.ChunksDeclared(chunks=infos(4)))
+    assert ask == effects.FormRound(round=1, members=("a", "b"))
+    assert stage.scheduler.state is State.FORMING
+
+
+def test_a_job_can_wait_for_more_nodes_than_it_needs():
+    """start_nodes counts at the start only: later the job runs with min_nodes."""
+    stage = Stage(min_nodes=1, start_nodes=2)
+    assert stage.join("a") == []
+    assert stage.join("b") == [effects.FormRound(round=1, members=("a", "b"))]
+    stage.run()
+    stage.notice("b")
+    stage.finish()
+    assert only(stage.answer(), effects.StartIteration)
+
+
+def test_the_first_plan_loads_everything_in_equal_parts():
+    """Every chunk is loaded once, half of them by each of two nodes."""
+    stage = Stage(num_chunks=12, start_nodes=2)
+    stage.join("a")
+    stage.join("b")
+    loads = only(stage.answer(effects.FormRound), effects.LoadChunk)
+    assert sorted(load.chunk for load in loads) == list(range(12))
+    assert sum(load.node == "b" for load in loads) == 6
+
+
+def test_the_first_iteration_waits_for_every_chunk():
+    """Without a last answer nothing starts; with it, tasks are told what they have, and start."""
+    stage = Stage(nodes=["a", "b"])
+    stage.answer(effects.FormRound)
+    *loads, last = stage.take(effects.LoadChunk)
+    for load in loads:
+        assert stage.tell(events.ChunksLoaded(chunks=(load.chunk,), node=load.node, round=load.round)) == []
+    ordered = stage.tell(events.ChunksLoaded(chunks=(last.chunk,), node=last.node, round=last.round))
+    assert kinds(ordered) == ["AttachChunks", "StartIteration"]
+    assert {attach.node: attach.added for attach in ordered[:-1]} == stage.owned()
+    assert ordered[-1] == effects.StartIteration(round=1, iteration=1, is_complete=True)
+
+
+def test_an_undisturbed_boundary_orders_the_next_iteration_and_nothing_else():
+    """No round, no attach, no move."""
+    stage = Stage(nodes=["a", "b"])
+    stage.run()
+    assert stage.finish() == [effects.StartIteration(round=1, iteration=2, is_complete=True)]
+
+
+def test_join_waits_for_the_end_of_the_iteration():
+    """While the iteration runs nothing moves; then comes a round with the new node."""
+    stage = Stage(nodes=["a", "b"])
+    stage.run()
+    assert stage.join("c") == []
+    assert stage.finish() == [effects.FormRound(round=2, members=("a", "b", "c"))]
+
+
+def test_a_joiner_gets_its_share_and_nothing_else_moves():
+    """Two chunks from each of two nodes; the rest stays where it was."""
+    stage = Stage(num_chunks=12, nodes=["a", "b"])
+    stage.run()
+    before = stage.owned()
+    stage.join("c")
+    stage.finish()
+    copies = only(stage.answer(), effects.CopyChunk)
+    assert [(copy.source, copy.target) for copy in copies] == [("a", "c"), ("b", "c")] * 2
+    after = stage.owned()
+    assert set(after["a"]) < set(before["a"])
+    assert set(after["b"]) < set(before["b"])
+    assert stage.counts() == {"a": 4, "b": 4, "c": 4}
+
+
+def test_who_comes_while_the_first_node_loads_everything_gets_its_share_of_it():
+    """Both are new at the same boundary; the one that loads has been told to load for two."""
+    stage = Stage(num_chunks=12, nodes=["a"])
+    stage.answer(effects.FormRound)
+    assert stage.join("b") == [effects.FormRound(round=2, members=("a", "b"))]
+    stage.answer()
+    assert stage.counts() == {"a": 6, "b": 6}
+
+
+def test_a_joiner_is_filled_once():
+    """What a policy moves away from it later is not brought back at the next boundary."""
+    stage = Stage(num_chunks=12, nodes=["a", "b"])
+    stage.run()
+    stage.join("c")
+    stage.finish()
+    stage.answer()
+    moves = {(NodeId("c"), NodeId("b")): 3}
+    stage.tell(events.PolicyDecided(policy="p", generation=2, moves=moves, reason="c is slow"))
+    stage.finish()
+    stage.answer()
+    assert stage.counts() == {"a": 4, "b": 7, "c": 1}
+    assert kinds(stage.finish()) == ["StartIteration"]
+
+
+def test_copy_acknowledge_commit_free_in_this_order():
+    """The owner changes at the commit; then the source's copy is freed, for which the iteration does not wait."""
+    stage, copy = at_a_move()
+    assert stage.ledger.owner(copy.chunk) == "a"
+    ordered = stage.tell(events.ChunksCopied(chunks=(copy.chunk,), source="a", target="b", round=2))
+    assert ordered == [
+        effects.CommitChunk(chunk=copy.chunk, source="a", target="b", round=2),
+        effects.FreeChunk(chunk=copy.chunk, node="a", round=2),
+        effects.AttachChunks(node="a", added=(), removed=(copy.chunk,)),
+        effects.AttachChunks(node="b", added=(copy.chunk,), removed=()),
+        effects.StartIteration(round=2, iteration=2, is_complete=True),
+    ]
+    assert stage.ledger.owner(copy.chunk) == "b"
+    assert stage.tell(events.ChunksFreed(chunks=(copy.chunk,), node="a", round=2)) == []
+    assert not stage.ledger.freeing
+
+
+def test_whatever_may_need_room_waits_for_copies_that_are_being_freed():
+    """A node came meanwhile, which is to get its share: plans count with the memory that there is then."""
+    stage, copy = at_a_move()
+    stage.join("c")
+    stage.tell(events.ChunksCopied(chunks=(copy.chunk,), source="a", target="b", round=2))
+    assert kinds(stage.answer(effects.FormRound)) == ["CommitChunk", "FreeChunk"]
+    assert kinds(stage.answer())[-1] == "StartIteration"
+
+
+def test_a_leaver_hands_over_round_robin_and_goes_when_it_is_empty():
+    """It is not in the next round, keeps its chunks until they are copied, and is released before the iteration.
+
+    Nothing is freed there: what it holds goes with it.
+    """
+    stage = Stage(num_chunks=12, nodes=["a", "b", "c"])
+    stage.run()
+    assert stage.notice("b") == []
+    assert stage.finish() == [effects.FormRound(round=2, members=("a", "c"))]
+    ordered = stage.answer()
+    assert [copy.target for copy in only(ordered, effects.CopyChunk)] == ["a", "c", "a", "c"]
+    assert kinds(ordered)[-3:] == ["ReleaseNode", "AttachChunks", "StartIteration"]
+    assert not only(ordered, effects.FreeChunk)
+    assert stage.counts() == {"a": 6, "c": 6}
+    assert not only(ordered, effects.AttachChunks, lambda effect: effect.node == "b")
+
+
+def test_a_second_notice_changes_nothing():
+    """Notice comes by signal, by the resource manager, by a policy: often more than once."""
+    stage = Stage(nodes=["a", "b"])
+    stage.run()
+    stage.notice("b")
+    assert stage.notice("b") == []
+    assert "notice for b is ignored: it is under notice already" in stage.logs
+    stage.finish()
+    assert len(only(stage.answer(), effects.ReleaseNode)) == 1
+
+
+def test_a_node_without_chunks_goes_at_once():
+    """Before the job has begun, and a joiner that never got its turn."""
+    stage = Stage(num_chunks=0, start_nodes=2)
+    stage.join("a")
+    assert stage.notice("a") == [effects.ReleaseNode(node="a")]
+    stage = Stage(nodes=["a"])
+    stage.run()
+    stage.join("b")
+    assert stage.notice("b") == [effects.ReleaseNode(node="b")]
+    assert kinds(stage.finish()) == ["StartIteration"]
+
+
+def test_a_leaver_and_a_joiner_change_places_with_one_move_per_chunk():
+    """At the same boundary the joiner inherits; nobody else is bothered."""
+    stage = Stage(num_chunks=12, nodes=["a", "b", "c"])
+    stage.run()
+    leaving = stage.owned()["c"]
+    stage.notice("c")
+    stage.join("d")
+    stage.finish()
+    copies = only(stage.answer(), effects.CopyChunk)
+    assert sorted(copy.chunk for copy in copies) == list(leaving)
+    assert {(copy.source, copy.target) for copy in copies} == {("c", "d")}
+
+
+def test_a_leaver_without_room_elsewhere_is_kept_and_the_job_paused_with_both_figures():
+    """Four chunks to hand over and room for two: two go, two stay with their owner until a node joins."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"], capacity_bytes=6)
+    stage.run()
+    stage.notice("b")
+    stage.finish()
+    ordered = stage.answer()
+    [pause] = only(ordered, effects.PauseJob)
+    assert "2 chunks of b" in pause.reason
+    assert "2 B needed, 0 B free" in pause.reason
+    assert not only(ordered, effects.ReleaseNode)
+    assert stage.counts() == {"a": 6, "b": 2}
+    assert stage.scheduler.state is State.PAUSED
+    assert stage.scheduler.pause_reason == pause.reason
+    assert stage.join("c", capacity_bytes=6) == [effects.FormRound(round=3, members=("a", "c"))]
+    ordered = stage.answer()
+    assert only(ordered, effects.ReleaseNode) == [effects.ReleaseNode(node="b")]
+    assert only(ordered, effects.StartIteration)[0].is_complete
+    assert stage.ledger.replayed == {}
+
+
+def test_data_that_does_not_fit_is_not_even_begun_to_load():
+    """The pause comes first, with the figures; a node with room for the rest ends it."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"], capacity_bytes=3)
+    [pause] = stage.answer()
+    assert "8 chunks to be loaded: 8 B needed, 6 B free on the 2 nodes" in pause.reason
+    stage.join("c", capacity_bytes=2)
+    ordered = stage.answer()
+    assert len(only(ordered, effects.LoadChunk)) == 8
+    assert only(ordered, effects.StartIteration)
+    assert max(stage.counts().values()) == 3
+
+
+def test_the_same_pause_is_told_once():
+    """Events that change nothing do not repeat the reason."""
+    stage = Stage(num_chunks=8, nodes=["a"], capacity_bytes=3)
+    stage.answer()
+    assert stage.notice("nobody") == []
+    assert stage.scheduler.state is State.PAUSED
+
+
+def test_too_few_nodes_pause_the_job_but_the_leaver_is_drained():
+    """Its notice will not wait; the state is saved first, and the job goes on when somebody joins."""
+    stage = Stage(num_chunks=6, nodes=["a", "b"], min_nodes=2)
+    stage.run()
+    stage.notice("b")
+    ordered = [*stage.finish(), *stage.answer()]
+    assert kinds(ordered)[-2:] == ["ReleaseNode", "PauseJob"]
+    assert not only(ordered, effects.FormRound)
+    assert "1 node here to stay, 2 needed (min_nodes)" in stage.scheduler.pause_reason
+    assert stage.counts() == {"a": 6}
+    assert stage.join("c") == [effects.FormRound(round=2, members=("a", "c"))]
+    assert only(stage.answer(), effects.StartIteration)
+    assert stage.counts() == {"a": 3, "c": 3}
+
+
+def test_when_all_leave_their_chunks_stay_until_somebody_comes():
+    """There is nowhere to go to, so nobody is released."""
+    stage = Stage(num_chunks=4, nodes=["a", "b"])
+    stage.run()
+    stage.notice("a")
+    stage.notice("b")
+    assert kinds(stage.finish()) == ["PauseJob"]
+    stage.join("c")
+    ordered = stage.answer()
+    assert {order.node for order in only(ordered, effects.ReleaseNode)} == {"a", "b"}
+    assert stage.counts() == {"c": 4}
+
+
+def test_a_chunk_that_went_and_came_back_is_told_as_removed_and_added():
+    """At one boundary it may pass through another node: its memory is another one now."""
+    stage = Stage(num_chunks=1, nodes=["a"])
+    stage.run()
+    stage.join("b")
+    stage.notice("a")
+    stage.finish()
+    stage.answer(effects.FormRound)
+    [copy] = stage.take(effects.CopyChunk)
+    stage.notice("b")
+    stage.join("c")
+    stage.tell(events.ChunksCopied(chunks=(copy.chunk,), source="a", target="b", round=2))
+    ordered = stage.answer()
+    # b is under notice by now: its copy is not taken, and a's chunk goes to c.
+    assert only(ordered, effects.CommitChunk) == [effects.CommitChunk(chunk=0, source="a", target="c", round=3)]
+    assert stage.owned() == {"c": (0,)}
+
+
+def test_a_failed_copy_is_tried_again_and_then_goes_elsewhere():
+    """Ownership stays with the source all the time; every step is logged."""
+    stage = Stage(num_chunks=4, nodes=["a", "b", "c"], max_copy_attempts=2)
+    stage.run()
+    leaver = max(stage.counts(), key=stage.counts().get)
+    stage.notice(leaver)
+    stage.finish()
+    stage.answer(effects.FormRound)
+    first, *others = stage.take(effects.CopyChunk)
+    stage.orders += others
+
+    def fail(copy):
+        event = events.CopyFailed(
+            chunk=copy.chunk, source=copy.source, target=copy.target, round=copy.round, reason="bad CRC"
+        )
+        [order] = stage.tell(event)
+        stage.orders.remove(order)
+        assert stage.ledger.owner(copy.chunk) == leaver
+        return order
+
+    again = fail(first)
+    assert (again.chunk, again.target) == (first.chunk, first.target)
+    elsewhere = fail(again)
+    assert elsewhere.chunk == first.chunk
+    assert elsewhere.target not in (leaver, first.target)
+    assert any("bad CRC" in line and "attempt 2 of 2" in line for line in stage.logs)
+    stage.orders.append(elsewhere)
+    assert only(stage.answer(), effects.StartIteration)
+    assert stage.ledger.owner(first.chunk) == elsewhere.target
+
+
+def test_a_leaver_whose_chunk_nobody_can_copy_is_kept_with_the_reason():
+    """The job is paused; when a node joins, it is tried again."""
+    stage = Stage(num_chunks=2, nodes=["a", "b"], max_copy_attempts=1)
+    stage.run()
+    stage.notice("b")
+    stage.finish()
+    stage.answer(effects.FormRound)
+    [copy] = stage.take(effects.CopyChunk)
+    [pause] = stage.tell(
+        events.CopyFailed(chunk=copy.chunk, source="b", target="a", round=2, reason="no route to host")
+    )
+    assert "b cannot leave" in pause.reason
+    assert "no route to host" in pause.reason
+    stage.join("c")
+    ordered = stage.answer()
+    assert only(ordered, effects.ReleaseNode)
+    assert only(ordered, effects.StartIteration)
+
+
+def test_a_copy_for_a_joiner_that_fails_for_good_is_given_up():
+    """The chunk stays where it is, and the job goes on."""
+    stage = Stage(num_chunks=2, nodes=["a"], max_copy_attempts=1)
+    stage.run()
+    stage.join("b")
+    stage.finish()
+    stage.answer(effects.FormRound)
+    [copy] = stage.take(effects.CopyChunk)
+    ordered = stage.tell(events.CopyFailed(chunk=copy.chunk, source="a", target="b", round=2, reason="cut"))
+    assert ordered == [effects.StartIteration(round=2, iteration=2, is_complete=True)]
+    assert stage.counts() == {"a": 2, "b": 0}
+
+
+def test_a_failed_load_is_tried_elsewhere_first_and_pauses_the_job_in_the_end():
+    """The reason names chunk, nodes and cause; a join starts afresh."""
+    stage = Stage(num_chunks=1, nodes=["a", "b"], max_load_attempts=3)
+    stage.answer(effects.FormRound)
+    tried = []
+    for _ in range(3):
+        [load] = stage.take(effects.LoadChunk)
+        tried.append(load.node)
+        stage.tell(events.LoadFailed(chunk=load.chunk, node=load.node, reason="no such file", round=load.round))
+    assert set(tried[:2]) == {"a", "b"}
+    assert "chunk 0 could not be loaded in 3 attempts by" in stage.scheduler.pause_reason
+    assert "no such file" in stage.scheduler.pause_reason
+    stage.join("c")
+    assert only(stage.answer(), effects.StartIteration)
+
+
+def test_a_stop_waits_for_the_boundary():
+    """The running iteration ends first; then the job is over, and nothing is ordered any more."""
+    stage = Stage(nodes=["a"])
+    stage.run()
+    assert stage.tell(events.StopRequested(reason="gap 9e-4 <= tol")) == []
+    assert stage.finish() == [effects.FinishJob(reason="gap 9e-4 <= tol")]
+    assert stage.join("b") == []
+    assert stage.scheduler.state is State.FINISHED
+
+
+@pytest.mark.parametrize("state", ["waiting", "forming", "moving", "paused"])
+def test_a_stop_at_a_boundary_is_at_once(state):
+    """Wherever the job stands."""
+    stage = Stage(nodes=["a"], capacity_bytes=2 if state == "paused" else None, start_nodes=1 + (state == "waiting"))
+    if state in ("moving", "paused"):
+        stage.answer(effects.FormRound)
+    assert stage.scheduler.state.value == state
+    assert stage.tell(events.StopRequested(reason="enough")) == [effects.FinishJob(reason="enough")]
+
+
+def test_a_node_that_joins_while_a_round_forms_is_in_the_next_one():
+    """Nothing is moved in between."""
+    stage = Stage(nodes=["a"])
+    stage.join("b")
+    [formed] = stage.take(effects.FormRound)
+    ordered = stage.tell(events.RoundFormed(round=formed.round, members=formed.members))
+    assert ordered == [effects.FormRound(round=2, members=("a", "b"))]
+
+
+def test_what_a_boundary_cost_is_logged():
+    """Seconds come in by the door, as `now`."""
+    scheduler = Scheduler(SchedulerSettings())
+    scheduler.handle(events.ChunksDeclared(chunks=infos(1)), now=10.0)
+    scheduler.handle(events.NodeJoined(node=NodeId("a")), now=10.0)
+    scheduler.handle(events.RoundFormed(round=1, members=(NodeId("a"),)), now=10.25)
+    *_, log, _ = scheduler.handle(events.ChunksLoaded(chunks=(ChunkId(0),), node=NodeId("a"), round=1), now=10.5)
+    assert log.text == "boundary before iteration 1 took 500.0 ms, 250.0 ms of it to form round 1"
+    assert is_boundary_text(log.text)
+
+
+def test_the_choice_of_chunks_depends_on_the_seed_alone():
+    """The same events give the same effects; another seed draws other chunks."""
+
+    def recording(seed):
+        stage = Stage(num_chunks=20, nodes=["a", "b"], seed=seed)
+        stage.run()
+        stage.join("c")
+        return [*stage.finish(), *stage.answer()]
+
+    assert recording(1) == recording(1)
+    assert recording(1) != recording(2)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"seed": -1}, {"min_nodes": 0}, {"min_nodes": 3, "start_nodes": 2}, {"max_copy_attempts": 0}],
+)
+def test_settings_that_cannot_work_are_refused(settings):
+    """The message names the argument and its value."""
+    with pytest.raises(UsageError, match=next(iter(settings))):
+        SchedulerSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "complaint"),
+    [((), "0 chunks"), (infos(1) + infos(1), "1 different"), (infos(1, num_rows=0), "num_rows >= 1")],
+)
+def test_a_data_set_that_cannot_be_is_a_protocol_error(chunks, complaint):
+    """And nothing is declared by it."""
+    stage = Stage(num_chunks=0)
+    with pytest.raises(ProtocolError, match=complaint):
+        stage.tell(events.ChunksDeclared(chunks=chunks))
+    assert stage.ledger.num_chunks == 0
+
+
+def test_chunks_are_declared_once():
+    """Again and the same is a duplicate; others are a fault of the shell."""
+    stage = Stage(num_chunks=3)
+    assert stage.tell(events.ChunksDeclared(chunks=infos(3))) == []
+    with pytest.raises(ProtocolError, match="declared before"):
+        stage.tell(events.ChunksDeclared(chunks=infos(4)))
+
+
+def test_a_job_goes_on_from_the_iteration_that_was_declared_first():
+    """Versions and numbers count on from there, all chunks are loaded before, and another checkpoint is not used."""
+    stage = Stage(0, ["a", "b"])
+    stage.tell(events.ChunksDeclared(chunks=infos(6), merged=40))
+    stage.tell(events.ChunksDeclared(chunks=infos(6), merged=50))
+    assert any("checkpoint 50 is not used" in line for line in stage.logs)
+    stage.answer(effects.FormRound)
+    assert not stage.take(effects.StartIteration), "loads are waited for"
+    ordered = stage.run()
+    [start] = only(ordered, effects.StartIteration)
+    assert (start.iteration, start.is_complete) == (41, True)
+    assert {stage.ledger.version(info.id).iteration for info in infos(6)} == {40}
+    stage.finish()
+    assert {stage.ledger.version(info.id).iteration for info in infos(6)} == {41}
+    assert {stage.ledger.processed(info.id) for info in infos(6)} == {1}
+
+
+def test_a_job_cannot_go_on_from_before_its_beginning():
+    """A shell that says so is wrong."""
+    with pytest.raises(ProtocolError, match="-1"):
+        Stage(0).tell(events.ChunksDeclared(chunks=infos(2), merged=-1))
+
+
+def test_a_node_that_joins_while_the_first_one_loads_gets_its_share():
+    """Both are new then, and one of them has everything."""
+    stage = Stage(12, ["a"], start_nodes=1)
+    stage.answer(effects.FormRound)
+    stage.join("b")
+    stage.run()
+    assert stage.counts() == {"a": 6, "b": 6}

@@ -1,0 +1,223 @@
+"""Rows travel ahead while iterations run: for nodes that come, nodes that go, and moves that policies want."""
+
+from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.node_chunks import Phase
+from tests.scheduling.stage import Stage, kinds, only
+
+A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
+PRECOPY, COPY = effects.PrecopyChunk, effects.CopyChunk
+
+
+def running(nodes: tuple[str, ...] = ("a", "b"), *, num_chunks: int = 12, **options) -> Stage:
+    """A job in its second iteration."""
+    stage = Stage(num_chunks, nodes, precopy=True, **options)
+    stage.run(2)
+    return stage
+
+
+def result(stage: Stage) -> list[effects.Effect]:
+    """The iteration ends; what that leads to but for pre-copies is answered, and the next one is in flight."""
+    return [*stage.finish(), *stage.answer()]
+
+
+def ended(stage: Stage, orders: list[effects.PrecopyChunk], *, fail: bool = False) -> list[effects.Effect]:
+    """A node answers pre-copies."""
+    numbers = {"failed" if fail else "whole": tuple(order.number for order in orders)}
+    return stage.tell(events.PrecopiesEnded(node=orders[0].target, **numbers))
+
+
+def pairs(orders: list) -> set[tuple[ChunkId, NodeId]]:
+    """Which chunk goes where."""
+    return {(order.chunk, order.target) for order in orders}
+
+
+def test_a_joiner_gets_the_rows_of_its_share_while_the_others_iterate():
+    """It is no member before they are there; then the same chunks follow, at one boundary."""
+    stage = running()
+    stage.join("c")
+    ordered = result(stage)
+    assert kinds(ordered) == ["PrecopyChunk", "StartIteration"]
+    orders = stage.take(PRECOPY)
+    assert [order.target for order in orders] == [C] * 4
+    assert kinds(result(stage)) == ["StartIteration"]
+    assert stage.scheduler.round == 1
+    assert stage.scheduler.chunks_ahead == {order.chunk for order in orders}
+    assert ended(stage, orders) == []
+    ordered = result(stage)
+    assert stage.scheduler.chunks_ahead == frozenset(), "they were taken, and are nothing but copies now"
+    assert [effect.members for effect in only(ordered, effects.FormRound)] == [(A, B, C)]
+    assert pairs(only(ordered, COPY)) == pairs(orders)
+    assert stage.counts() == {"a": 4, "b": 4, "c": 4}
+
+
+def test_two_that_join_one_after_the_other_share_what_there_is():
+    """The plan of the second counts what is on its way to the first."""
+    stage = running()
+    stage.join("c")
+    result(stage)
+    stage.join("d")
+    result(stage)
+    orders = stage.take(PRECOPY)
+    for node in (C, NodeId("d")):
+        ended(stage, [order for order in orders if order.target == node])
+    result(stage)
+    assert sum(stage.counts().values()) == 12
+    assert min(stage.counts().values()) == 3
+
+
+def test_a_node_under_notice_works_on_until_the_rows_of_its_chunks_are_elsewhere():
+    """Then it hands over the states, and goes."""
+    stage = running(("a", "b", "c"))
+    stage.notice("c")
+    ordered = result(stage)
+    orders = stage.take(PRECOPY)
+    assert kinds(ordered) == ["PrecopyChunk", "StartIteration"]
+    assert {order.chunk for order in orders} == set(stage.ledger.owned_by(C))
+    result(stage)
+    assert stage.counts()["c"] == 4
+    for node in (A, B):
+        ended(stage, [order for order in orders if order.target == node])
+    ordered = result(stage)
+    assert pairs(only(ordered, COPY)) == pairs(orders)
+    assert only(ordered, effects.ReleaseNode) == [effects.ReleaseNode(node=C)]
+    assert stage.counts() == {"a": 6, "b": 6}
+
+
+def test_a_notice_that_is_about_to_expire_waits_for_no_rows():
+    """What is there is used, what is still coming is fetched with its chunk, by an order to copy."""
+    stage = running(("a", "b", "c"))
+    stage.notice("c")
+    result(stage)
+    orders = stage.take(PRECOPY)
+    stage.tell(events.HandoverDue(node=C))
+    ordered = result(stage)
+    assert pairs(only(ordered, COPY)) == pairs(orders)
+    assert only(ordered, effects.ReleaseNode)
+    assert ended(stage, [order for order in orders if order.target == A]) == []
+    assert stage.ledger.phase(A, orders[0].chunk) in (Phase.OWNED, None)
+
+
+def test_rows_that_could_not_travel_ahead_come_with_their_chunk():
+    """A failure ahead is no failure."""
+    stage = running()
+    stage.join("c")
+    result(stage)
+    orders = stage.take(PRECOPY)
+    ended(stage, orders[:1], fail=True)
+    ended(stage, orders[1:])
+    ordered = result(stage)
+    assert pairs(only(ordered, COPY)) >= pairs(orders[1:])
+    assert stage.counts() == {"a": 4, "b": 4, "c": 4}
+
+
+def test_what_a_policy_wants_travels_ahead_and_moves_at_a_later_boundary():
+    """The policy is not heard meanwhile, and after it only by what it saw since."""
+    stage = running(num_chunks=8)
+
+    def wish(iteration):
+        return events.PolicyDecided(policy="p", generation=1, moves={(A, B): 2}, reason="slow", iteration=iteration)
+
+    stage.tell(wish(1))
+    ordered = result(stage)
+    orders = stage.take(PRECOPY)
+    assert kinds(ordered) == ["PrecopyChunk", "StartIteration"]
+    assert stage.scheduler.flaw_of(wish(2)) == "chunks are on their way for an earlier one"
+    result(stage)
+    assert stage.counts() == {"a": 4, "b": 4}
+    ended(stage, orders)
+    assert pairs(only(result(stage), COPY)) == pairs(orders)
+    assert stage.counts() == {"a": 2, "b": 6}
+    assert "chunks have moved after iteration 4" in str(stage.scheduler.flaw_of(wish(4)))
+
+
+def test_the_joiner_dies_while_rows_come():
+    """No round, no pause: nobody counted on it."""
+    stage = running()
+    stage.join("c")
+    result(stage)
+    assert stage.lose("c") == []
+    ordered = result(stage)
+    assert kinds(ordered) == ["StartIteration"]
+    assert stage.counts() == {"a": 6, "b": 6}
+    assert stage.scheduler.round == 1
+
+
+def test_the_source_dies_while_rows_come():
+    """A new round is due: the joiner is in it at once, and what it has the rows of is what it gets."""
+    stage = running(("a", "b", "d"))
+    stage.join("c")
+    result(stage)
+    orders = stage.take(PRECOPY)
+    [dead] = {order.source for order in orders[:1]}
+    whole = [order for order in orders if order.source != dead]
+    lost = [order for order in orders if order.source == dead]
+    ended(stage, whole)
+    stage.lose(dead)
+    ended(stage, lost, fail=True)
+    ordered = [*stage.abort(), *stage.answer()]
+    assert C in only(ordered, effects.FormRound)[0].members
+    assert not only(ordered, effects.LoadChunk, lambda effect: stage.ledger.owner(effect.chunk) is None)
+    assert pairs(only(ordered, COPY)) >= pairs(whole)
+    result(stage)
+    assert sum(stage.counts().values()) == 12
+
+
+def test_the_source_moves_while_rows_come():
+    """Rows are the same wherever their chunk is: what came from the old owner is used for a copy from the new one."""
+    stage = running(("a", "b", "c"))
+    stage.notice("c")
+    result(stage)
+    orders = stage.take(PRECOPY)
+    stage.lose("a")  # others have to take what it was to have
+    for order in orders:
+        if order.target == B:
+            ended(stage, [order])
+    ordered = [*stage.abort(), *stage.answer()]
+    copies = only(ordered, COPY)
+    assert pairs(copies) >= {(order.chunk, order.target) for order in orders if order.target == B}
+    assert stage.counts()["b"] == 12 - stage.ledger.num_missing
+
+
+def test_rows_of_a_chunk_that_is_lost_are_given_back():
+    """They are no copy: the chunk is loaded from its source, with fresh state."""
+    stage = running(("a", "b"))
+    stage.join("c")
+    result(stage)
+    orders = stage.take(PRECOPY)
+    ended(stage, orders)
+    ordered = [*stage.lose("b"), *stage.abort(), *stage.answer()]
+    lost = {order.chunk for order in orders if order.source == B}
+    assert lost
+    assert {effect.chunk for effect in only(ordered, effects.FreeChunk) if effect.node == C} >= lost
+    assert {effect.chunk for effect in only(ordered, effects.LoadChunk)} >= lost
+    result(stage)
+    assert stage.ledger.num_missing == 0
+
+
+def test_memory_that_is_reserved_ahead_is_given_back_when_something_is_missing():
+    """Three nodes that are full with what is to come: the loss of one needs the room."""
+    stage = running(("a", "b"), capacity_bytes=12)
+    stage.join("c", capacity_bytes=4)
+    result(stage)
+    assert stage.ledger.used_bytes(C) == 4
+    stage.lose("a")
+    stage.abort()
+    stage.answer()
+    result(stage)
+    assert stage.ledger.num_missing == 0
+    assert sum(stage.counts().values()) == 12
+
+
+def test_without_iterations_nobody_waits():
+    """A job that is paused, or has not begun, forms its round at once."""
+    stage = Stage(12, ["a"], precopy=True, min_nodes=2)
+    assert not stage.orders
+    stage.join("b")
+    assert kinds(stage.orders) == ["FormRound"]
+    stage.run(2)
+    stage.lose("b")
+    stage.abort()
+    assert stage.scheduler.pause_reason is not None
+    stage.join("c")
+    assert only(stage.orders, effects.FormRound)[-1].members == (A, C)

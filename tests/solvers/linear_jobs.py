@@ -1,0 +1,155 @@
+"""Jobs of the linear trainer on small data, and what NumPy makes of X, y and the duals that they came to."""
+
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import sparse
+
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.training.job import Job, Outcome
+from chicle_elastic.solvers.linear.newton.state import is_newton
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses, upper_bounds
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
+
+CHUNK_BYTES = 2048
+LOSSES = ["hinge", "squared_hinge", "logistic"]
+SMOOTH = ["squared_hinge", "logistic"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Rows, class codes and weights.
+
+    Attributes:
+        X: ndarray or CSR matrix of shape (num_rows, num_features), float64.
+        y: Class codes, shape (num_rows,), int32.
+        weights: Of the rows, shape (num_rows,), or None.
+    """
+
+    X: Array
+    y: Array
+    weights: Array | None = None
+
+    def source(self, num_tasks: int) -> ArraySource:
+        """Many chunks, so that tasks can come and go."""
+        return ArraySource(
+            self.X, self.y, weights=self.weights, max_tasks=max(2, num_tasks), chunk_bytes=CHUNK_BYTES, seed=3
+        )
+
+    def job(self, trainer: LinearTrainer, *, num_tasks: int = 4, **fields) -> Job:
+        """To its end; the duals are kept."""
+        return Job(
+            trainer=trainer,
+            source=self.source(num_tasks),
+            **{"max_iterations": 400, "seed": 5, "keep_state": True, **fields},
+        )
+
+    def run(self, trainer: LinearTrainer, runtime: InProcess | int = 1, **fields) -> Outcome:
+        """On so many tasks in this process."""
+        runtime = InProcess(num_tasks=runtime) if isinstance(runtime, int) else runtime
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # an overflow or a division by zero is a fault
+            return runtime.run(self.job(trainer, num_tasks=runtime.most_tasks(), **fields))
+
+    def dense(self) -> Array:
+        """X as an ndarray."""
+        return self.X.toarray() if sparse.issparse(self.X) else self.X
+
+
+def problem(*, rows=240, features=7, classes=2, density=1.0, seed=0, noise=1.0, weighted=False) -> Problem:
+    """Classes that overlap, so that many rows have a margin below 1; sparse where the density is below 1."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, features))
+    if density < 1.0:
+        X *= rng.random(size=X.shape) < density
+    scores = X @ rng.normal(size=(features, classes)) / np.sqrt(features * density)
+    y = np.argmax(scores + noise * rng.normal(size=scores.shape), axis=1)
+    y[:classes] = np.arange(classes)
+    weights = rng.choice([0.0, 0.5, 1.0, 3.0], size=rows) if weighted else None
+    return Problem(X=sparse.csr_matrix(X) if density < 1.0 else X, y=y.astype(np.int32), weights=weights)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """Per output, shape (outputs,), float64, but for arrays of the shape of w, (outputs, num_features + 1).
+
+    Attributes:
+        primal: P at w.
+        dual: D of the duals.
+        w_of_duals: w(alpha).
+        rounding: How exact w(alpha) can be: the machine precision times the sizes of what is summed.
+    """
+
+    primal: Array
+    dual: Array
+    w_of_duals: Array
+    rounding: Array
+
+    @property
+    def gap(self) -> float:
+        """Largest (P - D) / P."""
+        return float(((self.primal - self.dual) / self.primal).max())
+
+
+def recompute(problem: Problem, trainer: LinearTrainer, model: Array, state: Array) -> Recomputed:
+    """P at the model and D of the duals, from X and y and nothing else; the duals have to be feasible.
+
+    Args:
+        problem: The data.
+        trainer: Loss, C and the like.
+        model: w, flattened.
+        state: Duals by global row id, shape (num_rows, outputs, 1).
+    """
+    loss, duals = Loss.named(trainer.loss), state[:, :, 0]
+    Z = np.column_stack([problem.dense(), np.full(len(problem.y), trainer.intercept_scaling)])
+    upper = upper_bounds(trainer.C, problem.y, problem.weights, trainer.class_weights)
+    assert duals.min() >= 0
+    assert loss is Loss.SQUARED_HINGE or (duals <= upper[:, None] * (1 + 1e-12)).all()
+    assert not duals[upper == 0].any()
+    found = []
+    for k, w in enumerate(model.reshape(duals.shape[1], -1)):
+        signs = np.where(problem.y == (1 if duals.shape[1] == 1 else k), 1.0, -1.0)
+        w_of_duals = Z.T @ (duals[:, k] * signs)
+        P = 0.5 * w @ w + primal_losses(loss, signs * (Z @ w), upper).sum()
+        D = dual_values(loss, duals[:, k], upper).sum() - 0.5 * w_of_duals @ w_of_duals
+        rounding = 8 * np.finfo(np.float64).eps * (np.abs(Z).T @ duals[:, k])
+        found.append((P, D, w_of_duals, rounding))
+    primal, dual, ws, rounding = (np.array(values) for values in zip(*found, strict=True))
+    return Recomputed(primal=primal, dual=dual, w_of_duals=ws, rounding=rounding)
+
+
+def assert_true(problem: Problem, trainer: LinearTrainer, outcome: Outcome) -> Recomputed:
+    """What is certified is what NumPy finds: P and D of each output, and so the gap."""
+    assert outcome.certificate is not None
+    assert np.isfinite(outcome.model).all()
+    assert outcome.certificate.iteration == outcome.history[-1].iteration
+    found = recompute(problem, trainer, outcome.model, outcome.state)
+    primal, dual = trainer.primal_and_dual(outcome.model, outcome.certificate)
+    np.testing.assert_allclose(primal, found.primal, rtol=1e-12)
+    # D is a difference of sums as large as P, where it is near 0.
+    np.testing.assert_allclose(dual, found.dual, rtol=1e-12, atol=1e-12 * found.primal.max())
+    gap = trainer.relative_gap(outcome.model, outcome.certificate)
+    assert abs(gap - found.gap) <= 1e-11
+    assert outcome.history[-1].figures["duality_gap"] == gap
+    return found
+
+
+def assert_optimal(problem: Problem, trainer: LinearTrainer, outcome: Outcome) -> None:
+    """Certified to be so by NumPy's own gap, and w is that of the duals."""
+    found = assert_true(problem, trainer, outcome)
+    assert -1e-12 <= found.gap <= trainer.tol * (1 + 1e-6), outcome.reason
+    w = outcome.model.reshape(found.w_of_duals.shape)
+    assert (np.abs(w - found.w_of_duals) <= 1e-10 * np.abs(w).max() + found.rounding).all()
+
+
+def is_newton_job(outcome: Outcome) -> bool:
+    """Whether Newton's method was at work in the end."""
+    return outcome.certificate is not None and is_newton(outcome.certificate.progress)
+
+
+def with_changes(trainer: LinearTrainer, **changes) -> LinearTrainer:
+    """Another trainer."""
+    return replace(trainer, **changes)

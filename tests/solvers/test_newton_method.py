@@ -1,0 +1,192 @@
+"""Newton's method on chunks: every loss on any number of tasks comes to the optimum, and NumPy finds the same gap."""
+
+import numpy as np
+import pytest
+
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.solvers.linear import methods
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from tests.solvers.linear_jobs import (
+    LOSSES,
+    SMOOTH,
+    Problem,
+    assert_optimal,
+    assert_true,
+    is_newton_job,
+    problem,
+    with_changes,
+)
+
+TASKS = [1, 2, 4, 16]
+NARROW = {"rows": 480, "features": 7}
+SPARSE = {"rows": 480, "features": 16, "density": 0.3}
+
+
+def is_expected(loss, num_tasks):
+    """Whether Newton's method is what narrow data is given to."""
+    return loss != "hinge" or num_tasks > 1
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("shape", [NARROW, SPARSE], ids=["dense", "csr"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_narrow_data_comes_to_the_same_optimum_on_any_number_of_tasks(loss, shape, classes):
+    """A gap of 1e-6; every pass adds up the same, so iterations are equal in number, and w nearly so."""
+    data = problem(classes=classes, **shape)
+    trainer = LinearTrainer(loss=loss, tol=1e-6)
+    newton = []
+    for num_tasks in TASKS:
+        outcome = data.run(trainer, num_tasks)
+        assert {record.num_tasks for record in outcome.history} == {num_tasks}
+        assert is_newton_job(outcome) == is_expected(loss, num_tasks)
+        assert_optimal(data, trainer, outcome)
+        newton += [outcome] if is_expected(loss, num_tasks) else []
+    assert len({len(outcome.history) for outcome in newton}) == 1
+    largest = np.abs(newton[0].model).max()
+    for other in newton[1:]:
+        np.testing.assert_allclose(other.model, newton[0].model, rtol=0, atol=1e-6 * largest)
+
+
+@pytest.mark.parametrize("intercept", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("class_weights", [None, (0.3, 2.0, 0.0)])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_weights_and_intercept_are_part_of_the_objective(loss, weighted, class_weights, intercept):
+    """Also weights of 0, of rows and of a whole class; an intercept that is scaled, or none."""
+    data = problem(rows=200, features=5, classes=3, weighted=weighted)
+    trainer = LinearTrainer(loss=loss, tol=1e-6, C=0.7, class_weights=class_weights, intercept_scaling=intercept)
+    outcome = data.run(trainer, 4)
+    assert is_newton_job(outcome)
+    assert_optimal(data, trainer, outcome)
+    if intercept == 0:
+        assert not outcome.model.reshape(3, -1)[:, -1].any()
+
+
+@pytest.mark.parametrize("loss", SMOOTH)
+def test_a_handful_of_passes_will_do_for_narrow_smooth_data(loss):
+    """Quadratic convergence; first-order methods take hundreds to such a gap."""
+    data = problem(**NARROW)
+    trainer = LinearTrainer(loss=loss, tol=1e-9)
+    outcome = data.run(trainer, 4)
+    assert_optimal(data, trainer, outcome)
+    assert len(outcome.history) <= 10
+
+
+@pytest.mark.parametrize(("classes", "num_tasks"), [(2, 2), (2, 16), (3, 4)])
+@pytest.mark.parametrize("loss", SMOOTH)
+def test_wide_data_comes_to_the_optimum_by_conjugate_gradients(loss, classes, num_tasks):
+    """More columns than a block may have; most passes are products."""
+    data = problem(rows=150, features=methods.MOST_COLUMNS + 100, density=0.01, classes=classes)
+    trainer = LinearTrainer(loss=loss, C=0.02, tol=1e-6)
+    outcome = data.run(trainer, num_tasks)
+    assert is_newton_job(outcome)
+    assert_optimal(data, trainer, outcome)
+
+
+@pytest.mark.parametrize("loss", SMOOTH)
+@pytest.mark.parametrize("is_dense", [False, True])
+@pytest.mark.parametrize("columns", [0, 6, 21])
+def test_any_block_will_do_as_preconditioner(loss, is_dense, columns, monkeypatch):
+    """Of no column, of some, and of all by every third row; products do the rest."""
+    monkeypatch.setattr(methods, "MOST_COLUMNS", 20 if columns < 21 else 21)
+    monkeypatch.setattr(methods, "WIDE_COLUMNS", columns)
+    monkeypatch.setattr(methods, "CHEAP_COLUMNS", 1)
+    monkeypatch.setattr(methods, "CHEAP_PRODUCTS", 1)
+    monkeypatch.setattr(methods, "ROWS_PER_COLUMN", 7)
+    data = problem(rows=450, features=20, density=1.0 if is_dense else 0.3, classes=3)
+    trainer = LinearTrainer(loss=loss, tol=1e-6)
+    outcome = data.run(trainer, 4)
+    assert is_newton_job(outcome)
+    assert_optimal(data, trainer, outcome)
+
+
+@pytest.mark.parametrize("C", [1e-12, 1e-3, 1e3, 1e8])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_any_C_comes_to_the_optimum(loss, C):
+    """From the one whose duals are all at their bound to the one that hardly regularises; the classes overlap."""
+    data = problem(rows=300, features=5)
+    trainer = LinearTrainer(loss=loss, C=C, tol=1e-6)
+    assert_optimal(data, trainer, data.run(trainer, 4))
+
+
+@pytest.mark.parametrize("max_iterations", [1, 2, 3, 4])
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_run_that_ends_early_says_the_truth(loss, classes, max_iterations):
+    """The gap is that of the w and the duals that are handed out, though they do not belong together yet."""
+    data = problem(rows=200, features=9, classes=classes)
+    trainer = LinearTrainer(loss=loss, tol=1e-9)
+    outcome = data.run(trainer, 4, max_iterations=max_iterations)
+    found = assert_true(data, trainer, outcome)
+    assert found.gap > trainer.tol
+    assert len(outcome.history) == max_iterations
+    assert f"all {max_iterations} iterations used at a relative duality gap of {found.gap:.2e}" in outcome.reason
+
+
+@pytest.mark.parametrize("max_iterations", [2, 5, 9])
+@pytest.mark.parametrize("loss", SMOOTH)
+def test_a_run_that_ends_amid_conjugate_gradients_says_the_truth(loss, max_iterations):
+    """w is that of the last step, whose duals are written for the certificate."""
+    data = problem(rows=150, features=methods.MOST_COLUMNS + 10, density=0.02)
+    trainer = LinearTrainer(loss=loss, tol=1e-9)
+    outcome = data.run(trainer, 2, max_iterations=max_iterations)
+    assert is_newton_job(outcome)
+    assert assert_true(data, trainer, outcome).gap > trainer.tol
+
+
+def test_a_caller_that_ends_the_job_has_a_true_certificate():
+    """Of the iteration at which it ended, with the duals of its w."""
+    data = problem(**NARROW)
+    trainer = LinearTrainer(loss="hinge", tol=1e-9)
+    outcome = data.run(trainer, 4, on_iteration=lambda record: record.iteration == 5)
+    assert outcome.reason == "ended by a callback"
+    assert_true(data, trainer, outcome)
+
+
+@pytest.mark.parametrize("num_tasks", [1, 4])
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_good_duals_are_at_rest_at_once(loss, classes, num_tasks):
+    """A fit goes on where one has ended: one pass finds that nothing is to be done."""
+    data = problem(classes=classes, **NARROW)
+    trainer = LinearTrainer(loss=loss, tol=1e-6)
+    first = data.run(trainer, 4)
+    again = data.run(with_changes(trainer, tol=1e-5), num_tasks, initial_state=first.state)
+    assert_optimal(data, with_changes(trainer, tol=1e-5), again)
+    assert len(again.history) <= 2
+    if is_expected(loss, num_tasks):
+        assert len(again.history) == 1
+        np.testing.assert_allclose(again.state, first.state, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_duals_of_another_C_are_a_better_beginning_than_none(loss):
+    """A warm start never ends elsewhere; for a C that is not far away it does not take longer."""
+    data = problem(**NARROW)
+    near, trainer = LinearTrainer(loss=loss, C=1.0, tol=1e-6), LinearTrainer(loss=loss, C=1.05, tol=1e-6)
+    cold = data.run(trainer, 4)
+    warm = data.run(trainer, 4, initial_state=data.run(near, 4).state)
+    assert_optimal(data, trainer, warm)
+    assert len(warm.history) <= len(cold.history)
+
+
+def test_duals_that_are_nothing_like_good_do_no_harm():
+    """Feasible and random: the job ends where it would without them."""
+    data = problem(**NARROW)
+    state = np.random.default_rng(1).random((480, 1, 1))
+    for loss in LOSSES:
+        trainer = LinearTrainer(loss=loss, tol=1e-6)
+        assert_optimal(data, trainer, data.run(trainer, 4, initial_state=state))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_feature_of_scale_1e8_does_not_keep_a_job_from_its_end(loss):
+    """w of the duals is rounding there: w is certified where steps no longer change anything."""
+    data = problem(rows=200, features=6)
+    X = data.X.copy()
+    X[:, 3] *= 1e8
+    scaled, trainer = Problem(X=X, y=data.y), LinearTrainer(loss=loss, tol=1e-6)
+    outcome = scaled.run(trainer, InProcess(num_tasks=4))
+    found = assert_true(scaled, trainer, outcome)
+    assert found.gap <= 1e-6
+    assert len(outcome.history) <= (40 if loss == "hinge" else 12)

@@ -1,0 +1,178 @@
+"""How the working set goes on: what follows from the sums of a pass, and from sums that are not all there."""
+
+import numpy as np
+import pytest
+
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from chicle_elastic.solvers.linear.working_set import steps
+from chicle_elastic.solvers.linear.working_set.state import (
+    Sums,
+    WorkingSetPhase,
+    WorkingSetState,
+    is_working_set,
+    sums_size,
+)
+from tests.solvers.linear_jobs import recompute
+from tests.solvers.test_newton_elastic import Tasks
+from tests.solvers.test_working_set import counts
+
+D = 5
+WIDTHS = 3
+
+
+def state_in(phase, *, num_outputs=2):
+    """With rows 1 and 4 in the set, of 2 and 1 values, and 3 wanted, of 2; of 6 rows."""
+    state = steps.start(num_outputs, 6)
+    state.phase, state.gap, state.num_passes = phase, 0.5, 9
+    if phase in (WorkingSetPhase.SELECT, WorkingSetPhase.GATHER, WorkingSetPhase.SOLVE):
+        state.rows, state.lengths = np.array([1.0, 4.0]), np.array([2.0, 1.0])
+        state.targets, state.upper = np.array([0.0, 1.0]), np.array([0.5, 2.0])
+        state.duals = np.linspace(0.1, 0.4, 2 * num_outputs)
+        state.columns, state.values = np.array([0.0, 2.0, 3.0]), np.array([1.0, -2.0, 0.5])
+    if phase is WorkingSetPhase.GATHER:
+        state.wanted, state.wanted_lengths = np.array([3.0]), np.array([2.0])
+    return state
+
+
+def sums_of(state):
+    """All zero, and the views of their parts."""
+    sums = np.zeros(sums_size(state, state.num_outputs * D))
+    return sums, Sums(state, D, sums)
+
+
+@pytest.mark.parametrize("phase", list(WorkingSetPhase))
+@pytest.mark.parametrize("num_outputs", [1, 3])
+def test_a_state_is_the_same_after_its_journey(phase, num_outputs):
+    """Encoded and decoded: every scalar with its type, every array with its values."""
+    state = state_in(phase, num_outputs=num_outputs)
+    state.is_repeated = phase is WorkingSetPhase.SELECT
+    vector = state.encode()
+    assert is_working_set(vector)
+    assert vector.dtype == np.float64
+    found = WorkingSetState.decode(vector)
+    for name in WorkingSetState.__slots__:
+        expected = getattr(state, name)
+        np.testing.assert_array_equal(getattr(found, name), expected, err_msg=name)
+        assert type(getattr(found, name)) is type(expected)
+    np.testing.assert_array_equal(found.encode(), vector)
+
+
+@pytest.mark.parametrize("phase", [WorkingSetPhase.SELECT, WorkingSetPhase.GATHER, WorkingSetPhase.SOLVE])
+def test_the_sums_of_a_pass_that_was_interrupted_count_for_nothing(phase):
+    """Model and state stay, and the pass is made again."""
+    state, model = state_in(phase), np.arange(2.0 * D)
+    before = state.encode()
+    sums = np.ones(sums_size(state, 2 * D))
+    np.testing.assert_array_equal(steps.advance(state, model, sums, 1e-6), model)
+    np.testing.assert_array_equal(state.encode(), before)
+
+
+def test_a_w_that_is_not_that_of_the_duals_is_replaced_and_looked_at_again():
+    """Once: a w that still differs then differs by rounding."""
+    state, model = state_in(WorkingSetPhase.SELECT), np.ones(2 * D)
+    sums, parts = sums_of(state)
+    parts.rebuilt[:], parts.losses[:] = 0.5, 1.0
+    rebuilt = steps.advance(state, model, sums, 1e-6)
+    assert (rebuilt == 0.5).all()
+    assert state.phase is WorkingSetPhase.SELECT
+    assert state.is_repeated
+    parts.codes[2] = (2 + 1) * WIDTHS
+    steps.advance(state, rebuilt, sums, 1e-6)
+    assert not state.is_repeated
+    assert state.phase is WorkingSetPhase.GATHER
+    np.testing.assert_array_equal(state.wanted, [2.0])
+    np.testing.assert_array_equal(state.wanted_lengths, [2.0])
+
+
+def test_a_row_that_no_task_had_sends_it_back_to_select():
+    """Or that two had; nothing is wanted any more, and the set stays as it was."""
+    for found in (0.0, 2.0):
+        state = state_in(WorkingSetPhase.GATHER)
+        sums, parts = sums_of(state)
+        parts.found[:] = found
+        steps.advance(state, np.zeros(2 * D), sums, 1e-6)
+        assert state.phase is WorkingSetPhase.SELECT
+        assert not len(state.wanted)
+        np.testing.assert_array_equal(state.rows, [1.0, 4.0])
+
+
+def test_rows_that_come_are_put_between_those_that_are_there():
+    """In the order of their numbers, with their duals and values."""
+    state = state_in(WorkingSetPhase.GATHER)
+    sums, parts = sums_of(state)
+    parts.found[:], parts.targets[:], parts.upper[:], parts.duals[:] = 1.0, 1.0, 3.0, [[0.7, 0.8]]
+    parts.columns[:], parts.values[:] = [1.0, 4.0], [7.0, 8.0]
+    old = state.duals.reshape(2, 2).copy()
+    steps.advance(state, np.zeros(2 * D), sums, 1e-6)
+    assert state.phase is WorkingSetPhase.SOLVE
+    np.testing.assert_array_equal(state.rows, [1.0, 3.0, 4.0])
+    np.testing.assert_array_equal(state.lengths, [2.0, 2.0, 1.0])
+    np.testing.assert_array_equal(state.upper, [0.5, 3.0, 2.0])
+    np.testing.assert_array_equal(state.duals.reshape(3, 2), [old[0], [0.7, 0.8], old[1]])
+    np.testing.assert_array_equal(state.columns, [0.0, 2.0, 1.0, 4.0, 3.0])
+    np.testing.assert_array_equal(state.values, [1.0, -2.0, 7.0, 8.0, 0.5])
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(9, [0, 1, 2]), (6, [1, 2]), (3, [2]), (2, None)])
+def test_too_many_values_are_met_by_a_narrower_width_and_then_by_a_later_look(most, wanted, monkeypatch):
+    """Rows 0, 1 and 2 of 3 values each are undecided by the widest, the next and the narrowest width."""
+    monkeypatch.setattr(steps, "MOST_VALUES", most)
+    state = steps.start(1, 6)
+    state.phase, state.num_passes = WorkingSetPhase.SELECT, 8
+    sums, parts = sums_of(state)
+    parts.losses[:] = 1.0
+    parts.codes[:3] = (3 + 1) * WIDTHS + np.arange(3)
+    steps.advance(state, np.zeros(D), sums, 1e-6)
+    if wanted is None:
+        assert (state.phase, state.next_look) == (WorkingSetPhase.DESCEND, 16)
+    else:
+        assert state.phase is WorkingSetPhase.GATHER
+        np.testing.assert_array_equal(state.wanted, wanted)
+
+
+def test_values_of_rows_follow_their_rows():
+    """Also past rows that have none."""
+    lengths, order = np.array([2.0, 0.0, 3.0, 1.0]), np.array([3, 2, 1, 0])
+    np.testing.assert_array_equal(steps.value_order(lengths, order), [5, 2, 3, 4, 0, 1])
+
+
+def test_a_pass_that_one_task_did_not_finish_is_made_again():
+    """SELECT and GATHER are; of SOLVE what there is by then is good, if not as good, and is looked at."""
+    data, trainer = counts(), LinearTrainer(tol=1e-6)
+    tasks, stopped, state = Tasks(data, trainer, 3), set(), steps.start(1, 400)
+    while state.phase is not WorkingSetPhase.REST and tasks.iteration < 100:
+        phase, before = state.phase, (tasks.model.copy(), tasks.progress.copy())
+        if phase is not WorkingSetPhase.DESCEND and phase not in stopped:
+            stopped.add(phase)
+            tasks.iterate(stopped={0} if phase is WorkingSetPhase.SOLVE else {1})
+            if phase is not WorkingSetPhase.SOLVE:
+                np.testing.assert_array_equal(tasks.model, before[0])
+                np.testing.assert_array_equal(tasks.progress, before[1])
+        else:
+            tasks.iterate()
+        state = WorkingSetState.decode(tasks.progress)
+    assert stopped == {WorkingSetPhase.SELECT, WorkingSetPhase.GATHER, WorkingSetPhase.SOLVE}
+    found = recompute(data, trainer, tasks.model, tasks.duals())
+    assert found.gap <= 1e-6
+    assert state.gap == pytest.approx(found.gap, abs=1e-11)
+    w = tasks.model.reshape(1, -1)
+    np.testing.assert_allclose(w, found.w_of_duals, rtol=0, atol=1e-10 * np.abs(w).max())
+
+
+def test_duals_that_are_lost_are_noticed_in_any_phase():
+    """A third of the rows come back with duals of 0, in the middle: the end is the optimum of all, nevertheless."""
+    data, trainer = counts(), LinearTrainer(tol=1e-6)
+    for loss_before in (WorkingSetPhase.SELECT, WorkingSetPhase.GATHER, WorkingSetPhase.SOLVE):
+        tasks, state, is_lost = Tasks(data, trainer, 3), steps.start(1, 400), False
+        while state.phase is not WorkingSetPhase.REST and tasks.iteration < 100:
+            if state.phase is loss_before and not is_lost:
+                is_lost = True
+                for chunk in tasks.tasks[1].held.values():
+                    chunk.state[...] = 0.0
+            tasks.iterate()
+            state = WorkingSetState.decode(tasks.progress)
+        assert is_lost
+        found = recompute(data, trainer, tasks.model, tasks.duals())
+        assert found.gap <= 1e-6, loss_before
+        w = tasks.model.reshape(1, -1)
+        np.testing.assert_allclose(w, found.w_of_duals, rtol=0, atol=1e-9 * np.abs(w).max())

@@ -1,0 +1,216 @@
+"""Lines about long waits: where they go, what silences them, and that a short wait has none."""
+
+import logging
+import os
+import pty
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from chicle_elastic import waits
+from chicle_elastic.waits import Wait
+from tests.timeouts import timeout_s
+
+LOGGER = "chicle"
+AT_ONCE_S = 0.01
+NEVER_S = 1e6
+
+
+@pytest.fixture(autouse=True)
+def untouched_logger() -> Iterator[None]:
+    """The level of the logger is that of a fresh process, before and after."""
+    logger = logging.getLogger(LOGGER)
+    before = logger.level
+    logger.setLevel(logging.NOTSET)
+    yield
+    logger.setLevel(before)
+
+
+def wait_until_told(wait: Wait) -> None:
+    """Wait for the line."""
+    end_s = time.monotonic() + timeout_s(10)
+    while not wait.is_told:
+        assert time.monotonic() < end_s
+        time.sleep(0.001)
+
+
+def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in which nothing has set up logging; `tell` is there."""
+    return subprocess.run(
+        [sys.executable, "-c", "from chicle_elastic.waits import tell\n" + program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s(60),
+        check=True,
+    )
+
+
+def test_a_long_wait_is_explained_by_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """While it lasts, as a record of level INFO."""
+    with Wait("importing the world", after_s=AT_ONCE_S) as wait:
+        wait_until_told(wait)
+    assert [(record.name, record.levelno, record.getMessage()) for record in caplog.records] == [
+        (LOGGER, logging.INFO, "importing the world")
+    ]
+
+
+def test_a_short_wait_is_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """And leaves no thread that would still tell it."""
+    num_threads = threading.active_count()
+    with Wait("blinking", after_s=NEVER_S) as wait:
+        assert threading.active_count() == num_threads + 1
+    end_s = time.monotonic() + timeout_s(10)
+    while threading.active_count() > num_threads:
+        assert time.monotonic() < end_s
+        time.sleep(0.001)
+    assert not wait.is_told
+    assert not caplog.records
+
+
+def test_a_wait_that_is_over_is_not_told_however_late_its_timer_is(caplog: pytest.LogCaptureFixture) -> None:
+    """The timer has gone off and waits for the screen while the wait ends."""
+    wait = Wait("too late", after_s=0.0)
+    with waits.screen:
+        wait.start()
+        wait.stop()
+    wait._timer.join()
+    assert not caplog.records
+
+
+def test_a_wait_tells_the_text_that_it_has_then(caplog: pytest.LogCaptureFixture) -> None:
+    """More may be known by then."""
+    with Wait("starting", after_s=AT_ONCE_S) as wait, waits.screen:
+        wait.text = "waiting for another fit"
+    with Wait("starting", after_s=NEVER_S) as wait:
+        wait.text = "waiting for another fit"
+        wait._tell()
+    assert caplog.messages[-1] == "waiting for another fit"
+
+
+def test_without_any_logging_the_line_is_on_stderr() -> None:
+    """Stdout belongs to the program."""
+    done = run("tell('starting')")
+    assert (done.stdout, done.stderr) == ("", "chicle: starting\n")
+
+
+@pytest.mark.parametrize("setup", ["logging.basicConfig()", "logging.basicConfig(level='INFO')"])
+def test_handlers_of_the_program_show_the_line_in_their_form(setup: str) -> None:
+    """Once, also where the root logger is for warnings only, as it is by default."""
+    done = run(f"import logging\n{setup}\ntell('starting')")
+    assert done.stderr == "INFO:chicle:starting\n"
+
+
+def test_handlers_for_warnings_only_do_not_swallow_the_line() -> None:
+    """Some notebooks come with one."""
+    done = run("import logging\nlogging.basicConfig()\nlogging.root.handlers[0].setLevel('WARNING')\ntell('starting')")
+    assert done.stderr == "chicle: starting\n"
+
+
+@pytest.mark.parametrize(
+    "silence",
+    [
+        "logging.getLogger('chicle').setLevel(logging.WARNING)",
+        "logging.getLogger('chicle').disabled = True",
+        "logging.disable(logging.INFO)",
+    ],
+)
+def test_a_program_silences_the_lines_by_logging(silence: str) -> None:
+    """In any of the usual ways."""
+    assert run(f"import logging\n{silence}\ntell('starting')").stderr == ""
+
+
+@pytest.mark.parametrize("value", ["off", "OFF", "0"])
+def test_the_environment_silences_the_lines(value: str) -> None:
+    """For whole test suites and services."""
+    assert run("tell('starting')", CHICLE_WAITS=value).stderr == ""
+
+
+def test_a_program_without_stderr_goes_on() -> None:
+    """As with pythonw."""
+    assert run("import sys\nsys.stderr = None\ntell('starting')\nprint('on')").stdout == "on\n"
+
+
+def test_the_line_comes_above_a_bar_of_tqdm() -> None:
+    """And not behind it, on the same line."""
+    pytest.importorskip("tqdm")
+    program = (
+        "import sys, tqdm\n"
+        "with tqdm.tqdm(total=2, ncols=40) as bar:\n"
+        "    bar.update()\n"
+        "    tell('starting')\n"
+        "    bar.update()\n"
+    )
+    lines = run(program).stderr.replace("\r", "\n").split("\n")
+    assert "chicle: starting" in lines
+
+
+def test_the_line_comes_above_the_bar_of_a_fit() -> None:
+    """On a terminal: the bar is cleared, the line is written, and the bar is drawn again below it."""
+    program = """
+import sys
+from chicle_elastic import waits
+from chicle_elastic.monitoring import progress
+from chicle_elastic.monitoring.records import IterationRecord
+from estimators.watch import watcher
+progress.REDRAW_S = 0.0
+record = IterationRecord(iteration=1, epochs=1, time_s=1, num_tasks=1, samples=1, figures={"duality_gap": 0.5})
+with watcher("Fit", verbose=1, logdir=None, max_iter=2, tol=0.1) as told:
+    told.on_iteration(record)
+    waits.tell("starting")
+    told.on_iteration(record)
+waits.tell("after")
+"""
+    shown = run_on_terminal(program)
+    before, after = shown.split("chicle: starting\r\n")
+    cleared = before.split("\r")
+    assert cleared[1].startswith("Fit [")
+    assert cleared[2].strip() == ""
+    assert cleared[-1] == ""
+    assert after.startswith("\rFit [")
+    assert shown.endswith("\rchicle: after\r\n")
+
+
+def run_on_terminal(program: str) -> str:
+    """What a terminal gets of a program, on stdout and stderr."""
+    ours, theirs = pty.openpty()
+    try:
+        child = subprocess.Popen([sys.executable, "-c", program], stdout=theirs, stderr=theirs, stdin=theirs)
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                part = os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            shown += part
+        assert child.wait(timeout_s(60)) == 0, shown
+    finally:
+        os.close(ours)
+    return shown.decode()
+
+
+def test_lines_are_told_through_another_process(caplog: pytest.LogCaptureFixture) -> None:
+    """As long as there is one to tell them."""
+    told: list[str] = []
+    with waits.tell_through(told.append):
+        waits.tell("compiling")
+    waits.tell("here again")
+    assert told == ["compiling"]
+    assert caplog.messages == ["here again"]
+
+
+def test_where_nobody_is_told_no_thread_is_started(caplog: pytest.LogCaptureFixture) -> None:
+    """A process that forks may have none."""
+    with waits.tell_through(None):
+        num_threads = threading.active_count()
+        with Wait("compiling", after_s=NEVER_S):
+            assert threading.active_count() == num_threads
+        waits.tell("compiling")
+    assert not caplog.records
