@@ -2,10 +2,12 @@
 
 import sys
 
+from chicle_elastic.settings import hide_stack_traces_of_torch
 from chicle_elastic.start_signals import install, of_node
 
 if __name__ == "__main__":  # before torch is imported, which takes seconds
     install("python -m chicle_elastic.launch", of_node(sys.argv[1:]))
+    hide_stack_traces_of_torch()
 
 import gc
 

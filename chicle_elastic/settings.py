@@ -94,6 +94,15 @@ def environment_with(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
+def hide_stack_traces_of_torch() -> None:
+    """Let torch's C++ report errors only; call it before torch is imported, which reads the variable then.
+
+    It warns of each connection that is lost with a stack trace of forty frames, also where the loss is normal, as at
+    the end of a job. Agents and tasks report those that matter in a line of their own. A user's value holds.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
 def available_cores(environ: Mapping[str, str] | None = None, *, proc: Path = PROC) -> int:
     """Cores that this process may keep busy; the default of `n_threads`.
 

@@ -28,6 +28,8 @@ PROGRAM = """
 import json, sys
 path, *arguments = json.loads(sys.argv[1])
 sys.path[:] = path
+from chicle_elastic.settings import hide_stack_traces_of_torch
+hide_stack_traces_of_torch()
 from chicle_elastic.cluster.local.fork_server import serve
 serve(*arguments)
 """
