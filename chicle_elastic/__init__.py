@@ -7,7 +7,7 @@ torch and no NumPy, opens nothing and sets no variable (docs/style 15).
     data        ArraySource, ChunkFolder
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
     runtime     InProcess, LocalCluster, cluster_runtime
-    policy      Policy, Observations, Decision, Rebalance
+    policy      Policy, Observations, Decision; MoveChunks, SetParameter; Rebalance
     errors      ChicleError; UsageError, DataError, JobFailedError
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chicle_elastic.errors import ChicleError, DataError, JobFailedError, UsageError
     from chicle_elastic.monitoring.history import History
     from chicle_elastic.monitoring.records import IterationRecord
-    from chicle_elastic.policies.base import Decision, Observations, Policy
+    from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy, SetParameter
     from chicle_elastic.policies.rebalance import Rebalance
     from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
     from chicle_elastic.runtime.in_process import InProcess
@@ -52,11 +52,13 @@ __all__ = [
     "JobFailedError",
     "LinearTrainer",
     "LocalCluster",
+    "MoveChunks",
     "Observations",
     "Outcome",
     "Policy",
     "Rebalance",
     "Report",
+    "SetParameter",
     "Solver",
     "StateSpec",
     "Trainer",
@@ -84,11 +86,13 @@ _MODULES = {
     "JobFailedError": "chicle_elastic.errors",
     "LinearTrainer": "chicle_elastic.solvers.linear.trainer",
     "LocalCluster": "chicle_elastic.cluster.local.local_cluster",
+    "MoveChunks": "chicle_elastic.policies.base",
     "Observations": "chicle_elastic.policies.base",
     "Outcome": "chicle_elastic.runtime.training.job",
     "Policy": "chicle_elastic.policies.base",
     "Rebalance": "chicle_elastic.policies.rebalance",
     "Report": "chicle_elastic.solvers.base",
+    "SetParameter": "chicle_elastic.policies.base",
     "Solver": "chicle_elastic.solvers.base",
     "StateSpec": "chicle_elastic.chunks.views",
     "Trainer": "chicle_elastic.solvers.base",

@@ -237,6 +237,7 @@ class _Shell:
                 progress=training.begun,
                 rank=rank,
                 num_ranks=len(members),
+                parameters=effect.parameters,
             )
             update, duration_s = task.solve(training.model, budget)
             weighted_sum = _add(weighted_sum, metrics, update)
@@ -254,6 +255,7 @@ class _Shell:
             num_chunks={task.node: task.num_chunks for task in self.tasks.values()},
             seconds={node: report.duration_s for node, report in reports.items()},
             lines=tuple(self.lines),
+            parameters=effect.parameters,
         )
         self.lines.clear()
         verdict = training.judge(result, self.evaluate, lambda record: job.is_ended_by_caller(record, training.model))
@@ -266,7 +268,14 @@ class _Shell:
             self.inbox.append(events.StopRequested(reason=verdict.reason))
         elif effect.iteration in self.changes:
             self.resize(self.changes[effect.iteration])
-        self.inbox.append(events.IterationFinished(round=effect.round, iteration=effect.iteration, reports=reports))
+        self.inbox.append(
+            events.IterationFinished(
+                round=effect.round,
+                iteration=effect.iteration,
+                reports=reports,
+                training=(training.state_for_policies(effect.parameters),) if job.policies else (),
+            )
+        )
 
     # Parts of an iteration.
 

@@ -9,8 +9,8 @@
    Before the first merge, and when nothing is left to compute on, loads are waited for; otherwise they go on in the
    background.
 5. Joiners get their share. Once per joiner; what a policy moves later is not undone.
-6. Policies are asked, if the membership did not change, and what they and their slower colleagues want is moved; or
-   copied ahead first, and moved at a later boundary (`transitions`).
+6. Policies are asked, if the membership did not change, and what they and their slower colleagues want is done: chunks
+   are moved, or copied ahead first and moved at a later boundary (`transitions`); parameters are set.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,12 +26,13 @@ from chicle_elastic.scheduling.leases import Lease, Leases
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Members
-from chicle_elastic.scheduling.pending_policies import PendingPolicies, Proposal, flaw_of
+from chicle_elastic.scheduling.observations import NodeHoldings, observe
+from chicle_elastic.scheduling.pending_policies import PendingPolicies, flaw_of, moves_of
 from chicle_elastic.scheduling.precopies import Precopies
 from chicle_elastic.scheduling.settings import SchedulerSettings
 from chicle_elastic.scheduling.text import bytes_text, count_text, tally_text
 from chicle_elastic.scheduling.transitions import PendingTransitions
-from chicle_elastic.values import ChunkInfo, Observations
+from chicle_elastic.values import ChunkInfo, Observations, Proposal, SetParameter
 
 
 class Purpose(IntEnum):
@@ -83,6 +84,7 @@ class Boundary:
         self._pending_policies = pending_policies
         self._emit = emit
         self._seed = settings.seed
+        self._min_nodes = settings.min_nodes
         self._precopies = precopies
         self._copies_ahead = settings.precopy
         self._pending_transitions = preparing
@@ -122,7 +124,7 @@ class Boundary:
             self._pending_policies.ask(self._observations())
         self._is_turn_of_policies = False
         self._order_copies(self._pending_transitions.take_migrations())
-        self._move_for_policies()
+        self._act_for_policies()
         if not self._members.preparing and not self._pending_transitions.migrations:
             self._precopies.discard_all(round=self._members.round)
         # A load that is not wanted any more takes room until it is answered: what has none may have some then.
@@ -197,17 +199,22 @@ class Boundary:
         """What is wrong with a decision as things stand, in words; None if it can be tried."""
         if proposal.policy in self._pending_policies.disabled:
             return "it is disabled"
-        if proposal.generation != self._members.round:
-            return f"it is of round {proposal.generation}, and this is round {self._members.round}"
+        if proposal.round != self._members.round:
+            return f"it is of round {proposal.round}, and this is round {self._members.round}"
+        if not moves_of(proposal.actions):
+            if not self._pending_policies.changes(proposal):
+                return "it changes nothing"
+            return flaw_of(proposal.actions, self._num_chunks())
         if proposal.iteration is not None and proposal.iteration <= self._moved_after:
             return f"it saw iteration {proposal.iteration}, and chunks have moved after iteration {self._moved_after}"
         if self._pending_transitions.migrations:
             return "chunks are on their way for an earlier one"
         if self._members.preparing:
             return f"chunks are on their way for {', '.join(self._members.preparing)}"
-        return flaw_of(
-            proposal.moves, {node: len(self._ledger.node_chunks[node].owned) for node in self._members.eligible}
-        )
+        return flaw_of(proposal.actions, self._num_chunks())
+
+    def _num_chunks(self) -> dict[NodeId, int]:
+        return {node: len(self._ledger.node_chunks[node].owned) for node in self._members.eligible}
 
     def end(self) -> int:
         """An iteration is started: the boundary is over.
@@ -270,21 +277,29 @@ class Boundary:
             moved = count_text(len(moves), "chunk")
             self._emit(Log(text=f"joined: {', '.join(joiners)}; {moved} to {targets} from {sources}"))
 
-    def _move_for_policies(self) -> None:
-        proposals, self._pending_policies.proposals = self._pending_policies.proposals, []
+    def _act_for_policies(self) -> None:
+        proposals = self._pending_policies.take()
         flaws = [self.flaw(proposal) for proposal in proposals]  # now: what the first one moves is no flaw of the next
         for number, (proposal, flaw) in enumerate(zip(proposals, flaws, strict=True)):
             if flaw is not None:
                 self._emit(Log(text=f"decision of policy {proposal.policy} is ignored: {flaw}"))
                 continue
-            rng = self._rng(Purpose.POLICY, number)
-            moves = plan.plan_policy(proposal.moves, self._movable(), self._eligible(), rng)
-            if self._copies_ahead:
-                self._pending_transitions.migrate(moves)
-            else:
-                self._order_copies((move.chunk, move.target) for move in moves)
-            wanted = count_text(sum(proposal.moves.values()), "chunk")
-            self._emit(Log(text=f"{proposal.policy} moves {len(moves)} of {wanted}: {proposal.reason}"))
+            self._move_for(proposal, self._rng(Purpose.POLICY, number))
+            for action in proposal.actions:
+                if isinstance(action, SetParameter):
+                    self._pending_policies.set_parameter(proposal, action)
+
+    def _move_for(self, proposal: Proposal, rng: np.random.Generator) -> None:
+        counts = moves_of(proposal.actions)
+        if not counts:
+            return
+        moves = plan.plan_moves(counts, self._movable(), self._eligible(), rng)
+        if self._copies_ahead:
+            self._pending_transitions.migrate(moves)
+        else:
+            self._order_copies((move.chunk, move.target) for move in moves)
+        wanted = count_text(sum(counts.values()), "chunk")
+        self._emit(Log(text=f"{proposal.policy} moves {len(moves)} of {wanted}: {proposal.reason}"))
 
     def _order_load(self, chunk: ChunkId, node: NodeId) -> None:
         self._loads.order(chunk, node, round=self._members.round)
@@ -332,16 +347,24 @@ class Boundary:
         }
 
     def _observations(self) -> Observations:
-        eligible = self._members.eligible
-        node_chunks = self._ledger.node_chunks
-        return Observations(
+        return observe(
+            self._pending_policies.recent,
+            {node: self._holdings(node) for node in self._members.eligible},
             round=self._members.round,
             iteration=self._ledger.merged,
-            num_chunks={node: len(node_chunks[node].owned) for node in eligible},
-            samples={node: self._ledger.samples(node) for node in eligible},
-            capacity_bytes={node: node_chunks[node].capacity_bytes for node in eligible},
-            used_bytes={node: node_chunks[node].used_bytes for node in eligible},
-            reports={node: tuple(self._pending_policies.reports.get(node, ())) for node in eligible},
+            min_nodes=self._min_nodes,
+            max_nodes=None,
+            wanted=None,
+            travelling=len(self._pending_transitions.migrations),
+        )
+
+    def _holdings(self, node: NodeId) -> NodeHoldings:
+        held = self._ledger.node_chunks[node]
+        return NodeHoldings(
+            num_chunks=len(held.owned),
+            samples=self._ledger.samples(node),
+            used_bytes=sum(self._ledger.info(chunk).size_bytes for chunk in held.owned),
+            capacity_bytes=held.capacity_bytes,
         )
 
     def _no_room(self, what: str, infos: list[ChunkInfo]) -> str:

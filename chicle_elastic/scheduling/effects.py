@@ -1,6 +1,7 @@
 """What to do, in the imperative: everything that a shell ever performs for the scheduler."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from chicle_elastic.ids import ChunkId, NodeId
@@ -91,11 +92,15 @@ class StartIteration:
 
     Attributes:
         is_complete: False while chunks are missing (after a crash): the objective is partial, nothing is certified.
+        parameters: What policies have set, by name; for `Budget.parameters`.
+        travelling: Chunks on their way for decisions of policies.
     """
 
     round: int
     iteration: int
     is_complete: bool
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    travelling: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,19 @@
 """The policies of a job: they are asked at a boundary, and whatever they say, training goes on.
 
-A policy that raises or talks nonsense is not asked again, and a log line names it. Policies of a cluster are not here:
-their decisions come as events, and so does the word that one of them failed (`runtime.advice`).
+    propose    policy, observations  ->  a proposal, the reason to disable the policy, or None if it wants nothing
+
+Several policies act at once. Moves add up. Anything else is a *field* with one owner: a parameter of the trainer. The
+first policy in the job's order that wants a field owns it, from then on; a later one gets it when no earlier one has
+wanted it. A wish that is lost so is logged once.
+
+A policy that raises or talks nonsense is not asked again, and a log line names it. Policies of a cluster run in the
+task of rank 0 (`runtime.cluster_task.policy_runner`): their proposals come as events, and so does the word that one
+failed.
 """
 
-from collections import deque
+import dataclasses
+import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,8 +21,10 @@ from typing import Protocol
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling.effects import Effect, Log
+from chicle_elastic.scheduling.events import PolicyDisabled
+from chicle_elastic.scheduling.observations import RecentIterations
 from chicle_elastic.scheduling.text import disabled_text, fault_text
-from chicle_elastic.values import Decision, Observations, TaskReport
+from chicle_elastic.values import Decision, MoveChunks, Observations, PolicyAction, Proposal, SetParameter
 
 
 class DecidingPolicy(Protocol):
@@ -25,19 +36,21 @@ class DecidingPolicy(Protocol):
         ...
 
     def decide(self, observations: Observations, /) -> Decision | None:
-        """What to move, if anything."""
+        """What to do, if anything."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """A decision that waits for the boundary."""
+class Owner:
+    """Which policy decides on a field.
+
+    Attributes:
+        policy: Its name.
+        place: Its place among the policies of the job.
+    """
 
     policy: str
-    generation: int
-    moves: Mapping[tuple[NodeId, NodeId], int]
-    reason: str
-    iteration: int | None = None
+    place: int
 
 
 class PendingPolicies:
@@ -49,9 +62,12 @@ class PendingPolicies:
         history_length: Iterations whose reports are kept.
 
     Attributes:
-        proposals: Decisions that wait for the boundary.
+        proposals: Those that wait for the boundary.
         disabled: Names of policies that are not asked again, as keys.
-        reports: Of the last iterations, by node.
+        recent: What was said of the last iterations.
+        parameters: Values that policies have set, by name.
+        owners: Who decides on a field, by its name.
+        lost: (policy, field) of wishes that were lost, as keys.
     """
 
     def __init__(
@@ -59,87 +75,171 @@ class PendingPolicies:
     ) -> None:
         self.proposals: list[Proposal] = []
         self.disabled: dict[str, None] = {}
-        self.reports: dict[NodeId, deque[TaskReport]] = {}
+        self.recent = RecentIterations(history_length)
+        self.parameters: dict[str, float] = {}
+        self.owners: dict[str, Owner] = {}
+        self.lost: dict[tuple[str, str], None] = {}
         self._policies = list(policies)
+        self._places = {id(policy): place for place, policy in enumerate(policies)}
         self._emit = emit
-        self._history_length = history_length
 
     @property
     def has_policies(self) -> bool:
         """Whether any policy would be asked."""
         return bool(self._policies)
 
-    def note(self, reports: Mapping[NodeId, TaskReport]) -> None:
-        """Keep the reports of an iteration."""
-        for node, report in reports.items():
-            if node not in self.reports:
-                self.reports[node] = deque(maxlen=self._history_length)
-            self.reports[node].append(report)
-
-    def forget(self, node: NodeId) -> None:
-        """The node is gone; if one of that name comes again, it starts without a past."""
-        self.reports.pop(node, None)
-
     def ask(self, observations: Observations) -> None:
         """Ask every policy; sound decisions become proposals."""
         for policy in list(self._policies):
-            try:
-                decision = policy.decide(observations)
-                if decision is None:
-                    continue
-                flaw = flaw_of(decision.moves, observations.num_chunks)
-                proposal = Proposal(
-                    policy=policy.name,
-                    generation=observations.round,
-                    moves=dict(decision.moves),
-                    reason=decision.reason,
-                )
-            except ContractError as error:  # of who asks it: it has not answered
-                self._dismiss(policy, str(error))
-                continue
-            except Exception as error:  # a policy is foreign code; training must not end by it
-                self._dismiss(policy, fault_text(error))
-                continue
-            if flaw is not None:
-                self._dismiss(policy, f"decided nonsense: {flaw}")
-            else:
-                self.proposals.append(proposal)
+            answer = propose(policy, observations, place=self._places[id(policy)])
+            if isinstance(answer, Proposal):
+                self.proposals.append(answer)
+            elif answer is not None:
+                self._policies.remove(policy)
+                self.disable(answer.policy, answer.reason)
 
     def disable(self, name: str, why: str) -> None:
-        """A policy that is disabled is not asked again; what it wanted is forgotten."""
+        """A policy that is disabled is not asked again; what it wanted is forgotten, what it owned has no owner."""
         if name not in self.disabled:
             self.disabled[name] = None
             self.proposals = [proposal for proposal in self.proposals if proposal.policy != name]
+            self.owners = {field: owner for field, owner in self.owners.items() if owner.policy != name}
             self._emit(Log(text=disabled_text(name, why)))
 
-    def _dismiss(self, policy: DecidingPolicy, why: str) -> None:
-        self._policies.remove(policy)
-        self.disable(getattr(policy, "name", type(policy).__name__), why)
+    def take(self) -> list[Proposal]:
+        """The proposals that wait, in the order of their policies; none waits any more."""
+        proposals, self.proposals = self.proposals, []
+        return sorted(proposals, key=lambda proposal: proposal.place)
+
+    def changes(self, proposal: Proposal) -> bool:
+        """Whether it would change anything, or would be lost with a line that was not said before."""
+        return any(
+            not isinstance(action, SetParameter)
+            or not (
+                (proposal.policy, action.name) in self.lost
+                if self._is_lost(proposal, action.name)
+                else self.parameters.get(action.name) == action.value
+            )
+            for action in proposal.actions
+        )
+
+    def set_parameter(self, proposal: Proposal, action: SetParameter) -> None:
+        """Carry out a `SetParameter`, unless an earlier policy owns the parameter."""
+        if self._claim(proposal, action.name) and self.parameters.get(action.name) != action.value:
+            self.parameters[action.name] = action.value
+            self._emit(Log(text=f"{proposal.policy} sets {action.name} to {action.value:g}: {proposal.reason}"))
+
+    def _claim(self, proposal: Proposal, field: str) -> bool:
+        """Whether the policy owns the field, from now on; else the lost wish is logged once."""
+        if not self._is_lost(proposal, field):
+            self.owners[field] = Owner(policy=proposal.policy, place=proposal.place)
+            return True
+        if (proposal.policy, field) not in self.lost:
+            self.lost[proposal.policy, field] = None
+            owner = self.owners[field].policy
+            self._emit(Log(text=f"{proposal.policy} does not decide on {field}: {owner} does, an earlier policy"))
+        return False
+
+    def _is_lost(self, proposal: Proposal, field: str) -> bool:
+        owner = self.owners.get(field)
+        return owner is not None and owner.policy != proposal.policy and owner.place <= proposal.place
 
 
-def flaw_of(moves: object, num_chunks: Mapping[NodeId, int]) -> str | None:
-    """What is wrong with the moves of a decision, in words; None if they can be tried.
+def propose(policy: DecidingPolicy, observations: Observations, *, place: int) -> Proposal | PolicyDisabled | None:
+    """Ask a policy: its proposal if that is sound, the reason to disable it, or None if it wants no change.
 
     Args:
-        moves: Supposed to be numbers of chunks by (source, target).
-        num_chunks: Chunks that each node owns that may take part.
+        policy: May be code of the user: whatever it raises disables it.
+        observations: What it sees.
+        place: Its place among the policies of the job, from 0.
     """
-    if not isinstance(moves, Mapping):
-        return f"moves are {moves!r} and not a mapping"
+    name = getattr(policy, "name", type(policy).__name__)
+    try:
+        decision = policy.decide(observations)
+        if decision is None:
+            return None
+        flaw = flaw_of(decision.actions, observations.num_chunks, observations.parameters)
+        if flaw is None:
+            return Proposal(
+                policy=policy.name,
+                round=observations.round,
+                actions=tuple(map(_plain, decision.actions)),
+                reason=str(decision.reason),
+                iteration=observations.iteration,
+                place=place,
+            )
+    except ContractError as error:  # of the runtime that asks: the policy has not answered
+        return PolicyDisabled(policy=name, reason=str(error))
+    except Exception as error:  # a policy may be user code, and must not end the training
+        return PolicyDisabled(policy=name, reason=fault_text(error))
+    return PolicyDisabled(policy=name, reason=f"decided nonsense: {flaw}")
+
+
+def moves_of(actions: Sequence[object]) -> dict[tuple[NodeId, NodeId], int]:
+    """Chunks to be moved, by (source, target)."""
+    moves: dict[tuple[NodeId, NodeId], int] = {}
+    for action in actions:
+        if isinstance(action, MoveChunks):
+            pair = action.source, action.target
+            moves[pair] = moves.get(pair, 0) + action.count
+    return moves
+
+
+def flaw_of(
+    actions: object, num_chunks: Mapping[NodeId, int], parameters: Mapping[str, float] | None = None
+) -> str | None:
+    """What is wrong with the actions of a decision, in words; None if they can be tried.
+
+    Args:
+        actions: Supposed to be a sequence of actions.
+        num_chunks: Chunks that each node owns that may take part.
+        parameters: What may be set; None where that is not known.
+    """
+    if not isinstance(actions, Sequence) or isinstance(actions, str):
+        return f"actions are {actions!r} and not a sequence of actions"
+    for action in actions:
+        match action:
+            case MoveChunks():
+                flaw = _flaw_of_move(action, num_chunks)
+            case SetParameter():
+                flaw = _flaw_of_parameter(action, parameters)
+            case _:
+                flaw = f"{action!r} is no action"
+        if flaw is not None:
+            return flaw
     taken: dict[NodeId, int] = {}
-    for pair, count in moves.items():
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            return f"{pair!r} is not a pair (source, target)"
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            return f"{count!r} chunks from {pair[0]} to {pair[1]}"
-        for node in pair:
-            if node not in num_chunks:
-                return f"{node} is not a member that stays"
-        source, target = pair
-        if source == target:
-            return f"{count} chunks from {source} to itself"
+    for (source, _), count in moves_of(actions).items():
         taken[source] = taken.get(source, 0) + count
     for node, count in taken.items():
         if count > num_chunks[node]:
             return f"{count} chunks are to leave {node}, which has {num_chunks[node]}"
+    return None
+
+
+def _plain(action: PolicyAction) -> PolicyAction:
+    """The action with numbers of Python, whatever library the policy computes with."""
+    return dataclasses.replace(action, value=float(action.value)) if isinstance(action, SetParameter) else action
+
+
+def _flaw_of_move(action: MoveChunks, num_chunks: Mapping[NodeId, int]) -> str | None:
+    source, target, count = action.source, action.target, action.count
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        return f"{count!r} chunks from {source} to {target}"
+    for node in (source, target):
+        if node not in num_chunks:
+            return f"{node} is not a member that stays"
+    return f"{count} chunks from {source} to itself" if source == target else None
+
+
+def _flaw_of_parameter(action: SetParameter, parameters: Mapping[str, float] | None) -> str | None:
+    if not isinstance(action.name, str):
+        return f"{action.name!r} is no name of a parameter"
+    if parameters is not None and action.name not in parameters:
+        known = ", ".join(parameters) or "none"
+        return f"{action.name} is no parameter that a policy can set; the trainer has {known}"
+    value = action.value
+    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not math.isfinite(value):
+        return f"{action.name} is to be {value!r}, which is no finite number"
+    if parameters is not None and parameters[action.name] > 0 >= value:
+        return f"{action.name} is to be {value!r}; it must be > 0, as it is"
     return None

@@ -3,10 +3,10 @@
     plan_first    missing chunks -> the nodes furthest below their share         (first load, and after a loss)
     plan_leave    chunks of leavers -> joiners up to their share, then round robin over all that stay
     plan_join     the fewest chunks, drawn at random, from the nodes above their share -> joiners
-    plan_policy   as many chunks from here to there as a policy wants
+    plan_moves   as many chunks from here to there as policies want
 
 A share is a number of samples, the same for every node. No plan exceeds the room of a node: what does not
-fit is returned as unplaced (plan_first, plan_leave) or left where it is (plan_join, plan_policy). Which chunk goes
+fit is returned as unplaced (plan_first, plan_leave) or left where it is (plan_join, plan_moves). Which chunk goes
 where is drawn from `rng`; the nodes given are never changed. docs/design 2.6, paper's section on chunk scheduling.
 """
 
@@ -135,7 +135,7 @@ def plan_join(
     return moves
 
 
-def plan_policy(
+def plan_moves(
     counts: Mapping[tuple[NodeId, NodeId], int],
     owned: Mapping[NodeId, Sequence[ChunkInfo]],
     eligible: Sequence[NodeCapacity],

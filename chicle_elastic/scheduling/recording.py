@@ -2,7 +2,7 @@
 
 A recording is JSON lines in UTF-8. The first is the header, every other one event:
 
-    {"format": "chicle recording", "version": 2, "settings": {"seed": 0, ...}, "policies": ["Rebalance"]}
+    {"format": "chicle recording", "version": 3, "settings": {"seed": 0, ...}, "policies": ["Rebalance"]}
     {"now": 0.25, "event": {"type": "NodeJoined", "node": "n0", ...}, "effects": [{"type": "FormRound", ...}]}
 
 A line is written after the event was handled, so a recording that breaks off ends with the last event that had
@@ -24,8 +24,9 @@ from chicle_elastic.scheduling.pending_policies import DecidingPolicy
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 
 FORMAT = "chicle recording"
-VERSION = 2
-"""Version 1 had the format "chicle story", and events about a single chunk, which are gone."""
+VERSION = 3
+"""Version 1 had the format "chicle story", and events about a single chunk, which are gone. Version 2 had decisions of
+policies as numbers of chunks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

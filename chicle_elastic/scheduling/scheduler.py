@@ -45,7 +45,7 @@ from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Members, PresentNode
 from chicle_elastic.scheduling.pending_orders import PendingOrders
-from chicle_elastic.scheduling.pending_policies import DecidingPolicy, PendingPolicies, Proposal
+from chicle_elastic.scheduling.pending_policies import DecidingPolicy, PendingPolicies
 from chicle_elastic.scheduling.precopies import Precopies
 from chicle_elastic.scheduling.settings import SchedulerSettings as SchedulerSettings
 from chicle_elastic.scheduling.text import boundary_text, count_text
@@ -128,7 +128,7 @@ class Scheduler:
             events.ChunksFreed: answers.on_chunks_freed,
             events.IterationFinished: self._on_iteration_finished,
             events.IterationAborted: self._on_iteration_aborted,
-            events.PolicyDecided: self._on_policy_decided,
+            events.Proposal: self._on_proposal,
             events.PolicyDisabled: lambda event: self._pending_policies.disable(event.policy, event.reason),
             events.StopRequested: self._on_stop_requested,
         }
@@ -169,11 +169,11 @@ class Scheduler:
         """Names of policies that failed and are not asked again."""
         return tuple(self._pending_policies.disabled)
 
-    def flaw_of(self, event: events.PolicyDecided) -> str | None:
-        """Why the decision would be ignored now, in words; None if it would wait for the boundary."""
-        if any(proposal.policy == event.policy for proposal in self._pending_policies.proposals):
+    def flaw_of(self, proposal: events.Proposal) -> str | None:
+        """Why the proposal would be ignored now, in words; None if it would wait for the boundary."""
+        if any(waiting.policy == proposal.policy for waiting in self._pending_policies.proposals):
             return "an earlier one waits for the boundary"
-        return self._boundary.flaw(_proposal(event))
+        return self._boundary.flaw(proposal)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Learn an event.
@@ -286,7 +286,7 @@ class Scheduler:
 
     def _remove(self, node: NodeId) -> None:
         self.ledger.remove_node(node)
-        self._pending_policies.forget(node)
+        self._pending_policies.recent.forget(node)
         self._members.remove(node)
 
     def _on_round_formed(self, event: events.RoundFormed) -> None:
@@ -328,7 +328,9 @@ class Scheduler:
         if not self._ends_iteration(event):
             return
         self.ledger.count_merge(event.round, event.iteration)
-        self._pending_policies.note({node: report for node, report in event.reports.items() if node in self._members})
+        self._pending_policies.recent.note(
+            {node: report for node, report in event.reports.items() if node in self._members}, event.training
+        )
         self._boundary.begin(ask_policies=True)
 
     def _on_iteration_aborted(self, event: events.IterationAborted) -> None:
@@ -352,10 +354,10 @@ class Scheduler:
         self._log(f"late {type(event).__name__} of iteration {event.iteration} in round {event.round} is ignored")
         return False
 
-    def _on_policy_decided(self, event: events.PolicyDecided) -> None:
+    def _on_proposal(self, event: events.Proposal) -> None:
         flaw = self.flaw_of(event)
         if flaw is None:
-            self._pending_policies.proposals.append(_proposal(event))
+            self._pending_policies.proposals.append(event)
         else:
             self._log(f"decision of policy {event.policy} is ignored: {flaw}")
 
@@ -453,7 +455,15 @@ class Scheduler:
         self._pause_reason = None
         self.state = State.RUNNING
         is_complete = self.ledger.num_missing == 0
-        self._emit(effects.StartIteration(round=round, iteration=iteration, is_complete=is_complete))
+        self._emit(
+            effects.StartIteration(
+                round=round,
+                iteration=iteration,
+                is_complete=is_complete,
+                parameters=dict(self._pending_policies.parameters),
+                travelling=len(self._pending_transitions.migrations),
+            )
+        )
 
     def _report_boundary(self) -> None:
         """Say what the boundary cost, if anything happened at it."""
@@ -481,13 +491,3 @@ class Scheduler:
 
     def _emit(self, effect: Effect) -> None:
         self._effects.append(effect)
-
-
-def _proposal(event: events.PolicyDecided) -> Proposal:
-    return Proposal(
-        policy=event.policy,
-        generation=event.generation,
-        moves=event.moves,
-        reason=event.reason,
-        iteration=event.iteration,
-    )

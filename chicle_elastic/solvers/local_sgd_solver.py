@@ -152,7 +152,7 @@ class LocalSGDSolver(Solver):
         done, loss = engine.run(
             samples,
             batch_size=trainer.batch_size,
-            lr=trainer.scaled_rate(budget.num_tasks, place.progress(trainer.max_epochs)),
+            lr=trainer.scaled_rate(budget.num_tasks, place.progress(trainer.max_epochs), budget.parameters),
             momentum=trainer.momentum,
             seed=hash((trainer.seed, budget.iteration, self._order.chunks[0])) & 0x7FFFFFFF,
             is_spent=budget.is_spent,

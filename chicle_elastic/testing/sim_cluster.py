@@ -25,10 +25,12 @@ from chicle_elastic.scheduling.recording import Recorder, replay
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
 from chicle_elastic.testing.sim_faults import FaultInjector, FaultProfile, RandomPolicy
 from chicle_elastic.testing.sim_truth import SimCopy, SimNode, Truth, ViolationError
-from chicle_elastic.values import ChunkInfo, TaskReport
+from chicle_elastic.values import ChunkInfo, TaskReport, TrainingState
 
 MAX_EVENTS = 4000
 NUM_CALM_LAPS = 2
+SAID = TrainingState(parameters={"rate": 1.0})
+"""Of every iteration: what policies may set."""
 
 
 class SimCluster:
@@ -312,7 +314,7 @@ class SimCluster:
             self.truth.merge(there)
             reports = {node.name: TaskReport(samples=10, duration_s=self.rng.random()) for node in there}
             event: events.Event = events.IterationFinished(
-                round=effect.round, iteration=effect.iteration, reports=reports
+                round=effect.round, iteration=effect.iteration, reports=reports, training=(SAID,)
             )
         else:
             event = events.IterationAborted(round=effect.round, iteration=effect.iteration, reason="a member is gone")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.scheduling.plan import NodeCapacity, plan_first, plan_join, plan_leave, plan_policy, shares
+from chicle_elastic.scheduling.plan import NodeCapacity, plan_first, plan_join, plan_leave, plan_moves, shares
 from chicle_elastic.values import ChunkInfo
 from tests.scheduling.stage import infos
 
@@ -142,7 +142,7 @@ def test_plans_never_exceed_room_and_leave_their_input_alone():
         everybody = [*eligible, NodeCapacity(node=source, num_rows=99)]
         moves = (
             plan_join({source: chunks}, everybody, [first], rng(seed)),
-            plan_policy(wanted, {source: chunks}, eligible, rng(seed)),
+            plan_moves(wanted, {source: chunks}, eligible, rng(seed)),
         )
         plans = [
             plan_first(chunks, eligible, rng(seed)).placed,
@@ -256,5 +256,5 @@ def test_a_policy_gets_what_there_is_and_what_fits():
     owned = {NodeId("a"): infos(3)}
     wide = [NodeCapacity(node=NodeId("a"), num_rows=30), NodeCapacity(node=NodeId("b"))]
     tight = [NodeCapacity(node=NodeId("a"), num_rows=30), NodeCapacity(node=NodeId("b"), room_bytes=1)]
-    assert len(plan_policy({(NodeId("a"), NodeId("b")): 5}, owned, wide, rng())) == 3
-    assert len(plan_policy({(NodeId("a"), NodeId("b")): 3}, owned, tight, rng())) == 1
+    assert len(plan_moves({(NodeId("a"), NodeId("b")): 5}, owned, wide, rng())) == 3
+    assert len(plan_moves({(NodeId("a"), NodeId("b")): 3}, owned, tight, rng())) == 1

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, Observations, Policy
+from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy, SetParameter
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.text import disabled_text, is_disabled_text
-from chicle_elastic.values import TaskReport
+from chicle_elastic.values import TaskReport, TrainingState
 from tests.scheduling.stage import Stage, kinds, only
 
 A_TO_B = (NodeId("a"), NodeId("b"))
@@ -37,7 +37,7 @@ class Script(Policy):
 
 def always(moves, reason="told to"):
     """A decision that is the same every time."""
-    return lambda observations: Decision(moves=moves, reason=reason)
+    return lambda observations: Decision(actions=MoveChunks.of(moves), reason=reason)
 
 
 def test_a_decision_is_carried_out_at_the_boundary_with_its_reason():
@@ -124,8 +124,9 @@ def raises(observations):
         (always({A_TO_B: True}), "True chunks"),
         (always({(NodeId("a"), NodeId("z")): 1}), "z is not a member"),
         (always({(NodeId("a"), NodeId("a")): 1}), "from a to itself"),
-        (always({"ab": 1}), "'ab' is not a pair"),
-        (always([A_TO_B]), "not a mapping"),
+        (lambda seen: Decision(actions=[A_TO_B], reason="?"), "('a', 'b') is no action"),
+        (lambda seen: Decision(actions=7, reason="?"), "actions are 7 and not a sequence"),
+        (lambda seen: Decision(actions=(SetParameter("rate", 1.0),), reason="?"), "rate is no parameter"),
         (lambda observations: "move it", "raised AttributeError"),
     ],
 )
@@ -153,7 +154,8 @@ def test_a_slow_policy_decides_by_an_event():
     """It waits for the end of the iteration like everything else."""
     stage = Stage(num_chunks=8, nodes=["a", "b"])
     stage.run()
-    assert stage.tell(events.PolicyDecided(policy="slow", generation=1, moves={A_TO_B: 2}, reason="at last")) == []
+    proposal = events.Proposal(policy="slow", round=1, actions=MoveChunks.of({A_TO_B: 2}), reason="at last")
+    assert stage.tell(proposal) == []
     stage.finish()
     stage.answer()
     assert stage.counts() == {"a": 2, "b": 6}
@@ -172,7 +174,7 @@ def test_a_bad_decision_by_event_is_ignored_with_a_reason(generation, moves, com
     """Never an exception: it comes from somebody else's thread."""
     stage = Stage(num_chunks=8, nodes=["a", "b"])
     stage.run()
-    stage.tell(events.PolicyDecided(policy="slow", generation=generation, moves=moves, reason="?"))
+    stage.tell(events.Proposal(policy="slow", round=generation, actions=MoveChunks.of(moves), reason="?"))
     assert "decision of policy slow is ignored" in stage.logs[-1]
     assert complaint in stage.logs[-1]
     assert kinds(stage.finish()) == ["StartIteration"]
@@ -182,17 +184,17 @@ def test_a_decision_that_waits_is_dropped_when_the_round_changes():
     """It was sound when it came, and is of an old generation at the boundary."""
     stage = Stage(num_chunks=8, nodes=["a", "b"])
     stage.run()
-    stage.tell(events.PolicyDecided(policy="slow", generation=1, moves={A_TO_B: 2}, reason="?"))
+    stage.tell(events.Proposal(policy="slow", round=1, actions=MoveChunks.of({A_TO_B: 2}), reason="?"))
     stage.notice("b")
     stage.finish()
     stage.answer()
     assert "decision of policy slow is ignored: it is of round 1, and this is round 2" in stage.logs
 
 
-def decided(policy: str = "slow", *, iteration: int | None, moves=None) -> events.PolicyDecided:
+def decided(policy: str = "slow", *, iteration: int | None, moves=None) -> events.Proposal:
     """A decision by event."""
-    return events.PolicyDecided(
-        policy=policy, generation=1, moves=moves or {A_TO_B: 1}, reason="?", iteration=iteration
+    return events.Proposal(
+        policy=policy, round=1, actions=MoveChunks.of(moves or {A_TO_B: 1}), reason="?", iteration=iteration
     )
 
 
@@ -227,3 +229,67 @@ def test_a_policy_that_fails_elsewhere_is_disabled_by_an_event():
     assert kinds(stage.finish()) == ["StartIteration"]
     stage.tell(decided(iteration=1))
     assert stage.logs[-1] == "decision of policy slow is ignored: it is disabled"
+
+
+A_RATE = TrainingState(parameters={"rate": 0.5}, figures={"loss": 2.0})
+
+
+def wish(policy, place, *actions):
+    """What a policy wants, by event."""
+    return events.Proposal(policy=policy, round=1, actions=actions, reason="because", place=place)
+
+
+def start_of(stage):
+    """The iteration that begins after the present one."""
+    stage.finish()
+    stage.answer()
+    return next(order for order in stage.orders if isinstance(order, effects.StartIteration))
+
+
+def test_a_parameter_that_a_policy_sets_holds_from_the_next_iteration_on():
+    """In each that follows, also in another round; to set it again to the same value is no decision."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"])
+    stage.run()
+    stage.tell(wish("tune", 0, SetParameter("rate", 0.25)))
+    assert start_of(stage).parameters == {"rate": 0.25}
+    assert "tune sets rate to 0.25: because" in stage.logs
+    assert start_of(stage).parameters == {"rate": 0.25}
+    assert stage.scheduler.flaw_of(wish("tune", 0, SetParameter("rate", 0.25))) == "it changes nothing"
+    stage.join("c")
+    order = start_of(stage)
+    assert (order.round, order.parameters) == (2, {"rate": 0.25})
+
+
+def test_the_first_policy_in_order_owns_a_parameter_and_a_lost_wish_is_said_once():
+    """Whichever spoke first; moves of both add up."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"])
+    stage.run()
+    stage.tell(wish("second", 1, SetParameter("rate", 2.0), MoveChunks(*A_TO_B, 1)))
+    assert start_of(stage).parameters == {"rate": 2.0}
+    stage.tell(wish("second", 1, SetParameter("rate", 3.0), MoveChunks(*A_TO_B, 1)))
+    stage.tell(wish("first", 0, SetParameter("rate", 1.0), MoveChunks(*A_TO_B, 1)))
+    assert start_of(stage).parameters == {"rate": 1.0}
+    assert stage.counts() == {"a": 1, "b": 7}
+    lost = "second does not decide on rate: first does, an earlier policy"
+    assert stage.logs.count(lost) == 1
+    assert stage.scheduler.flaw_of(wish("second", 1, SetParameter("rate", 4.0))) == "it changes nothing"
+    stage.tell(events.PolicyDisabled(policy="first", reason="raised KeyError: 7"))
+    stage.tell(wish("second", 1, SetParameter("rate", 5.0)))
+    assert start_of(stage).parameters == {"rate": 5.0}
+    assert stage.logs.count(lost) == 1
+
+
+def test_policies_of_one_process_see_the_figures_and_set_what_the_trainer_has():
+    """An unknown name disables the policy, with the names that there are."""
+    good = Script(lambda seen: Decision(actions=(SetParameter("rate", seen.parameters["rate"] / 2),), reason="slow"))
+    bad = Script(lambda seen: Decision(actions=(SetParameter("rat", 1.0),), reason="?"), "bad")
+    stage = Stage(num_chunks=8, nodes=["a", "b"], policies=(bad, good))
+    stage.run()
+    [order] = stage.take(effects.StartIteration)
+    stage.tell(events.IterationFinished(round=1, iteration=order.iteration, reports={}, training=(A_RATE,)))
+    assert only(stage.orders, effects.StartIteration)[0].parameters == {"rate": 0.25}
+    assert good.seen[0].figures == ({"loss": 2.0},)
+    [line] = [line for line in stage.logs if "disabled" in line]
+    assert line == (
+        "policy bad is disabled: it decided nonsense: rat is no parameter that a policy can set; the trainer has rate"
+    )

@@ -164,6 +164,7 @@ def build_components(
             patience_s=options.patience_s,
             address_of=lambda other: host_of_peer(members.peer_links.peers.get(other)),
         ),
+        max_nodes=context.max_nodes,
     )
     return Components(
         declared=declared,
@@ -178,8 +179,8 @@ def build_components(
             control.IterationEnded: executor.iteration_ended,
             control.IterationBroke: executor.iteration_broke,
             control.Saved: executor.saved,
-            control.Advice: executor.advised,
-            control.PolicyFailed: executor.policy_failed,
+            control.Proposal: executor.proposed,
+            control.PolicyDisabled: members.log.append,
         },
     )
 

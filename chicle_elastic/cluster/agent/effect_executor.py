@@ -96,6 +96,7 @@ class EffectExecutor:
         host: The agent.
         events: The event file.
         formation: How tasks connect in a round.
+        max_nodes: More than these cannot take part; for policies.
     """
 
     def __init__(
@@ -108,12 +109,13 @@ class EffectExecutor:
         host: Host,
         event_file: EventFile,
         formation: GroupFormation,
+        max_nodes: int | None = None,
     ) -> None:
         self.node = node
         self.transitions = TransitionTimes(loop.now, self._tell_transition)
         self._placement = PlacementCheck(node)
         self._loop, self._log, self._memory, self._host = loop, log, memory, host
-        self._events, self._formation = event_file, formation
+        self._events, self._formation, self._max_nodes = event_file, formation, max_nodes
         self._term = 0
         self._number = 0
         self._met_round = 0
@@ -226,6 +228,8 @@ class EffectExecutor:
             num_tasks=sum(1 for held in node_chunks.values() if held.owned),
             lines=log.lines,
             may_go_on=log.is_steady,
+            parameters=effect.parameters,
+            travelling=effect.travelling,
         )
         self._say(self._pace.start(order))
         self._host.iteration_begins()
@@ -341,25 +345,14 @@ class EffectExecutor:
         self._write_ledger(message.ledger)
         self._break(message.round, message.reason)
 
-    def advised(self, message: control.Advice) -> None:
+    def proposed(self, proposal: control.Proposal) -> None:
         """A policy has decided. What the log would ignore, or has not taken yet, costs no node a boundary."""
-        event = events.PolicyDecided(
-            policy=message.policy,
-            generation=message.round,
-            moves=message.moves,
-            reason=message.reason,
-            iteration=message.iteration,
-        )
         is_on_its_way = any(
-            isinstance(said, events.PolicyDecided) and said.policy == event.policy
+            isinstance(said, events.Proposal) and said.policy == proposal.policy
             for said in self._log.snapshot().proposed
         )
-        if not is_on_its_way and self._log.scheduler.flaw_of(event) is None:
-            self._log.append(event)
-
-    def policy_failed(self, message: control.PolicyFailed) -> None:
-        """A policy is heard no more."""
-        self._log.append(events.PolicyDisabled(policy=message.policy, reason=message.reason))
+        if not is_on_its_way and self._log.scheduler.flaw_of(proposal) is None:
+            self._log.append(proposal)
 
     def task_died(self) -> None:
         """The task is gone; what it was in cannot end."""
@@ -463,6 +456,8 @@ class EffectExecutor:
                 is_return=self._is_return,
                 capacity_bytes=tuple(capacities.get(node) for node in event.members),
                 chunk_bytes=self._memory.store.slot_bytes,
+                min_nodes=scheduler.settings.min_nodes,
+                max_nodes=self._max_nodes,
                 disabled=scheduler.disabled_policies,
             )
         )
