@@ -7,7 +7,8 @@ torch and no NumPy, opens nothing and sets no variable (docs/style 15).
     data        ArraySource, ChunkFolder
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
     runtime     InProcess, LocalCluster, cluster_runtime
-    policy      Policy, Observations, Decision; MoveChunks, SetParameter; Rebalance
+    policy      Policy, Observations, Decision; MoveChunks, RedrawOwnership, RequestNodes, ReleaseNode, SetParameter;
+                Rebalance
     errors      ChicleError; UsageError, DataError, JobFailedError
 """
 
@@ -24,7 +25,16 @@ if TYPE_CHECKING:
     from chicle_elastic.errors import ChicleError, DataError, JobFailedError, UsageError
     from chicle_elastic.monitoring.history import History
     from chicle_elastic.monitoring.records import IterationRecord
-    from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy, SetParameter
+    from chicle_elastic.policies.base import (
+        Decision,
+        MoveChunks,
+        Observations,
+        Policy,
+        RedrawOwnership,
+        ReleaseNode,
+        RequestNodes,
+        SetParameter,
+    )
     from chicle_elastic.policies.rebalance import Rebalance
     from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
     from chicle_elastic.runtime.in_process import InProcess
@@ -57,7 +67,10 @@ __all__ = [
     "Outcome",
     "Policy",
     "Rebalance",
+    "RedrawOwnership",
+    "ReleaseNode",
     "Report",
+    "RequestNodes",
     "SetParameter",
     "Solver",
     "StateSpec",
@@ -91,6 +104,9 @@ _MODULES = {
     "Outcome": "chicle_elastic.runtime.training.job",
     "Policy": "chicle_elastic.policies.base",
     "Rebalance": "chicle_elastic.policies.rebalance",
+    "RedrawOwnership": "chicle_elastic.policies.base",
+    "ReleaseNode": "chicle_elastic.policies.base",
+    "RequestNodes": "chicle_elastic.policies.base",
     "Report": "chicle_elastic.solvers.base",
     "SetParameter": "chicle_elastic.policies.base",
     "Solver": "chicle_elastic.solvers.base",

@@ -155,6 +155,42 @@ class MoveChunks:
 
 
 @dataclass(frozen=True, slots=True)
+class RedrawOwnership:
+    """Draw anew who owns a share of each node's chunks; every node has as many as before. Adds up with moves.
+
+    The scheduler draws a sum of random cyclic permutations of the nodes, in each of which every node gives as many
+    chunks as it gets. A node without room, or with more chunks than all others, gives and gets fewer.
+
+    Attributes:
+        share: Of the chunks of each node, > 0 and <= 1.
+    """
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class RequestNodes:
+    """Ask the resource manager for so many nodes in all; clipped to what the job allows. It need not obey.
+
+    Attributes:
+        total: Nodes, >= 1.
+    """
+
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseNode:
+    """Let a node go, as if a notice had come for it: its chunks are handed over first.
+
+    Attributes:
+        node: A member; refused where fewer nodes than `min_nodes` would stay.
+    """
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class SetParameter:
     """Set a parameter of the trainer from the next iteration on; solvers see it in `Budget.parameters`.
 
@@ -167,7 +203,7 @@ class SetParameter:
     value: float
 
 
-PolicyAction: TypeAlias = MoveChunks | SetParameter
+PolicyAction: TypeAlias = MoveChunks | RedrawOwnership | RequestNodes | ReleaseNode | SetParameter
 """What a policy can want."""
 
 

@@ -1,11 +1,13 @@
 """A policy: a pure function from observations to a decision with a reason, whose parameters are fields.
 
 A job has any number of policies (`Job.policies`); each sees the same observations after every iteration, and the
-scheduler clips their decisions to what exists and fits, and draws the chunks to move. Moves of several policies add
-up; a parameter belongs to the first policy that sets it. A policy that raises, returns an
-invalid decision or does not answer is disabled, with a line that names it; training goes on. On a cluster policies run
-in the task of rank 0, each in a thread of its own, and a decision is an event in the log that all agents share
-(`runtime.cluster_task.policy_runner`). In one process the scheduler asks them at the boundary itself.
+scheduler clips their decisions to what exists and fits, and draws the chunks to move. Moves of several policies add up;
+a parameter, and the number of nodes, belong to the first policy that decides on them.
+
+A policy that raises, returns an invalid decision or does not answer is disabled, with a line that names it; training
+goes on. On a cluster policies run in the task of rank 0, each in a thread of its own, and a decision is an event in the
+log that all agents share (`runtime.cluster_task.policy_runner`). In one process the scheduler asks them at the boundary
+itself.
 """
 
 import dataclasses
@@ -14,9 +16,27 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.values import Decision, MoveChunks, Observations, SetParameter
+from chicle_elastic.values import (
+    Decision,
+    MoveChunks,
+    Observations,
+    RedrawOwnership,
+    ReleaseNode,
+    RequestNodes,
+    SetParameter,
+)
 
-__all__ = ["Decision", "MoveChunks", "Observations", "Policy", "SetParameter", "require_policies"]
+__all__ = [
+    "Decision",
+    "MoveChunks",
+    "Observations",
+    "Policy",
+    "RedrawOwnership",
+    "ReleaseNode",
+    "RequestNodes",
+    "SetParameter",
+    "require_policies",
+]
 
 
 class Policy(ABC):

@@ -32,6 +32,7 @@ from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, Mail
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from chicle_elastic.scheduling.text import no_manager_text
 from chicle_elastic.solvers.base import Action, Budget, Summed, Update
 from chicle_elastic.values import ChunkInfo
 
@@ -202,6 +203,13 @@ class _Shell:
 
     def attach_chunks(self, effect: effects.AttachChunks) -> None:
         self.tasks[effect.node].attach(effect.added, effect.removed)
+
+    def notice_node(self, effect: effects.NoticeNode) -> None:
+        """Nothing to do: the task works on until it is released."""
+
+    def request_nodes(self, effect: effects.RequestNodes) -> None:
+        """Say that this runtime starts tasks by its `changes` only."""
+        self.lines.append(no_manager_text(effect.total))
 
     def release_node(self, effect: effects.ReleaseNode) -> None:
         self.tasks.pop(effect.node).close()

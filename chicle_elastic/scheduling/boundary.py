@@ -10,7 +10,8 @@
    background.
 5. Joiners get their share. Once per joiner; what a policy moves later is not undone.
 6. Policies are asked, if the membership did not change, and what they and their slower colleagues want is done: chunks
-   are moved, or copied ahead first and moved at a later boundary (`transitions`); parameters are set.
+   are moved, or copied ahead first and moved at a later boundary (`transitions`); parameters are set, nodes are
+   asked for or let go.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,7 +33,16 @@ from chicle_elastic.scheduling.precopies import Precopies
 from chicle_elastic.scheduling.settings import SchedulerSettings
 from chicle_elastic.scheduling.text import bytes_text, count_text, tally_text
 from chicle_elastic.scheduling.transitions import PendingTransitions
-from chicle_elastic.values import ChunkInfo, Observations, Proposal, SetParameter
+from chicle_elastic.values import (
+    ChunkInfo,
+    MoveChunks,
+    Observations,
+    Proposal,
+    RedrawOwnership,
+    ReleaseNode,
+    RequestNodes,
+    SetParameter,
+)
 
 
 class Purpose(IntEnum):
@@ -61,6 +71,7 @@ class Boundary:
         preparing: The nodes that arrive or depart, and what is copied ahead for them.
         emit: Takes log lines.
         settings: Of the job.
+        leave: Puts a node under notice.
     """
 
     def __init__(
@@ -75,6 +86,8 @@ class Boundary:
         preparing: PendingTransitions,
         emit: Callable[[Effect], None],
         settings: SchedulerSettings,
+        *,
+        leave: Callable[[NodeId], None],
     ) -> None:
         self._ledger = ledger
         self._members = members
@@ -84,7 +97,8 @@ class Boundary:
         self._pending_policies = pending_policies
         self._emit = emit
         self._seed = settings.seed
-        self._min_nodes = settings.min_nodes
+        self._min_nodes, self._max_nodes = settings.min_nodes, settings.max_nodes
+        self._leave = leave
         self._precopies = precopies
         self._copies_ahead = settings.precopy
         self._pending_transitions = preparing
@@ -201,11 +215,12 @@ class Boundary:
             return "it is disabled"
         if proposal.round != self._members.round:
             return f"it is of round {proposal.round}, and this is round {self._members.round}"
-        if not moves_of(proposal.actions):
+        if not any(isinstance(action, MoveChunks | RedrawOwnership) for action in proposal.actions):
             if not self._pending_policies.changes(proposal):
                 return "it changes nothing"
             return flaw_of(proposal.actions, self._num_chunks())
-        if proposal.iteration is not None and proposal.iteration <= self._moved_after:
+        has_moves = any(isinstance(action, MoveChunks) for action in proposal.actions)
+        if has_moves and proposal.iteration is not None and proposal.iteration <= self._moved_after:
             return f"it saw iteration {proposal.iteration}, and chunks have moved after iteration {self._moved_after}"
         if self._pending_transitions.migrations:
             return "chunks are on their way for an earlier one"
@@ -286,20 +301,47 @@ class Boundary:
                 continue
             self._move_for(proposal, self._rng(Purpose.POLICY, number))
             for action in proposal.actions:
-                if isinstance(action, SetParameter):
-                    self._pending_policies.set_parameter(proposal, action)
+                match action:
+                    case SetParameter():
+                        self._pending_policies.set_parameter(proposal, action)
+                    case RequestNodes():
+                        self._pending_policies.request_nodes(proposal, action)
+                    case ReleaseNode():
+                        self._let_go_for(proposal, action.node)
 
     def _move_for(self, proposal: Proposal, rng: np.random.Generator) -> None:
+        """Plan moves and redraws: which chunks go is drawn at random."""
         counts = moves_of(proposal.actions)
-        if not counts:
-            return
-        moves = plan.plan_moves(counts, self._movable(), self._eligible(), rng)
+        if counts:
+            moves = plan.plan_moves(counts, self._movable(), self._eligible(), rng)
+            self._order_moves(moves)
+            wanted = count_text(sum(counts.values()), "chunk")
+            self._emit(Log(text=f"{proposal.policy} moves {len(moves)} of {wanted}: {proposal.reason}"))
+        for action in proposal.actions:
+            if isinstance(action, RedrawOwnership):
+                moves = plan.plan_redraw(action.share, self._movable(), self._eligible(), rng)
+                self._order_moves(moves)
+                redrawn = count_text(len(moves), "chunk")
+                self._emit(Log(text=f"{proposal.policy} redraws the owners of {redrawn}: {proposal.reason}"))
+
+    def _order_moves(self, moves: list[plan.Transfer]) -> None:
         if self._copies_ahead:
             self._pending_transitions.migrate(moves)
         else:
             self._order_copies((move.chunk, move.target) for move in moves)
-        wanted = count_text(sum(counts.values()), "chunk")
-        self._emit(Log(text=f"{proposal.policy} moves {len(moves)} of {wanted}: {proposal.reason}"))
+
+    def _let_go_for(self, proposal: Proposal, node: NodeId) -> None:
+        """Put a node under notice, if enough others stay and no earlier policy decides on nodes."""
+        staying = [other for other in self._members.staying if not self._members.present[other].is_departing]
+        if node not in staying:  # an earlier proposal of this boundary has let it go
+            return
+        if len(staying) <= self._min_nodes:
+            needed = count_text(self._min_nodes, "node")
+            text = f"{proposal.policy} does not release {node}: the job needs {needed} (min_nodes)"
+            self._emit(Log(text=text))
+        elif self._pending_policies.claims_nodes(proposal):
+            self._emit(Log(text=f"{proposal.policy} releases {node}: {proposal.reason}"))
+            self._leave(node)
 
     def _order_load(self, chunk: ChunkId, node: NodeId) -> None:
         self._loads.order(chunk, node, round=self._members.round)
@@ -353,8 +395,8 @@ class Boundary:
             round=self._members.round,
             iteration=self._ledger.merged,
             min_nodes=self._min_nodes,
-            max_nodes=None,
-            wanted=None,
+            max_nodes=self._max_nodes,
+            wanted=self._pending_policies.wanted,
             travelling=len(self._pending_transitions.migrations),
         )
 

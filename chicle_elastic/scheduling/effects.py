@@ -94,6 +94,7 @@ class StartIteration:
         is_complete: False while chunks are missing (after a crash): the objective is partial, nothing is certified.
         parameters: What policies have set, by name; for `Budget.parameters`.
         travelling: Chunks on their way for decisions of policies.
+        wanted: Nodes that a policy has asked for last; 0 for none.
     """
 
     round: int
@@ -101,6 +102,22 @@ class StartIteration:
     is_complete: bool
     parameters: Mapping[str, float] = field(default_factory=dict)
     travelling: int = 0
+    wanted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeNode:
+    """A policy lets this node go: from now on it is under notice, without a time at which it has to be gone."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestNodes:
+    """Tell the resource manager, if there is one, that the job wants so many nodes in all. It need not obey."""
+
+    total: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +158,8 @@ Effect: TypeAlias = (
     | FreeChunk
     | AttachChunks
     | StartIteration
+    | NoticeNode
+    | RequestNodes
     | ReleaseNode
     | PauseJob
     | FinishJob

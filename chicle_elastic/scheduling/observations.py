@@ -71,7 +71,7 @@ def observe(
     iteration: int,
     min_nodes: int,
     max_nodes: int | None,
-    wanted: int | None,
+    wanted: int,
     travelling: int,
 ) -> Observations:
     """What policies see after an iteration. Pure.
@@ -83,7 +83,7 @@ def observe(
         iteration: The iteration, merged.
         min_nodes: Of the job.
         max_nodes: Of the job; None for no limit.
-        wanted: Nodes that were asked for last; None where none were.
+        wanted: Nodes that were asked for last; 0 where none were.
         travelling: Chunks on their way for earlier decisions.
     """
     last = recent.training[-1] if recent.training else TrainingState()
@@ -102,6 +102,6 @@ def observe(
         parameters=last.parameters,
         min_nodes=min_nodes,
         max_nodes=max_nodes,
-        wanted=len(holdings) if wanted is None else wanted,
+        wanted=wanted or len(holdings),
         travelling=travelling,
     )

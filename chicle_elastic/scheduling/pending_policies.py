@@ -2,7 +2,8 @@
 
     propose    policy, observations  ->  a proposal, the reason to disable the policy, or None if it wants nothing
 
-Several policies act at once. Moves add up. Anything else is a *field* with one owner: a parameter of the trainer. The
+Several policies act at once. Moves and redraws add up. Anything else is a *field* with one owner: a parameter of the
+trainer, the number of nodes. The
 first policy in the job's order that wants a field owns it, from then on; a later one gets it when no earlier one has
 wanted it. A wish that is lost so is logged once.
 
@@ -20,11 +21,26 @@ from typing import Protocol
 
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.scheduling import effects
 from chicle_elastic.scheduling.effects import Effect, Log
 from chicle_elastic.scheduling.events import PolicyDisabled
 from chicle_elastic.scheduling.observations import RecentIterations
-from chicle_elastic.scheduling.text import disabled_text, fault_text
-from chicle_elastic.values import Decision, MoveChunks, Observations, PolicyAction, Proposal, SetParameter
+from chicle_elastic.scheduling.settings import SchedulerSettings
+from chicle_elastic.scheduling.text import count_text, disabled_text, fault_text
+from chicle_elastic.values import (
+    Decision,
+    MoveChunks,
+    Observations,
+    PolicyAction,
+    Proposal,
+    RedrawOwnership,
+    ReleaseNode,
+    RequestNodes,
+    SetParameter,
+)
+
+NODES = "the number of nodes"
+"""A field; no parameter has a name with blanks."""
 
 
 class DecidingPolicy(Protocol):
@@ -59,7 +75,7 @@ class PendingPolicies:
     Args:
         policies: Asked in this order.
         emit: Takes log lines.
-        history_length: Iterations whose reports are kept.
+        settings: Of the job.
 
     Attributes:
         proposals: Those that wait for the boundary.
@@ -67,21 +83,24 @@ class PendingPolicies:
         recent: What was said of the last iterations.
         parameters: Values that policies have set, by name.
         owners: Who decides on a field, by its name.
+        wanted: Nodes that were asked for last; 0 for none.
         lost: (policy, field) of wishes that were lost, as keys.
     """
 
     def __init__(
-        self, policies: Sequence[DecidingPolicy], emit: Callable[[Effect], None], *, history_length: int
+        self, policies: Sequence[DecidingPolicy], emit: Callable[[Effect], None], settings: SchedulerSettings
     ) -> None:
         self.proposals: list[Proposal] = []
         self.disabled: dict[str, None] = {}
-        self.recent = RecentIterations(history_length)
+        self.recent = RecentIterations(settings.history_length)
         self.parameters: dict[str, float] = {}
         self.owners: dict[str, Owner] = {}
+        self.wanted = 0
         self.lost: dict[tuple[str, str], None] = {}
         self._policies = list(policies)
         self._places = {id(policy): place for place, policy in enumerate(policies)}
         self._emit = emit
+        self._min_nodes, self._max_nodes = settings.min_nodes, settings.max_nodes
 
     @property
     def has_policies(self) -> bool:
@@ -113,21 +132,39 @@ class PendingPolicies:
 
     def changes(self, proposal: Proposal) -> bool:
         """Whether it would change anything, or would be lost with a line that was not said before."""
-        return any(
-            not isinstance(action, SetParameter)
-            or not (
-                (proposal.policy, action.name) in self.lost
-                if self._is_lost(proposal, action.name)
-                else self.parameters.get(action.name) == action.value
-            )
-            for action in proposal.actions
-        )
+        return any(self._changes(proposal, action) for action in proposal.actions)
+
+    def _changes(self, proposal: Proposal, action: PolicyAction) -> bool:
+        if isinstance(action, MoveChunks | RedrawOwnership):
+            return True
+        field = action.name if isinstance(action, SetParameter) else NODES
+        if self._is_lost(proposal, field):
+            return (proposal.policy, field) not in self.lost
+        if isinstance(action, SetParameter):
+            return self.parameters.get(action.name) != action.value
+        return isinstance(action, ReleaseNode) or self.wanted != self._clipped(action.total)
 
     def set_parameter(self, proposal: Proposal, action: SetParameter) -> None:
         """Carry out a `SetParameter`, unless an earlier policy owns the parameter."""
         if self._claim(proposal, action.name) and self.parameters.get(action.name) != action.value:
             self.parameters[action.name] = action.value
             self._emit(Log(text=f"{proposal.policy} sets {action.name} to {action.value:g}: {proposal.reason}"))
+
+    def request_nodes(self, proposal: Proposal, action: RequestNodes) -> None:
+        """Carry out a `RequestNodes`, unless an earlier policy decides on nodes."""
+        total = self._clipped(action.total)
+        if self.claims_nodes(proposal) and self.wanted != total:
+            self.wanted = total
+            self._emit(Log(text=f"{proposal.policy} wants {count_text(total, 'node')}: {proposal.reason}"))
+            self._emit(effects.RequestNodes(total=total, reason=proposal.reason))
+
+    def claims_nodes(self, proposal: Proposal) -> bool:
+        """Whether the policy decides on nodes, from now on; else the lost wish is logged once."""
+        return self._claim(proposal, NODES)
+
+    def _clipped(self, total: int) -> int:
+        total = max(total, self._min_nodes)
+        return total if self._max_nodes is None else min(total, self._max_nodes)
 
     def _claim(self, proposal: Proposal, field: str) -> bool:
         """Whether the policy owns the field, from now on; else the lost wish is logged once."""
@@ -203,6 +240,14 @@ def flaw_of(
                 flaw = _flaw_of_move(action, num_chunks)
             case SetParameter():
                 flaw = _flaw_of_parameter(action, parameters)
+            case RedrawOwnership():
+                is_share = isinstance(action.share, int | float) and 0 < action.share <= 1
+                flaw = None if is_share else f"a share of {action.share!r} is to be redrawn; it must be > 0 and <= 1"
+            case RequestNodes():
+                is_number = isinstance(action.total, int) and not isinstance(action.total, bool) and action.total > 0
+                flaw = None if is_number else f"{action.total!r} nodes are wanted; it must be an integer >= 1"
+            case ReleaseNode():
+                flaw = None if action.node in num_chunks else f"{action.node} is not a member that stays"
             case _:
                 flaw = f"{action!r} is no action"
         if flaw is not None:

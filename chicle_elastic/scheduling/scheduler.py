@@ -90,7 +90,7 @@ class Scheduler:
         self._leases = Leases(self.ledger, emit, max_attempts=settings.max_copy_attempts)
         self._loads = Loads(self.ledger, emit, max_attempts=settings.max_load_attempts)
         self._inventory = Inventory(self.ledger, self._leases, self._loads, emit)
-        self._pending_policies = PendingPolicies(policies, emit, history_length=settings.history_length)
+        self._pending_policies = PendingPolicies(policies, emit, settings)
         self._precopies = Precopies(self.ledger, emit)
         self._pending_transitions = PendingTransitions(self.ledger, self._members, self._precopies, emit)
         self._boundary = Boundary(
@@ -104,6 +104,7 @@ class Scheduler:
             self._pending_transitions,
             emit,
             settings,
+            leave=self._let_go,
         )
         answers = PendingOrders(self.ledger, self._members, self._leases, self._loads, emit)
         self._has_begun = False
@@ -249,6 +250,11 @@ class Scheduler:
         else:
             self._begin_leaving(node)
 
+    def _let_go(self, node: NodeId) -> None:
+        """A policy lets a node go."""
+        self._emit(effects.NoticeNode(node=node))
+        self._on_leave_noticed(events.LeaveNoticed(node=node))
+
     def _on_handover_due(self, event: events.HandoverDue) -> None:
         member = self._members.present.get(event.node)
         if member is not None and member.is_departing:
@@ -391,8 +397,12 @@ class Scheduler:
         if members.round_is_due() and num_staying >= self.settings.min_nodes:
             self._form_round()
             return
+        has_left = len(members.leaving) + len(members.preparing)
         if self._boundary.move():
             self.state = State.MOVING
+            return
+        if len(members.leaving) + len(members.preparing) != has_left:  # a policy has let a node go
+            self._advance_boundary()
             return
         self._release_leavers()
         obstacle = self._too_few_nodes(num_staying) or self._boundary.obstacle()
@@ -462,6 +472,7 @@ class Scheduler:
                 is_complete=is_complete,
                 parameters=dict(self._pending_policies.parameters),
                 travelling=len(self._pending_transitions.migrations),
+                wanted=self._pending_policies.wanted,
             )
         )
 

@@ -85,6 +85,7 @@ STATE: Mapping[str, Mapping[str, Any]] = {
         "disabled": dict[str, None],
         "parameters": dict[str, float],
         "owners": dict[str, Owner],
+        "wanted": int,
         "lost": dict[tuple[str, str], None],
     },
     "_pending_policies.recent": {"reports": dict[NodeId, list[TaskReport]], "training": list[TrainingState]},

@@ -326,6 +326,14 @@ class SimCluster:
     def attach_chunks(self, effect: effects.AttachChunks) -> None:
         """`Truth.judge` has told the task."""
 
+    def notice_node(self, effect: effects.NoticeNode) -> None:
+        """`Truth.judge` has put the node under notice."""
+        self.happened["let go by a policy"] += 1
+
+    def request_nodes(self, effect: effects.RequestNodes) -> None:
+        """A resource manager that does nothing."""
+        self.happened["nodes requested"] += 1
+
     def release_node(self, effect: effects.ReleaseNode) -> None:
         """`Truth.judge` has let the node go."""
 

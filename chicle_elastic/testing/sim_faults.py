@@ -14,7 +14,17 @@ from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.scheduler import Scheduler
 from chicle_elastic.testing.sim_truth import SimNode, Truth
-from chicle_elastic.values import Decision, MoveChunks, Observations, PolicyAction, Proposal, SetParameter
+from chicle_elastic.values import (
+    Decision,
+    MoveChunks,
+    Observations,
+    PolicyAction,
+    Proposal,
+    RedrawOwnership,
+    ReleaseNode,
+    RequestNodes,
+    SetParameter,
+)
 
 MAX_MERGED = 12
 """Iterations after which the weather calms down, whatever is left of the budget."""
@@ -72,7 +82,13 @@ class RandomPolicy:
         count = rng.randint(0, observations.num_chunks[source] + (rng.random() < 0.03))
         actions: list[PolicyAction] = [MoveChunks(source, target, count)]
         if rng.random() < 0.3:
+            actions = [RedrawOwnership(rng.choice((0.1, 0.5, 1.0)))]
+        if rng.random() < 0.3:
             actions.append(SetParameter("rate", rng.randint(1, 3)))
+        if rng.random() < 0.1:
+            actions.append(RequestNodes(rng.randint(1, 9)))
+        if rng.random() < 0.05:
+            actions.append(ReleaseNode(target))
         return Decision(actions=tuple(actions), reason="the dice say so")
 
 
@@ -235,6 +251,9 @@ class FaultInjector:
         wishes: list[PolicyAction] = [
             MoveChunks(source, target, self._rng.randint(-1, 4)),
             SetParameter("rate", self._rng.choice((1.0, 2.0))),
+            RedrawOwnership(self._rng.choice((0.0, 0.3, 1.0))),
+            RequestNodes(self._rng.randint(0, 5)),
+            ReleaseNode(target),
         ]
         return tuple(self._rng.choices(wishes, k=self._rng.choice((1, 1, 2))))
 

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy, SetParameter
+from chicle_elastic.policies.base import (
+    Decision,
+    MoveChunks,
+    Observations,
+    Policy,
+    RedrawOwnership,
+    ReleaseNode,
+    RequestNodes,
+    SetParameter,
+)
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.text import disabled_text, is_disabled_text
 from chicle_elastic.values import TaskReport, TrainingState
@@ -125,6 +134,9 @@ def raises(observations):
         (always({(NodeId("a"), NodeId("z")): 1}), "z is not a member"),
         (always({(NodeId("a"), NodeId("a")): 1}), "from a to itself"),
         (lambda seen: Decision(actions=[A_TO_B], reason="?"), "('a', 'b') is no action"),
+        (lambda seen: Decision(actions=(RedrawOwnership(1.5),), reason="?"), "a share of 1.5 is to be redrawn"),
+        (lambda seen: Decision(actions=(RequestNodes(0),), reason="?"), "0 nodes are wanted"),
+        (lambda seen: Decision(actions=(ReleaseNode("z"),), reason="?"), "z is not a member that stays"),
         (lambda seen: Decision(actions=7, reason="?"), "actions are 7 and not a sequence"),
         (lambda seen: Decision(actions=(SetParameter("rate", 1.0),), reason="?"), "rate is no parameter"),
         (lambda observations: "move it", "raised AttributeError"),
@@ -293,3 +305,75 @@ def test_policies_of_one_process_see_the_figures_and_set_what_the_trainer_has():
     assert line == (
         "policy bad is disabled: it decided nonsense: rat is no parameter that a policy can set; the trainer has rate"
     )
+
+
+def test_a_redraw_moves_a_share_of_the_chunks_and_every_node_keeps_its_count():
+    """By the same draw on every agent, and another one after each iteration."""
+    nodes = ["a", "b", "c"]
+    stage = Stage(num_chunks=24, nodes=nodes)
+    stage.run()
+    owned = [{node: set(chunks) for node, chunks in stage.owned().items()}]
+    for _ in range(2):
+        stage.tell(wish("shuffle", 0, RedrawOwnership(0.5)))
+        start_of(stage)
+        owned.append({node: set(chunks) for node, chunks in stage.owned().items()})
+        assert stage.counts() == dict.fromkeys(nodes, 8)
+        assert [len(owned[-1][node] - owned[-2][node]) for node in nodes] == [4, 4, 4]
+    assert stage.logs.count("shuffle redraws the owners of 12 chunks: because") == 2
+    assert owned[1] != owned[2]
+
+
+def test_a_redraw_adds_up_with_moves_and_leaves_out_nodes_without_room():
+    """b has no room for more than it has: a and c swap."""
+    stage = Stage(num_chunks=9, start_nodes=3)
+    for node, capacity in (("a", 12), ("b", 3), ("c", 12)):
+        stage.join(node, capacity_bytes=capacity)
+    stage.run()
+    assert stage.counts() == {"a": 3, "b": 3, "c": 3}
+    kept = stage.owned()["b"]
+    stage.tell(wish("shuffle", 0, RedrawOwnership(1.0), MoveChunks(NodeId("a"), NodeId("c"), 1)))
+    start_of(stage)
+    assert stage.counts() == {"a": 2, "b": 3, "c": 4}
+    assert stage.owned()["b"] == kept
+
+
+def test_a_policy_lets_a_node_go_as_after_a_notice():
+    """Its chunks are handed over first, and not below the least number of nodes; the first policy in order decides."""
+    stage = Stage(num_chunks=8, nodes=["a", "b", "c"], min_nodes=2)
+    stage.run()
+    stage.tell(wish("scale", 0, ReleaseNode(NodeId("c"))))
+    stage.tell(wish("other", 1, ReleaseNode(NodeId("b")), RequestNodes(5)))
+    ordered = [*stage.finish(), *stage.answer()]
+    assert only(ordered, effects.NoticeNode) == [effects.NoticeNode(node=NodeId("c"))]
+    assert only(ordered, effects.ReleaseNode) == [effects.ReleaseNode(node=NodeId("c"))]
+    assert only(ordered, effects.FormRound)[0].members == ("a", "b")
+    assert sum(stage.counts().values()) == 8
+    assert "scale releases c: because" in stage.logs
+    assert "other does not release b: the job needs 2 nodes (min_nodes)" in stage.logs
+    assert "other does not decide on the number of nodes: scale does, an earlier policy" in stage.logs
+    assert not only(ordered, effects.RequestNodes)
+
+
+def test_a_node_without_chunks_that_a_policy_lets_go_takes_no_part_any_more():
+    """It owns nothing, so it goes at once, and the others need a new round."""
+    policy = Script(
+        lambda seen: Decision(actions=(ReleaseNode(NodeId("b")),), reason="no use") if "b" in seen.samples else None
+    )
+    stage = Stage(num_chunks=1, nodes=["a", "b"], policies=(policy,))
+    stage.run()
+    stage.finish()
+    stage.answer()
+    [order] = stage.take(effects.StartIteration)
+    assert (order.round, stage.counts()) == (2, {"a": 1})
+
+
+def test_nodes_are_asked_for_once_and_within_the_limits_of_the_job():
+    """What the resource manager hears; the same number again is no decision."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"], max_nodes=4)
+    stage.run()
+    stage.tell(wish("scale", 0, RequestNodes(9)))
+    ordered = [*stage.finish(), *stage.answer()]
+    assert only(ordered, effects.RequestNodes) == [effects.RequestNodes(total=4, reason="because")]
+    assert only(ordered, effects.StartIteration)[0].wanted == 4
+    assert "scale wants 4 nodes: because" in stage.logs
+    assert stage.scheduler.flaw_of(wish("scale", 0, RequestNodes(7))) == "it changes nothing"

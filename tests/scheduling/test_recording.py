@@ -14,7 +14,16 @@ from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.recording import Recorder, replay
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.testing.sim_cluster import SimCluster
-from chicle_elastic.values import MoveChunks, SetParameter, StateVersion, TaskReport, TrainingState
+from chicle_elastic.values import (
+    MoveChunks,
+    RedrawOwnership,
+    ReleaseNode,
+    RequestNodes,
+    SetParameter,
+    StateVersion,
+    TaskReport,
+    TrainingState,
+)
 from tests.scheduling.stage import infos
 
 A, B, ZERO, ONE, TWO = NodeId("a"), NodeId("b"), ChunkId(0), ChunkId(1), ChunkId(2)
@@ -39,6 +48,9 @@ EVERY_EVENT = [
     ),
     events.IterationAborted(round=1, iteration=2, reason="x"),
     events.Proposal(policy="p", round=1, actions=(MoveChunks(A, B, 2), SetParameter("rate", 1 / 3)), reason="x"),
+    events.Proposal(
+        policy="p", round=1, actions=(RedrawOwnership(0.5), RequestNodes(4), ReleaseNode(A)), reason="x", place=1
+    ),
     events.PolicyDisabled(policy="p", reason="raised KeyError: 7"),
     events.StopRequested(reason="x"),
 ]
@@ -51,6 +63,8 @@ EVERY_EFFECT = [
     effects.FreeChunk(chunk=ZERO, node=A, round=1),
     effects.AttachChunks(node=A, added=(ZERO,), removed=()),
     effects.StartIteration(round=1, iteration=1, is_complete=False, parameters={"rate": 1 / 3}, travelling=2),
+    effects.NoticeNode(node=A),
+    effects.RequestNodes(total=4, reason="x"),
     effects.ReleaseNode(node=A),
     effects.PauseJob(reason="x"),
     effects.FinishJob(reason="x"),

@@ -35,7 +35,7 @@ WIRING = {
     "_precopies": {"_ledger", "_emit"},
     "_pending_transitions": {"_ledger", "_members", "_precopies", "_emit"},
     "_inventory": {"_ledger", "_leases", "_loads", "_emit"},
-    "_pending_policies": {"_policies", "_places", "_emit", "recent"},
+    "_pending_policies": {"_policies", "_places", "_emit", "_min_nodes", "_max_nodes", "recent"},
     "_pending_policies.recent": {"_length"},
     "_boundary": {
         "_ledger",
@@ -50,6 +50,8 @@ WIRING = {
         "_copies_ahead",
         "_pending_transitions",
         "_min_nodes",
+        "_max_nodes",
+        "_leave",
     },
 }
 """What does not change during the life of a scheduler, but for the policies, which have a place of their own."""

@@ -106,7 +106,13 @@ def build_components(
     """
     node = options.node
     start_nodes = options.start_nodes or context.min_nodes
-    settings = SchedulerSettings(seed=declared.seed, min_nodes=context.min_nodes, start_nodes=start_nodes, precopy=True)
+    settings = SchedulerSettings(
+        seed=declared.seed,
+        min_nodes=context.min_nodes,
+        max_nodes=context.max_nodes,
+        start_nodes=start_nodes,
+        precopy=True,
+    )
     members = Membership(
         loop,
         Identity(
@@ -164,7 +170,6 @@ def build_components(
             patience_s=options.patience_s,
             address_of=lambda other: host_of_peer(members.peer_links.peers.get(other)),
         ),
-        max_nodes=context.max_nodes,
     )
     return Components(
         declared=declared,

@@ -33,6 +33,7 @@ from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.scheduler import State
+from chicle_elastic.scheduling.text import no_manager_text
 from chicle_elastic.values import ChunkAccount, StateVersion
 
 ROUNDS_PER_TERM = 1_000_000
@@ -96,7 +97,6 @@ class EffectExecutor:
         host: The agent.
         events: The event file.
         formation: How tasks connect in a round.
-        max_nodes: More than these cannot take part; for policies.
     """
 
     def __init__(
@@ -109,13 +109,12 @@ class EffectExecutor:
         host: Host,
         event_file: EventFile,
         formation: GroupFormation,
-        max_nodes: int | None = None,
     ) -> None:
         self.node = node
         self.transitions = TransitionTimes(loop.now, self._tell_transition)
         self._placement = PlacementCheck(node)
         self._loop, self._log, self._memory, self._host = loop, log, memory, host
-        self._events, self._formation, self._max_nodes = event_file, formation, max_nodes
+        self._events, self._formation = event_file, formation
         self._term = 0
         self._number = 0
         self._met_round = 0
@@ -230,6 +229,7 @@ class EffectExecutor:
             may_go_on=log.is_steady,
             parameters=effect.parameters,
             travelling=effect.travelling,
+            wanted=effect.wanted,
         )
         self._say(self._pace.start(order))
         self._host.iteration_begins()
@@ -237,6 +237,16 @@ class EffectExecutor:
     def _say(self, order: control.Iterate | None) -> None:
         if order is not None:
             self._host.tell_task(order)
+
+    def notice_node(self, effect: effects.NoticeNode) -> None:
+        """Write down that a policy lets a node go; its own agent hands its chunks over as after any notice."""
+        self.transitions.detected(f"{effect.node} leaves")
+        self._events.write("noticed", who=effect.node)
+
+    def request_nodes(self, effect: effects.RequestNodes) -> None:
+        """Write down what is wanted: an agent has no resource manager that it could ask."""
+        logger.warning("%s", no_manager_text(effect.total))
+        self._events.write("requested", total=effect.total, reason=effect.reason)
 
     def release_node(self, effect: effects.ReleaseNode) -> None:
         """Leave, when it is this node that owns nothing any more."""
@@ -457,7 +467,7 @@ class EffectExecutor:
                 capacity_bytes=tuple(capacities.get(node) for node in event.members),
                 chunk_bytes=self._memory.store.slot_bytes,
                 min_nodes=scheduler.settings.min_nodes,
-                max_nodes=self._max_nodes,
+                max_nodes=scheduler.settings.max_nodes,
                 disabled=scheduler.disabled_policies,
             )
         )

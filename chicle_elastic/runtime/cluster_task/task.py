@@ -472,7 +472,7 @@ class ClusterTask:
             iteration=order.iteration,
             min_nodes=self._round.min_nodes,
             max_nodes=self._round.max_nodes,
-            wanted=None,
+            wanted=order.wanted,
             travelling=order.travelling,
         )
 

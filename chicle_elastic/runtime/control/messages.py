@@ -398,6 +398,7 @@ class Iterate:
             with the same `is_complete` and `num_tasks`, no chunk moved and nothing to say: begin it at once, and so on.
         parameters: What policies have set, by name.
         travelling: Chunks on their way for decisions of policies.
+        wanted: Nodes that a policy has asked for last; 0 for none.
     """
 
     round: int
@@ -408,6 +409,7 @@ class Iterate:
     may_go_on: bool = False
     parameters: Mapping[str, float] = field(default_factory=dict)
     travelling: int = 0
+    wanted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
