@@ -51,8 +51,10 @@ class TlsSocket(ssl.SSLSocket):
     time reads or writes, and another one may call `shutdown` to wake it.
     """
 
-    _guard: threading.Lock  # OpenSSL allows one call at a time, and a closed descriptor may be another connection's
-    _has_ended: bool
+    # OpenSSL allows one call at a time, and a closed descriptor may be another connection's. `wrap` gives each socket a
+    # lock of its own; this one is for `close` when Python cannot make the socket.
+    _guard = threading.Lock()
+    _has_ended = False
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         """Bytes that are here: of several records up to `buflen`; with MSG_PEEK, whether anything is here at all.
@@ -268,7 +270,7 @@ def wrap(context: ssl.SSLContext, sock: socket.socket, *, is_listener: bool) -> 
     except OSError as error:
         raise PeerLostError(f"the connection broke before the TLS handshake ({_words(error)})") from error
     assert isinstance(wrapped, TlsSocket)
-    wrapped._guard, wrapped._has_ended = threading.Lock(), False  # `SSLSocket` has no constructor to extend
+    wrapped._guard = threading.Lock()  # `SSLSocket` has no constructor to extend
     return wrapped
 
 
