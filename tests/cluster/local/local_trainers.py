@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from chicle_elastic import waits
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy, SetParameter
+from chicle_elastic.policies.base import (
+    Decision,
+    MoveChunks,
+    Observations,
+    Policy,
+    RedrawOwnership,
+    ReleaseNode,
+    RequestNodes,
+    SetParameter,
+)
 from chicle_elastic.solvers.base import Budget, Context, Report, Solver, Update
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
@@ -123,6 +132,19 @@ class Double(Policy):
         figures = [figures["echo"] for figures in observations.figures]
         assert figures == [1.0] * len(figures), figures
         return Decision(actions=(SetParameter(self.parameter, 2.0 * value),), reason=f"{len(figures)} iterations")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetGo(Policy):
+    """Redraws ownership, and then lets the last node go and asks for three, while there are two."""
+
+    def decide(self, observations: Observations, /) -> Decision | None:
+        """A parameter says what has been done."""
+        if len(observations.num_chunks) < 2:
+            return None
+        if observations.parameters["echo"] == 1.0:
+            return Decision(actions=(RedrawOwnership(0.5), SetParameter("echo", 2.0)), reason="to mix")
+        return Decision(actions=(ReleaseNode(max(observations.num_chunks)), RequestNodes(3)), reason="enough")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
