@@ -336,9 +336,7 @@ class Boundary:
         if node not in staying:  # an earlier proposal of this boundary has let it go
             return
         if len(staying) <= self._min_nodes:
-            needed = count_text(self._min_nodes, "node")
-            text = f"{proposal.policy} does not release {node}: the job needs {needed} (min_nodes)"
-            self._emit(Log(text=text))
+            self._pending_policies.refuse_release(proposal, node)
         elif self._pending_policies.claims_nodes(proposal):
             self._emit(Log(text=f"{proposal.policy} releases {node}: {proposal.reason}"))
             self._leave(node)

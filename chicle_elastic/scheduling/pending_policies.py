@@ -84,7 +84,7 @@ class PendingPolicies:
         parameters: Values that policies have set, by name.
         owners: Who decides on a field, by its name.
         wanted: Nodes that were asked for last; 0 for none.
-        lost: (policy, field) of wishes that were lost, as keys.
+        lost: (policy, field) of wishes that were lost, as keys; also (policy, release) of those that were refused.
     """
 
     def __init__(
@@ -142,7 +142,9 @@ class PendingPolicies:
             return (proposal.policy, field) not in self.lost
         if isinstance(action, SetParameter):
             return self.parameters.get(action.name) != action.value
-        return isinstance(action, ReleaseNode) or self.wanted != self._clipped(action.total)
+        if isinstance(action, ReleaseNode):
+            return (proposal.policy, _release_text(proposal, action.node)) not in self.lost
+        return self.wanted != self._clipped(action.total)
 
     def set_parameter(self, proposal: Proposal, action: SetParameter) -> None:
         """Carry out a `SetParameter`, unless an earlier policy owns the parameter."""
@@ -157,6 +159,15 @@ class PendingPolicies:
             self.wanted = total
             self._emit(Log(text=f"{proposal.policy} wants {count_text(total, 'node')}: {proposal.reason}"))
             self._emit(effects.RequestNodes(total=total, reason=proposal.reason))
+
+    def refuse_release(self, proposal: Proposal, node: NodeId) -> None:
+        """Fewer nodes than the job needs would stay; said once in a round, and not heard again in it."""
+        key = proposal.policy, _release_text(proposal, node)
+        if key not in self.lost:
+            self.lost[key] = None
+            needed = count_text(self._min_nodes, "node")
+            text = f"{proposal.policy} does not release {node}: the job needs {needed} (min_nodes)"
+            self._emit(Log(text=text))
 
     def claims_nodes(self, proposal: Proposal) -> bool:
         """Whether the policy decides on nodes, from now on; else the lost wish is logged once."""
@@ -210,6 +221,11 @@ def propose(policy: DecidingPolicy, observations: Observations, *, place: int) -
     except Exception as error:  # a policy may be user code, and must not end the training
         return PolicyDisabled(policy=name, reason=fault_text(error))
     return PolicyDisabled(policy=name, reason=f"decided nonsense: {flaw}")
+
+
+def _release_text(proposal: Proposal, node: NodeId) -> str:
+    """A wish for which there may be another chance in the next round."""
+    return f"release of {node} in round {proposal.round}"
 
 
 def moves_of(actions: Sequence[object]) -> dict[tuple[NodeId, NodeId], int]:

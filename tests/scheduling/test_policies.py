@@ -1,7 +1,7 @@
 """Policies are asked at boundaries; whatever they say, training goes on."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -352,6 +352,12 @@ def test_a_policy_lets_a_node_go_as_after_a_notice():
     assert "other does not release b: the job needs 2 nodes (min_nodes)" in stage.logs
     assert "other does not decide on the number of nodes: scale does, an earlier policy" in stage.logs
     assert not only(ordered, effects.RequestNodes)
+    again = wish("scale", 0, ReleaseNode(NodeId("b")))
+    stage.tell(replace(again, round=2))
+    start_of(stage)
+    stage.tell(replace(again, round=2))
+    assert stage.logs.count("scale does not release b: the job needs 2 nodes (min_nodes)") == 1
+    assert stage.logs[-1] == "decision of policy scale is ignored: it changes nothing"
 
 
 def test_a_node_without_chunks_that_a_policy_lets_go_takes_no_part_any_more():
