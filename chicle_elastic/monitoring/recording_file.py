@@ -1,0 +1,145 @@
+"""The recording of a job in a file: what `chicle replay` folds again.
+
+Every agent with a log folder writes one of its own, `n1.recording.jsonl`, and a job in one process `job-1`, `job-2` and
+so on, the next one that is free. A thread encodes the lines and writes the file (`line_writer`), so neither a disk that
+hangs nor a large event holds the job up. A file of 64 MB is rotated; the new one begins with a snapshot of the
+scheduler, and so it can be replayed without the older ones. Where a disk is so slow that entries have to be left out, a
+snapshot follows them, too.
+"""
+
+import contextlib
+import functools
+import itertools
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chicle_elastic.errors import UsageError
+from chicle_elastic.monitoring.line_writer import MAX_FILE_BYTES, MAX_WAITING_BYTES, LineWriter
+from chicle_elastic.scheduling import recording
+from chicle_elastic.scheduling.recording import Line
+from chicle_elastic.scheduling.scheduler import Scheduler
+
+SUFFIX = ".recording.jsonl"
+LINE_BYTES = 300
+ITEM_BYTES = 80
+"""About what an entry takes, and each effect and each item of its event: how much of them may wait."""
+
+HEADER_BYTES = 1 << 20
+
+logger = logging.getLogger(__name__)
+
+
+class RecordingFile:
+    """Writes a recording (`recording.RecordingSink`). A context manager that closes it.
+
+    Args:
+        path: Of the file; lines are appended to it.
+        max_file_bytes: A larger file is rotated.
+        max_waiting_bytes: About how many bytes of lines may wait for the disk.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+
+    def __init__(
+        self, path: Path, *, max_file_bytes: int = MAX_FILE_BYTES, max_waiting_bytes: int = MAX_WAITING_BYTES
+    ) -> None:
+        self._path, self._max_file_bytes = path, max_file_bytes
+        self._writer = LineWriter(
+            path,
+            told_of_drops=lambda _: b"",  # lines that are offered are not dropped
+            max_file_bytes=None,
+            max_waiting_bytes=max_waiting_bytes,
+            thread_name="chicle-recording",
+        )
+        self._has_lines = self._writer.num_file_bytes > 0
+        self._length = 0
+        self._num_left_out = 0
+        self._num_rotations = 0
+
+    def begin(self, scheduler: Scheduler, *, length: int, state: Mapping[str, Any] | None) -> None:
+        """Of `RecordingSink`."""
+        self._length, self._num_left_out = length, 0
+        why = "the scheduler begins" if state is None else "the node got a snapshot"
+        if not self._offer_header(scheduler, state, why):
+            self._leave_out()
+
+    def add(self, scheduler: Scheduler, line: Line) -> None:
+        """Of `RecordingSink`."""
+        self._length += 1
+        if self._num_left_out:
+            self._leave_out()
+        else:
+            num_bytes = LINE_BYTES + ITEM_BYTES * (len(line.effects) + len(getattr(line.event, "chunks", ())))
+            if not self._writer.offer(functools.partial(_text, line), num_bytes=num_bytes):
+                self._leave_out()
+        if self._num_left_out:
+            if self._writer.is_idle:
+                why = f"{self._num_left_out} entries before this were left out: the disk was too slow"
+                if self._offer_header(scheduler, recording.state_of(scheduler), why):
+                    self._num_left_out = 0
+        elif self._writer.num_file_bytes > self._max_file_bytes and self._writer.num_rotations == self._num_rotations:
+            state = recording.state_of(scheduler)
+            if self._offer_header(scheduler, state, "the file was rotated", begins_file=True):
+                self._num_rotations += 1
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all lines are with the system, but no longer than `timeout_s`; returns whether they are."""
+        return self._writer.flush(timeout_s)
+
+    def close(self) -> None:
+        """Write what waits and close the file; gives up on a disk that hangs. May be called again."""
+        self._writer.close()
+
+    def __enter__(self) -> "RecordingFile":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _leave_out(self) -> None:
+        if not self._num_left_out:
+            logger.warning("%s does not keep up: entries of the recording are left out", self._path)
+        self._num_left_out += 1
+
+    def _offer_header(
+        self, scheduler: Scheduler, state: Mapping[str, Any] | None, why: str, *, begins_file: bool = False
+    ) -> bool:
+        # A process before this one may have been killed in the middle of a line.
+        start = b"\n" if self._has_lines and not begins_file else b""
+        self._has_lines = True
+        length = self._length
+
+        def make() -> bytes:
+            return start + recording.header_text(scheduler, length=length, state=state, why=why)
+
+        return self._writer.offer(make, num_bytes=HEADER_BYTES, begins_file=begins_file)
+
+
+def new_recording(folder: Path) -> RecordingFile:
+    """The file of a job in one process: the next name that is free in the folder, which is made when it is missing.
+
+    Raises:
+        UsageError: No file can be made there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            path = folder / f"job-{number}{SUFFIX}"
+            with contextlib.suppress(FileExistsError):
+                path.open("xb").close()  # exclusively: other processes may record their jobs there
+                return RecordingFile(path)
+    except OSError as error:
+        raise UsageError(f"log_dir={str(folder)!r}: no recording can be written there: {error}") from error
+    raise AssertionError("unreachable: numbers do not end")
+
+
+def _text(line: Line) -> bytes:
+    """In the thread of the writer, which must not end by a line."""
+    try:
+        return recording.line_text(line)
+    except (TypeError, ValueError) as error:
+        logger.warning("an entry of the recording cannot be written: %s", error)
+        return b'"an entry that cannot be written"\n'
