@@ -119,8 +119,8 @@ class LineWriter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no line waits."""
-        return not self._waiting
+        """Whether all lines are with the system."""
+        return not (self._waiting or self._is_writing)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all lines are with the system, but no longer than `timeout_s`; returns whether they are."""

@@ -24,9 +24,7 @@ from chicle_elastic.scheduling.scheduler import Scheduler
 SUFFIX = ".recording.jsonl"
 LINE_BYTES = 300
 ITEM_BYTES = 80
-"""About what an entry takes, and each effect and each item of its event: how much of them may wait."""
-
-HEADER_BYTES = 1 << 20
+"""About what an entry takes, and each effect and each chunk of its event: how much of them may wait."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +55,7 @@ class RecordingFile:
         self._has_lines = self._writer.num_file_bytes > 0
         self._length = 0
         self._num_left_out = 0
+        self._has_warned = False
         self._num_rotations = 0
 
     def begin(self, scheduler: Scheduler, *, length: int, state: Mapping[str, Any] | None) -> None:
@@ -90,8 +89,14 @@ class RecordingFile:
         return self._writer.flush(timeout_s)
 
     def close(self) -> None:
-        """Write what waits and close the file; gives up on a disk that hangs. May be called again."""
+        """Write what waits and close the file; gives up on a disk that hangs. May be called again.
+
+        A file in which nothing was to be written is removed: no job had begun.
+        """
         self._writer.close()
+        if not self._has_lines:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> "RecordingFile":
         return self
@@ -100,7 +105,8 @@ class RecordingFile:
         self.close()
 
     def _leave_out(self) -> None:
-        if not self._num_left_out:
+        if not self._has_warned:
+            self._has_warned = True
             logger.warning("%s does not keep up: entries of the recording are left out", self._path)
         self._num_left_out += 1
 
@@ -115,7 +121,8 @@ class RecordingFile:
         def make() -> bytes:
             return start + recording.header_text(scheduler, length=length, state=state, why=why)
 
-        return self._writer.offer(make, num_bytes=HEADER_BYTES, begins_file=begins_file)
+        num_bytes = LINE_BYTES + (0 if state is None else ITEM_BYTES * scheduler.ledger.num_chunks)
+        return self._writer.offer(make, num_bytes=num_bytes, begins_file=begins_file)
 
 
 def new_recording(folder: Path) -> RecordingFile:

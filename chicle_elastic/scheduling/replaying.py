@@ -4,9 +4,11 @@ In: a recording (`recording`), perhaps cut off in its last line or in that of a 
 Out: `Step`s, each with the scheduler after it and with the first effect that is another one now, if there is any.
 """
 
+import gzip
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +55,7 @@ class Replay:
     """Folds a recording again; to be iterated once.
 
     Args:
-        recording: Path of a file, or its lines.
+        recording: Path of a file, compressed if it ends with .gz, or its lines.
         policies: Those that the job had, with the same parameters, to be asked again; by default the answers that the
             recording has are taken.
         name: What to call lines that come from no file, for messages.
@@ -86,7 +88,7 @@ class Replay:
         with ExitStack() as stack:
             lines: Iterable[str]
             if isinstance(self._recording, str | Path):
-                lines = stack.enter_context(open(self._recording, encoding="utf-8", errors="replace"))
+                lines = stack.enter_context(_lines_of(Path(self._recording)))
             else:
                 lines = self._recording
             broken: tuple[str, ProtocolError] | None = None
@@ -225,6 +227,16 @@ class _AnsweringPolicy:
         if answer.disabled:
             raise ContractError(answer.disabled)
         return answer.decision
+
+
+@contextmanager
+def _lines_of(path: Path) -> Iterator[Iterable[str]]:
+    """The lines of a file; a compressed one that is cut off or bent is a `ProtocolError`."""
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", errors="replace") as file:
+            yield file
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ProtocolError(f"{path}: cannot be unpacked: {error}") from error
 
 
 def _read(text: str, kind: Any) -> Any:

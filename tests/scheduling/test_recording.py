@@ -210,7 +210,10 @@ def test_a_changed_effect_is_named_with_its_line(cluster):
     """The first divergence, with what was and what is."""
     number = next(n for n, line in enumerate(cluster.recording) if '"StartIteration"' in line)
     cluster.recording[number] = cluster.recording[number].replace('"is_complete":true', '"is_complete":false')
-    with pytest.raises(ProtocolError, match=rf"recording:{number + 1}: effect \d+ was StartIteration.*False.*True"):
+    with pytest.raises(
+        ProtocolError,
+        match=rf"recording:{number + 1}: entry {number}, \w+ at .*: effect \d+ was StartIteration.*False.*True",
+    ):
         list(replay(cluster.recording, cluster.policies))
 
 
