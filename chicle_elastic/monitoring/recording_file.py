@@ -1,10 +1,10 @@
 """The recording of a job in a file: what `chicle replay` folds again.
 
-Every agent with a log folder writes one of its own, `n1.recording.jsonl`, and a job in one process `job-1`, `job-2` and
-so on, the next one that is free. A thread encodes the lines and writes the file (`line_writer`), so neither a disk that
-hangs nor a large event holds the job up. A file of 64 MB is rotated; the new one begins with a snapshot of the
-scheduler, and so it can be replayed without the older ones. Where a disk is so slow that entries have to be left out, a
-snapshot follows them, too.
+Every agent with a log folder writes one of its own, `n1.recording.jsonl`, and so does a job in one process,
+`job.recording.jsonl`; where that file exists already, `n1-2`, `n1-3` and so on. A thread encodes the lines and writes
+the file (`line_writer`), so neither a disk that hangs nor a large event holds the job up. A file of 64 MB is rotated;
+the new one begins with a snapshot of the scheduler, so it can be replayed without the older ones. Where a disk is so slow
+that entries have to be left out, a snapshot follows them, too.
 """
 
 import contextlib
@@ -125,8 +125,12 @@ class RecordingFile:
         return self._writer.offer(make, num_bytes=num_bytes, begins_file=begins_file)
 
 
-def new_recording(folder: Path) -> RecordingFile:
-    """The file of a job in one process: the next name that is free in the folder, which is made when it is missing.
+def new_recording(folder: Path, name: str) -> RecordingFile:
+    """A file that no other process writes.
+
+    Args:
+        folder: Made when it is missing.
+        name: Of the node, for example; the file has it, or the next number behind it that is free.
 
     Raises:
         UsageError: No file can be made there.
@@ -134,12 +138,12 @@ def new_recording(folder: Path) -> RecordingFile:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(1):
-            path = folder / f"job-{number}{SUFFIX}"
+            path = folder / (f"{name}{SUFFIX}" if number == 1 else f"{name}-{number}{SUFFIX}")
             with contextlib.suppress(FileExistsError):
-                path.open("xb").close()  # exclusively: other processes may record their jobs there
+                path.open("xb").close()  # an agent of the same name may run, and be the one that is let in
                 return RecordingFile(path)
     except OSError as error:
-        raise UsageError(f"log_dir={str(folder)!r}: no recording can be written there: {error}") from error
+        raise UsageError(f"no recording can be written to the log folder {folder}: {error}; name another") from error
     raise AssertionError("unreachable: numbers do not end")
 
 

@@ -91,7 +91,7 @@ class InProcess:
             UsageError: No recording can be written to `log_dir`.
         """
         with contextlib.ExitStack() as stack:
-            sink = None if self.log_dir is None else stack.enter_context(new_recording(Path(self.log_dir)))
+            sink = None if self.log_dir is None else stack.enter_context(new_recording(Path(self.log_dir), "job"))
             shell = _Shell(job, self.num_tasks, clock or MonotonicClock(), sink=sink)
             stack.callback(shell.close)
             return shell.run(self)

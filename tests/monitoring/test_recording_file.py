@@ -115,12 +115,12 @@ def test_a_disk_that_hangs_costs_entries_only(tmp_path: Path, caplog: pytest.Log
     assert any("were left out: the disk was too slow" in line for line in lines)
 
 
-def test_the_files_of_jobs_in_one_process_are_numbered(tmp_path: Path) -> None:
+def test_each_process_writes_a_file_of_its_own(tmp_path: Path) -> None:
     """The next free name; the folder is made."""
-    for number in (1, 2):
-        with new_recording(tmp_path / "logs") as file:
+    for name in ("job", "job-2", "job-3"):
+        with new_recording(tmp_path / "logs", "job") as file:
             begin(file)
-        assert folded(tmp_path / "logs" / f"job-{number}.recording.jsonl").num_entries == 4
+        assert folded(tmp_path / "logs" / f"{name}.recording.jsonl").num_entries == 4
 
 
 def test_no_empty_file_is_left_behind(tmp_path: Path) -> None:
@@ -134,5 +134,5 @@ def test_no_empty_file_is_left_behind(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     """Before the job begins."""
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"log_dir='.*file': no recording can be written there"):
-        new_recording(tmp_path / "file")
+    with pytest.raises(UsageError, match=r"no recording can be written to the log folder .*file: .*; name another"):
+        new_recording(tmp_path / "file", "job")

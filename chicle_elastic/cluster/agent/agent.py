@@ -39,7 +39,7 @@ from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.cluster_board import ClusterBoard
-from chicle_elastic.monitoring.recording_file import SUFFIX, RecordingFile
+from chicle_elastic.monitoring.recording_file import RecordingFile, new_recording
 from chicle_elastic.runtime.control.channel import new_address
 from chicle_elastic.start_signals import hand_over
 
@@ -123,7 +123,7 @@ class ElasticAgent(SingleTaskAgent):
             keeper.start()
             recording: RecordingFile | None = None
             if options.log_dir is not None:
-                recording = stack.enter_context(RecordingFile(options.log_dir / f"{options.node}{SUFFIX}"))
+                recording = stack.enter_context(new_recording(options.log_dir, options.node))
             node = Node(
                 loop,
                 self,
