@@ -3,8 +3,8 @@
 Every agent with a log folder writes one of its own, `n1.recording.jsonl`, and so does a job in one process,
 `job.recording.jsonl`; where that file exists already, `n1-2`, `n1-3` and so on. A thread encodes the lines and writes
 the file (`line_writer`), so neither a disk that hangs nor a large event holds the job up. A file of 64 MB is rotated;
-the new one begins with a snapshot of the scheduler, so it can be replayed without the older ones. Where a disk is so slow
-that entries have to be left out, a snapshot follows them, too.
+the new one begins with a snapshot of the scheduler, so it can be replayed without the older ones. Where a disk is so
+slow that entries have to be left out, a snapshot follows them, too.
 """
 
 import contextlib
@@ -44,6 +44,7 @@ class RecordingFile:
     def __init__(
         self, path: Path, *, max_file_bytes: int = MAX_FILE_BYTES, max_waiting_bytes: int = MAX_WAITING_BYTES
     ) -> None:
+        recording.prepare()
         self._path, self._max_file_bytes = path, max_file_bytes
         self._writer = LineWriter(
             path,

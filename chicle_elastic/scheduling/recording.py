@@ -239,6 +239,11 @@ def state_of(scheduler: Scheduler) -> dict[str, Any]:
     return snapshot(scheduler, write=codec.to_raw)
 
 
+def prepare() -> None:
+    """Work out how lines are written; to be called before a second thread writes them (`codec.prepare`)."""
+    codec.prepare((Header, Line, _UsualLine))
+
+
 def raised_text(error: Exception) -> str:
     """An error of the scheduler, as a recording has it."""
     return f"{type(error).__name__}: {error}"
