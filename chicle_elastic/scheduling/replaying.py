@@ -112,7 +112,7 @@ class Replay:
                         continue
                     line: Line = _read(text, Line)
                 except ProtocolError as error:
-                    broken = (where, ProtocolError(f"{where}: {error}{self._remedy()}"))
+                    broken = (where, ProtocolError(f"{where}: {error}{self._remedy()}{self._what_is_left()}"))
                     if self._scheduler is None:
                         raise broken[1] from None
                     continue
@@ -131,6 +131,11 @@ class Replay:
         if self._release in ("", __version__):
             return ""
         return f"; chicle-elastic {self._release} recorded it and this is {__version__}: replay it with the former"
+
+    def _what_is_left(self) -> str:
+        if self._scheduler is None:
+            return "; recordings are the files *.recording.jsonl of a log folder"
+        return f"; the {self.num_entries} entries before it can be replayed" if self.num_entries else ""
 
     def _begin(self, text: str, where: str) -> None:
         data: dict[str, Any] = _read(text, dict[str, Any])

@@ -109,11 +109,24 @@ def test_a_compressed_recording_is_read_and_a_damaged_one_is_named(
     assert f"{packed}: cannot be unpacked" in capsys.readouterr().err
 
 
+def test_a_bent_line_says_what_is_left(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The entries before it are good for --until."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join([*lines[:4], "bent\n", *lines[5:]]), encoding="utf-8")
+    assert main(["replay", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert f"{path}:5: not a line of a recording: 'bent" in said
+    assert "the 3 entries before it can be replayed" in said
+    assert main(["replay", str(path), "--until", "3"]) == 0
+
+
 def test_a_foreign_file_and_a_missing_one_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1, and no stack trace."""
     foreign = tmp_path / "picture.png"
     foreign.write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00" + bytes(range(256)))
     assert main(["replay", str(foreign)]) == 1
-    assert f"{foreign}:1: not a line of a recording" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{foreign}:1: not a line of a recording" in said
+    assert "recordings are the files *.recording.jsonl of a log folder" in said
     assert main(["replay", str(tmp_path / "none")]) == 1
     assert "none" in capsys.readouterr().err
