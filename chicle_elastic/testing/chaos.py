@@ -362,6 +362,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="how long to strike; default: %(default)s")
     parser.add_argument("--work", choices=("all", *WORKS), default="all")
     parser.add_argument("--tally", type=Path, help="add a line of what struck to this file; see chaos_table")
+    parser.add_argument("--keep", type=Path, help="new folder for the evidence, which stays; default: only of faults")
     parser.add_argument("--quiet", action="store_true", help="print no line for each strike")
     options = parser.parse_args(argv)
     works = WORKS if options.work == "all" else (options.work,)
@@ -373,7 +374,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     struck: Struck = Counter()
     wrong: list[str] = []
-    folder = Path(tempfile.mkdtemp(prefix="chicle-chaos-"))
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="chicle-chaos-"))
     for work in works:
         say(f"the job is {work}")
         seconds = 60 * options.minutes / len(works)
@@ -387,7 +388,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if wrong:
         print(f"seed {options.seed}: {len(wrong)} FAULTS; the evidence is in {folder}")
         return 1
-    shutil.rmtree(folder)
+    if options.keep is None:
+        shutil.rmtree(folder)
     print(f"seed {options.seed}: every check holds after {sum(struck.values())} strikes")
     return 0
 
