@@ -331,8 +331,17 @@ class Node:
         """This node reaches too few others to go on; without a reason it goes on again."""
         self._events.write("paused" if reason else "resumed", **({"reason": reason} if reason else {}))
         self._pause_reason = reason
+        self._say_pause("goes on" if reason is None else f"pauses: {reason}")
         self._look_at_quorum()
         self._show_status()
+
+    def job_paused(self, reason: str) -> None:
+        """Of `Host`."""
+        self._say_pause(f"the job is paused: {reason}")
+
+    def _say_pause(self, what: str) -> None:
+        """Into the log, loudly only where no status line says the same."""
+        logger.log(logging.WARNING if self._status_line is None else logging.INFO, "%s: %s", self._node, what)
 
     def enters(self, job: int) -> bool:
         """This node is about to join; it discards the chunks of a job of which no node survived."""
