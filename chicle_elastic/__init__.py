@@ -7,7 +7,7 @@ torch and no NumPy, opens nothing and sets no variable (docs/style 15).
     data        ArraySource, ChunkFolder
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
     runtime     InProcess, LocalCluster, cluster_runtime
-    policy      Policy, Observations, Decision, Rebalance
+    policy      Policy, Observations, Decision, Rebalance, Shuffle
     errors      ChicleError; UsageError, DataError, JobFailedError
 """
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from chicle_elastic.monitoring.records import IterationRecord
     from chicle_elastic.policies.base import Decision, Observations, Policy
     from chicle_elastic.policies.rebalance import Rebalance
+    from chicle_elastic.policies.shuffle import Shuffle
     from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
     from chicle_elastic.runtime.in_process import InProcess
     from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
@@ -57,6 +58,7 @@ __all__ = [
     "Policy",
     "Rebalance",
     "Report",
+    "Shuffle",
     "Solver",
     "StateSpec",
     "Trainer",
@@ -89,6 +91,7 @@ _MODULES = {
     "Policy": "chicle_elastic.policies.base",
     "Rebalance": "chicle_elastic.policies.rebalance",
     "Report": "chicle_elastic.solvers.base",
+    "Shuffle": "chicle_elastic.policies.shuffle",
     "Solver": "chicle_elastic.solvers.base",
     "StateSpec": "chicle_elastic.chunks.views",
     "Trainer": "chicle_elastic.solvers.base",
