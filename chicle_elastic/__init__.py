@@ -8,7 +8,7 @@ torch and no NumPy, opens nothing and sets no variable (docs/style 15).
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
     runtime     InProcess, LocalCluster, cluster_runtime
     policy      Policy, Observations, Decision; MoveChunks, RedrawOwnership, RequestNodes, ReleaseNode, SetParameter;
-                Rebalance
+                Rebalance, Shuffle
     errors      ChicleError; UsageError, DataError, JobFailedError
 """
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         SetParameter,
     )
     from chicle_elastic.policies.rebalance import Rebalance
+    from chicle_elastic.policies.shuffle import Shuffle
     from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
     from chicle_elastic.runtime.in_process import InProcess
     from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
@@ -72,6 +73,7 @@ __all__ = [
     "Report",
     "RequestNodes",
     "SetParameter",
+    "Shuffle",
     "Solver",
     "StateSpec",
     "Trainer",
@@ -109,6 +111,7 @@ _MODULES = {
     "RequestNodes": "chicle_elastic.policies.base",
     "Report": "chicle_elastic.solvers.base",
     "SetParameter": "chicle_elastic.policies.base",
+    "Shuffle": "chicle_elastic.policies.shuffle",
     "Solver": "chicle_elastic.solvers.base",
     "StateSpec": "chicle_elastic.chunks.views",
     "Trainer": "chicle_elastic.solvers.base",

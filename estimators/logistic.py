@@ -82,9 +82,9 @@ class ChicleLogisticRegression(LinearClassifier):
         Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
         ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2 nodes.
     policy : Policy or tuple of them, default=None
-        Moves chunks while the fit runs, e.g. `chicle_elastic.Rebalance()`; a grid search can vary
-        its fields (``policy__window``). None leaves it to the runtime: a local cluster has the policies it was made
-        with, by default none.
+        Moves chunks while the fit runs, e.g. `chicle_elastic.Rebalance()` or `chicle_elastic.Shuffle()`; a grid search
+        can vary its fields (``policy__window``). None leaves it to the runtime: a local cluster has the policies it
+        was made with, by default none.
     logdir : str or path-like, default=None
         Folder for TensorBoard; needs ``pip install 'chicle-elastic[tensorboard]'``. Give each fit its own.
     store_duals : bool, default=False

@@ -6,8 +6,12 @@ import warnings
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
 
+from chicle_elastic.errors import UsageError
+from chicle_elastic.policies.shuffle import Shuffle
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.solvers.linear import local, solver
 from estimators import ChicleLogisticRegression, ChicleSVM
@@ -228,3 +232,28 @@ def test_a_fit_that_fails_leaves_the_model_of_the_last_one():
     with pytest.raises(ConnectionError, match="the cluster is gone"):
         model.set_params(runtime=Failing()).fit(X, y > 4)
     np.testing.assert_array_equal(model.predict(X), expected)
+
+
+def test_a_grid_search_varies_the_share_that_is_shuffled():
+    """In process: what moved is in history and ledger, equal fits are equal, and the policy given stays as it is."""
+    X, y = problems.cancer()
+    given = Shuffle(every=2)
+    model = make("hinge", tol=0.0, max_iter=12, runtime=InProcess(num_tasks=3), policy=given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        search = GridSearchCV(model, {"policy__share": [0.1, 0.5]}, cv=2, refit=False).fit(X, y)
+        first, second = (clone(model).set_params(policy__share=0.5).fit(X, y) for _ in range(2))
+    assert not np.isnan(search.cv_results_["mean_test_score"]).any()
+    assert given == Shuffle(every=2)
+    assert np.array_equal(first.coef_, second.coef_)
+    moved = [record.iteration for record in first.history_ if any("Shuffle moves" in line for line in record.events)]
+    assert moved == [3, 5, 7, 9, 11]
+    assert {sum(account.iterations.values()) for account in first.ledger_} == {first.n_iter_}
+    assert any(len(account.iterations) > 1 for account in first.ledger_)
+    assert len({tuple(record.num_chunks.values()) for record in first.history_}) == 1
+
+
+def test_a_bad_share_is_refused_by_the_grid():
+    """With the value, before a fit."""
+    with pytest.raises(UsageError, match=r"share=2\.0"):
+        make("hinge", policy=Shuffle()).set_params(policy__share=2.0)

@@ -1,0 +1,272 @@
+"""What policies bring: `Shuffle` for CoCoA, `Rebalance` for nodes of different speed, and both together.
+
+    shuffle      in process: iterations to a certified gap with and without redraws; lambda = 0.01 n but for one row
+    speeds       in process, with charged times: eight nodes are 1.5x slower than eight others; two at 2:1
+    agents       four real agents: iterations and seconds with and without redraws
+    rebalance    two real agents at 2:1, and one that becomes slower (the figures of `benchmarks.rebalance`)
+
+    python -m benchmarks.policies [--quick] [--only shuffle,speeds,agents,rebalance] [--real DIR] [--json FILE]
+
+CoCoA here is one pass of coordinate descent per iteration and never another method: what the estimators choose for
+several tasks by themselves most often needs no redraws (docs/linear.md). Exit code 1 when a bar is missed.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import rebalance
+from benchmarks.bars import HEADER, Bar, Row
+from benchmarks.datasets import DataSet
+from benchmarks.glm_real import load_real, missing
+from benchmarks.policy_jobs import Cocoa, charged, cocoa_gaps
+from benchmarks.report import finish
+from benchmarks.svm_data import higgs_shaped
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.cluster.local.local_cluster import LocalCluster
+from chicle_elastic.monitoring.history import History
+from chicle_elastic.policies.base import Policy
+from chicle_elastic.policies.rebalance import Rebalance
+from chicle_elastic.policies.shuffle import Shuffle
+from chicle_elastic.runtime.training.job import Job
+
+REAL = Path(__file__).parents[2] / "shared" / "data"
+ALL, QUARTER = Shuffle(share=1.0), Shuffle()
+IDEAL = 1.2
+"""Units of an iteration of eight nodes at 1.5x and eight others, split perfectly: 16 / (8 / 1.5 + 8)."""
+SLOW_UNITS, NUM_SLOW, NUM_FAST = 1.5, 8, 8
+SETTLED = 8
+"""Iterations until the split has to be as good as it gets."""
+NOISE, UNREST, QUIET = 0.05, 60, 100
+MOST = 1000
+
+
+def shuffle_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
+    """CoCoA in process, by iterations."""
+    num_rows = 20_000 if arguments.quick else 400_000
+    X, y = higgs_shaped(num_rows)
+    higgs = DataSet(key=f"higgs-{num_rows}", title=f"HIGGS-shaped, {num_rows} rows", X=X, y=y)
+    strong = 100.0 / num_rows
+    bars = ((ALL, Bar(gate=1 / 5, at_most=True)), (QUARTER, Bar(gate=1 / 4, at_most=True)))
+    rows = compare(higgs, C=strong, num_tasks=16, tol=1e-5, bars=bars)
+    if missing("a9a", arguments.real):
+        notes.append("a9a is left out: there is no file (say --real DIR)")
+        return rows
+    a9a = load_real("a9a", arguments.real, quick=arguments.quick)
+    rows += compare(
+        a9a, C=100.0 / a9a.num_samples, num_tasks=16, tol=1e-4, bars=((ALL, Bar(gate=1 / 8, at_most=True)),)
+    )
+    return rows + compare(a9a, C=1.0, num_tasks=4, tol=1e-2, bars=((QUARTER, Bar(gate=1.05, at_most=True)),))
+
+
+def compare(data: DataSet, *, C: float, num_tasks: int, tol: float, bars: Sequence[tuple[Shuffle, Bar]]) -> list[Row]:
+    """Iterations with redraws over those without."""
+
+    def iterations(*policies: Policy) -> tuple[int, bool]:
+        gaps = cocoa_gaps(data.X, data.y, C=C, num_tasks=num_tasks, tol=tol, most=MOST, policies=policies)
+        return len(gaps), bool(gaps[-1] <= tol)
+
+    without, is_there = iterations()
+    rows = []
+    for policy, bar in bars:
+        count, has_converged = iterations(policy)
+        rows.append(
+            Row(
+                part="shuffle",
+                what=f"{data.title}, C = {C:.3g}, K = {num_tasks}: iterations, {policy.share:.0%} redrawn in each",
+                tol=tol,
+                measured=str(count),
+                against=f"without: {without}{'' if is_there else ' and not there'}",
+                value=count / without if has_converged else float("inf"),
+                bar=bar,
+                details={"with": count, "without": without, "share": policy.share},
+            )
+        )
+        show(rows[-1])
+    return rows
+
+
+def speeds_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
+    """Rebalancing on a clock that only the samples move."""
+    costs_s = (SLOW_UNITS * 1e-3,) * NUM_SLOW + (1e-3,) * NUM_FAST
+    rows = []
+    for num_chunks in (4_160, 500):
+        history = charged(costs_s, num_chunks=num_chunks, iterations=2 * SETTLED, policies=(Rebalance(),))
+        cut = sum(history[0].num_chunks.values())
+        units = units_of(history)
+        chunk_units = SLOW_UNITS * len(costs_s) / cut
+        limit = 1.03 * IDEAL if num_chunks > 4_000 else IDEAL + chunk_units
+        row = Row(
+            part="speeds",
+            what=f"8 nodes at 1.5x and 8 at 1x, {cut} chunks: units of iteration {SETTLED}, 1.5 at the start",
+            tol=None,
+            measured=f"{units[SETTLED - 1]:.3f}",
+            against=f"ideal {IDEAL}; first below {limit:.3f}: {first_below(units, limit)}",
+            value=units[SETTLED - 1],
+            bar=Bar(gate=limit, at_most=True),
+            details={"units": units, "chunks": cut},
+        )
+        rows.append(row)
+        show(row)
+    return [*rows, quiet_row(costs_s), split_row()]
+
+
+def quiet_row(costs_s: Sequence[float]) -> Row:
+    """Moves under noise, once the first moves are over."""
+    history = charged(costs_s, num_chunks=4_160, iterations=UNREST + QUIET, policies=(Rebalance(),), noise=NOISE)
+    moved = [record.iteration for record in history if any(" moves " in event for event in record.events)]
+    late = sum(iteration > UNREST for iteration in moved)
+    row = Row(
+        part="speeds",
+        what=f"the same, {NOISE:.0%} noise: boundaries with moves in iterations {UNREST + 1} to {UNREST + QUIET}",
+        tol=None,
+        measured=str(late),
+        against=f"moves before iterations {', '.join(map(str, moved))}",
+        value=float(late),
+        bar=Bar(gate=0, at_most=True),
+        details={"moved": moved},
+    )
+    show(row)
+    return row
+
+
+def split_row() -> Row:
+    """Rebalance and Shuffle together at 2:1."""
+    ends = []
+    for policies in ((Rebalance(),), (Rebalance(), Shuffle()), (Rebalance(), ALL)):
+        history = charged((2e-3, 1e-3), num_chunks=64, iterations=40, policies=policies)
+        ends.append(history[-1].num_chunks["task-0"])
+    alone, *both = ends
+    worst = max(abs(end - alone) for end in both)
+    row = Row(
+        part="speeds",
+        what="2:1, chunks of the slow node after 40 iterations, Rebalance and Shuffle (25 %, all): difference",
+        tol=None,
+        measured=", ".join(map(str, both)),
+        against=f"Rebalance alone: {alone}",
+        value=float(worst),
+        bar=Bar(gate=1, at_most=True),
+        details={"alone": alone, "both": both},
+    )
+    show(row)
+    return row
+
+
+def agents_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
+    """Four real agents; the median of some fits of each side, in turn."""
+    num_rows, repeats = (20_000, 1) if arguments.quick else (100_000, 3)
+    X, y = higgs_shaped(num_rows)
+    sides: dict[str, tuple[Policy, ...]] = {"without": (), "all": (ALL,), "quarter": (QUARTER,)}
+    found: dict[str, list[History]] = {name: [] for name in sides}
+    with LocalCluster(4) as cluster:
+        for number in range(repeats + 1):  # the first of each is not counted: kernels are compiled
+            for name, policies in sides.items():
+                source = ArraySource(X, y.astype(np.int32), max_tasks=4, seed=1)
+                trainer = Cocoa(C=100.0 / num_rows, tol=1e-5)
+                job = Job(trainer=trainer, source=source, max_iterations=MOST, seed=1, policies=policies)
+                history = cluster.run(job).history
+                if number:
+                    found[name].append(history)
+    counts = {name: statistics.median(len(history) for history in runs) for name, runs in found.items()}
+    seconds = {name: statistics.median(history[-1].time_s for history in runs) for name, runs in found.items()}
+    redraws = {
+        name: statistics.median(sum("Shuffle moves" in event for r in h for event in r.events) for h in runs)
+        for name, runs in found.items()
+    }
+    rows = []
+    for name, share, bar in (("all", 1.0, Bar(gate=1 / 5, at_most=True)), ("quarter", 0.25, None)):
+        what = f"four agents, HIGGS-shaped, {num_rows} rows, {share:.0%} redrawn"
+        for unit, values, limit in (
+            ("iterations", counts, bar),
+            ("seconds", seconds, None if bar is None else Bar(gate=1, at_most=True)),
+        ):
+            row = Row(
+                part="agents",
+                what=f"{what}: {unit}",
+                tol=1e-5,
+                measured=f"{values[name]:.3g} ({redraws[name]:.0f} redraws)",
+                against=f"without: {values['without']:.3g}",
+                value=values[name] / values["without"],
+                bar=limit,
+                details={"iterations": counts, "seconds": seconds, "redraws": redraws, "repeats": repeats},
+            )
+            rows.append(row)
+            show(row)
+    return rows
+
+
+def rebalance_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
+    """Two real agents, one run."""
+    figures = rebalance.measure()
+    rows = [
+        Row(
+            part="rebalance",
+            what=what,
+            tol=None,
+            measured=f"{figures[key]:.3g}",
+            against=against,
+            value=figures[key],
+            bar=bar,
+            details=dict(figures),
+        )
+        for what, key, against, bar in (
+            ("two agents, 2:1: throughput after ten iterations", "share", "a perfect split", Bar(gate=0.95)),
+            ("two agents, 5 % noise: boundaries with moves", "moves_in_noise", "", Bar(gate=0, at_most=True)),
+            ("one becomes 1.5x slower: throughput later", "share_followed", "a perfect split", Bar(gate=0.95)),
+        )
+    ]
+    for row in rows:
+        show(row)
+    return rows
+
+
+def units_of(history: History) -> list[float]:
+    """Time of each iteration, where that of a fast node with its even share is 1."""
+    times_s = [max(record.seconds.values()) for record in history]
+    return [SLOW_UNITS * time_s / times_s[0] for time_s in times_s]
+
+
+def first_below(values: Sequence[float], limit: float) -> str:
+    """Number of the first one, from 1."""
+    return next((f"iteration {number}" for number, value in enumerate(values, 1) if value <= limit), "never")
+
+
+def show(row: Row) -> None:
+    """Print a line of the table as soon as it is known."""
+    print(row.as_markdown(judged="--quick" not in sys.argv), flush=True)
+
+
+PARTS: dict[str, Callable[[argparse.Namespace, list[str]], list[Row]]] = {
+    "shuffle": shuffle_rows,
+    "speeds": speeds_rows,
+    "agents": agents_rows,
+    "rebalance": rebalance_rows,
+}
+
+
+def main() -> int:
+    """Measure, print a table and one line of JSON, compare with the bars."""
+    parser = argparse.ArgumentParser(description="What policies bring.")
+    parser.add_argument("--quick", action="store_true", help="small data: shows that everything runs, judges nothing")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--real", type=Path, default=REAL, help="folder with real data (a9a/a9a.gz)")
+    parser.add_argument("--json", type=Path, help="file for the result as JSON")
+    arguments = parser.parse_args()
+    names = arguments.only.split(",")
+    if unknown := [name for name in names if name not in PARTS]:
+        parser.error(f"--only: {unknown[0]!r} is none of {', '.join(PARTS)}")
+    started_s, notes = time.perf_counter(), list[str]()
+    print(HEADER)
+    rows = [row for name in names for row in PARTS[name](arguments, notes)]
+    return finish(
+        rows, peers=[], notes=notes, quick=arguments.quick, repeats=1, started_s=started_s, path=arguments.json
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
