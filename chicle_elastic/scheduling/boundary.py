@@ -27,8 +27,7 @@ from chicle_elastic.scheduling.leases import Lease, Leases
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Members
-from chicle_elastic.scheduling.observations import NodeHoldings, observe
-from chicle_elastic.scheduling.pending_policies import PendingPolicies, flaw_of, moves_of
+from chicle_elastic.scheduling.pending_policies import NodeHoldings, PendingPolicies, flaw_of, moves_of, observe
 from chicle_elastic.scheduling.precopies import Precopies
 from chicle_elastic.scheduling.settings import SchedulerSettings
 from chicle_elastic.scheduling.text import bytes_text, count_text, tally_text

@@ -69,7 +69,7 @@ from chicle_elastic.runtime.training.ledger_page import LedgerPage
 from chicle_elastic.runtime.training.ledger_pages import LedgerPages
 from chicle_elastic.runtime.training.training import Training
 from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, UniTask
-from chicle_elastic.scheduling.observations import NodeHoldings, RecentIterations, observe
+from chicle_elastic.scheduling.pending_policies import NodeHoldings, RecentIterations, observe
 from chicle_elastic.solvers.base import Action
 from chicle_elastic.store.arena import SLOT_ALIGNMENT
 from chicle_elastic.values import Observations, StateVersion

@@ -16,7 +16,7 @@ from chicle_elastic.ids import NodeId
 from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy
 from chicle_elastic.runtime.cluster_task.policy_runner import PolicyRunner, TimeLimitedPolicy
 from chicle_elastic.scheduling.events import PolicyDisabled
-from chicle_elastic.scheduling.observations import NodeHoldings, RecentIterations, observe
+from chicle_elastic.scheduling.pending_policies import NodeHoldings, RecentIterations, observe
 from chicle_elastic.values import Proposal, SetParameter, TaskReport, TrainingState
 from tests.timeouts import timeout_s
 
