@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-cnn bench-cnn-epochs bench-transports bench-overhead bench-local bench-rebalance bench-policies bench-elastic chaos test-chaos test-gpu test-hosts test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-elastic chaos test-chaos test-gpu test-hosts test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -61,6 +61,9 @@ bench-cnn-epochs: $(VENV)/.chicle-bench  ## Epochs to an accuracy on four data s
 
 bench-transports: $(VENV)/.chicle-test  ## Measure chunks over TCP against a plain socket
 	$(RUN) -m benchmarks.transports $(ARGS)
+
+bench-tls: $(VENV)/.chicle-test  ## Measure links and chunks with and without TLS (needs openssl)
+	$(RUN) -m benchmarks.tls $(ARGS)
 
 bench-overhead: $(VENV)/.chicle-test  ## Measure an iteration with agents watching against the same loop without
 	$(RUN) -m benchmarks.elastic_overhead $(ARGS)

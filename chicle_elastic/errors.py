@@ -38,6 +38,10 @@ class SecretError(ProtocolError):
     """A process could not prove the job secret, or a value does not carry its signature; Chicle has not used it."""
 
 
+class TlsError(ProtocolError):
+    """Two ends did not agree on TLS: one does not accept the certificate of the other, or speaks no TLS."""
+
+
 class PeerLostError(ChicleError, RuntimeError):
     """A peer closed the connection, died, or was silent for too long; the message names it and what was going on."""
 

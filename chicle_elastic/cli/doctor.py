@@ -59,13 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="with --peer: file of the job secret; default: CHICLE_SECRET or CHICLE_SECRET_FILE",
     )
+    parser.add_argument(
+        "--tls", type=Path, metavar="FOLDER", help="with --peer: folder of the certificates, as for the launcher"
+    )
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings; 1 when a step towards a peer has failed."""
     if arguments.peer:
-        findings = check_peer(arguments.peer, secret_file=arguments.secret_file)
+        findings = check_peer(arguments.peer, secret_file=arguments.secret_file, tls=arguments.tls)
         return int(any(finding.verdict == NO for finding in _show(findings, is_json=arguments.json)))
     _show(
         [*_machine(), *_transports(arguments.host, arguments.rdma_device), *_packages(), *_schedulers()],

@@ -4,6 +4,7 @@
     store port  a connection to the rendezvous store
     store       it answers as one
     secret      what the agents wrote into it is signed with the secret that this host has
+    tls         with --tls: certificate, key and CA of this host go together
     link NODE   the agent of a node answers, and proves the secret, where agents tell each other what happens
     chunks NODE the same where chunks are fetched, with the throughput of a second
     clock NODE  how far the clock of that host is from this one's; nothing depends on it
@@ -32,6 +33,7 @@ from chicle_elastic.transports.base import Pull, Region
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.selector import Endpoints
 from chicle_elastic.transports.tcp import TcpTransport
+from chicle_elastic.transports.tls import TlsIdentity
 from chicle_elastic.transports.wire import RefusedError
 
 YES, NO, UNTRIED = "yes", "no", "-"
@@ -58,15 +60,16 @@ class Finding:
     detail: str
 
 
-def check_peer(endpoint: str, *, secret_file: Path | None) -> Iterator[Finding]:
+def check_peer(endpoint: str, *, secret_file: Path | None, tls: Path | None = None) -> Iterator[Finding]:
     """Try all steps; each finding comes as soon as it is known.
 
     Args:
         endpoint: Of the rendezvous store, "host:port" or "host".
         secret_file: Of the job; None for that of the environment, if there is one.
+        tls: Folder of certificate, key and CA; None for links without TLS.
 
     Raises:
-        UsageError: The endpoint is malformed, or the secret cannot be used.
+        UsageError: The endpoint is malformed, or the secret or the certificates cannot be used.
         MissingExtraError: torch is not installed.
     """
     try:
@@ -76,6 +79,7 @@ def check_peer(endpoint: str, *, secret_file: Path | None) -> Iterator[Finding]:
 
     host, port = parse_endpoint(endpoint)
     secret = _secret(secret_file)
+    identity = None if tls is None else TlsIdentity(tls)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -112,9 +116,11 @@ def check_peer(endpoint: str, *, secret_file: Path | None) -> Iterator[Finding]:
     jobs = sorted({key[1] for key in keys if len(key) == 4 and (key[0], key[2]) == ("chicle", "agent")})
     if not jobs:
         yield Finding("secret", UNTRIED, "no agent has come to this store yet: start a node, then try again")
+    if identity is not None:
+        yield Finding("tls", YES, f"certificate, key and CA in {tls} belong together")
     for run_id in jobs:
         nodes = sorted(key[3] for key in keys if len(key) == 4 and key[:3] == ["chicle", run_id, "agent"])
-        yield from _check_job(store, endpoint, run_id, nodes[:MAX_AGENTS], secret)
+        yield from _check_job(store, endpoint, run_id, nodes[:MAX_AGENTS], secret, identity)
 
 
 def _secret(secret_file: Path | None) -> JobSecret | None:
@@ -125,7 +131,9 @@ def _secret(secret_file: Path | None) -> JobSecret | None:
     return None if path is None else JobSecret.load(path)
 
 
-def _check_job(store: Any, endpoint: str, run_id: str, nodes: Sequence[str], secret: JobSecret) -> Iterator[Finding]:
+def _check_job(
+    store: Any, endpoint: str, run_id: str, nodes: Sequence[str], secret: JobSecret, tls: TlsIdentity | None
+) -> Iterator[Finding]:
     from chicle_elastic.cluster.consensus.term_store import Contact, TermStore
     from chicle_elastic.cluster.rendezvous.signed_value import SignedValue
     from chicle_elastic.cluster.rendezvous.state import RendezvousState
@@ -152,14 +160,16 @@ def _check_job(store: Any, endpoint: str, run_id: str, nodes: Sequence[str], sec
         yield Finding("secret", YES, f"{len(nodes)} agents of the job {run_id!r} have signed with it{lead}")
     for node, contact in contacts:
         if contact is not None:
-            yield from _check_agent(node, contact.address, secret, is_member=members is None or node in members)
+            yield from _check_agent(node, contact.address, secret, tls, is_member=members is None or node in members)
 
 
-def _check_agent(node: str, address: str, secret: JobSecret, *, is_member: bool) -> Iterator[Finding]:
+def _check_agent(
+    node: str, address: str, secret: JobSecret, tls: TlsIdentity | None, *, is_member: bool
+) -> Iterator[Finding]:
     name = f"doctor-{socket.gethostname()}#{secrets.token_hex(4)}"
     remedy = "; open the ports of the nodes to each other (--port-range), or let it advertise another address"
     try:
-        with links.connect(address, secret, name=name, timeout_s=CONNECT_S) as link:
+        with links.connect(address, secret, name=name, timeout_s=CONNECT_S, tls=tls) as link:
             hello = _hello(link)
             apart_s = hello["clock_s"] - time.time() if isinstance(hello.get("clock_s"), float) else None
         endpoints = Endpoints.from_json(hello.get("offer"), peer=node)
@@ -173,9 +183,15 @@ def _check_agent(node: str, address: str, secret: JobSecret, *, is_member: bool)
         return
     host, _ = parse_tcp(address)
     hint = ", which only this host reaches: other hosts cannot join" if is_loopback(host) else ""
-    yield Finding(f"link {node}", YES, f"the agent at {address} has proven the secret{hint}")
+    yield Finding(
+        f"link {node}",
+        YES,
+        f"the agent at {address} has proven the secret{'' if tls is None else ' inside of TLS'}{hint}",
+    )
+    job = hello.get("job")
+    has_tls_bulk = isinstance(job, dict) and job.get("tls_bulk") is True
     try:
-        yield Finding(f"chunks {node}", *_fetch(endpoints.tcp, secret))
+        yield Finding(f"chunks {node}", *_fetch(endpoints.tcp, secret, tls if has_tls_bulk else None))
     except ChicleError as error:
         yield Finding(f"chunks {node}", NO, f"{error}{remedy if isinstance(error, PeerLostError) else ''}")
     if apart_s is not None:
@@ -193,9 +209,9 @@ def _hello(link: links.Link) -> dict[str, Any]:
     raise ProtocolError(f"{link.peer} accepted a link and sent no greeting within {HELLO_S:g} s; it is stopped or busy")
 
 
-def _fetch(address: str, secret: JobSecret) -> tuple[str, str]:
+def _fetch(address: str, secret: JobSecret, tls: TlsIdentity | None) -> tuple[str, str]:
     """Verdict and detail: fetch a region of the agent's first arena for a second."""
-    with TcpTransport("tcp://127.0.0.1:0", secret, name="doctor") as transport:
+    with TcpTransport("tcp://127.0.0.1:0", secret, name="doctor", tls=tls) as transport:
         for size_bytes in FETCH_SIZES:
             region, into = Region(0, 0, size_bytes), memoryview(bytearray(size_bytes))
             with contextlib.suppress(RefusedError):

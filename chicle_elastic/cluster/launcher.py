@@ -32,6 +32,7 @@ from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.transports.addresses import is_all_hosts
 from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.tls import TlsIdentity
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -112,6 +113,8 @@ def run_node(command: AgentCommand, *, make_agent: Callable[..., Any] | None = N
     """
     arguments, options = command.torchrun, command.options
     open_secret(options.secret_file, endpoint=arguments.rdzv_endpoint)  # an error shows before any process starts
+    if options.tls is not None:
+        TlsIdentity(options.tls)
     from chicle_elastic.cluster.agent.agent import ElasticAgent
 
     if arguments.redirects == arguments.tee == "0":

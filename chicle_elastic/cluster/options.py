@@ -46,6 +46,8 @@ class NodeOptions:
         secret_file: File of the job secret; None for that of the environment. A path and not the secret: options are
             printed and logged.
         address: Which addresses and ports to listen on, and which address to tell the other nodes.
+        tls: Folder with the certificate of this node, its key and the CA of the job; None for links without TLS.
+        has_tls_bulk: Whether chunks go by TLS as well.
         grace_s: Seconds between a notice and the moment when the node has to be gone.
         patience_s: The quorum timeout: seconds for which the job may have too few nodes before this one gives up.
         memory_bytes: Memory for chunks; None for what the control group or the machine allows.
@@ -61,6 +63,8 @@ class NodeOptions:
     node: NodeId
     secret_file: Path | None
     address: AddressOptions = field(default=AddressOptions())
+    tls: Path | None = None
+    has_tls_bulk: bool = False
     grace_s: float = DEFAULT_GRACE_S
     patience_s: float = DEFAULT_PATIENCE_S
     memory_bytes: int | None = None
@@ -135,6 +139,16 @@ def parser() -> argparse.ArgumentParser:
         metavar="A-B",
         help="ports for all listeners of a node, e.g. 29410-29449, up to 6 per node; the same for all nodes of a job; "
         "default: any free ones",
+    )
+    group.add_argument(
+        "--tls",
+        type=Path,
+        metavar="FOLDER",
+        help="links between agents by mutual TLS 1.3: folder with tls.crt, tls.key and ca.crt, the CA of this job "
+        "alone; the same option for all nodes",
+    )
+    group.add_argument(
+        "--tls-bulk", action="store_true", help="with --tls: chunks between hosts by TLS as well, and no RDMA"
     )
     group.add_argument(
         "--grace",
@@ -244,6 +258,8 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
             endpoint=arguments.rdzv_endpoint, secret_file=secret_file, address=_address_options(arguments)
         )
     _check_torchrun(arguments)
+    if arguments.tls_bulk and arguments.tls is None:
+        raise UsageError("--tls-bulk needs the certificates of --tls FOLDER")
     address = _address_options(arguments)
     arguments.local_addr = address.advertise  # so torch's rendezvous need not look for a route to the store
     node = arguments.name or f"{socket.gethostname()}-{os.getpid()}"
@@ -258,6 +274,8 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         node=NodeId(node),
         secret_file=None if secret_file is None else secret_file.absolute(),
         address=address,
+        tls=None if arguments.tls is None else arguments.tls.absolute(),
+        has_tls_bulk=arguments.tls_bulk,
         grace_s=arguments.grace,
         patience_s=arguments.patience,
         memory_bytes=arguments.memory,

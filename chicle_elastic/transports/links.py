@@ -23,6 +23,7 @@ from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.handshake import prove_as_caller
 from chicle_elastic.transports.listener import PROOF_TIMEOUT_S, Listener
 from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.tls import TlsIdentity, greet_as_caller
 from chicle_elastic.transports.wire import Kind
 
 PURPOSE = "link"
@@ -169,6 +170,7 @@ class LinkListener:
         secret: Of the job.
         name: Of this node.
         proof_timeout_s: Time that a caller has to prove the secret.
+        tls: For links by TLS; None for links without.
 
     Attributes:
         address: Where it listens, with the port it has got; what to publish if the host in it is known to others.
@@ -177,7 +179,15 @@ class LinkListener:
         UsageError: The address cannot be listened on.
     """
 
-    def __init__(self, address: str, secret: JobSecret, *, name: str, proof_timeout_s: float = PROOF_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        address: str,
+        secret: JobSecret,
+        *,
+        name: str,
+        proof_timeout_s: float = PROOF_TIMEOUT_S,
+        tls: TlsIdentity | None = None,
+    ) -> None:
         self._links: queue.SimpleQueue[Link] = queue.SimpleQueue()
         self._bell_receiver, self._bell_sender = socket.socketpair()
         self._bell_receiver.setblocking(False)
@@ -190,6 +200,7 @@ class LinkListener:
                 serve=self._take,
                 gives_away=True,
                 proof_timeout_s=proof_timeout_s,
+                tls=tls,
             )
         except BaseException:
             self._bell_receiver.close()
@@ -230,7 +241,14 @@ class LinkListener:
         self._bell_sender.send(b"!")
 
 
-def connect(address: str, secret: JobSecret, *, name: str, timeout_s: float = PROOF_TIMEOUT_S) -> Link:
+def connect(
+    address: str,
+    secret: JobSecret,
+    *,
+    name: str,
+    timeout_s: float = PROOF_TIMEOUT_S,
+    tls: TlsIdentity | None = None,
+) -> Link:
     """Make a link to a `LinkListener`. Waits until both ends have proven the secret.
 
     Args:
@@ -238,8 +256,10 @@ def connect(address: str, secret: JobSecret, *, name: str, timeout_s: float = PR
         secret: Of the job.
         name: Of this node.
         timeout_s: For all of it.
+        tls: For a link by TLS; None for one without.
 
     Raises:
+        TlsError: They do not accept each other's certificates, or only one of them speaks TLS.
         SecretError: The two ends do not have the same secret.
         ProtocolError: The other end is no agent, or of another version.
         PeerLostError: No process answers.
@@ -247,6 +267,9 @@ def connect(address: str, secret: JobSecret, *, name: str, timeout_s: float = PR
     deadline = Deadline(timeout_s)
     sock = addresses.connect_tcp(address, timeout_s=timeout_s)
     try:
+        if tls is not None:
+            sock = secured = tls.wrap_as_caller(sock)
+            greet_as_caller(secured, deadline, peer=address)
         return Link(sock, prove_as_caller(sock, secret, deadline, purpose=PURPOSE, name=name, peer=address))
     except BaseException:
         sock.close()

@@ -18,6 +18,7 @@ from chicle_elastic.transports import addresses
 from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.handshake import prove_as_listener
 from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.tls import TlsIdentity, TlsSocket, expect_caller, greet_as_listener
 
 MAX_UNPROVEN = 64
 PROOF_TIMEOUT_S = 5.0
@@ -39,6 +40,7 @@ class Listener:
         gives_away: Whether the socket belongs to `serve` from then on; otherwise it is closed when `serve` returns, and
             `close` hangs up on it.
         proof_timeout_s: Time that a caller has to prove the secret.
+        tls: Callers have to shake hands by TLS first; None for connections without, and always so on Unix sockets.
 
     Attributes:
         address: Where it listens, with the port it has got.
@@ -57,6 +59,7 @@ class Listener:
         serve: Callable[[socket.socket, str], None],
         gives_away: bool = False,
         proof_timeout_s: float = PROOF_TIMEOUT_S,
+        tls: TlsIdentity | None = None,
     ) -> None:
         self._is_unix = address.startswith("unix:")
         self._listener = addresses.listen_unix(address) if self._is_unix else addresses.listen_tcp(address)
@@ -64,6 +67,7 @@ class Listener:
         self._listener.setblocking(False)
         self._secret, self._purpose, self._name, self._serve = secret, purpose, name, serve
         self._gives_away = gives_away
+        self._tls = None if self._is_unix else tls
         self._proof_timeout_s = proof_timeout_s
         self._lock = threading.Lock()
         self._connections: dict[threading.Thread, socket.socket | None] = {}  # None: given away
@@ -131,7 +135,16 @@ class Listener:
     def _run(self, sock: socket.socket, peer: str) -> None:
         is_ours = True
         try:
-            caller = self._prove(sock, peer)
+            try:
+                if not self._is_unix:
+                    addresses.tune_tcp(sock)
+                deadline = Deadline(self._proof_timeout_s)
+                if self._tls is not None:
+                    sock = self._wrap(sock, peer, self._tls, deadline)
+                caller = self._prove(sock, peer, deadline)
+            finally:
+                with self._lock:
+                    self._num_unproven -= 1
             is_ours = not (self._gives_away and self._let_go())
             if is_ours and self._gives_away:
                 return  # closed meanwhile
@@ -152,13 +165,20 @@ class Listener:
                 self._connections[threading.current_thread()] = None
             return not self._closing.is_set()
 
-    def _prove(self, sock: socket.socket, peer: str) -> str:
+    def _wrap(self, sock: socket.socket, peer: str, tls: TlsIdentity, deadline: Deadline) -> TlsSocket:
+        """The socket for TLS, which `close` hangs up on from now on."""
+        expect_caller(sock, deadline, peer=peer)
+        wrapped = tls.wrap_as_listener(sock)
+        with self._lock:
+            self._connections[threading.current_thread()] = wrapped
+            is_closing = self._closing.is_set()
+        if is_closing:  # `close` may have known the socket of before only, and waits for this thread
+            with contextlib.suppress(OSError):
+                wrapped.shutdown(socket.SHUT_RDWR)
+        return wrapped
+
+    def _prove(self, sock: socket.socket, peer: str, deadline: Deadline) -> str:
         """The caller's name, once it has proven the secret."""
-        try:
-            if not self._is_unix:
-                addresses.tune_tcp(sock)
-            deadline = Deadline(self._proof_timeout_s)
-            return prove_as_listener(sock, self._secret, deadline, purpose=self._purpose, name=self._name, peer=peer)
-        finally:
-            with self._lock:
-                self._num_unproven -= 1
+        if isinstance(sock, TlsSocket):
+            greet_as_listener(sock, deadline, peer=peer)
+        return prove_as_listener(sock, self._secret, deadline, purpose=self._purpose, name=self._name, peer=peer)

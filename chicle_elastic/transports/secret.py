@@ -109,7 +109,7 @@ class JobSecret:
         """
         try:
             with open(path, "rb") as file:
-                _require_private(path, os.fstat(file.fileno()))
+                require_private(path, os.fstat(file.fileno()), "secret file")
                 content = file.read(MAX_FILE_BYTES + 1)
         except OSError as error:
             raise UsageError(
@@ -233,23 +233,32 @@ class JobSecret:
         raise UsageError("a job secret cannot be pickled; hand on the path of its file")
 
 
-def _require_private(path: Path, status: os.stat_result) -> None:
-    """Refuse a file that another user could have read or written."""
+def require_private(path: Path, status: os.stat_result, what: str) -> None:
+    """Refuse a file that another user could have read or written.
+
+    Args:
+        path: For messages.
+        status: Of the open file.
+        what: It is, e.g. "secret file".
+
+    Raises:
+        UsageError: Its type, owner, group or mode is not that of a private file; see `JobSecret.load`.
+    """
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode):
-        raise UsageError(f"the secret file {path} is not a regular file; name a file of mode 0600")
+        raise UsageError(f"the {what} {path} is not a regular file; name a file of mode 0600")
     if status.st_uid not in (os.geteuid(), 0):
         raise UsageError(
-            f"the secret file {path} belongs to user {status.st_uid}, and this process runs as user {os.geteuid()}; "
+            f"the {what} {path} belongs to user {status.st_uid}, and this process runs as user {os.geteuid()}; "
             "use a file of your own"
         )
     if mode in GROUP_MODES and status.st_gid not in {os.getegid(), *os.getgroups()}:
         raise UsageError(
-            f"the secret file {path} has mode {mode:04o} and belongs to group {status.st_gid}, which is none of this "
+            f"the {what} {path} has mode {mode:04o} and belongs to group {status.st_gid}, which is none of this "
             "process; run chmod 600 on a new one (a Kubernetes Secret: set the pod's fsGroup, or defaultMode 0400)"
         )
     if mode not in PRIVATE_MODES + GROUP_MODES:
         raise UsageError(
-            f"the secret file {path} has mode {mode:04o}, and others may have read it; run chmod 600 on a new one "
+            f"the {what} {path} has mode {mode:04o}, and others may have read it; run chmod 600 on a new one "
             "(a Kubernetes Secret: defaultMode 0400, or 0440 with an fsGroup)"
         )

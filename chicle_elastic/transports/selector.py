@@ -25,6 +25,7 @@ from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.shm import ShmTransport
 from chicle_elastic.transports.sockets import Transport
 from chicle_elastic.transports.tcp import TcpTransport
+from chicle_elastic.transports.tls import TlsIdentity
 from chicle_elastic.transports.verbs.failures import RdmaFailure
 from chicle_elastic.transports.verbs.library import RdmaUnavailableError
 from chicle_elastic.transports.verbs.transport import VerbsTransport
@@ -113,6 +114,7 @@ class TransportSelector:
         advertise: Address of this host that peers are told; None for the host in `tcp_address`.
         has_shm: Whether to offer shm.
         rdma: Name of the RDMA device to use, None for the one that fits, "off" for none.
+        tls: For chunks by TLS, at all nodes of the job alike; then there is no RDMA, which would go around it.
 
     Attributes:
         offer: To be told to peers.
@@ -131,12 +133,13 @@ class TransportSelector:
         advertise: str | None = None,
         has_shm: bool = True,
         rdma: str | None = None,
+        tls: TlsIdentity | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._avoided: dict[str, tuple[float, str]] = {}  # address -> until when, why
         self._said: dict[str, str] = {}
         with contextlib.ExitStack() as on_error:
-            self._tcp = on_error.enter_context(TcpTransport(tcp_address, secret, name=name))
+            self._tcp = on_error.enter_context(TcpTransport(tcp_address, secret, name=name, tls=tls))
             self._shm: ShmTransport | None = None
             if has_shm:
                 self._shm = on_error.enter_context(ShmTransport(addresses.new_unix("shm"), secret, name=name))
@@ -147,6 +150,8 @@ class TransportSelector:
             self._verbs: VerbsTransport | None = None
             self.reason_against_rdma: str | None = None
             try:
+                if tls is not None:
+                    raise RdmaUnavailableError("chunks go by TLS (--tls-bulk), and RDMA would go around it")
                 self._verbs = on_error.enter_context(
                     _verbs_transport(host, addresses.format_listen(bind, ports), secret, name=name, rdma=rdma)
                 )

@@ -23,6 +23,7 @@ from chicle_elastic.transports.listener import Listener
 from chicle_elastic.transports.pool import Connection, ConnectionPool
 from chicle_elastic.transports.registry import Registry
 from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.tls import TlsIdentity, greet_as_caller
 from chicle_elastic.transports.wire import Kind
 
 REQUEST_BYTES = 256
@@ -38,6 +39,7 @@ class Transport:
         address: Where to listen.
         secret: Of the job.
         name: Of this node.
+        tls: For connections by TLS, where both ends have it; None for connections without.
 
     Raises:
         UsageError: The address cannot be listened on.
@@ -50,12 +52,12 @@ class Transport:
     refused: tuple[type[ChicleError], ...] = (ProtocolError,)
     """Errors that the caller is told as the answer to its request; any other error ends the connection."""
 
-    def __init__(self, address: str, secret: JobSecret, *, name: str) -> None:
+    def __init__(self, address: str, secret: JobSecret, *, name: str, tls: TlsIdentity | None = None) -> None:
         self.name = name
-        self._secret = secret
+        self._secret, self._tls = secret, tls
         self._registry = Registry()
         self._pool = ConnectionPool(self._connect)
-        self._listener = Listener(address, secret, purpose=self.scheme, name=name, serve=self._serve)
+        self._listener = Listener(address, secret, purpose=self.scheme, name=name, serve=self._serve, tls=tls)
 
     @property
     def address(self) -> str:
@@ -180,9 +182,13 @@ class Transport:
         raise NotImplementedError
 
     def _connect(self, address: str, deadline: Deadline) -> socket.socket:
-        connect = addresses.connect_unix if address.startswith("unix:") else addresses.connect_tcp
+        is_unix = address.startswith("unix:")
+        connect = addresses.connect_unix if is_unix else addresses.connect_tcp
         sock = connect(address, timeout_s=deadline.left_s())
         try:
+            if self._tls is not None and not is_unix:
+                sock = secured = self._tls.wrap_as_caller(sock)
+                greet_as_caller(secured, deadline, peer=address)
             prove_as_caller(sock, self._secret, deadline, purpose=self.scheme, name=self.name, peer=address)
         except BaseException:
             sock.close()

@@ -28,9 +28,11 @@ from typing import Any
 
 import msgspec
 
-from chicle_elastic.errors import PeerLostError, ProtocolError
+from chicle_elastic.errors import PeerLostError, ProtocolError, TlsError
 
 MAGIC = b"\x89CHW"
+TLS_HANDSHAKE = b"\x16\x03"
+"""So the first record of a caller with TLS begins (RFC 8446, 5.1)."""
 VERSION = 3
 HEADER = struct.Struct("<4sHHQ")
 
@@ -135,6 +137,11 @@ def unpack_header(header: bytes | bytearray | memoryview, limits: Limits, *, pee
         ProtocolError: This is no frame, or one that is not allowed now.
     """
     magic, version, code, num_bytes = HEADER.unpack(header)
+    if magic != MAGIC and magic[:2] == TLS_HANDSHAKE:
+        raise TlsError(
+            f"{peer} speaks TLS, and this node does not on this connection; start all nodes of a job with the same "
+            "--tls options"
+        )
     if magic != MAGIC:
         raise ProtocolError(
             f"{peer} sent {bytes(magic).hex(' ')} where a frame begins, which is no agent of Chicle; look at which "

@@ -41,6 +41,7 @@ from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.cluster_board import ClusterBoard
 from chicle_elastic.runtime.control.channel import new_address
 from chicle_elastic.start_signals import hand_over
+from chicle_elastic.transports.tls import TlsIdentity
 
 NOTICES = (signal.SIGTERM, signal.SIGUSR1)
 DEBUG_STATE_SIGNAL = signal.SIGUSR2
@@ -97,6 +98,7 @@ class ElasticAgent(SingleTaskAgent):
             board = stack.enter_context(ClusterBoard(options.log_dir, options.node))
             event_file = stack.enter_context(EventFile(options.log_dir, options.node, tell=board.write))
             secret = open_secret(options.secret_file, endpoint=handler.endpoint)
+            tls = None if options.tls is None else TlsIdentity(options.tls)
             listens = store_listens_on(handler.store, endpoint=handler.endpoint)
             address = choose_address(options.address, endpoint=handler.endpoint, listens=listens)
             term_store = TermStore(handler.store, endpoint=handler.endpoint, run_id=handler.get_run_id(), secret=secret)
@@ -111,6 +113,8 @@ class ElasticAgent(SingleTaskAgent):
                 secret=secret,
                 min_nodes=handler.min_nodes,
                 max_nodes=handler.max_nodes,
+                tls=tls,
+                bulk_tls=tls if options.has_tls_bulk else None,
             )
             loop = stack.enter_context(
                 EventLoop(tell_slow=lambda slow: event_file.write("slow_handler", **dataclasses.asdict(slow)))

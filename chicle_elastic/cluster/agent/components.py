@@ -22,6 +22,7 @@ from chicle_elastic.store.chunk_store import DEFAULT_ARENA_BYTES, ChunkStore
 from chicle_elastic.transports.node_address import NodeAddress
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.selector import TransportSelector
+from chicle_elastic.transports.tls import TlsIdentity
 
 HEADROOM_SHARE = 0.8
 """The share of the memory left on the host or in the control group that chunks may take by default."""
@@ -39,6 +40,8 @@ class NodeContext:
         secret: Of the job.
         min_nodes: With fewer nodes the job pauses.
         max_nodes: Further nodes have to wait.
+        tls: For links by TLS; None for links without.
+        bulk_tls: The same for chunks.
     """
 
     control: str
@@ -48,6 +51,8 @@ class NodeContext:
     secret: JobSecret
     min_nodes: int
     max_nodes: int
+    tls: TlsIdentity | None = None
+    bulk_tls: TlsIdentity | None = None
 
 
 class NodeCallbacks(membership.MembershipCallbacks, effect_executor.Host, Protocol):
@@ -130,9 +135,11 @@ def build_components(
                 "checkpoints": declared.checkpoints,
                 "start_nodes": start_nodes,
                 "sums_by_gloo": context.address.is_plain,
-            },
+            }
+            | ({"tls_bulk": True} if context.bulk_tls is not None else {}),
         ),
         secret=context.secret,
+        tls=context.tls,
         term_store=term_store,
         make_scheduler=lambda: Scheduler(settings),
         is_ready=is_ready,

@@ -37,6 +37,7 @@ from chicle_elastic.scheduling.scheduler import Scheduler
 from chicle_elastic.transports.node_address import NodeAddress
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.selector import Endpoints
+from chicle_elastic.transports.tls import TlsIdentity
 from chicle_elastic.values import ChunkInfo
 
 LOOK_S = 0.1
@@ -124,6 +125,7 @@ class Membership:
         loop: The event loop; everything runs in its thread.
         identity: Who this node is.
         secret: Of the job.
+        tls: For links by TLS; None for links without.
         term_store: The terms in the rendezvous store.
         make_scheduler: Makes the scheduler of an incarnation; with the same settings at all agents.
         is_ready: Whether the node could join now.
@@ -141,6 +143,7 @@ class Membership:
         identity: Identity,
         *,
         secret: JobSecret,
+        tls: TlsIdentity | None,
         term_store: TermStore,
         make_scheduler: Callable[[], Scheduler],
         is_ready: Callable[[], bool],
@@ -148,12 +151,12 @@ class Membership:
         users: MembershipCallbacks,
     ) -> None:
         self.identity = identity
+        node = identity.node
         self.peer_links = PeerLinks(
-            loop, secret, node=identity.node, address=identity.address, round_store=identity.round_store, users=self
+            loop, secret, tls=tls, node=node, address=identity.address, round_store=identity.round_store, users=self
         )
         self._loop, self._terms, self._users = loop, term_store, users
         self._can_join, self._require_open = is_ready, require_open
-        node = identity.node
         self.log = ReplicatedLog(loop, node, new_incarnation(node), make_scheduler=make_scheduler, host=self)
         self.log.subscribe(self)
         self._has_announced = False

@@ -107,6 +107,7 @@ class Node:
             tcp_address=context.address.to_listen(),
             advertise=context.address.advertise,
             rdma=Settings.from_environment().rdma,
+            tls=context.bulk_tls,
         )
         host, port = parse_endpoint(context.round_store)
         self._task = TaskSupervisor(

@@ -27,13 +27,14 @@ from typing import Any, Protocol
 from chicle_elastic.cluster.net.busy_beats import BusyBeats
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.worker_lanes import Lane
-from chicle_elastic.errors import ChicleError, ConnectionRefusedByHostError, PeerLostError, ProtocolError
+from chicle_elastic.errors import ChicleError, ConnectionRefusedByHostError, PeerLostError, ProtocolError, TlsError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.transports import addresses, links, wire
 from chicle_elastic.transports.links import Link, LinkListener
 from chicle_elastic.transports.node_address import NodeAddress
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.selector import Endpoints
+from chicle_elastic.transports.tls import TlsIdentity
 from chicle_elastic.transports.wire import Kind
 
 BEAT_S = 0.4
@@ -126,6 +127,7 @@ class PeerLinks:
         address: Where this node listens, and how other hosts reach it.
         round_store: Endpoint of the round store that this agent serves.
         users: Called when a peer comes up, sends a message, goes down or refuses this agent.
+        tls: For links by TLS, at all agents alike; None for links without.
     """
 
     def __init__(
@@ -137,15 +139,17 @@ class PeerLinks:
         address: NodeAddress,
         round_store: str,
         users: PeerCallbacks,
+        tls: TlsIdentity | None = None,
     ) -> None:
         self.life = new_incarnation(node)
         self._round_store = round_store
-        self._loop, self._secret, self._own, self._users = loop, secret, address, users
+        self._loop, self._secret, self._tls, self._own, self._users = loop, secret, tls, address, users
         self._endpoints: Endpoints | None = None
         self._job: Mapping[str, Any] = {}
         self._peers: dict[NodeId, Peer] = {}
         self._callers: dict[str, Peer] = {}
         self._dialling: set[str] = set()
+        self._refused_tls: set[str] = set()  # a line for each, and not for each attempt
         self._looked_s = loop.now()
         self._listener: LinkListener | None = None
         self._busy_beats: BusyBeats | None = None
@@ -171,7 +175,7 @@ class PeerLinks:
             job: The parameters that have to be the same at all agents, by name.
         """
         self.life, self._endpoints, self._job = life, endpoints, job
-        self._listener = LinkListener(self._own.to_listen(), self._secret, name=life)
+        self._listener = LinkListener(self._own.to_listen(), self._secret, name=life, tls=self._tls)
         self._loop.watch(self._listener, self._accept)
         self._busy_beats = BusyBeats(
             self._loop,
@@ -217,6 +221,9 @@ class PeerLinks:
                     self._users.peer_is_dead(expect)
                 return
             except ChicleError as error:  # an agent answers there, and refuses to talk to this one
+                if isinstance(error, TlsError) and address not in self._refused_tls:
+                    self._refused_tls.add(address)
+                    logger.warning("%s has no link to %s: %s", life, address, error)
                 if life == self.life:
                     self._users.refused(address, str(error))
                 return
@@ -228,9 +235,9 @@ class PeerLinks:
             else:
                 self._greet(link)
 
-        secret = self._secret
+        secret, tls = self._secret, self._tls
         self._loop.work(
-            lambda: links.connect(address, secret, name=life, timeout_s=DIAL_TIMEOUT_S), then, lane=Lane.DIAL
+            lambda: links.connect(address, secret, name=life, timeout_s=DIAL_TIMEOUT_S, tls=tls), then, lane=Lane.DIAL
         )
 
     def probe(self, address: str, life: str) -> None:

@@ -57,6 +57,16 @@ def test_our_options_become_the_options_of_the_node(tmp_path: Path) -> None:
     assert options.secret_file == Path("job.secret").absolute()
 
 
+def test_certificates_are_those_of_a_folder() -> None:
+    """Chunks by TLS need them; without the options there is none."""
+    options = agent("--tls", "certificates", "--tls-bulk", "train.py").options
+    assert (options.tls, options.has_tls_bulk) == (Path("certificates").absolute(), True)
+    options = agent("train.py").options
+    assert (options.tls, options.has_tls_bulk) == (None, False)
+    with pytest.raises(UsageError, match="--tls-bulk needs the certificates of --tls FOLDER"):
+        agent("--tls-bulk", "train.py")
+
+
 def test_addresses_and_ports_are_those_of_the_options() -> None:
     """torchrun's --local-addr is another name of --advertise."""
     options = agent("--host", "0.0.0.0", "--advertise", "10.0.0.7", "--port-range", "29410-29449", "train.py").options

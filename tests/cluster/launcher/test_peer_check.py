@@ -10,8 +10,10 @@ from chicle_elastic.cli.main import main
 from chicle_elastic.cluster.consensus.term_store import Contact, TermStore
 from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
 from chicle_elastic.ids import NodeId
+from chicle_elastic.testing.certificates import OPENSSL, Authority
 from chicle_elastic.transports.links import LinkListener
 from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.tls import TlsIdentity
 
 
 def peer_findings(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, dict[str, str]]]:
@@ -58,3 +60,29 @@ def test_agents_are_tried_at_the_addresses_that_they_have_signed(
         assert (code, findings["secret"]["verdict"]) == (1, "no")
         assert "the contact of n3 is not signed" in findings["secret"]["detail"]
         assert "link n3" not in findings
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="certificates are made by the program openssl")
+def test_links_are_tried_by_tls(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """An agent that wants TLS from a doctor without, and one with another CA."""
+    secret = JobSecret.create(tmp_path / "secret")
+    ours = Authority(tmp_path / "ca").issue(tmp_path / "tls")
+    other = TlsIdentity(Authority(tmp_path / "other").issue(tmp_path / "n2"))
+    options = ("--secret-file", str(tmp_path / "secret"))
+    with (
+        StoreServer() as server,
+        LinkListener("tcp://127.0.0.1:0", secret, name="n1#1", tls=TlsIdentity(ours)) as one,
+        LinkListener("tcp://127.0.0.1:0", secret, name="n2#1", tls=other) as two,
+    ):
+        terms = TermStore(connect_store(server.endpoint), endpoint=server.endpoint, run_id="run", secret=secret)
+        terms.publish(NodeId("n1"), Contact(life="n1#1", address=one.address))
+        terms.publish(NodeId("n2"), Contact(life="n2#1", address=two.address))
+        code, findings = peer_findings(capsys, server.endpoint, *options)
+        assert (code, findings["link n1"]["verdict"]) == (1, "no")
+        assert "start all nodes of a job with --tls, or none" in findings["link n1"]["detail"]
+        code, findings = peer_findings(capsys, server.endpoint, *options, "--tls", str(ours))
+        assert (code, findings["tls"]["verdict"]) == (1, "yes")
+        assert "sent no greeting" in findings["link n1"]["detail"]  # a listener, and no agent behind it
+        assert "give all nodes of a job certificates of one CA" in findings["link n2"]["detail"]
+        (ours / "tls.key").chmod(0o644)
+        assert main(["doctor", "--peer", server.endpoint, *options, "--tls", str(ours)]) == 2
