@@ -37,7 +37,7 @@ MOVED: dict[str, str] = {
     # Named by the entry point of an installation that is older than its sources.
     "cluster.torchrun_plugin": "chicle_elastic.cluster.rendezvous.torchrun_plugin; install chicle-elastic anew",
     "scheduling.machine": "from chicle_elastic.scheduling.scheduler import Scheduler",
-    "scheduling.story": "from chicle_elastic.scheduling.recording import Recorder, replay",
+    "scheduling.story": "from chicle_elastic.scheduling.replaying import replay",
 }
 """What to write instead, by the old module, or old module and name, below `chicle_elastic`."""
 

@@ -40,6 +40,7 @@ COMMANDS = {
     "convert": Command("chicle_elastic.cli.convert", "turn a data file into a folder of chunks"),
     "doctor": Command("chicle_elastic.cli.doctor", "show what this node can do, and what to install for the rest"),
     "inspect": Command("chicle_elastic.cli.inspect", "show what a folder of chunks holds, and verify it"),
+    "replay": Command("chicle_elastic.cli.replay", "fold the recording of a job again, and compare what it ordered"),
 }
 
 

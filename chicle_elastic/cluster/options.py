@@ -51,7 +51,7 @@ class NodeOptions:
         grace_s: Seconds between a notice and the moment when the node has to be gone.
         patience_s: The quorum timeout: seconds for which the job may have too few nodes before this one gives up.
         memory_bytes: Memory for chunks; None for what the control group or the machine allows.
-        log_dir: Folder for event files and the logs of the task; None for none.
+        log_dir: Folder for event files, recordings and the logs of the task; None for none.
         checkpoint: Where and when the job is saved; None for the settings of the `Job`.
         wants_resume: Resume from the newest checkpoint.
         start_nodes: Nodes that the job waits for at its start; None for the minimum.

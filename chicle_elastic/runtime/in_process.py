@@ -8,6 +8,7 @@ Shell of the scheduler: `_Shell.run` feeds one event at a time and performs the 
 Nothing is decided here.
 """
 
+import contextlib
 import dataclasses
 from collections import deque
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from chicle_elastic.clock import Clock, MonotonicClock
 from chicle_elastic.errors import CapacityError, ProtocolError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.job_ledger import JobLedger
+from chicle_elastic.monitoring.recording_file import new_recording
 from chicle_elastic.runtime.checkpoint.format import JobIdentity
 from chicle_elastic.runtime.checkpoint.resume import Resumption
 from chicle_elastic.runtime.checkpoint.trigger import CheckpointTrigger
@@ -31,6 +33,7 @@ from chicle_elastic.runtime.training.training import Evaluation, IterationResult
 from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, Mailboxes, UniTask
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
+from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder, RecordingSink
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.solvers.base import Action, Budget, Summed, Update
 from chicle_elastic.values import ChunkInfo
@@ -44,6 +47,7 @@ class InProcess:
         num_tasks: Uni-tasks at the start, >= 1.
         changes: Membership changes to emulate: pairs (iteration, num_tasks), both >= 1; after that iteration tasks
             join or leave (the newest leave first) until there are `num_tasks`.
+        log_dir: Folder for the recording of each job, which `chicle replay` folds again; None for none.
 
     One task; a second one joins after iteration 2:
 
@@ -62,6 +66,7 @@ class InProcess:
 
     num_tasks: int = 1
     changes: tuple[tuple[int, int], ...] = ()
+    log_dir: str | Path | None = None
 
     def __post_init__(self) -> None:
         counts = [self.num_tasks, *(number for change in self.changes for number in change)]
@@ -83,24 +88,27 @@ class InProcess:
         Raises:
             ContractError: The job's solver broke the contract of chunks.
             CapacityError: The scheduler had to pause the job; in one process nothing would ever resume it.
+            UsageError: No recording can be written to `log_dir`.
         """
-        shell = _Shell(job, self.num_tasks, clock or MonotonicClock())
-        try:
+        with contextlib.ExitStack() as stack:
+            sink = None if self.log_dir is None else stack.enter_context(new_recording(Path(self.log_dir), "job"))
+            shell = _Shell(job, self.num_tasks, clock or MonotonicClock(), sink=sink)
+            stack.callback(shell.close)
             return shell.run(self)
-        finally:
-            shell.close()
 
 
 class _Shell:
     """Performs the effects of the scheduler for one job."""
 
-    def __init__(self, job: Job, num_tasks: int, clock: Clock) -> None:
+    def __init__(self, job: Job, num_tasks: int, clock: Clock, *, sink: RecordingSink | None) -> None:
         self.job = job
         self.clock = clock
         self.source: ChunkSource = job.source
         self.state_spec: StateSpec = job.trainer.state(job.source.schema).without_notes()
         settings = SchedulerSettings(seed=job.seed, start_nodes=num_tasks)
-        self.scheduler = Scheduler(settings, [TimeLimitedPolicy(policy) for policy in job.policies or ()])
+        policies = [TimeLimitedPolicy(policy) for policy in job.policies or ()]
+        self.scheduler = Scheduler(settings, policies if sink is None else [*map(RecordedPolicy, policies)])
+        self.handler = self.scheduler if sink is None else Recorder(self.scheduler, sink)
         self.mailboxes = Mailboxes()
         self.context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self.mailboxes)
         self.tasks: dict[NodeId, UniTask] = {}
@@ -132,7 +140,7 @@ class _Shell:
         try:
             while self.reason is None:
                 event = self.inbox.popleft()
-                for effect in self.scheduler.handle(event, now=self.clock.now() - self.started_s):
+                for effect in self.handler.handle(event, now=self.clock.now() - self.started_s):
                     dispatch(effect, self)
         except KeyboardInterrupt:
             # A solver may have been cut off between state and model: only the state is trusted from here on.

@@ -1,141 +1,267 @@
 """The recorded stream of a job: every event with its time, and what the scheduler made of it.
 
-A recording is JSON lines in UTF-8. The first is the header, every other one event:
+A recording is JSON lines in UTF-8. It has parts; each begins with a header, and every other line is one entry, that is
+an event with its effects:
 
-    {"format": "chicle recording", "version": 2, "settings": {"seed": 0, ...}, "policies": ["Rebalance"]}
+    {"format": "chicle recording", "version": 3, "settings": {"seed": 0, ...}, "policies": ["Rebalance"], ...}
     {"now": 0.25, "event": {"type": "NodeJoined", "node": "n0", ...}, "effects": [{"type": "FormRound", ...}]}
 
+The header of a scheduler that had handled nothing has its settings. That of a scheduler that went on from elsewhere
+has a snapshot too (`snapshot.snapshot`), and how many entries the snapshot stands for: a node that joined late, a file
+that was rotated, entries that were lost because a disk hung.
+
 A line is written after the event was handled, so a recording that breaks off ends with the last event that had
-effects.
-`replay` folds the events again; any shell that is fed the same stream emits the same effects (docs/design 5).
+effects. An event at which the scheduler raised has `raised`. What policies answered that the scheduler asked itself (in
+one process) is in `answers`, so the policies are not needed to fold the events again.
+
+`replaying` folds them again; any shell that is fed the same stream emits the same effects (docs/design 5). No event and
+no effect has a secret in it: what agents and tasks prove to each other never reaches the scheduler.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from chicle_elastic.errors import ProtocolError, UsageError
+from chicle_elastic import __version__
 from chicle_elastic.scheduling import codec
-from chicle_elastic.scheduling.effects import Effect
+from chicle_elastic.scheduling.effects import Effect, Log
 from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.pending_policies import DecidingPolicy
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from chicle_elastic.scheduling.snapshot import snapshot
+from chicle_elastic.scheduling.text import disabled_text
+from chicle_elastic.values import Decision, Observations
 
 FORMAT = "chicle recording"
-VERSION = 2
-"""Version 1 had the format "chicle story", and events about a single chunk, which are gone."""
+VERSION = 3
+"""Version 1 had the format "chicle story", and events about a single chunk, which are gone. Version 2 had one part,
+without a snapshot and without answers; it can be read."""
+NO_PLACE = "decided what a recording has no place for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Header:
+class Header:
+    """Begins a part of a recording.
+
+    Attributes:
+        format: `FORMAT`.
+        version: `VERSION`.
+        settings: Of the scheduler.
+        policies: Names of those that the scheduler asks itself.
+        release: Of chicle-elastic, which recorded it.
+        length: Entries of the job's log before this part.
+        why: Why a part begins here, for a person.
+        snapshot: The scheduler after these entries; None where it had handled nothing.
+    """
+
     format: str
     version: int
     settings: SchedulerSettings
     policies: tuple[str, ...]
+    release: str = ""
+    length: codec.Count = 0
+    why: str = ""
+    snapshot: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
+class Answer:
+    """What a policy answered when the scheduler asked it.
+
+    Attributes:
+        decision: Its decision; None for none.
+        disabled: Why the scheduler disabled it for this answer, as the end of a sentence; empty when it did not.
+    """
+
+    decision: Decision | None = None
+    disabled: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One entry.
+
+    Attributes:
+        now: As the scheduler was told it, in seconds.
+        event: What happened.
+        effects: What the scheduler ordered; none where it raised.
+        answers: What policies answered meanwhile, by their names; without those that decided nothing.
+        raised: What the scheduler raised, "ProtocolError: ..."; empty when it raised nothing.
+    """
+
+    now: float
+    event: Event
+    effects: tuple[Effect, ...]
+    answers: Mapping[str, tuple[Answer, ...]] = field(default_factory=dict)
+    raised: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _UsualLine:
+    """Nearly all lines have neither answers nor errors, and are shorter without them."""
+
     now: float
     event: Event
     effects: tuple[Effect, ...]
 
 
+class RecordingSink(Protocol):
+    """Takes what is recorded. Neither method may wait: agents call them in their loop."""
+
+    def begin(self, scheduler: Scheduler, *, length: int, state: Mapping[str, Any] | None) -> None:
+        """A part begins.
+
+        Args:
+            scheduler: The scheduler before the first entry of the part.
+            length: Entries of the job's log before this part.
+            state: A snapshot of the scheduler; None when it has handled nothing.
+        """
+        ...
+
+    def add(self, scheduler: Scheduler, line: Line) -> None:
+        """An entry was handled by this scheduler."""
+        ...
+
+
 class Recorder:
-    """A scheduler that writes its recording while it works.
+    """A scheduler whose events and effects are recorded while it works.
 
     Args:
-        scheduler: Has handled nothing yet.
+        scheduler: Any; policies that it asks itself have to be `RecordedPolicy`, or whoever replays needs them again.
+        sink: Takes the recording.
+        length: Entries of the job's log that the scheduler has handled.
+        state: Snapshot of the scheduler; None when it has handled nothing.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, sink: RecordingSink, *, length: int = 0, state: Mapping[str, Any] | None = None
+    ) -> None:
+        self.scheduler = scheduler
+        self._sink = sink
+        self._policies = [policy for policy in scheduler.policies if isinstance(policy, RecordedPolicy)]
+        sink.begin(scheduler, length=length, state=state)
+
+    def handle(self, event: Event, *, now: float) -> list[Effect]:
+        """`Scheduler.handle`, recorded; what it raises is recorded too."""
+        try:
+            effects = self.scheduler.handle(event, now=now)
+        except Exception as error:
+            self._sink.add(self.scheduler, Line(now=now, event=event, effects=(), raised=raised_text(error)))
+            raise
+        answers = self._answers(effects) if self._policies else {}
+        self._sink.add(self.scheduler, Line(now=now, event=event, effects=tuple(effects), answers=answers))
+        return effects
+
+    def _answers(self, effects: Sequence[Effect]) -> dict[str, tuple[Answer, ...]]:
+        told = {policy.name: policy.heard() for policy in self._policies}
+        return {name: tuple(_judged(name, heard, effects)) for name, heard in told.items() if any(heard)}
+
+
+class RecordedPolicy:
+    """A policy whose answers a `Recorder` takes down: they depend on code that the recording does not have.
+
+    Args:
+        policy: Any.
+    """
+
+    def __init__(self, policy: DecidingPolicy) -> None:
+        self._policy = policy
+        self._heard: list[Answer | None] = []
+
+    @property
+    def name(self) -> str:
+        """Of the policy."""
+        return self._policy.name
+
+    def decide(self, observations: Observations, /) -> Decision | None:
+        """What the policy decides; raises what it raises."""
+        self._heard.append(Answer(disabled=NO_PLACE))
+        decision = self._policy.decide(observations)
+        self._heard[-1] = None if decision is None else _answer(decision)
+        return decision
+
+    def heard(self) -> list[Answer | None]:
+        """The answers since the last time; None for no decision."""
+        heard, self._heard = self._heard, []
+        return heard
+
+
+class TextSink:
+    """Takes a recording as text, line by line, at once: for simulations and tests.
+
+    Args:
         write: Takes one line, with its line feed; the `write` of an open text file will do.
     """
 
-    def __init__(self, scheduler: Scheduler, write: Callable[[str], object]) -> None:
-        self.scheduler = scheduler
+    def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
-        names = tuple(policy.name for policy in scheduler.policies)
-        self._write_line(_Header(format=FORMAT, version=VERSION, settings=scheduler.settings, policies=names))
 
-    def handle(self, event: Event, *, now: float) -> list[Effect]:
-        """`Scheduler.handle`, written down."""
-        effects = self.scheduler.handle(event, now=now)
-        self._write_line(_Line(now=now, event=event, effects=tuple(effects)))
-        return effects
+    def begin(self, scheduler: Scheduler, *, length: int, state: Mapping[str, Any] | None) -> None:
+        """Of `RecordingSink`."""
+        self._write(header_text(scheduler, length=length, state=state).decode())
 
-    def _write_line(self, line: _Header | _Line) -> None:
-        self._write(codec.encode(line, is_checked=True).decode() + "\n")
+    def add(self, scheduler: Scheduler, line: Line) -> None:
+        """Of `RecordingSink`.
 
-
-def replay(
-    recording: Path | str | Iterable[str], policies: Sequence[DecidingPolicy] = (), *, name: str = "recording"
-) -> Iterator[tuple[Event, list[Effect]]]:
-    """Fold a recording again.
-
-    Args:
-        recording: Path of a file, or its lines.
-        policies: Those that the job had, with the same parameters.
-        name: What to call lines that come from no file, for messages.
-
-    Yields:
-        Every event with the effects that it has now, which are those that it had then.
-
-    Raises:
-        ProtocolError: The recording cannot be read, or an effect is another one now; the message names the line.
-    """
-    with ExitStack() as stack:
-        if isinstance(recording, str | Path):
-            name = str(recording)
-            lines: Iterable[str] = stack.enter_context(open(recording, encoding="utf-8", errors="replace"))
-        else:
-            lines = recording
-        numbered = enumerate(lines, start=1)
-        scheduler = _read_header(numbered, policies, name)
-        for number, line in numbered:
-            where = f"{name}:{number}"
-            try:
-                told: _Line = _read(line, _Line)
-                now = scheduler.handle(told.event, now=told.now)
-            except ProtocolError as error:
-                raise ProtocolError(f"{where}: {error}") from error
-            _compare(told.effects, now, where)
-            yield told.event, now
+        Raises:
+            ValueError: A number in it is not finite, or a value is of another type than the event has.
+        """
+        self._write(line_text(line, is_checked=True).decode())
 
 
-def _read_header(numbered: Iterator[tuple[int, str]], policies: Sequence[DecidingPolicy], name: str) -> Scheduler:
-    """A scheduler that begins as the recorded one did."""
-    where = f"{name}:1"
-    _, line = next(numbered, (1, ""))
+def header_text(
+    scheduler: Scheduler, *, length: int = 0, state: Mapping[str, Any] | None = None, why: str = ""
+) -> bytes:
+    """A header as JSON text with its line feed; arguments as in `Header`, and a state that was written before."""
+    header = Header(
+        format=FORMAT,
+        version=VERSION,
+        settings=scheduler.settings,
+        policies=tuple(policy.name for policy in scheduler.policies),
+        release=__version__,
+        length=length,
+        why=why,
+        snapshot=state,
+    )
+    return codec.encode(header, is_finite=True) + b"\n"
+
+
+def line_text(line: Line, *, is_checked: bool = False) -> bytes:
+    """An entry as JSON text with its line feed; arguments and errors as in `codec.encode`."""
+    if line.answers or line.raised:
+        return codec.encode(line, is_checked=is_checked) + b"\n"
+    usual = _UsualLine(now=line.now, event=line.event, effects=line.effects)
+    return codec.encode(usual, is_checked=is_checked) + b"\n"
+
+
+def state_of(scheduler: Scheduler) -> dict[str, Any]:
+    """A snapshot for a header: parts of it are JSON text already."""
+    return snapshot(scheduler, write=codec.to_raw)
+
+
+def prepare() -> None:
+    """Work out how lines are written; to be called before a second thread writes them (`codec.prepare`)."""
+    codec.prepare((Header, Line, _UsualLine))
+
+
+def raised_text(error: Exception) -> str:
+    """An error of the scheduler, as a recording has it."""
+    return f"{type(error).__name__}: {error}"
+
+
+def _answer(decision: Any) -> Answer:
+    """A copy of the decision, which its policy may change later; there is none of nonsense."""
     try:
-        data: dict[str, Any] = _read(line, dict[str, Any])
-        if (data.get("format"), data.get("version")) != (FORMAT, VERSION):
-            raise ProtocolError(
-                f"found {data.get('format')!r} version {data.get('version')}, and this release reads {FORMAT!r} "
-                f"version {VERSION}; replay it with the release that recorded it"
-            )
-        header: _Header = codec.from_values(data, _Header)
-        names = tuple(policy.name for policy in policies)
-        if header.policies != names:
-            raise ProtocolError(f"the job had the policies {header.policies}, and replay was given {names}")
-        return Scheduler(header.settings, policies)
-    except (ProtocolError, UsageError) as error:
-        raise ProtocolError(f"{where}: {error}") from error
+        return Answer(decision=codec.decode(codec.encode(decision, Decision, is_checked=True), Decision))
+    except Exception:  # a policy is foreign code: it may return anything
+        return Answer(disabled=NO_PLACE)
 
 
-def _read(line: str, kind: Any) -> Any:
-    try:
-        return codec.decode(line, kind)
-    except ProtocolError as error:
-        hint = "" if line.rstrip().endswith("}") else "; was the file cut off?"
-        raise ProtocolError(f"not a line of a recording: {error}{hint}") from error
-
-
-def _compare(then: Sequence[Effect], now: Sequence[Effect], where: str) -> None:
-    for index in range(max(len(then), len(now))):
-        before = then[index] if index < len(then) else None
-        after = now[index] if index < len(now) else None
-        if before != after:
-            raise ProtocolError(
-                f"{where}: effect {index + 1} was {before or 'not there'} and is {after or 'not there'} now; the "
-                "recording was made by another version, with other policies, or was changed"
-            )
+def _judged(name: str, heard: Sequence[Answer | None], effects: Sequence[Effect]) -> list[Answer]:
+    """The answers of a policy; the last one has the reason if the scheduler disabled the policy for it."""
+    answers = [answer or Answer() for answer in heard]
+    start = disabled_text(name, "")
+    for effect in effects:
+        if isinstance(effect, Log) and effect.text.startswith(start):
+            answers[-1] = Answer(disabled=effect.text.removeprefix(start))
+    return answers

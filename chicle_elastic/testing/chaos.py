@@ -2,16 +2,22 @@
 
     python -m chicle_elastic.testing.chaos --seed 1 --minutes 1
 
-Nodes join, get notice, are killed, lose their task, stand still and go on, two at once; and faults of all kinds strike
-at named steps (`chaos_deck`). At least one healthy member is spared at any time: a job that nobody survives begins
-afresh, and would prove nothing. A node is healthy again when it has merged an iteration after what struck it last. Half
-of the time goes to CoCoA and half to a solver that counts (`chaos_app`). In the end the weather is calm, the job ends,
-and `cluster_truth` judges the evidence. What struck over many seeds is added up by `chaos_table`.
+Nodes join, get notice, are killed, lose their task, stand still and go on, two at once; faults of all kinds strike
+at named steps (`fault_schedule`); the store dies, alone or with the leader, and links fail (`outages`). At least one
+healthy member is spared at any time: a job that nobody survives begins afresh, and would prove nothing. A node is
+healthy again when it has merged an iteration after what struck it last. A third of the time each goes to a solver that
+counts, to CoCoA and to Newton's method (`chaos_app`). In the end the weather is calm, the job ends, and `cluster_truth`
+judges the evidence. What struck over many seeds is added up by `chaos_table`.
 
 The strikes are a function of the seed; what they hit depends on the machine.
 
 Exit codes: 0 everything holds; 1 something does not, or hangs, and the folder with the evidence is kept; 2 usage.
 """
+
+from chicle_elastic.settings import hide_stack_traces_of_torch
+
+if __name__ == "__main__":  # before torch is imported
+    hide_stack_traces_of_torch()
 
 import argparse
 import random
@@ -32,6 +38,7 @@ from chicle_elastic.testing.chaos_nodes import ChaosNode, ChaosNodes
 from chicle_elastic.testing.chaos_table import ANY_TIME, OF_THE_LEAD, TWO_AT_ONCE, Struck
 from chicle_elastic.testing.fault_schedule import Cause, ScheduledFault, Victim, schedule_of
 from chicle_elastic.testing.faults import Fault
+from chicle_elastic.testing.outages import MIN_MEMBERS, Outage, faults_of, outages_of, smaller_part
 
 START_NODES, MAX_NODES = 3, 5
 MIN_MS = 10.0
@@ -40,6 +47,10 @@ CALM_S = 60.0
 ARMED_S = 12.0
 RETRY_S = 0.1
 """After a strike that found nobody who can be spared."""
+OUTAGE_EVERY_S = 15.0
+"""The first outage is what a job begins with: all its nodes are well then."""
+PREPARE_S, RECOVER_S = 8.0, 15.0
+"""How long chaos waits for all nodes to be well, before an outage and after it; then it strikes whatever it finds."""
 WORKS = ("count", "svm", "newton")
 
 
@@ -54,10 +65,13 @@ class _Patient:
 class Chaos:
     """Strikes the nodes of one job.
 
+    One class because all strikes share who is struck, armed and spared at the moment.
+
     Args:
         nodes: Of the job.
         rng: Decides everything but the cards.
-        cards: Faults at named steps.
+        scheduled_faults: Faults at named steps.
+        outages: Of the store and of links.
         say: Takes a line for every strike.
 
     Attributes:
@@ -69,6 +83,7 @@ class Chaos:
         nodes: ChaosNodes,
         rng: random.Random,
         scheduled_faults: Iterator[ScheduledFault],
+        outages: Iterator[Outage],
         say: Callable[[str], object],
     ) -> None:
         self.struck: Struck = Counter()
@@ -77,6 +92,10 @@ class Chaos:
         self._patients: dict[str, _Patient] = {}
         self._faults = scheduled_faults
         self._fault = next(scheduled_faults)
+        self._outages = outages
+        self._outage_due_s = time.monotonic()
+        self._store_back_s: float | None = None
+        self._quiet_until_s: float | None = None
         self._num_armed = 0
         self._seen_fired = 0
         self._progress = (0, time.monotonic())
@@ -95,10 +114,16 @@ class Chaos:
         """Strike for so long; returns what hung, or None."""
         end_s = time.monotonic() + seconds
         next_s = time.monotonic()
+        self._outage_due_s = next_s
         while time.monotonic() < end_s:
             if fault := self._look():
                 return fault
-            if time.monotonic() >= next_s:
+            now = time.monotonic()
+            if self._outage_due_s <= now < self._outage_due_s + PREPARE_S:
+                self._begin_outage(next(self._outages) if self._is_outage_possible() else None)
+            elif now >= self._outage_due_s:
+                self._outage_due_s = now + PREPARE_S
+            elif now >= next_s and not self._is_quiet():
                 names = list(self._strikes)
                 weights = [self._strikes[name][0] for name in names]
                 has_struck = self._strikes[self._rng.choices(names, weights)[0]][1]()
@@ -108,9 +133,8 @@ class Chaos:
 
     def calm(self) -> str | None:
         """Let everybody recover, then end the job; returns what did not happen, or None."""
-        self._armed.clear()
-        self._nodes.arm(())
-        self._spot_fired()
+        self._disarm()
+        self._nodes.start_store()
         for node in self._nodes.nodes:
             self._wake(node)
         expected = [node for node in self._nodes.running() if not node.is_doomed]
@@ -146,6 +170,62 @@ class Chaos:
         node.is_doomed = True
         node.send(self._rng.choice((signal.SIGTERM, signal.SIGUSR1)))
 
+    # Outages.
+
+    def _is_outage_possible(self) -> bool:
+        """Whether all nodes are well, and there are enough; otherwise brings that about."""
+        self._disarm()
+        running = self._nodes.running()
+        if len([node for node in running if not node.is_doomed]) < MIN_MEMBERS:
+            self._join()
+            return False
+        lead = self._nodes.lead()
+        return self._nodes.has_store and lead in running and len(self._healthy()) == len(running)
+
+    def _begin_outage(self, outage: Outage | None) -> None:
+        """Let something fail; everything has been prepared for it."""
+        lead = self._nodes.lead()
+        if outage is None or lead is None:
+            return
+        now = time.monotonic()
+        seconds = self._rng.uniform(*outage.seconds)
+        self._say(f"{outage.value} for {seconds:.1f} s")
+        self.struck[outage.value, ANY_TIME] += 1
+        self._outage_due_s = now + OUTAGE_EVERY_S
+        if outage.needs_quiet:
+            self._quiet_until_s = now + seconds
+        if outage.ends_store:
+            self._nodes.kill_store()
+            self._store_back_s = now + seconds
+            if outage is Outage.STORE_AND_LEAD:
+                self._kill([lead])
+            return
+        part, others = smaller_part(outage, self._nodes.running(), lead, self._rng)
+        for node in part + others if outage is Outage.PAIR_CUT else part:
+            self._hurt(node, seconds)
+        for fault in faults_of(outage, part, others, number=self._num_armed + 1, seconds=seconds):
+            self._num_armed += 1
+            self._armed[fault.name] = fault, now + ARMED_S
+        self._arm_all()
+
+    def _is_quiet(self) -> bool:
+        """Whether an outage lasts, or has left nodes that are not well yet."""
+        if self._quiet_until_s is None:
+            return False
+        now = time.monotonic()
+        alive = [node for node in self._nodes.running() if not node.is_doomed]
+        is_over = now >= self._quiet_until_s and len(self._healthy()) == len(alive) and self._nodes.has_store
+        if is_over or now >= self._quiet_until_s + RECOVER_S:
+            self._quiet_until_s = None
+        return self._quiet_until_s is not None
+
+    def _disarm(self) -> None:
+        """No fault strikes from now on."""
+        if self._armed:
+            self._armed.clear()
+            self._arm_all()
+        self._spot_fired()
+
     # Who is struck.
 
     def _healthy(self) -> list[ChaosNode]:
@@ -179,7 +259,7 @@ class Chaos:
         return [lead] if lead in healthy and len(healthy) > 1 else []
 
     def _has_room(self) -> bool:
-        return len(self._nodes.running()) < MAX_NODES
+        return len(self._nodes.running()) < MAX_NODES and self._nodes.has_store
 
     # Strikes. Each returns whether it struck.
 
@@ -285,6 +365,9 @@ class Chaos:
         for node in self._nodes.nodes:
             if node.wakes_s is not None and now >= node.wakes_s:
                 self._wake(node)
+        if self._store_back_s is not None and now >= self._store_back_s:
+            self._store_back_s = None
+            self._nodes.start_store()
         self._spot_fired()
         late = [name for name, (_, until_s) in self._armed.items() if now >= until_s]
         for name in late:
@@ -342,7 +425,7 @@ def run_job(
     """
     with ChaosNodes(folder, work=work, min_ms=MIN_MS, max_nodes=2 * MAX_NODES) as nodes:
         job = len(WORKS) * (seed - 1) + WORKS.index(work)
-        chaos = Chaos(nodes, random.Random(f"{seed} {work}"), schedule_of(job), say)
+        chaos = Chaos(nodes, random.Random(f"{seed} {work}"), schedule_of(job), outages_of(job), say)
         for _ in range(START_NODES):
             nodes.start()
         if not nodes.wait_until(lambda: len(nodes.members()) == START_NODES, CALM_S):
@@ -362,6 +445,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="how long to strike; default: %(default)s")
     parser.add_argument("--work", choices=("all", *WORKS), default="all")
     parser.add_argument("--tally", type=Path, help="add a line of what struck to this file; see chaos_table")
+    parser.add_argument("--keep", type=Path, help="new folder for the evidence, which stays; default: only of faults")
     parser.add_argument("--quiet", action="store_true", help="print no line for each strike")
     options = parser.parse_args(argv)
     works = WORKS if options.work == "all" else (options.work,)
@@ -373,7 +457,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     struck: Struck = Counter()
     wrong: list[str] = []
-    folder = Path(tempfile.mkdtemp(prefix="chicle-chaos-"))
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="chicle-chaos-"))
     for work in works:
         say(f"the job is {work}")
         seconds = 60 * options.minutes / len(works)
@@ -387,14 +471,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if wrong:
         print(f"seed {options.seed}: {len(wrong)} FAULTS; the evidence is in {folder}")
         return 1
-    shutil.rmtree(folder)
+    if options.keep is None:
+        shutil.rmtree(folder)
     print(f"seed {options.seed}: every check holds after {sum(struck.values())} strikes")
     return 0
 
 
 def _key(entry: dict[str, Any]) -> tuple[str, str]:
     _, _, victim = entry["name"].partition(" ")
-    return entry["action"], chaos_table.place(entry["step"], entry["where"], victim)
+    where = {} if entry["action"] == "part" else entry["where"]  # the peer, of which there are many
+    return entry["action"], chaos_table.place(entry["step"], where, victim)
 
 
 if __name__ == "__main__":

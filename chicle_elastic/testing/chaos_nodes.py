@@ -13,16 +13,22 @@ from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.net.peers import node_of
 from chicle_elastic.cluster.options import DEFAULT_RUN_ID
-from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
+from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
+from chicle_elastic.cluster.rendezvous.store import StoreServer
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.testing import faults
 from chicle_elastic.testing.faults import Fault
 from chicle_elastic.testing.forked import ForkedNode, start_fork_server
+from chicle_elastic.transports.addresses import PortRange
 from chicle_elastic.transports.secret import JobSecret
 
 GRACE_S = 10.0
 STANDING_S = 2.0
 MAX_RESTARTS = 1000
 POLL_S = 0.02
+FIRST_PORT, LAST_PORT = 20_000, 29_999
+"""Ports for the store, below those that the kernel gives to connections: none of them takes the port of a killed store,
+and no agent that dials it reaches itself."""
 
 
 class ChaosNode:
@@ -110,11 +116,15 @@ class ChaosNodes:
         self._secret_file = folder / "job.secret"
         self._max_nodes = max_nodes
         secret = JobSecret.load_or_create(self._secret_file)
-        self._store = StoreServer()
-        endpoint = self._store.endpoint
+        first_port = FIRST_PORT + os.getpid() % (LAST_PORT - FIRST_PORT) // 2
+        self._store: StoreServer | None = StoreServer(ports=PortRange(first_port, LAST_PORT))
+        self._endpoint = self._store.endpoint
+        connection = StoreConnection(self._endpoint)
+        connection.connect()
         self._terms: TermStore | None = TermStore(
-            connect_store(endpoint), endpoint=endpoint, run_id=DEFAULT_RUN_ID, secret=secret
+            connection, endpoint=self._endpoint, run_id=DEFAULT_RUN_ID, secret=secret
         )
+        self._last_lead = ""
         self._application = (
             *("--module", "chicle_elastic.testing.chaos_app", "--out", str(self.log)),
             *("--end-file", str(self._end_file), "--work", work, "--min-ms", str(min_ms)),
@@ -131,7 +141,7 @@ class ChaosNodes:
         arguments = [
             *(str(self.script), str(self.fired)),
             *("--nnodes", f"1:{self._max_nodes}", "--name", name, "--max-restarts", str(MAX_RESTARTS)),
-            *("--rdzv-endpoint", self._store.endpoint, "--secret-file", str(self._secret_file)),
+            *("--rdzv-endpoint", self._endpoint, "--secret-file", str(self._secret_file)),
             *("--log-dir", str(self.log), "--grace", str(GRACE_S), *self._application),
         ]
         node = ChaosNode(name, self.log, arguments)
@@ -143,10 +153,35 @@ class ChaosNodes:
         return [node for node in self.nodes if node.is_running]
 
     def lead(self) -> ChaosNode | None:
-        """Who leads by the last term in the store, if that agent runs."""
-        life = self._terms.look().lead if self._terms else ""
-        name = node_of(life) if life else ""
+        """Who leads by the last term that was seen in the store, if that agent runs."""
+        self._look()
+        name = node_of(self._last_lead) if self._last_lead else ""
         return next((node for node in self.running() if node.name == name), None)
+
+    @property
+    def has_store(self) -> bool:
+        """Whether the store runs, and knows the job."""
+        return self._store is not None and self._look()
+
+    def kill_store(self) -> None:
+        """The store is gone, with everything that it held, and all connections to it break."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def start_store(self) -> None:
+        """Start an empty store at the endpoint of the one before, unless there is one."""
+        if self._store is None:
+            self._store = StoreServer(self._endpoint)
+
+    def _look(self) -> bool:
+        """Whether there is a term in the store; remembers who leads it."""
+        try:
+            life = self._terms.look().lead if self._terms else ""
+        except StoreUnreachableError:
+            return False
+        self._last_lead = life or self._last_lead
+        return bool(life)
 
     def successor(self) -> list[ChaosNode]:
         """Who leads when the lead is gone: the first other member that runs, if there is one."""
@@ -203,4 +238,4 @@ class ChaosNodes:
         for node in self.nodes:
             node.close()
         self._terms = None  # its connection ends with it
-        self._store.close()
+        self.kill_store()

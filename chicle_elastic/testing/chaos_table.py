@@ -17,6 +17,7 @@ from typing import TypeAlias
 from chicle_elastic.cluster.net import fault_points
 from chicle_elastic.testing.fault_schedule import Victim
 from chicle_elastic.testing.faults import ACTIONS
+from chicle_elastic.testing.outages import Outage
 
 Struck: TypeAlias = Counter[tuple[str, str]]
 """How often, by (kind of fault, where)."""
@@ -67,7 +68,7 @@ def _is_kill(kind: str) -> bool:
 WANTED: Mapping[str, Callable[[str, str], bool]] = {
     **{
         kind: lambda struck, _, kind=kind: struck.removesuffix(OF_THE_LEAD) == kind  # type: ignore[misc]
-        for kind in ("join", "notice", TWO_AT_ONCE, *ACTIONS)
+        for kind in ("join", "notice", TWO_AT_ONCE, *ACTIONS, *(outage.value for outage in Outage))
     },
     "kill of the lead": lambda kind, where: (
         _is_kill(kind) and (kind.endswith(OF_THE_LEAD) or where.endswith(Victim.LEAD.value))

@@ -95,6 +95,7 @@ PLACES: tuple[tuple[str, Cause, tuple[Victim, ...], dict[str, Any]], ...] = (
     ("iteration.ended", Cause.NOTHING, _BOTH, {}),
     ("notice.received", Cause.NOTICE, (Victim.LEAVER,), {}),
     ("leave.before_exit", Cause.NOTICE, (Victim.LEAVER,), {}),
+    ("link.heard", Cause.NOTHING, _BOTH, {}),
 )
 KILL = "kill"
 OTHER_ACTIONS = ("kill_task", "stop", "delay", "cut")

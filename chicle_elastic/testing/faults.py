@@ -17,6 +17,8 @@ says so is appended to FIRED, and a test that relies on the fault looks for it t
     delay       the thread that is at the step waits for `seconds`
     drop        the work that begins at the step is lost, with a ConnectionError; only at steps in `DROPPABLE`
     cut         every TCP connection of the agent, but not to the rendezvous store, is closed on both sides
+    part        for `seconds`, the agent loses every link to the peer that it hears at the step, so neither hears the
+                other; their tasks and transports keep their connections. Only at the step `link.heard`
 """
 
 import contextlib
@@ -40,12 +42,14 @@ from chicle_elastic.cluster import launcher
 from chicle_elastic.cluster.net import fault_points
 from chicle_elastic.cluster.options import AgentCommand, parse
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
-from chicle_elastic.errors import UsageError
+from chicle_elastic.errors import PeerLostError, UsageError
 
 PROGRAM = "python -m chicle_elastic.testing.faults"
-ACTIONS = ("kill", "kill_task", "stop", "delay", "drop", "cut")
+ACTIONS = ("kill", "kill_task", "stop", "delay", "drop", "cut", "part")
 DROPPABLE = frozenset({"copy.before_fetch", "rows.before_fetch"})
 """Steps at which work begins whose failure the agent has to expect."""
+HEARD = "link.heard"
+"""The step that `part` strikes at; it comes with the name of the peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,7 @@ class Fault:
         action: One of `ACTIONS`.
         occurrence: How often the step is reached until it strikes, from 1 on.
         where: Values that the step has to come with, e.g. {"event": "ChunksCopied"}.
-        seconds: How long `stop` and `delay` take.
+        seconds: How long `stop`, `delay` and `part` take.
     """
 
     name: str
@@ -78,6 +82,8 @@ class Fault:
             raise UsageError(
                 f"fault {self.name!r}: nothing can be dropped at {self.step!r}, only at {', '.join(DROPPABLE)}"
             )
+        if self.action == "part" and self.step != HEARD:
+            raise UsageError(f"fault {self.name!r}: a link can be lost at {HEARD!r}, and not at {self.step!r}")
         if self.occurrence < 1 or not 0 <= self.seconds <= 600:
             raise UsageError(
                 f"fault {self.name!r} needs occurrence >= 1 and seconds from 0 to 600, got {self.occurrence} and "
@@ -140,6 +146,7 @@ class Striker:
         self._stamp: tuple[int, int] | None = None
         self._faults: list[Fault] = []
         self._seen: Counter[str] = Counter()
+        self._parted: dict[str, float] = {}
         self._actions: dict[str, Callable[[Fault], None]] = {
             "kill": lambda _: self._kill(),
             "kill_task": lambda _: _signal_all(_children(), signal.SIGKILL),
@@ -161,7 +168,12 @@ class Striker:
                         struck.append(fault)
         for fault in struck:
             self._write(fault, where)
-            self._actions[fault.action](fault)
+            if fault.action == "part":
+                self._parted[where["peer"]] = time.monotonic() + fault.seconds
+            else:
+                self._actions[fault.action](fault)
+        if step == HEARD and time.monotonic() < self._parted.get(where["peer"], 0.0):
+            raise PeerLostError(f"a fault parts this node from {where['peer']}")
 
     def _look(self) -> None:
         """Read the script again if it is another one."""

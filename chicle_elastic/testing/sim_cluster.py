@@ -21,7 +21,8 @@ from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.events import Acknowledgement
-from chicle_elastic.scheduling.recording import Recorder, replay
+from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder, TextSink
+from chicle_elastic.scheduling.replaying import replay
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
 from chicle_elastic.testing.sim_faults import FaultInjector, FaultProfile, RandomPolicy
 from chicle_elastic.testing.sim_truth import SimCopy, SimNode, Truth, ViolationError
@@ -63,12 +64,13 @@ class SimCluster:
         self.settings = _draw_settings(seed, rng)
         self.truth = Truth(chunks, copies_ahead=self.settings.precopy)
         self.policies = (RandomPolicy(seed), Rebalance()) if self.fault_profile.has_policies else ()
-        self.scheduler = make_scheduler(self.settings, self.policies)
+        asked = [RecordedPolicy(policy) for policy in self.policies] if is_recorded else self.policies
+        self.scheduler = make_scheduler(self.settings, asked)
         self.recording: list[str] = []
         self.happened: Counter[str] = Counter()
         self.num_failures: Counter[ChunkId] = Counter()
         self.now_s = 0.0
-        self._handler = Recorder(self.scheduler, self.recording.append) if is_recorded else self.scheduler
+        self._handler = Recorder(self.scheduler, TextSink(self.recording.append)) if is_recorded else self.scheduler
         self._tell = tell
         self._fault_injector = FaultInjector(self)
         self._num_events = 0
@@ -103,9 +105,10 @@ class SimCluster:
         return self
 
     def check_replay(self) -> None:
-        """Fold the recording again: every effect must be the same."""
+        """Fold the recording again, with the policies and with their answers: every effect must be the same."""
         num_events = sum(1 for _ in replay(self.recording, self.policies))
-        if num_events != self._num_events:
+        num_answered = sum(1 for _ in replay(self.recording))
+        if not num_events == num_answered == self._num_events:
             raise ViolationError(f"a recording has every event: {num_events} of {self._num_events} [seed {self.seed}]")
 
     # Time, and what the scheduler hears.

@@ -83,6 +83,19 @@ class LauncherProcess:
         """SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
+    def kill_all(self) -> None:
+        """SIGKILL for it and its task, which may be stopped: a stopped task does not see that its agent is gone."""
+        if self.poll() is None:
+            self.send_signal(signal.SIGSTOP)  # it starts no other task meanwhile
+            tasks = [
+                int(pid)
+                for path in Path(f"/proc/{self.pid}/task").glob("*/children")
+                for pid in path.read_text().split()
+            ]
+            for pid in (*tasks, self.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
     def close(self) -> None:
         """Give its descriptors back, after its end."""
         self.wait()
@@ -233,9 +246,7 @@ class LocalAgents:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for agent in self.agents.values():
-            if agent.process.poll() is None:
-                agent.process.send_signal(signal.SIGCONT)
-                agent.process.kill()
+            agent.process.kill_all()
             agent.process.close()
         if self._store is not None:
             self._store.close()

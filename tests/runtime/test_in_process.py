@@ -9,10 +9,13 @@ import pytest
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.errors import CapacityError, ContractError, UsageError
+from chicle_elastic.policies.base import Decision
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.in_process import InProcess, require_memory
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.scheduling.effects import Log
+from chicle_elastic.scheduling.replaying import Replay
 from chicle_elastic.solvers.base import Action, Solver, Trainer, Update, Verdict
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.testing.virtual_clock import VirtualClock
@@ -407,3 +410,41 @@ def test_a_job_refuses_what_are_no_policies():
     """Before anything is loaded."""
     with pytest.raises(UsageError, match=r"for one of them \(policy,\)"):
         paced_job(VirtualClock(), policies=Rebalance())
+
+
+class Restless(Rebalance):
+    """Moves a chunk at every second boundary, and raises after the sixth iteration."""
+
+    __slots__ = ()
+
+    def decide(self, observations):
+        if observations.iteration > 6:
+            raise LookupError("no idea any more")
+        first, *_, last = sorted(observations.num_chunks)
+        if first == last or observations.iteration % 2 == 0:
+            return None
+        return Decision(moves={(first, last): 1}, reason="it can")
+
+
+def test_a_job_is_recorded_and_folds_to_the_same_effects(tmp_path):
+    """With joins, notices, and a policy whose code the recording does not have."""
+    source = ArraySource(*regression(), max_tasks=5)
+    job = Job(trainer=CountingTrainer(), source=source, max_iterations=10, policies=[Restless()])
+    plain = ELASTIC.run(job)
+    recorded = dataclasses.replace(ELASTIC, log_dir=tmp_path).run(job)
+    assert [record.num_chunks for record in recorded.history] == [record.num_chunks for record in plain.history]
+    [path] = tmp_path.iterdir()
+    steps = list(Replay(path))
+    assert [step.difference for step in steps if step.difference] == []
+    said = [effect.text for step in steps for effect in step.effects if isinstance(effect, Log)]
+    assert any("Restless moves 1 of 1 chunk: it can" in text for text in said)
+    assert any("policy Restless is disabled: it raised LookupError" in text for text in said)
+    assert steps[-1].line.event.iteration == 10
+
+
+def test_a_log_folder_that_cannot_be_written_is_an_error_of_usage(tmp_path):
+    """Before anything is loaded."""
+    (tmp_path / "file").touch()
+    job = Job(trainer=CountingTrainer(), source=ArraySource(*regression(), max_tasks=1), max_iterations=1)
+    with pytest.raises(UsageError, match="no recording can be written to the log folder"):
+        InProcess(log_dir=tmp_path / "file").run(job)

@@ -11,7 +11,8 @@ from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import codec, effects, events
 from chicle_elastic.scheduling.effects import Effect
 from chicle_elastic.scheduling.events import Event
-from chicle_elastic.scheduling.recording import Recorder, replay
+from chicle_elastic.scheduling.recording import Recorder, TextSink
+from chicle_elastic.scheduling.replaying import replay
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.testing.sim_cluster import SimCluster
 from chicle_elastic.values import StateVersion, TaskReport
@@ -209,7 +210,10 @@ def test_a_changed_effect_is_named_with_its_line(cluster):
     """The first divergence, with what was and what is."""
     number = next(n for n, line in enumerate(cluster.recording) if '"StartIteration"' in line)
     cluster.recording[number] = cluster.recording[number].replace('"is_complete":true', '"is_complete":false')
-    with pytest.raises(ProtocolError, match=rf"recording:{number + 1}: effect \d+ was StartIteration.*False.*True"):
+    with pytest.raises(
+        ProtocolError,
+        match=rf"recording:{number + 1}: entry {number}, \w+ at .*: effect \d+ was StartIteration.*False.*True",
+    ):
         list(replay(cluster.recording, cluster.policies))
 
 
@@ -228,7 +232,7 @@ def test_a_missing_event_is_found(cluster):
         (
             0,
             '{"format":"x","version":2,"settings":{},"policies":[]}',
-            "found 'x' version 2, and this release reads 'chicle recording' version 2",
+            "found 'x' version 2, and this release reads 'chicle recording' version 2 to 3",
         ),
         (
             0,
@@ -237,8 +241,8 @@ def test_a_missing_event_is_found(cluster):
         ),
         (
             0,
-            '{"format":"chicle recording","version":3,"settings":{},"policies":[]}',
-            "version 3, and this release reads",
+            '{"format":"chicle recording","version":4,"settings":{},"policies":[]}',
+            "version 4, and this release reads",
         ),
         (
             0,
@@ -251,12 +255,12 @@ def test_a_missing_event_is_found(cluster):
         (
             1,
             '{"now":"0","event":{"type":"NodeLost","node":"a"},"effects":[]}',
-            "recording:2: .*Expected `float`, got `str` - at `_Line.now`",
+            "recording:2: .*Expected `float`, got `str` - at `Line.now`",
         ),
         (
             1,
             '{"now":0.0,"event":{"type":"NodeLost","node":"a"},"effects":7}',
-            "recording:2: .*Expected `array`, got `int` - at `_Line.effects`",
+            "recording:2: .*Expected `array`, got `int` - at `Line.effects`",
         ),
         (1, "[]", "recording:2: .*Expected `object`, got `array`"),
     ],
@@ -279,7 +283,7 @@ def test_an_empty_file_is_no_recording(tmp_path):
 def test_a_recorder_is_a_scheduler():
     """Same effects, and a line for each event."""
     lines = []
-    recorder = Recorder(Scheduler(SchedulerSettings(seed=3)), lines.append)
+    recorder = Recorder(Scheduler(SchedulerSettings(seed=3)), TextSink(lines.append))
     plain = Scheduler(SchedulerSettings(seed=3))
     for event in (events.ChunksDeclared(chunks=infos(3)), events.NodeJoined(node=A)):
         assert recorder.handle(event, now=1.0) == plain.handle(event, now=1.0)

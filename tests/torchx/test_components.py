@@ -130,7 +130,7 @@ def test_a9a_is_trained_on_two_to_three_nodes(environment: dict[str, str], tmp_p
         setattr(X, name, getattr(X, name).astype(np.int32))
     peer = LinearSVC(loss="hinge", C=0.01, max_iter=100_000).fit(X, y)
     assert abs(np.mean(model.predict(X) == y) - peer.score(X, y)) <= 0.003
-    event_files = {f"node-{number}.events.jsonl" for number in range(3)}
-    assert {path.name for path in (out / "nodes").iterdir()} <= {"tensorboard", *event_files}
+    files = {f"node-{number}.{kind}.jsonl" for number in range(3) for kind in ("events", "recording")}
+    assert {path.name for path in (out / "nodes").iterdir()} <= {"tensorboard", *files}
     assert list((out / "nodes" / "tensorboard").glob("events.out.tfevents.*"))
     assert not list(out.glob(".run-*")), "nothing is left of the meeting place"

@@ -39,6 +39,7 @@ from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.cluster_board import ClusterBoard
+from chicle_elastic.monitoring.recording_file import RecordingFile, new_recording
 from chicle_elastic.runtime.control.channel import new_address
 from chicle_elastic.start_signals import hand_over
 from chicle_elastic.transports.tls import TlsIdentity
@@ -124,7 +125,19 @@ class ElasticAgent(SingleTaskAgent):
             keeper = StoreKeeper(loop, handler.store, restore=restore, event_file=event_file)
             stack.callback(keeper.close)
             keeper.start()
-            node = Node(loop, self, context, options, term_store=term_store, event_file=event_file, store_keeper=keeper)
+            recording: RecordingFile | None = None
+            if options.log_dir is not None:
+                recording = stack.enter_context(new_recording(options.log_dir, options.node))
+            node = Node(
+                loop,
+                self,
+                context,
+                options,
+                term_store=term_store,
+                event_file=event_file,
+                recording=recording,
+                store_keeper=keeper,
+            )
             stack.callback(node.close)
             self.begins(loop, node)
             notice = dict.fromkeys(NOTICES, lambda: loop.soon(node.notice))

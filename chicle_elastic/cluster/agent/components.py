@@ -16,6 +16,7 @@ from chicle_elastic.cluster.net.fault_points import hit
 from chicle_elastic.cluster.options import NodeOptions
 from chicle_elastic.cluster.transfer.chunk_manager import ChunkManager
 from chicle_elastic.errors import CapacityError
+from chicle_elastic.monitoring.recording_file import RecordingFile
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.store.chunk_store import DEFAULT_ARENA_BYTES, ChunkStore
@@ -88,6 +89,7 @@ def build_components(
     transports: TransportSelector,
     term_store: TermStore,
     event_file: EventFile,
+    recording: RecordingFile | None,
     is_ready: Callable[[], bool],
     require_open: Callable[[], None],
     tell_task: Callable[..., None],
@@ -104,6 +106,7 @@ def build_components(
         transports: The transport selector of this node.
         term_store: The terms in the rendezvous store.
         event_file: Records what happens.
+        recording: Takes the entries of the log and their effects; None where they are not recorded.
         is_ready: Whether the node could join now.
         require_open: Raises JobClosedError when the job has ended; called in a worker thread.
         tell_task: Sends (message, descriptor or None) to the task.
@@ -146,6 +149,8 @@ def build_components(
         require_open=require_open,
         users=users,
     )
+    if recording is not None:
+        members.log.record(recording)
     memory = ChunkManager(
         loop,
         node=node,

@@ -70,6 +70,10 @@ class Host(Protocol):
         """The job is over with the model of iteration `merged`; `accounts` say what became of each chunk."""
         ...
 
+    def job_paused(self, reason: str) -> None:
+        """Nothing goes on in the job."""
+        ...
+
     def failed(self, error: ChicleError) -> None:
         """This agent cannot go on."""
         ...
@@ -242,8 +246,8 @@ class EffectExecutor:
 
     def pause_job(self, effect: effects.PauseJob) -> None:
         """Say why nothing goes on."""
-        logger.warning("the job is paused: %s", effect.reason)
         self._events.write("paused", reason=effect.reason)
+        self._host.job_paused(effect.reason)
 
     def finish_job(self, effect: effects.FinishJob) -> None:
         """Tell the task what it has in the end, and with which model the job is over."""

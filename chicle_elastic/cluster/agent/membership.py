@@ -425,10 +425,7 @@ class Membership:
 
     def paused(self, reason: str | None) -> None:
         """Of `LogSubscriber`."""
-        if reason is None:
-            logger.warning("%s goes on", self.log.incarnation)
-        else:
-            logger.warning("%s pauses: %s", self.log.incarnation, reason)
+        if reason is not None:
             self._probe_missing()
         self._users.paused(reason)
 

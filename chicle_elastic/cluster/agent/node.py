@@ -32,6 +32,7 @@ from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.cluster.transfer.protocol import PLACES
 from chicle_elastic.errors import ChicleError, ContractError, ProtocolError, TooFewNodesError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.monitoring.recording_file import RecordingFile
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.scheduler import State
@@ -84,6 +85,7 @@ class Node:
         options: Of the launcher.
         term_store: The terms in the rendezvous store.
         event_file: Records what happens.
+        recording: Takes the entries of the log and their effects; None where they are not recorded.
         store_keeper: Watches the rendezvous store.
     """
 
@@ -96,11 +98,13 @@ class Node:
         *,
         term_store: TermStore,
         event_file: EventFile,
+        recording: RecordingFile | None,
         store_keeper: StoreKeeper,
     ) -> None:
         self._loop, self._torch, self._context, self._options = loop, torch, context, options
         self._node = options.node
         self._term_store, self._events, self._store_keeper = term_store, event_file, store_keeper
+        self._recording = recording
         self._transports = TransportSelector(
             context.secret,
             name=self._node,
@@ -327,8 +331,17 @@ class Node:
         """This node reaches too few others to go on; without a reason it goes on again."""
         self._events.write("paused" if reason else "resumed", **({"reason": reason} if reason else {}))
         self._pause_reason = reason
+        self._say_pause("goes on" if reason is None else f"pauses: {reason}")
         self._look_at_quorum()
         self._show_status()
+
+    def job_paused(self, reason: str) -> None:
+        """Of `Host`."""
+        self._say_pause(f"the job is paused: {reason}")
+
+    def _say_pause(self, what: str) -> None:
+        """Into the log, loudly only where no status line says the same."""
+        logger.log(logging.WARNING if self._status_line is None else logging.INFO, "%s: %s", self._node, what)
 
     def enters(self, job: int) -> bool:
         """This node is about to join; it discards the chunks of a job of which no node survived."""
@@ -443,6 +456,7 @@ class Node:
             transports=self._transports,
             term_store=self._term_store,
             event_file=self._events,
+            recording=self._recording,
             is_ready=self._can_join,
             require_open=self._torch.require_open,
             tell_task=self._task.send,

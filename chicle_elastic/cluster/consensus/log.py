@@ -15,6 +15,7 @@ from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import codec, effects, events
 from chicle_elastic.scheduling.effects import Effect, StartIteration
+from chicle_elastic.scheduling.recording import Recorder, RecordingSink
 from chicle_elastic.scheduling.scheduler import Scheduler, State
 from chicle_elastic.scheduling.snapshot import restore, snapshot
 
@@ -86,6 +87,13 @@ class Log:
         self._start_term = 0
         self._kept = kept
         self._state = LogState()
+        self._sink: RecordingSink | None = None
+        self._handler: Scheduler | Recorder = scheduler
+
+    def record(self, sink: RecordingSink) -> None:
+        """Record all entries; to be called before the first one."""
+        self._sink = sink
+        self._handler = Recorder(self.scheduler, sink)
 
     def __len__(self) -> int:
         return self._state.length
@@ -185,7 +193,7 @@ class Log:
             and event.round == self.scheduler.round
         )
         try:
-            ordered = self.scheduler.handle(event, now=entry.now)
+            ordered = self._handler.handle(event, now=entry.now)
         except ProtocolError as error:
             ordered = [effects.Log(text=f"refused: {error}")]
         self._keep(entry)
@@ -240,6 +248,9 @@ class Log:
                 f"the job has {scheduler.settings}, but this node has {self.scheduler.settings}; start all nodes alike"
             )
         self._state, self.scheduler = state, scheduler
+        self._handler = scheduler
+        if self._sink is not None:
+            self._handler = Recorder(scheduler, self._sink, length=state.length, state=data["scheduler"])
         self.start, self._start_term, self.entries = state.length, state.last_term, []
 
     def _keep(self, entry: Entry) -> None:

@@ -31,6 +31,7 @@ from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.fault_points import hit
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling.events import Event
+from chicle_elastic.scheduling.recording import RecordingSink
 from chicle_elastic.scheduling.scheduler import Scheduler
 
 MAX_ENTRIES = 2000
@@ -81,6 +82,7 @@ class ReplicatedLog:
         self._unsent: dict[NodeId, list[Message]] = {}
         self._is_settling = False
         self._snapshot: LogSnapshot | None = None
+        self._sink: RecordingSink | None = None
 
     # As an `EventLog`.
 
@@ -154,9 +156,15 @@ class ReplicatedLog:
         """Whether this incarnation was expelled."""
         return self._replica.role is Role.OUT
 
+    def record(self, sink: RecordingSink) -> None:
+        """Record what the incarnations fold that begin from now on."""
+        self._sink = sink
+
     def begin(self, incarnation: str) -> None:
         """Begin an incarnation with an empty log; its entries come from the leader."""
         self._replica = Replica(self._node, incarnation, self._make_scheduler())
+        if self._sink is not None:
+            self._replica.log.record(self._sink)
         self._snapshot = None
 
     def connected(self, peer: NodeId, incarnation: str) -> None:

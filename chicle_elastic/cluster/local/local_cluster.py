@@ -47,7 +47,7 @@ class LocalCluster:
             With a single number it waits for all nodes at the start and then goes on with those that are left. A node
             that is killed is replaced.
         memory_bytes: Memory for chunks, per node; None for what the machine has.
-        log_dir: Folder for the event files of the agents and what they and their tasks print; None for none.
+        log_dir: Folder for event files and recordings of the agents and what they and their tasks print; None for none.
         grace_s: From a notice (`scale`) to leaving at once.
         idle_s: After so long without a job the processes end; the next job starts others.
         policies: Of jobs that name none, as those of estimators. None by default: the nodes share the cores of one

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from chicle_elastic.cluster.net.line_writer import LineWriter, newest_first
 from chicle_elastic.ids import NodeId
+from chicle_elastic.monitoring.line_writer import LineWriter, newest_first
 
 SUFFIX = ".events.jsonl"
 PLENTIFUL = frozenset({"ledger", "iteration", "log", "slow_handler"})

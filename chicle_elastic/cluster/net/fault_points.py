@@ -37,6 +37,7 @@ FAULT_POINTS = frozenset(
         "iteration.ended",
         "notice.received",
         "leave.before_exit",
+        "link.heard",
     }
 )
 

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from chicle_elastic.cluster.net.busy_beats import BusyBeats
 from chicle_elastic.cluster.net.event_loop import EventLoop
+from chicle_elastic.cluster.net.fault_points import hit
 from chicle_elastic.cluster.net.worker_lanes import Lane
 from chicle_elastic.errors import ChicleError, ConnectionRefusedByHostError, PeerLostError, ProtocolError, TlsError
 from chicle_elastic.ids import NodeId
@@ -332,6 +333,7 @@ class PeerLinks:
 
     def _read(self, peer: Peer) -> None:
         try:
+            hit("link.heard", peer=peer.node)
             if peer.link.wants_to_write:
                 peer.link.flush()
                 self._watch(peer)

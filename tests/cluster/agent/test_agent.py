@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from chicle_elastic.cluster.consensus.log import KEPT_ENTRIES
+from chicle_elastic.scheduling.effects import FinishJob
+from chicle_elastic.scheduling.replaying import Replay
 from chicle_elastic.transports.secret import JobSecret
 from tests.cluster.cluster_harness import AgentProcess, LocalAgents, svm_script
 from tests.timeouts import timeout_s
@@ -76,6 +78,18 @@ def test_nodes_join_leave_and_die_while_the_survivors_keep_task_and_model(cluste
     [lost_s] = [event["time"] for event in first.events("lost")]
     assert all(num_owned(event) == num_chunks for event in first.events("iteration") if event["time"] < lost_s)
     print({", ".join(reasons): f"{stall:.0f} ms" for reasons, stall in stalls_ms(first).items()})
+    check_recordings(cluster.folder)
+
+
+def check_recordings(folder: Path) -> None:
+    """Each of the four agents has written one: it folds to the same effects, and the secret is not in it."""
+    secret = (folder / "job.secret").read_text().strip()
+    recordings = sorted(folder.glob("*.recording.jsonl"))
+    assert [path.name.partition(".")[0] for path in recordings] == ["n0", "n1", "n2", "n3"]
+    for path in recordings:
+        assert secret not in path.read_text()
+        assert [step.difference for step in Replay(path) if step.difference] == []
+    assert any(isinstance(effect, FinishJob) for step in Replay(recordings[0]) for effect in step.effects)
 
 
 @pytest.mark.chaos

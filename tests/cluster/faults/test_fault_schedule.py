@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from chicle_elastic.cluster.net import fault_points
+from chicle_elastic.testing.chaos import WORKS
 from chicle_elastic.testing.chaos_table import (
     ANY_TIME,
     OF_THE_LEAD,
@@ -21,13 +22,14 @@ from chicle_elastic.testing.chaos_table import (
 )
 from chicle_elastic.testing.fault_schedule import FAULTS_PER_JOB, Victim, all_faults, schedule_of
 from chicle_elastic.testing.faults import ACTIONS, Fault
+from chicle_elastic.testing.outages import Outage, outages_of
 
 
 def test_every_step_is_killed_at_and_every_action_is_in_the_deck() -> None:
     """What no card says never strikes."""
     scheduled_faults = all_faults()
     assert {fault.step for fault in scheduled_faults if fault.action == "kill"} == fault_points.FAULT_POINTS
-    assert {fault.action for fault in scheduled_faults} == set(ACTIONS)
+    assert {fault.action for fault in scheduled_faults} == set(ACTIONS) - {"part"}, "outages part nodes"
 
 
 def test_every_card_is_a_fault_that_can_strike() -> None:
@@ -37,15 +39,22 @@ def test_every_card_is_a_fault_that_can_strike() -> None:
 
 
 def test_twenty_seeds_deal_every_card() -> None:
-    """Each seed has two jobs, and each begins where the one before stopped."""
-    dealt = Counter(str(fault) for job in range(40) for fault in islice(schedule_of(job), FAULTS_PER_JOB))
+    """Each seed has three jobs, and each begins where the one before stopped."""
+    jobs = range(20 * len(WORKS))
+    dealt = Counter(str(fault) for job in jobs for fault in islice(schedule_of(job), FAULTS_PER_JOB))
     assert all(dealt[fault] >= count for fault, count in Counter(map(str, all_faults())).items())
+
+
+def test_six_jobs_begin_with_all_outages() -> None:
+    """Two seeds have six jobs."""
+    assert {next(outages_of(job)) for job in range(6)} == set(Outage)
 
 
 def everything(count: int) -> Struck:
     """So much of everything that is wanted."""
     lead, member = Victim.LEAD.value, Victim.MEMBER.value
-    struck: Struck = Counter({(kind, ANY_TIME): count for kind in ("join", "notice", "two at once", *ACTIONS)})
+    kinds = ("join", "notice", "two at once", *ACTIONS, *(outage.value for outage in Outage))
+    struck: Struck = Counter({(kind, ANY_TIME): count for kind in kinds})
     struck += Counter({("stop", place(step, {}, member)): count for step in fault_points.FAULT_POINTS})
     struck["kill", place("log.appended", {"event": "ChunksCopied"}, lead)] = count
     struck["kill", place("commit.done", {}, lead)] = count

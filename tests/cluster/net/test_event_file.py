@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from chicle_elastic.cluster.net import line_writer
 from chicle_elastic.cluster.net.event_file import DROPPED, PLENTIFUL, SUFFIX, EventFile, EventTail, read_events
-from chicle_elastic.cluster.net.line_writer import NUM_KEPT, LineWriter, newest_first
 from chicle_elastic.ids import NodeId
+from chicle_elastic.monitoring import line_writer
+from chicle_elastic.monitoring.line_writer import NUM_KEPT, LineWriter, newest_first
 from tests.timeouts import timeout_s
 
 NODE = NodeId("n0")

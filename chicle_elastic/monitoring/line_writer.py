@@ -4,6 +4,9 @@ Lines wait in a queue of at most `MAX_WAITING_BYTES`. Where a disk is so slow th
 that are not essential are dropped, and essential ones only when nothing else is left; the writer leaves a line with
 their number in their place. The file is rotated: `name` becomes `name.1`, that one `name.2`, and so on; the oldest
 goes.
+
+A user whose lines make sense together only (`recording_file`) offers them instead: a line that has no room is refused,
+and it is the user who says before which line the file is rotated. The thread may also make the text of such a line.
 """
 
 import contextlib
@@ -28,8 +31,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    text: bytes
-    is_essential: bool
+    text: bytes | Callable[[], bytes]
+    num_bytes: int
+    is_essential: bool = True
+    begins_file: bool = False
 
 
 class LineWriter:
@@ -38,8 +43,13 @@ class LineWriter:
     Args:
         path: Of the file; lines are appended to it.
         told_of_drops: Makes the line that says how many were dropped.
-        max_file_bytes: The file is rotated before it grows beyond this.
+        max_file_bytes: The file is rotated before it grows beyond this; None leaves it to who offers lines.
         max_waiting_bytes: Most bytes of lines that wait.
+        thread_name: Of the thread that writes.
+
+    Attributes:
+        num_file_bytes: Size of the file; to be read only.
+        num_rotations: How often it was rotated; to be read only.
 
     Raises:
         OSError: The file cannot be opened.
@@ -50,13 +60,16 @@ class LineWriter:
         path: Path,
         *,
         told_of_drops: Callable[[int], bytes],
-        max_file_bytes: int = MAX_FILE_BYTES,
+        max_file_bytes: int | None = MAX_FILE_BYTES,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
+        thread_name: str = "chicle-event-file",
     ) -> None:
         self._path, self._told_of_drops = path, told_of_drops
         self._max_file_bytes, self._max_waiting_bytes = max_file_bytes, max_waiting_bytes
+        self._thread_name = thread_name
         self._file = path.open("ab", buffering=0)
-        self._num_file_bytes = path.stat().st_size
+        self.num_file_bytes = path.stat().st_size
+        self.num_rotations = 0
         self._change = threading.Condition()
         self._waiting: deque[_Line] = deque()
         self._num_waiting_bytes = 0
@@ -81,13 +94,33 @@ class LineWriter:
             if self._num_waiting_bytes + len(text) > self._max_waiting_bytes:
                 self._num_dropped += 1
             else:
-                self._waiting.append(_Line(text, is_essential))
-                self._num_waiting_bytes += len(text)
-                self._num_spare_bytes += 0 if is_essential else len(text)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="chicle-event-file", daemon=True)
-                self._thread.start()
-            self._change.notify_all()
+                self._append(_Line(text, len(text), is_essential))
+            self._wake()
+
+    def offer(self, make: Callable[[], bytes], *, num_bytes: int, begins_file: bool = False) -> bool:
+        """Write a line, soon, unless too many wait; never waits.
+
+        Args:
+            make: Called in the thread; returns the text, with its line feed, and raises nothing.
+            num_bytes: About its size, while it waits.
+            begins_file: Rotate the file before it.
+
+        Returns:
+            Whether it was accepted; an accepted line is not dropped. True also where no line can be written any more.
+        """
+        with self._change:
+            if self._is_closing or self._has_failed:
+                return True
+            if self._waiting and self._num_waiting_bytes + num_bytes > self._max_waiting_bytes:
+                return False
+            self._append(_Line(make, num_bytes, begins_file=begins_file))
+            self._wake()
+            return True
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all lines are with the system."""
+        return not (self._waiting or self._is_writing)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all lines are with the system, but no longer than `timeout_s`; returns whether they are."""
@@ -112,6 +145,17 @@ class LineWriter:
             self._thread.join()
         self._file.close()
 
+    def _append(self, line: _Line) -> None:
+        self._waiting.append(line)
+        self._num_waiting_bytes += line.num_bytes
+        self._num_spare_bytes += 0 if line.is_essential else line.num_bytes
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self._thread_name, daemon=True)
+            self._thread.start()
+        self._change.notify_all()
+
     def _make_room(self, num_bytes: int, is_essential: bool) -> None:
         """Drop the oldest lines that are not essential; for an essential one then the oldest of all."""
         spare = max(num_bytes, self._max_waiting_bytes // 4)  # much at once: each time all lines are looked at
@@ -131,17 +175,17 @@ class LineWriter:
         self._num_dropped += 1
 
     def _forget(self, line: _Line) -> None:
-        self._num_waiting_bytes -= len(line.text)
-        self._num_spare_bytes -= 0 if line.is_essential else len(line.text)
+        self._num_waiting_bytes -= line.num_bytes
+        self._num_spare_bytes -= 0 if line.is_essential else line.num_bytes
 
     # In the thread.
 
     def _work(self) -> None:
         while (batch := self._next_batch()) is not None:
             try:
-                self._append(batch)
+                self._write_batch(batch)
             except OSError as error:  # a full disk must not end a node that trains
-                logger.warning("cannot write to the event file %s any more: %s", self._path, error)
+                logger.warning("cannot write to %s any more: %s", self._path, error)
                 with contextlib.suppress(OSError):
                     self._file.close()
                 with self._change:
@@ -150,7 +194,8 @@ class LineWriter:
                     self._change.notify_all()
                 return
 
-    def _next_batch(self) -> bytes | None:
+    def _next_batch(self) -> list[_Line] | None:
+        """Lines of one file."""
         with self._change:
             self._is_writing = False
             self._change.notify_all()
@@ -158,23 +203,26 @@ class LineWriter:
             if not (self._waiting or self._num_dropped):
                 return None
             self._is_writing = True
-            texts: list[bytes] = []
+            batch: list[_Line] = []
             num_bytes = 0
             if self._num_dropped:
-                texts.append(self._told_of_drops(self._num_dropped))
+                text = self._told_of_drops(self._num_dropped)
+                batch.append(_Line(text, len(text)))
                 self._num_dropped = 0
-            while self._waiting and num_bytes < BATCH_BYTES:
+            while self._waiting and num_bytes < BATCH_BYTES and not (batch and self._waiting[0].begins_file):
                 line = self._waiting.popleft()
-                texts.append(line.text)
-                num_bytes += len(line.text)
+                batch.append(line)
+                num_bytes += line.num_bytes
                 self._forget(line)
-            return b"".join(texts)
+            return batch
 
-    def _append(self, batch: bytes) -> None:
-        if self._num_file_bytes and self._num_file_bytes + len(batch) > self._max_file_bytes:
+    def _write_batch(self, batch: list[_Line]) -> None:
+        text = b"".join(line.text if isinstance(line.text, bytes) else line.text() for line in batch)
+        is_full = self._max_file_bytes is not None and self.num_file_bytes + len(text) > self._max_file_bytes
+        if batch[0].begins_file or (self.num_file_bytes and is_full):
             self._rotate()
-        self._num_file_bytes += len(batch)
-        rest = memoryview(batch)
+        self.num_file_bytes += len(text)
+        rest = memoryview(text)
         while rest:
             rest = rest[_write_some(self._file, rest) :]
 
@@ -185,7 +233,8 @@ class LineWriter:
             with contextlib.suppress(FileNotFoundError):
                 older.replace(rotated(self._path, number))
         self._file = self._path.open("ab", buffering=0)
-        self._num_file_bytes = 0
+        self.num_file_bytes = 0
+        self.num_rotations += 1
 
 
 def _write_some(file: FileIO, data: memoryview) -> int:
