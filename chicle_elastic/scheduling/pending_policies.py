@@ -1,6 +1,6 @@
 """The policies of a job: they are asked at a boundary, and whatever they say, training goes on.
 
-    observe    what a runtime knows  ->  observations; in the task of rank 0 of a cluster, in the scheduler of one process
+    observe    what a runtime knows  ->  observations; in the task of rank 0 of a cluster, else in the scheduler
     propose    policy, observations  ->  a proposal, the reason to disable the policy, or None if it wants nothing
 
 Several policies act at once. Moves and redraws add up. Anything else is a *field* with one owner: a parameter of the
