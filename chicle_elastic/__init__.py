@@ -7,7 +7,8 @@ torch and no NumPy, opens nothing and sets no variable (docs/style 15).
     data        ArraySource, ChunkFolder
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
     runtime     InProcess, LocalCluster, cluster_runtime
-    policy      Policy, Observations, Decision, Rebalance, Shuffle
+    policy      Policy, Observations, Decision; MoveChunks, RedrawOwnership, RequestNodes, ReleaseNode, SetParameter;
+                Rebalance, Shuffle
     errors      ChicleError; UsageError, DataError, JobFailedError
 """
 
@@ -24,7 +25,16 @@ if TYPE_CHECKING:
     from chicle_elastic.errors import ChicleError, DataError, JobFailedError, UsageError
     from chicle_elastic.monitoring.history import History
     from chicle_elastic.monitoring.records import IterationRecord
-    from chicle_elastic.policies.base import Decision, Observations, Policy
+    from chicle_elastic.policies.base import (
+        Decision,
+        MoveChunks,
+        Observations,
+        Policy,
+        RedrawOwnership,
+        ReleaseNode,
+        RequestNodes,
+        SetParameter,
+    )
     from chicle_elastic.policies.rebalance import Rebalance
     from chicle_elastic.policies.shuffle import Shuffle
     from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
@@ -53,11 +63,16 @@ __all__ = [
     "JobFailedError",
     "LinearTrainer",
     "LocalCluster",
+    "MoveChunks",
     "Observations",
     "Outcome",
     "Policy",
     "Rebalance",
+    "RedrawOwnership",
+    "ReleaseNode",
     "Report",
+    "RequestNodes",
+    "SetParameter",
     "Shuffle",
     "Solver",
     "StateSpec",
@@ -86,11 +101,16 @@ _MODULES = {
     "JobFailedError": "chicle_elastic.errors",
     "LinearTrainer": "chicle_elastic.solvers.linear.trainer",
     "LocalCluster": "chicle_elastic.cluster.local.local_cluster",
+    "MoveChunks": "chicle_elastic.policies.base",
     "Observations": "chicle_elastic.policies.base",
     "Outcome": "chicle_elastic.runtime.training.job",
     "Policy": "chicle_elastic.policies.base",
     "Rebalance": "chicle_elastic.policies.rebalance",
+    "RedrawOwnership": "chicle_elastic.policies.base",
+    "ReleaseNode": "chicle_elastic.policies.base",
+    "RequestNodes": "chicle_elastic.policies.base",
     "Report": "chicle_elastic.solvers.base",
+    "SetParameter": "chicle_elastic.policies.base",
     "Shuffle": "chicle_elastic.policies.shuffle",
     "Solver": "chicle_elastic.solvers.base",
     "StateSpec": "chicle_elastic.chunks.views",

@@ -1,12 +1,13 @@
 """Small values that more than one floor speaks of."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from chicle_elastic.ids import ChunkId, NodeId
 
 HISTORY_LENGTH = 32
-"""Iterations whose reports policies see."""
+"""Iterations whose reports and figures policies see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +72,27 @@ class TaskReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingState:
+    """What a runtime says of an iteration beside the reports of its tasks; the same in every task.
+
+    Attributes:
+        figures: `Trainer.figures` of the iteration; those that are not finite are left out.
+        epochs: Passes over the data so far.
+        elapsed_s: Seconds since the job began, at the end of the iteration.
+        duration_s: Wall seconds from the end of the iteration before to the end of this one, so with the boundary.
+        parameters: `Trainer.tunables`, with the values that held in the iteration.
+    """
+
+    figures: Mapping[str, float] = field(default_factory=dict)
+    epochs: float = 0.0
+    elapsed_s: float = 0.0
+    duration_s: float = 0.0
+    parameters: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """What a policy sees at a boundary. All mappings have the same nodes: the members of the round that stay.
+    """What a policy sees at a boundary. Mappings by node have the same nodes: the members of the round that stay.
 
     Attributes:
         round: The round; a decision is good for this round only.
@@ -80,8 +100,19 @@ class Observations:
         num_chunks: Chunks that each node owns.
         samples: Samples in them.
         capacity_bytes: Memory for chunks; None where it is not accounted.
-        used_bytes: Memory taken by chunks, reservations included.
+        used_bytes: Memory taken by the chunks that the node owns.
         reports: Reports of the last iterations of each node, oldest first; fewer for a node that joined lately.
+        figures: `Trainer.figures` of the last iterations, oldest first: a loss in each, a duality gap only where it was
+            certified. A task that has joined lately knows fewer.
+        iteration_s: Wall seconds of these iterations, each with the boundary before it.
+        epochs: Passes over the data so far.
+        now_s: Seconds since the job began; a policy reads no clock.
+        parameters: What `SetParameter` may set, with the present values (`Trainer.tunables`).
+        min_nodes: Fewer nodes than these pause the job.
+        max_nodes: More nodes than these cannot take part; None for no limit.
+        available: Nodes that the resource manager could add now; None where it does not say, or there is none.
+        wanted: Nodes that were asked for last (`RequestNodes`); as many as there are where none were.
+        travelling: Chunks on their way for earlier decisions; they are counted where they still are.
     """
 
     round: int
@@ -91,6 +122,89 @@ class Observations:
     capacity_bytes: Mapping[NodeId, int | None]
     used_bytes: Mapping[NodeId, int]
     reports: Mapping[NodeId, tuple[TaskReport, ...]]
+    figures: tuple[Mapping[str, float], ...] = ()
+    iteration_s: tuple[float, ...] = ()
+    epochs: float = 0.0
+    now_s: float = 0.0
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    min_nodes: int = 1
+    max_nodes: int | None = None
+    available: int | None = None
+    wanted: int = 0
+    travelling: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MoveChunks:
+    """Move so many chunks from a node to another one; which ones is drawn at random. Moves add up.
+
+    Attributes:
+        source: Who gives them.
+        target: Who gets them.
+        count: Chunks, >= 0; clipped by the room that the target has.
+    """
+
+    source: NodeId
+    target: NodeId
+    count: int
+
+    @classmethod
+    def of(cls, counts: Mapping[tuple[NodeId, NodeId], int]) -> "tuple[MoveChunks, ...]":
+        """One for each pair (source, target) of a mapping to numbers of chunks."""
+        return tuple(cls(source, target, count) for (source, target), count in counts.items())
+
+
+@dataclass(frozen=True, slots=True)
+class RedrawOwnership:
+    """Draw anew who owns a share of each node's chunks; every node has as many as before. Adds up with moves.
+
+    The scheduler draws a sum of random cyclic permutations of the nodes, in each of which every node gives as many
+    chunks as it gets. A node without room, or with more chunks than all others, gives and gets fewer.
+
+    Attributes:
+        share: Of the chunks of each node, > 0 and <= 1.
+    """
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class RequestNodes:
+    """Ask the resource manager for so many nodes in all; clipped to what the job allows. It need not obey.
+
+    Attributes:
+        total: Nodes, >= 1.
+    """
+
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseNode:
+    """Let a node go, as if a notice had come for it: its chunks are handed over first.
+
+    Attributes:
+        node: A member; refused where fewer nodes than `min_nodes` would stay.
+    """
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class SetParameter:
+    """Set a parameter of the trainer from the next iteration on; solvers see it in `Budget.parameters`.
+
+    Attributes:
+        name: One of `Trainer.tunables`.
+        value: Finite.
+    """
+
+    name: str
+    value: float
+
+
+PolicyAction: TypeAlias = MoveChunks | RedrawOwnership | RequestNodes | ReleaseNode | SetParameter
+"""What a policy can want."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +212,30 @@ class Decision:
     """What a policy wants, with its reason.
 
     Attributes:
-        moves: Number of chunks to move at this boundary, by (source, target); which ones is drawn at random.
+        actions: Carried out at the next boundary, clipped to what exists and fits.
         reason: In words, for the log: "n2 takes 1.8x the median time per sample; shed 3 of 12 chunks".
     """
 
-    moves: Mapping[tuple[NodeId, NodeId], int]
+    actions: tuple[PolicyAction, ...]
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A decision on its way: the same object from where its policy was asked, through the log, into the scheduler.
+
+    Attributes:
+        policy: Name of the policy.
+        round: Round whose observations it saw.
+        actions: Of the decision.
+        reason: In words, for the log.
+        iteration: Last iteration that it saw; no chunk may have moved since. None is not judged.
+        place: Of the policy among those of the job, from 0: where two want different things, the first one wins.
+    """
+
+    policy: str
+    round: int
+    actions: tuple[PolicyAction, ...]
+    reason: str
+    iteration: int | None = None
+    place: int = 0

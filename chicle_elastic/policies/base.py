@@ -1,10 +1,13 @@
 """A policy: a pure function from observations to a decision with a reason, whose parameters are fields.
 
 A job has any number of policies (`Job.policies`); each sees the same observations after every iteration, and the
-scheduler clips their decisions to what exists and fits, and draws the chunks to move. A policy that raises, returns an
-invalid decision or does not answer is disabled, with a line that names it; training goes on. On a cluster policies run
-in the task of rank 0, each in a thread of its own, and a decision is an event in the log that all agents share
-(`runtime.cluster_task.policy_runner`). In one process the scheduler asks them at the boundary itself.
+scheduler clips their decisions to what exists and fits, and draws the chunks to move. Moves of several policies add up;
+a parameter, and the number of nodes, belong to the first policy that decides on them.
+
+A policy that raises, returns an invalid decision or does not answer is disabled, with a line that names it; training
+goes on. On a cluster policies run in the task of rank 0, each in a thread of its own, and a decision is an event in the
+log that all agents share (`runtime.cluster_task.policy_runner`). In one process the scheduler asks them at the boundary
+itself.
 """
 
 import dataclasses
@@ -13,9 +16,27 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.values import Decision, Observations
+from chicle_elastic.values import (
+    Decision,
+    MoveChunks,
+    Observations,
+    RedrawOwnership,
+    ReleaseNode,
+    RequestNodes,
+    SetParameter,
+)
 
-__all__ = ["Decision", "Observations", "Policy", "require_policies"]
+__all__ = [
+    "Decision",
+    "MoveChunks",
+    "Observations",
+    "Policy",
+    "RedrawOwnership",
+    "ReleaseNode",
+    "RequestNodes",
+    "SetParameter",
+    "require_policies",
+]
 
 
 class Policy(ABC):
@@ -25,7 +46,7 @@ class Policy(ABC):
 
     >>> from dataclasses import dataclass
     >>> from sklearn.datasets import load_breast_cancer
-    >>> from chicle_elastic import ArraySource, Decision, InProcess, Job, LinearTrainer, Policy
+    >>> from chicle_elastic import ArraySource, Decision, InProcess, Job, LinearTrainer, MoveChunks, Policy
     >>> @dataclass(frozen=True, slots=True, kw_only=True)
     ... class Drain(Policy):
     ...     count: int = 2
@@ -33,7 +54,8 @@ class Policy(ABC):
     ...         first, *_, last = sorted(observations.num_chunks)
     ...         if observations.num_chunks[first] <= self.count:
     ...             return None
-    ...         return Decision(moves={(first, last): self.count}, reason=f"{first} shall have less to do")
+    ...         actions = (MoveChunks(first, last, self.count),)
+    ...         return Decision(actions=actions, reason=f"{first} shall have less to do")
     >>> source = ArraySource(*load_breast_cancer(return_X_y=True), max_tasks=2)
     >>> job = Job(trainer=LinearTrainer(tol=0.0), source=source, max_iterations=8, policies=[Drain(count=3)])
     >>> history = InProcess(num_tasks=2).run(job).history
@@ -52,7 +74,7 @@ class Policy(ABC):
 
     @abstractmethod
     def decide(self, observations: Observations, /) -> Decision | None:
-        """What to move at the next boundary, or None for nothing.
+        """What to do at the next boundary, or None for nothing.
 
         Pure: the same observations give the same decision, else a recording of events cannot be replayed.
         """

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, Observations, Policy
+from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy
 from chicle_elastic.values import HISTORY_LENGTH, TaskReport
 
 MEDIAN_ERROR = 1.2533
@@ -105,7 +105,7 @@ class Rebalance(Policy):
         moves = self._moves(tasks, together_s)
         if all(source != slowest.node for source, _ in moves):
             return None  # all wait for it, and it has nothing to give away
-        return Decision(moves=moves, reason=_reason(tasks, moves, observations))
+        return Decision(actions=MoveChunks.of(moves), reason=_reason(tasks, moves, observations))
 
     def _judge(self, node: NodeId, observations: Observations) -> "_Task | None":
         """A task as it is ranked; None while too little is known of it, or it has nothing to be judged by."""

@@ -13,7 +13,7 @@ Estimators choose these for most linear models on several tasks (docs/linear.md)
 
 How. A decision is a sum of random cyclic permutations of the nodes (`redraw`): in each of them every node gives as many
 chunks as it takes, so counts stay as they are, and `Rebalance` alone decides on those. The scheduler draws which chunks
-go (`scheduling.plan.plan_policy`), anew for each decision, and pre-copies rows on a cluster, so that a boundary waits
+go (`scheduling.plan.plan_moves`), anew for each decision, and pre-copies rows on a cluster, so that a boundary waits
 for states only. It ignores a decision that arrives while chunks are on their way for an earlier one: on a cluster there
 are as many redraws as the network allows, and `every` is how often they are wished for.
 """
@@ -26,7 +26,7 @@ import numpy as np
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, Observations, Policy
+from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy
 
 MOST_PARTS = 16
 """Permutations that a decision is made of, and one more for each node that has fewer chunks than others: with so many
@@ -82,7 +82,8 @@ class Shuffle(Policy):
         if not moves:
             return None
         moved, total = sum(moves.values()), sum(observations.num_chunks.values())
-        return Decision(moves=moves, reason=f"redraw the owners of {moved} of {total} chunks after {iteration}")
+        reason = f"redraw the owners of {moved} of {total} chunks after {iteration}"
+        return Decision(actions=MoveChunks.of(moves), reason=reason)
 
 
 def redraw(

@@ -35,6 +35,7 @@ from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder, RecordingSink
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
+from chicle_elastic.scheduling.text import no_manager_text
 from chicle_elastic.solvers.base import Action, Budget, Summed, Update
 from chicle_elastic.values import ChunkInfo
 
@@ -211,6 +212,13 @@ class _Shell:
     def attach_chunks(self, effect: effects.AttachChunks) -> None:
         self.tasks[effect.node].attach(effect.added, effect.removed)
 
+    def notice_node(self, effect: effects.NoticeNode) -> None:
+        """Nothing to do: the task works on until it is released."""
+
+    def request_nodes(self, effect: effects.RequestNodes) -> None:
+        """Say that this runtime starts tasks by its `changes` only."""
+        self.lines.append(no_manager_text(effect.total))
+
     def release_node(self, effect: effects.ReleaseNode) -> None:
         self.tasks.pop(effect.node).close()
         self.mailboxes.remove(effect.node)
@@ -245,6 +253,7 @@ class _Shell:
                 progress=training.begun,
                 rank=rank,
                 num_ranks=len(members),
+                parameters=effect.parameters,
             )
             update, duration_s = task.solve(training.model, budget)
             weighted_sum = _add(weighted_sum, metrics, update)
@@ -262,6 +271,7 @@ class _Shell:
             num_chunks={task.node: task.num_chunks for task in self.tasks.values()},
             seconds={node: report.duration_s for node, report in reports.items()},
             lines=tuple(self.lines),
+            parameters=effect.parameters,
         )
         self.lines.clear()
         verdict = training.judge(result, self.evaluate, lambda record: job.is_ended_by_caller(record, training.model))
@@ -274,7 +284,14 @@ class _Shell:
             self.inbox.append(events.StopRequested(reason=verdict.reason))
         elif effect.iteration in self.changes:
             self.resize(self.changes[effect.iteration])
-        self.inbox.append(events.IterationFinished(round=effect.round, iteration=effect.iteration, reports=reports))
+        self.inbox.append(
+            events.IterationFinished(
+                round=effect.round,
+                iteration=effect.iteration,
+                reports=reports,
+                training=(training.state_for_policies(effect.parameters),) if job.policies else (),
+            )
+        )
 
     # Parts of an iteration.
 

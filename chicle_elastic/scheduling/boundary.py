@@ -9,8 +9,9 @@
    Before the first merge, and when nothing is left to compute on, loads are waited for; otherwise they go on in the
    background.
 5. Joiners get their share. Once per joiner; what a policy moves later is not undone.
-6. Policies are asked, if the membership did not change, and what they and their slower colleagues want is moved; or
-   copied ahead first, and moved at a later boundary (`transitions`).
+6. Policies are asked, if the membership did not change, and what they and their slower colleagues want is done: chunks
+   are moved, or copied ahead first and moved at a later boundary (`transitions`); parameters are set, nodes are
+   asked for or let go.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,12 +27,21 @@ from chicle_elastic.scheduling.leases import Lease, Leases
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Members
-from chicle_elastic.scheduling.pending_policies import PendingPolicies, Proposal, flaw_of
+from chicle_elastic.scheduling.pending_policies import NodeHoldings, PendingPolicies, flaw_of, moves_of, observe
 from chicle_elastic.scheduling.precopies import Precopies
 from chicle_elastic.scheduling.settings import SchedulerSettings
 from chicle_elastic.scheduling.text import bytes_text, count_text, tally_text
 from chicle_elastic.scheduling.transitions import PendingTransitions
-from chicle_elastic.values import ChunkInfo, Observations
+from chicle_elastic.values import (
+    ChunkInfo,
+    MoveChunks,
+    Observations,
+    Proposal,
+    RedrawOwnership,
+    ReleaseNode,
+    RequestNodes,
+    SetParameter,
+)
 
 
 class Purpose(IntEnum):
@@ -60,6 +70,7 @@ class Boundary:
         preparing: The nodes that arrive or depart, and what is copied ahead for them.
         emit: Takes log lines.
         settings: Of the job.
+        leave: Puts a node under notice.
     """
 
     def __init__(
@@ -74,6 +85,8 @@ class Boundary:
         preparing: PendingTransitions,
         emit: Callable[[Effect], None],
         settings: SchedulerSettings,
+        *,
+        leave: Callable[[NodeId], None],
     ) -> None:
         self._ledger = ledger
         self._members = members
@@ -83,6 +96,8 @@ class Boundary:
         self._pending_policies = pending_policies
         self._emit = emit
         self._seed = settings.seed
+        self._min_nodes, self._max_nodes = settings.min_nodes, settings.max_nodes
+        self._leave = leave
         self._precopies = precopies
         self._copies_ahead = settings.precopy
         self._pending_transitions = preparing
@@ -122,7 +137,7 @@ class Boundary:
             self._pending_policies.ask(self._observations())
         self._is_turn_of_policies = False
         self._order_copies(self._pending_transitions.take_migrations())
-        self._move_for_policies()
+        self._act_for_policies()
         if not self._members.preparing and not self._pending_transitions.migrations:
             self._precopies.discard_all(round=self._members.round)
         # A load that is not wanted any more takes room until it is answered: what has none may have some then.
@@ -197,17 +212,23 @@ class Boundary:
         """What is wrong with a decision as things stand, in words; None if it can be tried."""
         if proposal.policy in self._pending_policies.disabled:
             return "it is disabled"
-        if proposal.generation != self._members.round:
-            return f"it is of round {proposal.generation}, and this is round {self._members.round}"
-        if proposal.iteration is not None and proposal.iteration <= self._moved_after:
+        if proposal.round != self._members.round:
+            return f"it is of round {proposal.round}, and this is round {self._members.round}"
+        if not any(isinstance(action, MoveChunks | RedrawOwnership) for action in proposal.actions):
+            if not self._pending_policies.changes(proposal):
+                return "it changes nothing"
+            return flaw_of(proposal.actions, self._num_chunks())
+        has_moves = any(isinstance(action, MoveChunks) for action in proposal.actions)
+        if has_moves and proposal.iteration is not None and proposal.iteration <= self._moved_after:
             return f"it saw iteration {proposal.iteration}, and chunks have moved after iteration {self._moved_after}"
         if self._pending_transitions.migrations:
             return "chunks are on their way for an earlier one"
         if self._members.preparing:
             return f"chunks are on their way for {', '.join(self._members.preparing)}"
-        return flaw_of(
-            proposal.moves, {node: len(self._ledger.node_chunks[node].owned) for node in self._members.eligible}
-        )
+        return flaw_of(proposal.actions, self._num_chunks())
+
+    def _num_chunks(self) -> dict[NodeId, int]:
+        return {node: len(self._ledger.node_chunks[node].owned) for node in self._members.eligible}
 
     def end(self) -> int:
         """An iteration is started: the boundary is over.
@@ -270,21 +291,54 @@ class Boundary:
             moved = count_text(len(moves), "chunk")
             self._emit(Log(text=f"joined: {', '.join(joiners)}; {moved} to {targets} from {sources}"))
 
-    def _move_for_policies(self) -> None:
-        proposals, self._pending_policies.proposals = self._pending_policies.proposals, []
+    def _act_for_policies(self) -> None:
+        proposals = self._pending_policies.take()
         flaws = [self.flaw(proposal) for proposal in proposals]  # now: what the first one moves is no flaw of the next
         for number, (proposal, flaw) in enumerate(zip(proposals, flaws, strict=True)):
             if flaw is not None:
                 self._emit(Log(text=f"decision of policy {proposal.policy} is ignored: {flaw}"))
                 continue
-            rng = self._rng(Purpose.POLICY, number)
-            moves = plan.plan_policy(proposal.moves, self._movable(), self._eligible(), rng)
-            if self._copies_ahead:
-                self._pending_transitions.migrate(moves)
-            else:
-                self._order_copies((move.chunk, move.target) for move in moves)
-            wanted = count_text(sum(proposal.moves.values()), "chunk")
+            self._move_for(proposal, self._rng(Purpose.POLICY, number))
+            for action in proposal.actions:
+                match action:
+                    case SetParameter():
+                        self._pending_policies.set_parameter(proposal, action)
+                    case RequestNodes():
+                        self._pending_policies.request_nodes(proposal, action)
+                    case ReleaseNode():
+                        self._let_go_for(proposal, action.node)
+
+    def _move_for(self, proposal: Proposal, rng: np.random.Generator) -> None:
+        """Plan moves and redraws: which chunks go is drawn at random."""
+        counts = moves_of(proposal.actions)
+        if counts:
+            moves = plan.plan_moves(counts, self._movable(), self._eligible(), rng)
+            self._order_moves(moves)
+            wanted = count_text(sum(counts.values()), "chunk")
             self._emit(Log(text=f"{proposal.policy} moves {len(moves)} of {wanted}: {proposal.reason}"))
+        for action in proposal.actions:
+            if isinstance(action, RedrawOwnership):
+                moves = plan.plan_redraw(action.share, self._movable(), self._eligible(), rng)
+                self._order_moves(moves)
+                redrawn = count_text(len(moves), "chunk")
+                self._emit(Log(text=f"{proposal.policy} redraws the owners of {redrawn}: {proposal.reason}"))
+
+    def _order_moves(self, moves: list[plan.Transfer]) -> None:
+        if self._copies_ahead:
+            self._pending_transitions.migrate(moves)
+        else:
+            self._order_copies((move.chunk, move.target) for move in moves)
+
+    def _let_go_for(self, proposal: Proposal, node: NodeId) -> None:
+        """Put a node under notice, if enough others stay and no earlier policy decides on nodes."""
+        staying = [other for other in self._members.staying if not self._members.present[other].is_departing]
+        if node not in staying:  # an earlier proposal of this boundary has let it go
+            return
+        if len(staying) <= self._min_nodes:
+            self._pending_policies.refuse_release(proposal, node)
+        elif self._pending_policies.claims_nodes(proposal):
+            self._emit(Log(text=f"{proposal.policy} releases {node}: {proposal.reason}"))
+            self._leave(node)
 
     def _order_load(self, chunk: ChunkId, node: NodeId) -> None:
         self._loads.order(chunk, node, round=self._members.round)
@@ -332,16 +386,24 @@ class Boundary:
         }
 
     def _observations(self) -> Observations:
-        eligible = self._members.eligible
-        node_chunks = self._ledger.node_chunks
-        return Observations(
+        return observe(
+            self._pending_policies.recent,
+            {node: self._holdings(node) for node in self._members.eligible},
             round=self._members.round,
             iteration=self._ledger.merged,
-            num_chunks={node: len(node_chunks[node].owned) for node in eligible},
-            samples={node: self._ledger.samples(node) for node in eligible},
-            capacity_bytes={node: node_chunks[node].capacity_bytes for node in eligible},
-            used_bytes={node: node_chunks[node].used_bytes for node in eligible},
-            reports={node: tuple(self._pending_policies.reports.get(node, ())) for node in eligible},
+            min_nodes=self._min_nodes,
+            max_nodes=self._max_nodes,
+            wanted=self._pending_policies.wanted,
+            travelling=len(self._pending_transitions.migrations),
+        )
+
+    def _holdings(self, node: NodeId) -> NodeHoldings:
+        held = self._ledger.node_chunks[node]
+        return NodeHoldings(
+            num_chunks=len(held.owned),
+            samples=self._ledger.samples(node),
+            used_bytes=sum(self._ledger.info(chunk).size_bytes for chunk in held.owned),
+            capacity_bytes=held.capacity_bytes,
         )
 
     def _no_room(self, what: str, infos: list[ChunkInfo]) -> str:

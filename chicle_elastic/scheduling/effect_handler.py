@@ -48,6 +48,14 @@ class EffectHandler(Protocol):
         """Let every member solve; its answer is `IterationFinished` or `IterationAborted`."""
         ...
 
+    def notice_node(self, effect: effects.NoticeNode) -> None:
+        """A policy lets a node go; without answer."""
+        ...
+
+    def request_nodes(self, effect: effects.RequestNodes) -> None:
+        """Tell the resource manager how many nodes the job wants; without answer."""
+        ...
+
     def release_node(self, effect: effects.ReleaseNode) -> None:
         """Let a node under notice go; without answer."""
         ...
@@ -84,6 +92,10 @@ def dispatch(effect: Effect, handler: EffectHandler) -> None:
             handler.attach_chunks(effect)
         case effects.StartIteration():
             handler.start_iteration(effect)
+        case effects.NoticeNode():
+            handler.notice_node(effect)
+        case effects.RequestNodes():
+            handler.request_nodes(effect)
         case effects.ReleaseNode():
             handler.release_node(effect)
         case effects.PauseJob():

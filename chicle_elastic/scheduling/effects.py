@@ -1,6 +1,7 @@
 """What to do, in the imperative: everything that a shell ever performs for the scheduler."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from chicle_elastic.ids import ChunkId, NodeId
@@ -91,11 +92,32 @@ class StartIteration:
 
     Attributes:
         is_complete: False while chunks are missing (after a crash): the objective is partial, nothing is certified.
+        parameters: What policies have set, by name; for `Budget.parameters`.
+        travelling: Chunks on their way for decisions of policies.
+        wanted: Nodes that a policy has asked for last; 0 for none.
     """
 
     round: int
     iteration: int
     is_complete: bool
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    travelling: int = 0
+    wanted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeNode:
+    """A policy lets this node go: from now on it is under notice, without a time at which it has to be gone."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestNodes:
+    """Tell the resource manager, if there is one, that the job wants so many nodes in all. It need not obey."""
+
+    total: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +158,8 @@ Effect: TypeAlias = (
     | FreeChunk
     | AttachChunks
     | StartIteration
+    | NoticeNode
+    | RequestNodes
     | ReleaseNode
     | PauseJob
     | FinishJob

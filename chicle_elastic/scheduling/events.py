@@ -19,7 +19,9 @@ from typing import TypeAlias
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.values import ChunkInfo, StateVersion
+from chicle_elastic.values import Proposal as Proposal  # what a policy wants is an event as it is
 from chicle_elastic.values import TaskReport as TaskReport  # a part of IterationFinished
+from chicle_elastic.values import TrainingState as TrainingState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,11 +167,19 @@ class ChunksFreed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationFinished:
-    """All tasks of the round have finished an iteration and its update is merged: the boundary begins."""
+    """All tasks of the round have finished an iteration and its update is merged: the boundary begins.
+
+    Attributes:
+        round: The round.
+        iteration: Of the job.
+        reports: Of its tasks.
+        training: What policies see that the scheduler asks itself, one; none where a task asks them.
+    """
 
     round: int
     iteration: int
     reports: Mapping[NodeId, TaskReport]
+    training: tuple[TrainingState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,25 +189,6 @@ class IterationAborted:
     round: int
     iteration: int
     reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyDecided:
-    """A policy wants chunks moved at the next boundary; ignored when what it saw is not so any more.
-
-    Attributes:
-        policy: Its name.
-        generation: Round whose observations it saw.
-        moves: Number of chunks to move, by (source, target).
-        reason: In words, for the log.
-        iteration: Last iteration that it saw; no chunk may have moved since. None is not judged.
-    """
-
-    policy: str
-    generation: int
-    moves: Mapping[tuple[NodeId, NodeId], int]
-    reason: str
-    iteration: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +230,7 @@ Event: TypeAlias = (
     | ChunksFreed
     | IterationFinished
     | IterationAborted
-    | PolicyDecided
+    | Proposal
     | PolicyDisabled
     | StopRequested
 )

@@ -1,19 +1,50 @@
 """The policies of a job: they are asked at a boundary, and whatever they say, training goes on.
 
-A policy that raises or talks nonsense is not asked again, and a log line names it. Policies of a cluster are not here:
-their decisions come as events, and so does the word that one of them failed (`runtime.advice`).
+    observe    what a runtime knows  ->  observations; in the task of rank 0 of a cluster, else in the scheduler
+    propose    policy, observations  ->  a proposal, the reason to disable the policy, or None if it wants nothing
+
+Several policies act at once. Moves and redraws add up. Anything else is a *field* with one owner: a parameter of the
+trainer, the number of nodes. The
+first policy in the job's order that wants a field owns it, from then on; a later one gets it when no earlier one has
+wanted it. A wish that is lost so is logged once.
+
+A policy that raises or talks nonsense is not asked again, and a log line names it. Policies of a cluster run in the
+task of rank 0 (`runtime.cluster_task.policy_runner`): their proposals come as events, and so does the word that one
+failed.
 """
 
+import dataclasses
+import math
+import numbers
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.scheduling import effects
 from chicle_elastic.scheduling.effects import Effect, Log
-from chicle_elastic.scheduling.text import disabled_text, fault_text
-from chicle_elastic.values import Decision, Observations, TaskReport
+from chicle_elastic.scheduling.events import PolicyDisabled
+from chicle_elastic.scheduling.settings import SchedulerSettings
+from chicle_elastic.scheduling.text import count_text, disabled_text, fault_text
+from chicle_elastic.values import (
+    HISTORY_LENGTH,
+    Decision,
+    MoveChunks,
+    Observations,
+    PolicyAction,
+    Proposal,
+    RedrawOwnership,
+    ReleaseNode,
+    RequestNodes,
+    SetParameter,
+    TaskReport,
+    TrainingState,
+)
+
+NODES = "the number of nodes"
+"""A field; no parameter has a name with blanks."""
 
 
 class DecidingPolicy(Protocol):
@@ -25,19 +56,116 @@ class DecidingPolicy(Protocol):
         ...
 
     def decide(self, observations: Observations, /) -> Decision | None:
-        """What to move, if anything."""
+        """What to do, if anything."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """A decision that waits for the boundary."""
+class Owner:
+    """Which policy decides on a field.
+
+    Attributes:
+        policy: Its name.
+        place: Its place among the policies of the job.
+    """
 
     policy: str
-    generation: int
-    moves: Mapping[tuple[NodeId, NodeId], int]
-    reason: str
-    iteration: int | None = None
+    place: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeHoldings:
+    """What a node has, as `Observations` show it.
+
+    Attributes:
+        num_chunks: Chunks that it owns.
+        samples: Samples in them.
+        used_bytes: Memory that they take.
+        capacity_bytes: Memory for chunks; None where it is not accounted.
+    """
+
+    num_chunks: int
+    samples: int
+    used_bytes: int
+    capacity_bytes: int | None = None
+
+
+class RecentIterations:
+    """What was said of the last iterations.
+
+    Args:
+        length: Iterations that are kept.
+
+    Attributes:
+        reports: Of each task, oldest first, by node.
+        training: What the runtime said, oldest first.
+    """
+
+    def __init__(self, length: int = HISTORY_LENGTH) -> None:
+        self.reports: dict[NodeId, deque[TaskReport]] = {}
+        self.training: deque[TrainingState] = deque(maxlen=length)
+        self._length = length
+
+    def note(self, reports: Mapping[NodeId, TaskReport], training: Iterable[TrainingState]) -> None:
+        """Keep what was said of an iteration; no `training` where no policy is going to look at it."""
+        for node, report in reports.items():
+            if node not in self.reports:
+                self.reports[node] = deque(maxlen=self._length)
+            self.reports[node].append(report)
+        self.training.extend(training)
+
+    def forget(self, node: NodeId) -> None:
+        """The node is gone; if one of that name comes again, it starts without a past."""
+        self.reports.pop(node, None)
+
+    def keep_only(self, nodes: Iterable[NodeId]) -> None:
+        """Forget all nodes but these."""
+        for node in self.reports.keys() - set(nodes):
+            self.forget(node)
+
+
+def observe(
+    recent: RecentIterations,
+    holdings: Mapping[NodeId, NodeHoldings],
+    *,
+    round: int,
+    iteration: int,
+    min_nodes: int,
+    max_nodes: int | None,
+    wanted: int,
+    travelling: int,
+) -> Observations:
+    """What policies see after an iteration. Pure.
+
+    Args:
+        recent: What was said of the last iterations, this one included.
+        holdings: What each member of the round has that stays.
+        round: The round.
+        iteration: The iteration, merged.
+        min_nodes: Of the job.
+        max_nodes: Of the job; None for no limit.
+        wanted: Nodes that were asked for last; 0 where none were.
+        travelling: Chunks on their way for earlier decisions.
+    """
+    last = recent.training[-1] if recent.training else TrainingState()
+    return Observations(
+        round=round,
+        iteration=iteration,
+        num_chunks={node: held.num_chunks for node, held in holdings.items()},
+        samples={node: held.samples for node, held in holdings.items()},
+        capacity_bytes={node: held.capacity_bytes for node, held in holdings.items()},
+        used_bytes={node: held.used_bytes for node, held in holdings.items()},
+        reports={node: tuple(recent.reports.get(node, ())) for node in holdings},
+        figures=tuple(state.figures for state in recent.training),
+        iteration_s=tuple(state.duration_s for state in recent.training),
+        epochs=last.epochs,
+        now_s=last.elapsed_s,
+        parameters=last.parameters,
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
+        wanted=wanted or len(holdings),
+        travelling=travelling,
+    )
 
 
 class PendingPolicies:
@@ -46,100 +174,232 @@ class PendingPolicies:
     Args:
         policies: Asked in this order.
         emit: Takes log lines.
-        history_length: Iterations whose reports are kept.
+        settings: Of the job.
 
     Attributes:
-        proposals: Decisions that wait for the boundary.
+        proposals: Those that wait for the boundary.
         disabled: Names of policies that are not asked again, as keys.
-        reports: Of the last iterations, by node.
+        recent: What was said of the last iterations.
+        parameters: Values that policies have set, by name.
+        owners: Who decides on a field, by its name.
+        wanted: Nodes that were asked for last; 0 for none.
+        lost: (policy, field) of wishes that were lost, as keys; also (policy, release) of those that were refused.
     """
 
     def __init__(
-        self, policies: Sequence[DecidingPolicy], emit: Callable[[Effect], None], *, history_length: int
+        self, policies: Sequence[DecidingPolicy], emit: Callable[[Effect], None], settings: SchedulerSettings
     ) -> None:
         self.proposals: list[Proposal] = []
         self.disabled: dict[str, None] = {}
-        self.reports: dict[NodeId, deque[TaskReport]] = {}
+        self.recent = RecentIterations(settings.history_length)
+        self.parameters: dict[str, float] = {}
+        self.owners: dict[str, Owner] = {}
+        self.wanted = 0
+        self.lost: dict[tuple[str, str], None] = {}
         self._policies = list(policies)
+        self._places = {id(policy): place for place, policy in enumerate(policies)}
         self._emit = emit
-        self._history_length = history_length
+        self._min_nodes, self._max_nodes = settings.min_nodes, settings.max_nodes
 
     @property
     def has_policies(self) -> bool:
         """Whether any policy would be asked."""
         return bool(self._policies)
 
-    def note(self, reports: Mapping[NodeId, TaskReport]) -> None:
-        """Keep the reports of an iteration."""
-        for node, report in reports.items():
-            if node not in self.reports:
-                self.reports[node] = deque(maxlen=self._history_length)
-            self.reports[node].append(report)
-
-    def forget(self, node: NodeId) -> None:
-        """The node is gone; if one of that name comes again, it starts without a past."""
-        self.reports.pop(node, None)
-
     def ask(self, observations: Observations) -> None:
         """Ask every policy; sound decisions become proposals."""
         for policy in list(self._policies):
-            try:
-                decision = policy.decide(observations)
-                if decision is None:
-                    continue
-                flaw = flaw_of(decision.moves, observations.num_chunks)
-                proposal = Proposal(
-                    policy=policy.name,
-                    generation=observations.round,
-                    moves=dict(decision.moves),
-                    reason=decision.reason,
-                )
-            except ContractError as error:  # of who asks it: it has not answered
-                self._dismiss(policy, str(error))
-                continue
-            except Exception as error:  # a policy is foreign code; training must not end by it
-                self._dismiss(policy, fault_text(error))
-                continue
-            if flaw is not None:
-                self._dismiss(policy, f"decided nonsense: {flaw}")
-            else:
-                self.proposals.append(proposal)
+            answer = propose(policy, observations, place=self._places[id(policy)])
+            if isinstance(answer, Proposal):
+                self.proposals.append(answer)
+            elif answer is not None:
+                self._policies.remove(policy)
+                self.disable(answer.policy, answer.reason)
 
     def disable(self, name: str, why: str) -> None:
-        """A policy that is disabled is not asked again; what it wanted is forgotten."""
+        """A policy that is disabled is not asked again; what it wanted is forgotten, what it owned has no owner."""
         if name not in self.disabled:
             self.disabled[name] = None
             self.proposals = [proposal for proposal in self.proposals if proposal.policy != name]
+            self.owners = {field: owner for field, owner in self.owners.items() if owner.policy != name}
             self._emit(Log(text=disabled_text(name, why)))
 
-    def _dismiss(self, policy: DecidingPolicy, why: str) -> None:
-        self._policies.remove(policy)
-        self.disable(getattr(policy, "name", type(policy).__name__), why)
+    def take(self) -> list[Proposal]:
+        """The proposals that wait, in the order of their policies; none waits any more."""
+        proposals, self.proposals = self.proposals, []
+        return sorted(proposals, key=lambda proposal: proposal.place)
+
+    def changes(self, proposal: Proposal) -> bool:
+        """Whether it would change anything, or would be lost with a line that was not said before."""
+        return any(self._changes(proposal, action) for action in proposal.actions)
+
+    def _changes(self, proposal: Proposal, action: PolicyAction) -> bool:
+        if isinstance(action, MoveChunks | RedrawOwnership):
+            return True
+        field = action.name if isinstance(action, SetParameter) else NODES
+        if self._is_lost(proposal, field):
+            return (proposal.policy, field) not in self.lost
+        if isinstance(action, SetParameter):
+            return self.parameters.get(action.name) != action.value
+        if isinstance(action, ReleaseNode):
+            return (proposal.policy, _release_text(proposal, action.node)) not in self.lost
+        return self.wanted != self._clipped(action.total)
+
+    def set_parameter(self, proposal: Proposal, action: SetParameter) -> None:
+        """Carry out a `SetParameter`, unless an earlier policy owns the parameter."""
+        if self._claim(proposal, action.name) and self.parameters.get(action.name) != action.value:
+            self.parameters[action.name] = action.value
+            self._emit(Log(text=f"{proposal.policy} sets {action.name} to {action.value:g}: {proposal.reason}"))
+
+    def request_nodes(self, proposal: Proposal, action: RequestNodes) -> None:
+        """Carry out a `RequestNodes`, unless an earlier policy decides on nodes."""
+        total = self._clipped(action.total)
+        if self.claims_nodes(proposal) and self.wanted != total:
+            self.wanted = total
+            self._emit(Log(text=f"{proposal.policy} wants {count_text(total, 'node')}: {proposal.reason}"))
+            self._emit(effects.RequestNodes(total=total, reason=proposal.reason))
+
+    def refuse_release(self, proposal: Proposal, node: NodeId) -> None:
+        """Fewer nodes than the job needs would stay; said once in a round, and not heard again in it."""
+        key = proposal.policy, _release_text(proposal, node)
+        if key not in self.lost:
+            self.lost[key] = None
+            needed = count_text(self._min_nodes, "node")
+            text = f"{proposal.policy} does not release {node}: the job needs {needed} (min_nodes)"
+            self._emit(Log(text=text))
+
+    def claims_nodes(self, proposal: Proposal) -> bool:
+        """Whether the policy decides on nodes, from now on; else the lost wish is logged once."""
+        return self._claim(proposal, NODES)
+
+    def _clipped(self, total: int) -> int:
+        total = max(total, self._min_nodes)
+        return total if self._max_nodes is None else min(total, self._max_nodes)
+
+    def _claim(self, proposal: Proposal, field: str) -> bool:
+        """Whether the policy owns the field, from now on; else the lost wish is logged once."""
+        if not self._is_lost(proposal, field):
+            self.owners[field] = Owner(policy=proposal.policy, place=proposal.place)
+            return True
+        if (proposal.policy, field) not in self.lost:
+            self.lost[proposal.policy, field] = None
+            owner = self.owners[field].policy
+            self._emit(Log(text=f"{proposal.policy} does not decide on {field}: {owner} does, an earlier policy"))
+        return False
+
+    def _is_lost(self, proposal: Proposal, field: str) -> bool:
+        owner = self.owners.get(field)
+        return owner is not None and owner.policy != proposal.policy and owner.place <= proposal.place
 
 
-def flaw_of(moves: object, num_chunks: Mapping[NodeId, int]) -> str | None:
-    """What is wrong with the moves of a decision, in words; None if they can be tried.
+def propose(policy: DecidingPolicy, observations: Observations, *, place: int) -> Proposal | PolicyDisabled | None:
+    """Ask a policy: its proposal if that is sound, the reason to disable it, or None if it wants no change.
 
     Args:
-        moves: Supposed to be numbers of chunks by (source, target).
-        num_chunks: Chunks that each node owns that may take part.
+        policy: May be code of the user: whatever it raises disables it.
+        observations: What it sees.
+        place: Its place among the policies of the job, from 0.
     """
-    if not isinstance(moves, Mapping):
-        return f"moves are {moves!r} and not a mapping"
+    name = getattr(policy, "name", type(policy).__name__)
+    try:
+        decision = policy.decide(observations)
+        if decision is None:
+            return None
+        flaw = flaw_of(decision.actions, observations.num_chunks, observations.parameters)
+        if flaw is None:
+            return Proposal(
+                policy=policy.name,
+                round=observations.round,
+                actions=tuple(map(_plain, decision.actions)),
+                reason=str(decision.reason),
+                iteration=observations.iteration,
+                place=place,
+            )
+    except ContractError as error:  # of the runtime that asks: the policy has not answered
+        return PolicyDisabled(policy=name, reason=str(error))
+    except Exception as error:  # a policy may be user code, and must not end the training
+        return PolicyDisabled(policy=name, reason=fault_text(error))
+    return PolicyDisabled(policy=name, reason=f"decided nonsense: {flaw}")
+
+
+def _release_text(proposal: Proposal, node: NodeId) -> str:
+    """A wish for which there may be another chance in the next round."""
+    return f"release of {node} in round {proposal.round}"
+
+
+def moves_of(actions: Sequence[object]) -> dict[tuple[NodeId, NodeId], int]:
+    """Chunks to be moved, by (source, target)."""
+    moves: dict[tuple[NodeId, NodeId], int] = {}
+    for action in actions:
+        if isinstance(action, MoveChunks):
+            pair = action.source, action.target
+            moves[pair] = moves.get(pair, 0) + action.count
+    return moves
+
+
+def flaw_of(
+    actions: object, num_chunks: Mapping[NodeId, int], parameters: Mapping[str, float] | None = None
+) -> str | None:
+    """What is wrong with the actions of a decision, in words; None if they can be tried.
+
+    Args:
+        actions: Supposed to be a sequence of actions.
+        num_chunks: Chunks that each node owns that may take part.
+        parameters: What may be set; None where that is not known.
+    """
+    if not isinstance(actions, Sequence) or isinstance(actions, str):
+        return f"actions are {actions!r} and not a sequence of actions"
+    for action in actions:
+        match action:
+            case MoveChunks():
+                flaw = _flaw_of_move(action, num_chunks)
+            case SetParameter():
+                flaw = _flaw_of_parameter(action, parameters)
+            case RedrawOwnership():
+                is_share = isinstance(action.share, int | float) and 0 < action.share <= 1
+                flaw = None if is_share else f"a share of {action.share!r} is to be redrawn; it must be > 0 and <= 1"
+            case RequestNodes():
+                is_number = isinstance(action.total, int) and not isinstance(action.total, bool) and action.total > 0
+                flaw = None if is_number else f"{action.total!r} nodes are wanted; it must be an integer >= 1"
+            case ReleaseNode():
+                flaw = None if action.node in num_chunks else f"{action.node} is not a member that stays"
+            case _:
+                flaw = f"{action!r} is no action"
+        if flaw is not None:
+            return flaw
     taken: dict[NodeId, int] = {}
-    for pair, count in moves.items():
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            return f"{pair!r} is not a pair (source, target)"
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            return f"{count!r} chunks from {pair[0]} to {pair[1]}"
-        for node in pair:
-            if node not in num_chunks:
-                return f"{node} is not a member that stays"
-        source, target = pair
-        if source == target:
-            return f"{count} chunks from {source} to itself"
+    for (source, _), count in moves_of(actions).items():
         taken[source] = taken.get(source, 0) + count
     for node, count in taken.items():
         if count > num_chunks[node]:
             return f"{count} chunks are to leave {node}, which has {num_chunks[node]}"
+    return None
+
+
+def _plain(action: PolicyAction) -> PolicyAction:
+    """The action with numbers of Python, whatever library the policy computes with."""
+    return dataclasses.replace(action, value=float(action.value)) if isinstance(action, SetParameter) else action
+
+
+def _flaw_of_move(action: MoveChunks, num_chunks: Mapping[NodeId, int]) -> str | None:
+    source, target, count = action.source, action.target, action.count
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        return f"{count!r} chunks from {source} to {target}"
+    for node in (source, target):
+        if node not in num_chunks:
+            return f"{node} is not a member that stays"
+    return f"{count} chunks from {source} to itself" if source == target else None
+
+
+def _flaw_of_parameter(action: SetParameter, parameters: Mapping[str, float] | None) -> str | None:
+    if not isinstance(action.name, str):
+        return f"{action.name!r} is no name of a parameter"
+    if parameters is not None and action.name not in parameters:
+        known = ", ".join(parameters) or "none"
+        return f"{action.name} is no parameter that a policy can set; the trainer has {known}"
+    value = action.value
+    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not math.isfinite(value):
+        return f"{action.name} is to be {value!r}, which is no finite number"
+    if parameters is not None and parameters[action.name] > 0 >= value:
+        return f"{action.name} is to be {value!r}; it must be > 0, as it is"
     return None

@@ -3,10 +3,11 @@
     plan_first    missing chunks -> the nodes furthest below their share         (first load, and after a loss)
     plan_leave    chunks of leavers -> joiners up to their share, then round robin over all that stay
     plan_join     the fewest chunks, drawn at random, from the nodes above their share -> joiners
-    plan_policy   as many chunks from here to there as a policy wants
+    plan_moves    as many chunks from here to there as policies want
+    plan_redraw   a share of the chunks to other nodes, at random, each node keeping its count
 
 A share is a number of samples, the same for every node. No plan exceeds the room of a node: what does not
-fit is returned as unplaced (plan_first, plan_leave) or left where it is (plan_join, plan_policy). Which chunk goes
+fit is returned as unplaced (plan_first, plan_leave) or left where it is (plan_join, plan_moves). Which chunk goes
 where is drawn from `rng`; the nodes given are never changed. docs/design 2.6, paper's section on chunk scheduling.
 """
 
@@ -135,7 +136,7 @@ def plan_join(
     return moves
 
 
-def plan_policy(
+def plan_moves(
     counts: Mapping[tuple[NodeId, NodeId], int],
     owned: Mapping[NodeId, Sequence[ChunkInfo]],
     eligible: Sequence[NodeCapacity],
@@ -162,6 +163,43 @@ def plan_policy(
                 candidate.take(info)
                 moves.append(Transfer(info.id, source, target))
                 count -= 1
+    return moves
+
+
+def plan_redraw(
+    share: float,
+    owned: Mapping[NodeId, Sequence[ChunkInfo]],
+    eligible: Sequence[NodeCapacity],
+    rng: np.random.Generator,
+) -> list[Transfer]:
+    """Give a share of each node's chunks to other nodes: a sum of random cyclic permutations, so counts stay equal.
+
+    In each permutation every node that takes part gives one chunk to the next one. A node takes part until it has given
+    its share, or has no room for a chunk that it is to get: its own are there until they have arrived elsewhere.
+
+    Args:
+        share: > 0 and <= 1; a part of a chunk is rounded up or down at random, right in the mean.
+        owned: Chunks that may be taken, by owner.
+        eligible: Nodes that take part.
+        rng: Decides who gives which chunks to whom.
+    """
+    seats = [dataclasses.replace(candidate) for candidate in eligible]
+    stock = [_shuffled(owned.get(candidate.node, ()), rng) for candidate in seats]
+    left = [min(int(share * len(infos) + rng.random()), len(infos)) for infos in stock]
+    moves: list[Transfer] = []
+    while len(nodes := [index for index, count in enumerate(left) if count]) > 1:
+        cycle = [nodes[number] for number in rng.permutation(len(nodes)).tolist()]
+        pairs = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+        full = [target for source, target in pairs if not seats[target].can_take(stock[source][-1])]
+        for target in full:
+            left[target] = 0
+        if full:
+            continue
+        for source, target in pairs:
+            info = stock[source].pop()
+            left[source] -= 1
+            seats[target].take(info)
+            moves.append(Transfer(info.id, seats[source].node, seats[target].node))
     return moves
 
 

@@ -45,7 +45,7 @@ from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Members, PresentNode
 from chicle_elastic.scheduling.pending_orders import PendingOrders
-from chicle_elastic.scheduling.pending_policies import DecidingPolicy, PendingPolicies, Proposal
+from chicle_elastic.scheduling.pending_policies import DecidingPolicy, PendingPolicies
 from chicle_elastic.scheduling.precopies import Precopies
 from chicle_elastic.scheduling.settings import SchedulerSettings as SchedulerSettings
 from chicle_elastic.scheduling.text import boundary_text, count_text
@@ -90,7 +90,7 @@ class Scheduler:
         self._leases = Leases(self.ledger, emit, max_attempts=settings.max_copy_attempts)
         self._loads = Loads(self.ledger, emit, max_attempts=settings.max_load_attempts)
         self._inventory = Inventory(self.ledger, self._leases, self._loads, emit)
-        self._pending_policies = PendingPolicies(policies, emit, history_length=settings.history_length)
+        self._pending_policies = PendingPolicies(policies, emit, settings)
         self._precopies = Precopies(self.ledger, emit)
         self._pending_transitions = PendingTransitions(self.ledger, self._members, self._precopies, emit)
         self._boundary = Boundary(
@@ -104,6 +104,7 @@ class Scheduler:
             self._pending_transitions,
             emit,
             settings,
+            leave=self._let_go,
         )
         answers = PendingOrders(self.ledger, self._members, self._leases, self._loads, emit)
         self._has_begun = False
@@ -128,7 +129,7 @@ class Scheduler:
             events.ChunksFreed: answers.on_chunks_freed,
             events.IterationFinished: self._on_iteration_finished,
             events.IterationAborted: self._on_iteration_aborted,
-            events.PolicyDecided: self._on_policy_decided,
+            events.Proposal: self._on_proposal,
             events.PolicyDisabled: lambda event: self._pending_policies.disable(event.policy, event.reason),
             events.StopRequested: self._on_stop_requested,
         }
@@ -169,11 +170,11 @@ class Scheduler:
         """Names of policies that failed and are not asked again."""
         return tuple(self._pending_policies.disabled)
 
-    def flaw_of(self, event: events.PolicyDecided) -> str | None:
-        """Why the decision would be ignored now, in words; None if it would wait for the boundary."""
-        if any(proposal.policy == event.policy for proposal in self._pending_policies.proposals):
+    def flaw_of(self, proposal: events.Proposal) -> str | None:
+        """Why the proposal would be ignored now, in words; None if it would wait for the boundary."""
+        if any(waiting.policy == proposal.policy for waiting in self._pending_policies.proposals):
             return "an earlier one waits for the boundary"
-        return self._boundary.flaw(_proposal(event))
+        return self._boundary.flaw(proposal)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Learn an event.
@@ -249,6 +250,11 @@ class Scheduler:
         else:
             self._begin_leaving(node)
 
+    def _let_go(self, node: NodeId) -> None:
+        """A policy lets a node go."""
+        self._emit(effects.NoticeNode(node=node))
+        self._on_leave_noticed(events.LeaveNoticed(node=node))
+
     def _on_handover_due(self, event: events.HandoverDue) -> None:
         member = self._members.present.get(event.node)
         if member is not None and member.is_departing:
@@ -286,7 +292,7 @@ class Scheduler:
 
     def _remove(self, node: NodeId) -> None:
         self.ledger.remove_node(node)
-        self._pending_policies.forget(node)
+        self._pending_policies.recent.forget(node)
         self._members.remove(node)
 
     def _on_round_formed(self, event: events.RoundFormed) -> None:
@@ -328,7 +334,9 @@ class Scheduler:
         if not self._ends_iteration(event):
             return
         self.ledger.count_merge(event.round, event.iteration)
-        self._pending_policies.note({node: report for node, report in event.reports.items() if node in self._members})
+        self._pending_policies.recent.note(
+            {node: report for node, report in event.reports.items() if node in self._members}, event.training
+        )
         self._boundary.begin(ask_policies=True)
 
     def _on_iteration_aborted(self, event: events.IterationAborted) -> None:
@@ -352,10 +360,10 @@ class Scheduler:
         self._log(f"late {type(event).__name__} of iteration {event.iteration} in round {event.round} is ignored")
         return False
 
-    def _on_policy_decided(self, event: events.PolicyDecided) -> None:
+    def _on_proposal(self, event: events.Proposal) -> None:
         flaw = self.flaw_of(event)
         if flaw is None:
-            self._pending_policies.proposals.append(_proposal(event))
+            self._pending_policies.proposals.append(event)
         else:
             self._log(f"decision of policy {event.policy} is ignored: {flaw}")
 
@@ -389,8 +397,12 @@ class Scheduler:
         if members.round_is_due() and num_staying >= self.settings.min_nodes:
             self._form_round()
             return
+        has_left = len(members.leaving) + len(members.preparing)
         if self._boundary.move():
             self.state = State.MOVING
+            return
+        if len(members.leaving) + len(members.preparing) != has_left:  # a policy has let a node go
+            self._advance_boundary()
             return
         self._release_leavers()
         obstacle = self._too_few_nodes(num_staying) or self._boundary.obstacle()
@@ -453,7 +465,16 @@ class Scheduler:
         self._pause_reason = None
         self.state = State.RUNNING
         is_complete = self.ledger.num_missing == 0
-        self._emit(effects.StartIteration(round=round, iteration=iteration, is_complete=is_complete))
+        self._emit(
+            effects.StartIteration(
+                round=round,
+                iteration=iteration,
+                is_complete=is_complete,
+                parameters=dict(self._pending_policies.parameters),
+                travelling=len(self._pending_transitions.migrations),
+                wanted=self._pending_policies.wanted,
+            )
+        )
 
     def _report_boundary(self) -> None:
         """Say what the boundary cost, if anything happened at it."""
@@ -481,13 +502,3 @@ class Scheduler:
 
     def _emit(self, effect: Effect) -> None:
         self._effects.append(effect)
-
-
-def _proposal(event: events.PolicyDecided) -> Proposal:
-    return Proposal(
-        policy=event.policy,
-        generation=event.generation,
-        moves=event.moves,
-        reason=event.reason,
-        iteration=event.iteration,
-    )

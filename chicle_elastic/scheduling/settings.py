@@ -14,6 +14,7 @@ class SchedulerSettings:
     Attributes:
         seed: Of all random choices, >= 0.
         min_nodes: Fewer nodes than these pause the job, >= 1.
+        max_nodes: More nodes than these are not asked for, >= min_nodes; None for no limit.
         start_nodes: Nodes that the job waits for at its start, >= min_nodes; by default `min_nodes`.
         max_copy_attempts: Orders to copy a chunk to one node before another is tried, >= 1.
         max_load_attempts: Loads of one chunk that may fail before the job is paused, >= 1.
@@ -23,6 +24,7 @@ class SchedulerSettings:
 
     seed: int = 0
     min_nodes: int = 1
+    max_nodes: int | None = None
     start_nodes: int | None = None
     max_copy_attempts: int = 3
     max_load_attempts: int = 3
@@ -35,6 +37,11 @@ class SchedulerSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
                 raise UsageError(f"SchedulerSettings({name}={value!r}): it must be an integer >= {least}")
+        if self.max_nodes is not None and self.max_nodes < self.min_nodes:
+            raise UsageError(
+                f"SchedulerSettings(max_nodes={self.max_nodes}, min_nodes={self.min_nodes}): a job that may have no "
+                "more nodes than these never has enough"
+            )
         if self.start_nodes is not None and self.start_nodes < self.min_nodes:
             raise UsageError(
                 f"SchedulerSettings(start_nodes={self.start_nodes}, min_nodes={self.min_nodes}): a job cannot start "

@@ -4,7 +4,7 @@
 
 So a node that joins a job late need not fold it from its first event. A snapshot is an object:
 
-    {"format": "chicle scheduler", "version": 4, "settings": {...}, "policies": ["Rebalance"], "enabled": [0],
+    {"format": "chicle scheduler", "version": 5, "settings": {...}, "policies": ["Rebalance"], "enabled": [0],
      "parts": {"ledger": {"merged": 7, ...}, ...}}
 
 `enabled` are the policies, by their place, that were not disabled; they have no state, because `decide` is pure.
@@ -13,6 +13,7 @@ one of these classes is added to the table as well, and `VERSION` raised; a test
 the release that wrote it, and refused by others: the agents of a job have the same one.
 """
 
+import operator
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
@@ -25,12 +26,12 @@ from chicle_elastic.scheduling.ledger import ChunkEntry
 from chicle_elastic.scheduling.loads import Failures
 from chicle_elastic.scheduling.members import PresentNode
 from chicle_elastic.scheduling.node_chunks import NodeChunks
-from chicle_elastic.scheduling.pending_policies import DecidingPolicy, Proposal
+from chicle_elastic.scheduling.pending_policies import DecidingPolicy, Owner
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
-from chicle_elastic.values import StateVersion, TaskReport
+from chicle_elastic.values import Proposal, StateVersion, TaskReport, TrainingState
 
 FORMAT = "chicle scheduler"
-VERSION = 4
+VERSION = 5
 
 STATE: Mapping[str, Mapping[str, Any]] = {
     "": {
@@ -82,8 +83,12 @@ STATE: Mapping[str, Mapping[str, Any]] = {
     "_pending_policies": {
         "proposals": list[Proposal],
         "disabled": dict[str, None],
-        "reports": dict[NodeId, list[TaskReport]],
+        "parameters": dict[str, float],
+        "owners": dict[str, Owner],
+        "wanted": int,
+        "lost": dict[tuple[str, str], None],
     },
+    "_pending_policies.recent": {"reports": dict[NodeId, list[TaskReport]], "training": list[TrainingState]},
     "_boundary": {"_is_starved": bool, "_is_turn_of_policies": bool, "_num_ordered": int, "_moved_after": int},
 }
 """Variables of each part of a scheduler, with their types; "" is the scheduler itself."""
@@ -146,15 +151,14 @@ def restore(data: Any, policies: Sequence[DecidingPolicy] = ()) -> Scheduler:
             where = f"parts.{name or 'scheduler'}.{variable}"
             setattr(part, variable, _read(parts[name][variable], kind, where))
     length = scheduler.settings.history_length
-    pending_policies = scheduler._pending_policies
-    pending_policies.reports = {
-        node: deque(reports, maxlen=length) for node, reports in pending_policies.reports.items()
-    }
+    recent = scheduler._pending_policies.recent
+    recent.reports = {node: deque(reports, maxlen=length) for node, reports in recent.reports.items()}
+    recent.training = deque(recent.training, maxlen=length)
     return scheduler
 
 
 def _part(scheduler: Scheduler, name: str) -> Any:
-    return getattr(scheduler, name) if name else scheduler
+    return operator.attrgetter(name)(scheduler) if name else scheduler
 
 
 def _read(data: Any, kind: Any, where: str) -> Any:

@@ -57,3 +57,11 @@ def boundary_text(iteration: int, round: int, *, total_ms: float, round_ms: floa
 def is_boundary_text(line: str) -> bool:
     """Whether a line is one of `boundary_text`: a measurement, which says nothing of what happened."""
     return line.startswith("boundary before iteration ")
+
+
+def no_manager_text(total: int) -> str:
+    """What a runtime says that cannot start nodes by itself when a policy asks for some."""
+    return (
+        f"{count_text(total, 'node')} wanted by a policy, and no resource manager is here to ask: start or stop nodes "
+        "yourself"
+    )

@@ -76,6 +76,7 @@ class Budget:
         progress: What the trainer knows besides its model, see `Trainer.advance`; not to be written.
         rank: Position of this task among the members of the round, from 0.
         num_ranks: Members of the round, those without chunks included.
+        parameters: What policies have set of `Trainer.tunables`, by name; the same in every task.
     """
 
     clock: Clock
@@ -88,6 +89,7 @@ class Budget:
     progress: Array = field(default_factory=lambda: NO_PROGRESS)
     rank: int = 0
     num_ranks: int = 1
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
     def is_spent(self) -> bool:
         """Whether the stop flag is set or the deadline has passed."""
@@ -244,6 +246,7 @@ class Report:
         rebuilt: At a certificate, the sum of what `Solver.evaluate` returned as delta: the model rebuilt from the state
             of all samples, as far as a solver does that.
         progress: What the trainer knows besides the model, see `Trainer.advance`.
+        parameters: As the budgets of the iteration had them; what policies have set.
     """
 
     iteration: int
@@ -258,6 +261,7 @@ class Report:
     last_figures: Mapping[str, float] = field(default_factory=dict)
     rebuilt: Array | None = None
     progress: Array = field(default_factory=lambda: NO_PROGRESS)
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
 
 class Trainer(ABC):
@@ -353,6 +357,16 @@ class Trainer(ABC):
     def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
         """Names of the sums that solvers report; fixed, because they ride in the iteration's one all-reduce."""
         return ()
+
+    def tunables(self, schema: DataSchema) -> Mapping[str, float]:
+        """What policies may set while the job runs, by name, with the values of this trainer; by default nothing.
+
+        A value that is positive stays positive, whatever a policy wants.
+
+        Solvers find values that were set in `Budget.parameters`, and others here. What a trainer computes beside its
+        solvers does not see them.
+        """
+        return {}
 
     def state(self, schema: DataSchema) -> StateSpec:
         """Per-sample state that chunks carry for this trainer; by default none."""

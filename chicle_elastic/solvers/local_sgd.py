@@ -23,6 +23,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -37,6 +38,7 @@ from chicle_elastic.solvers.network import Network
 if TYPE_CHECKING:
     from chicle_elastic.solvers.engines.eager import EagerEngine
 
+LEARNING_RATE = "learning_rate"
 LR_SCALINGS = ("sqrt", "linear", "none")
 OUTER_RATE = 0.7
 """Outer learning rate where none is given; DiLoCo's."""
@@ -176,12 +178,24 @@ class LocalSGDTrainer(Trainer):
         """That of the engine."""
         return self.device
 
-    def scaled_rate(self, num_tasks: int, progress: float = 0.0) -> float:
-        """Learning rate of a step with K tasks, when so much of the training is done (`Place.progress`)."""
+    def tunables(self, schema: DataSchema) -> Mapping[str, float]:
+        """The learning rate for one task."""
+        return {LEARNING_RATE: self.learning_rate}
+
+    def scaled_rate(
+        self, num_tasks: int, progress: float = 0.0, parameters: Mapping[str, float] = MappingProxyType({})
+    ) -> float:
+        """Learning rate of a step with K tasks, when so much of the training is done (`Place.progress`).
+
+        Args:
+            num_tasks: K.
+            progress: From 0 to 1.
+            parameters: What policies have set of `tunables`.
+        """
         factor = {"sqrt": math.sqrt(num_tasks), "linear": float(num_tasks), "none": 1.0}[self.lr_scaling]
         if progress > 1.0 - self.decay:
             factor *= (1.0 - progress) / self.decay
-        return self.learning_rate * factor
+        return parameters.get(LEARNING_RATE, self.learning_rate) * factor
 
     @property
     def has_outer_momentum(self) -> bool:
@@ -252,7 +266,7 @@ class LocalSGDTrainer(Trainer):
             return {}
         place = Place.of(model[-model_vector.PLACE :])
         before = max(0.0, place.progress(self.max_epochs) - report.samples / place.num_rows / self.max_epochs)
-        figures = {"learning_rate": self.scaled_rate(self.parallelism(report.num_tasks), before)}
+        figures = {LEARNING_RATE: self.scaled_rate(self.parallelism(report.num_tasks), before, report.parameters)}
         if report.samples:
             figures["loss"] = report.metrics["loss"] / report.samples
         if report.metrics["unused"] == 0 and report.is_complete:

@@ -11,7 +11,7 @@ tasks and not divided, so that their weighted mean is what each has told: iterat
 many tasks there are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -55,7 +55,7 @@ class _Settings(Protocol):
     def mean_weight(self) -> float: ...
     def engine(self) -> "EagerEngine": ...
     def layout(self, layout: ModelLayout) -> ModelLayout: ...
-    def scaled_rate(self, num_tasks: int, progress: float) -> float: ...
+    def scaled_rate(self, num_tasks: int, progress: float, parameters: Mapping[str, float]) -> float: ...
 
 
 class LocalSGDSolver(Solver):
@@ -152,7 +152,7 @@ class LocalSGDSolver(Solver):
         done, loss = engine.run(
             samples,
             batch_size=trainer.batch_size,
-            lr=trainer.scaled_rate(budget.num_tasks, place.progress(trainer.max_epochs)),
+            lr=trainer.scaled_rate(budget.num_tasks, place.progress(trainer.max_epochs), budget.parameters),
             momentum=trainer.momentum,
             seed=hash((trainer.seed, budget.iteration, self._order.chunks[0])) & 0x7FFFFFFF,
             is_spent=budget.is_spent,

@@ -26,10 +26,12 @@ from chicle_elastic.scheduling.replaying import replay
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
 from chicle_elastic.testing.sim_faults import FaultInjector, FaultProfile, RandomPolicy
 from chicle_elastic.testing.sim_truth import SimCopy, SimNode, Truth, ViolationError
-from chicle_elastic.values import ChunkInfo, TaskReport
+from chicle_elastic.values import ChunkInfo, TaskReport, TrainingState
 
 MAX_EVENTS = 4000
 NUM_CALM_LAPS = 2
+SAID = TrainingState(parameters={"rate": 1.0})
+"""Of every iteration: what policies may set."""
 
 
 class SimCluster:
@@ -315,7 +317,7 @@ class SimCluster:
             self.truth.merge(there)
             reports = {node.name: TaskReport(samples=10, duration_s=self.rng.random()) for node in there}
             event: events.Event = events.IterationFinished(
-                round=effect.round, iteration=effect.iteration, reports=reports
+                round=effect.round, iteration=effect.iteration, reports=reports, training=(SAID,)
             )
         else:
             event = events.IterationAborted(round=effect.round, iteration=effect.iteration, reason="a member is gone")
@@ -326,6 +328,14 @@ class SimCluster:
 
     def attach_chunks(self, effect: effects.AttachChunks) -> None:
         """`Truth.judge` has told the task."""
+
+    def notice_node(self, effect: effects.NoticeNode) -> None:
+        """`Truth.judge` has put the node under notice."""
+        self.happened["let go by a policy"] += 1
+
+    def request_nodes(self, effect: effects.RequestNodes) -> None:
+        """A resource manager that does nothing."""
+        self.happened["nodes requested"] += 1
 
     def release_node(self, effect: effects.ReleaseNode) -> None:
         """`Truth.judge` has let the node go."""

@@ -14,7 +14,17 @@ from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.scheduler import Scheduler
 from chicle_elastic.testing.sim_truth import SimNode, Truth
-from chicle_elastic.values import Decision, Observations
+from chicle_elastic.values import (
+    Decision,
+    MoveChunks,
+    Observations,
+    PolicyAction,
+    Proposal,
+    RedrawOwnership,
+    ReleaseNode,
+    RequestNodes,
+    SetParameter,
+)
 
 MAX_MERGED = 12
 """Iterations after which the weather calms down, whatever is left of the budget."""
@@ -70,7 +80,16 @@ class RandomPolicy:
             raise RuntimeError("bad day")
         source, target = rng.sample(sorted(observations.num_chunks), 2)
         count = rng.randint(0, observations.num_chunks[source] + (rng.random() < 0.03))
-        return Decision(moves={(source, target): count}, reason="the dice say so")
+        actions: list[PolicyAction] = [MoveChunks(source, target, count)]
+        if rng.random() < 0.3:
+            actions = [RedrawOwnership(rng.choice((0.1, 0.5, 1.0)))]
+        if rng.random() < 0.3:
+            actions.append(SetParameter("rate", rng.randint(1, 3)))
+        if rng.random() < 0.1:
+            actions.append(RequestNodes(rng.randint(1, 9)))
+        if rng.random() < 0.05:
+            actions.append(ReleaseNode(target))
+        return Decision(actions=tuple(actions), reason="the dice say so")
 
 
 class _Cluster(Protocol):
@@ -217,14 +236,26 @@ class FaultInjector:
             return
         source, target = self._rng.choice(list(truth.nodes)), self._rng.choice(list(truth.nodes))
         self._cluster.deliver(
-            events.PolicyDecided(
+            Proposal(
                 policy="slow",
-                generation=truth.round - (self._rng.random() < 0.2),
-                moves={(source, target): self._rng.randint(-1, 4)},
+                round=truth.round - (self._rng.random() < 0.2),
+                actions=self._actions(source, target),
                 reason="thought about it",
                 iteration=self._rng.choice((None, truth.merged, truth.merged - 1)),
+                place=self._rng.randint(0, 3),
             )
         )
+
+    def _actions(self, source: NodeId, target: NodeId) -> tuple[PolicyAction, ...]:
+        """What a policy may want, or nearly."""
+        wishes: list[PolicyAction] = [
+            MoveChunks(source, target, self._rng.randint(-1, 4)),
+            SetParameter("rate", self._rng.choice((1.0, 2.0))),
+            RedrawOwnership(self._rng.choice((0.0, 0.3, 1.0))),
+            RequestNodes(self._rng.randint(0, 5)),
+            ReleaseNode(target),
+        ]
+        return tuple(self._rng.choices(wishes, k=self._rng.choice((1, 1, 2))))
 
     def _babble(self) -> None:
         """Something late or senseless arrives."""

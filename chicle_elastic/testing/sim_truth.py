@@ -156,7 +156,9 @@ class Truth:
                 self._lost(self.nodes[event.node])
             case events.RoundFormed() if event.round == self.round:
                 for node in self.present():
-                    if node.name in self.members and node.name not in event.members and not node.is_noticed:
+                    # A notice that came while the round formed: the node was to be a member as long as rows are copied.
+                    is_staying = not node.is_noticed or (self.copies_ahead and not node.is_due)
+                    if node.name in self.members and node.name not in event.members and is_staying:
                         self._lost(node)
                 self.members = event.members
             case events.InventoryReported() if event.node in self.nodes and self.nodes[event.node].is_present:
@@ -246,6 +248,10 @@ class Truth:
                 self._judge_free(effect)
             case effects.AttachChunks():
                 self._judge_attach(effect)
+            case effects.NoticeNode():
+                node = self._present(effect.node, effect)
+                self._require(not node.is_noticed, "no node is given notice twice", effect)
+                node.is_noticed = True
             case effects.StartIteration():
                 self._judge_start(effect)
             case effects.ReleaseNode():

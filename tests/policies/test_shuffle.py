@@ -92,7 +92,8 @@ def test_no_node_is_asked_to_hold_more_than_fits():
     """Chunks that leave are freed only after the others have come."""
     for room in (0, 1, 3):
         decision = Shuffle(share=1.0).decide(observe((8, 8, 8), 1, room=room))
-        out = flows(dict(decision.moves))[0] if decision is not None else Counter()
+        actions = () if decision is None else decision.actions
+        out = flows({(move.source, move.target): move.count for move in actions})[0]
         assert max(out.values(), default=0) == room
 
 

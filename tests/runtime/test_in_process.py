@@ -9,7 +9,7 @@ import pytest
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.errors import CapacityError, ContractError, UsageError
-from chicle_elastic.policies.base import Decision
+from chicle_elastic.policies.base import Decision, MoveChunks
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.in_process import InProcess, require_memory
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
@@ -423,7 +423,7 @@ class Restless(Rebalance):
         first, *_, last = sorted(observations.num_chunks)
         if first == last or observations.iteration % 2 == 0:
             return None
-        return Decision(moves={(first, last): 1}, reason="it can")
+        return Decision(actions=(MoveChunks(first, last, 1),), reason="it can")
 
 
 def test_a_job_is_recorded_and_folds_to_the_same_effects(tmp_path):

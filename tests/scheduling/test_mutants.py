@@ -223,7 +223,7 @@ MUTANTS = {
     skip_a_commit: "an owner's copy is not freed",
     free_before_commit: "an owner's copy is not freed",
     commit_before_the_copy_arrived: "the new owner holds the chunk",
-    two_owners: "^one owner per chunk",
+    two_owners: "^one owner per chunk|^nothing is attached twice",
     stale_state_wins: "the state is the newest one",
     capacity_ignored: "capacities hold|within capacity",
     moves_while_running: "nothing moves while an iteration runs",

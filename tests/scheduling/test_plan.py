@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.scheduling.plan import NodeCapacity, plan_first, plan_join, plan_leave, plan_policy, shares
+from chicle_elastic.scheduling.plan import (
+    NodeCapacity,
+    plan_first,
+    plan_join,
+    plan_leave,
+    plan_moves,
+    plan_redraw,
+    shares,
+)
 from chicle_elastic.values import ChunkInfo
 from tests.scheduling.stage import infos
 
@@ -142,7 +150,7 @@ def test_plans_never_exceed_room_and_leave_their_input_alone():
         everybody = [*eligible, NodeCapacity(node=source, num_rows=99)]
         moves = (
             plan_join({source: chunks}, everybody, [first], rng(seed)),
-            plan_policy(wanted, {source: chunks}, eligible, rng(seed)),
+            plan_moves(wanted, {source: chunks}, eligible, rng(seed)),
         )
         plans = [
             plan_first(chunks, eligible, rng(seed)).placed,
@@ -256,5 +264,35 @@ def test_a_policy_gets_what_there_is_and_what_fits():
     owned = {NodeId("a"): infos(3)}
     wide = [NodeCapacity(node=NodeId("a"), num_rows=30), NodeCapacity(node=NodeId("b"))]
     tight = [NodeCapacity(node=NodeId("a"), num_rows=30), NodeCapacity(node=NodeId("b"), room_bytes=1)]
-    assert len(plan_policy({(NodeId("a"), NodeId("b")): 5}, owned, wide, rng())) == 3
-    assert len(plan_policy({(NodeId("a"), NodeId("b")): 3}, owned, tight, rng())) == 1
+    assert len(plan_moves({(NodeId("a"), NodeId("b")): 5}, owned, wide, rng())) == 3
+    assert len(plan_moves({(NodeId("a"), NodeId("b")): 3}, owned, tight, rng())) == 1
+
+
+def test_a_redraw_gives_each_node_as_many_chunks_as_it_takes():
+    """Random counts, rooms and sizes; without limits and with equal counts exactly the share goes, to all others."""
+    for seed in range(300):
+        dice, numbers = random.Random(seed), itertools.count()
+        names = [NodeId(name) for name in "abcde"[: dice.randint(1, 5)]]
+        owned = {
+            name: [
+                ChunkInfo(id=ChunkId(next(numbers)), num_rows=1, size_bytes=dice.randint(1, 4))
+                for _ in range(dice.randint(0, 9))
+            ]
+            for name in names
+        }
+        eligible = [NodeCapacity(node=name, room_bytes=dice.choice((None, dice.randint(0, 20)))) for name in names]
+        share = dice.choice((0.1, 0.5, 1.0))
+        moves = plan_redraw(share, owned, eligible, rng(seed))
+        given, taken = Counter(move.source for move in moves), Counter(move.target for move in moves)
+        assert given == taken
+        assert len({move.chunk for move in moves}) == len(moves)
+        size = {info.id: info.size_bytes for infos_of in owned.values() for info in infos_of}
+        for candidate in eligible:
+            assert given[candidate.node] <= share * len(owned[candidate.node]) + 1
+            used = sum(size[move.chunk] for move in moves if move.target == candidate.node)
+            assert candidate.room_bytes is None or used <= candidate.room_bytes
+        assert moves == plan_redraw(share, owned, eligible, rng(seed))
+    owned = {NodeId(name): infos(120)[place::3] for place, name in enumerate("abc")}
+    moves = plan_redraw(0.5, owned, [NodeCapacity(node=node) for node in owned], rng())
+    assert Counter(move.source for move in moves) == {"a": 20, "b": 20, "c": 20}
+    assert min(Counter((move.source, move.target) for move in moves).values()) >= 3

@@ -1,16 +1,25 @@
 """Policies are asked at boundaries; whatever they say, training goes on."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, Observations, Policy
+from chicle_elastic.policies.base import (
+    Decision,
+    MoveChunks,
+    Observations,
+    Policy,
+    RedrawOwnership,
+    ReleaseNode,
+    RequestNodes,
+    SetParameter,
+)
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.text import disabled_text, is_disabled_text
-from chicle_elastic.values import TaskReport
+from chicle_elastic.values import TaskReport, TrainingState
 from tests.scheduling.stage import Stage, kinds, only
 
 A_TO_B = (NodeId("a"), NodeId("b"))
@@ -37,7 +46,7 @@ class Script(Policy):
 
 def always(moves, reason="told to"):
     """A decision that is the same every time."""
-    return lambda observations: Decision(moves=moves, reason=reason)
+    return lambda observations: Decision(actions=MoveChunks.of(moves), reason=reason)
 
 
 def test_a_decision_is_carried_out_at_the_boundary_with_its_reason():
@@ -124,8 +133,12 @@ def raises(observations):
         (always({A_TO_B: True}), "True chunks"),
         (always({(NodeId("a"), NodeId("z")): 1}), "z is not a member"),
         (always({(NodeId("a"), NodeId("a")): 1}), "from a to itself"),
-        (always({"ab": 1}), "'ab' is not a pair"),
-        (always([A_TO_B]), "not a mapping"),
+        (lambda seen: Decision(actions=[A_TO_B], reason="?"), "('a', 'b') is no action"),
+        (lambda seen: Decision(actions=(RedrawOwnership(1.5),), reason="?"), "a share of 1.5 is to be redrawn"),
+        (lambda seen: Decision(actions=(RequestNodes(0),), reason="?"), "0 nodes are wanted"),
+        (lambda seen: Decision(actions=(ReleaseNode("z"),), reason="?"), "z is not a member that stays"),
+        (lambda seen: Decision(actions=7, reason="?"), "actions are 7 and not a sequence"),
+        (lambda seen: Decision(actions=(SetParameter("rate", 1.0),), reason="?"), "rate is no parameter"),
         (lambda observations: "move it", "raised AttributeError"),
     ],
 )
@@ -153,7 +166,8 @@ def test_a_slow_policy_decides_by_an_event():
     """It waits for the end of the iteration like everything else."""
     stage = Stage(num_chunks=8, nodes=["a", "b"])
     stage.run()
-    assert stage.tell(events.PolicyDecided(policy="slow", generation=1, moves={A_TO_B: 2}, reason="at last")) == []
+    proposal = events.Proposal(policy="slow", round=1, actions=MoveChunks.of({A_TO_B: 2}), reason="at last")
+    assert stage.tell(proposal) == []
     stage.finish()
     stage.answer()
     assert stage.counts() == {"a": 2, "b": 6}
@@ -172,7 +186,7 @@ def test_a_bad_decision_by_event_is_ignored_with_a_reason(generation, moves, com
     """Never an exception: it comes from somebody else's thread."""
     stage = Stage(num_chunks=8, nodes=["a", "b"])
     stage.run()
-    stage.tell(events.PolicyDecided(policy="slow", generation=generation, moves=moves, reason="?"))
+    stage.tell(events.Proposal(policy="slow", round=generation, actions=MoveChunks.of(moves), reason="?"))
     assert "decision of policy slow is ignored" in stage.logs[-1]
     assert complaint in stage.logs[-1]
     assert kinds(stage.finish()) == ["StartIteration"]
@@ -182,17 +196,17 @@ def test_a_decision_that_waits_is_dropped_when_the_round_changes():
     """It was sound when it came, and is of an old generation at the boundary."""
     stage = Stage(num_chunks=8, nodes=["a", "b"])
     stage.run()
-    stage.tell(events.PolicyDecided(policy="slow", generation=1, moves={A_TO_B: 2}, reason="?"))
+    stage.tell(events.Proposal(policy="slow", round=1, actions=MoveChunks.of({A_TO_B: 2}), reason="?"))
     stage.notice("b")
     stage.finish()
     stage.answer()
     assert "decision of policy slow is ignored: it is of round 1, and this is round 2" in stage.logs
 
 
-def decided(policy: str = "slow", *, iteration: int | None, moves=None) -> events.PolicyDecided:
+def decided(policy: str = "slow", *, iteration: int | None, moves=None) -> events.Proposal:
     """A decision by event."""
-    return events.PolicyDecided(
-        policy=policy, generation=1, moves=moves or {A_TO_B: 1}, reason="?", iteration=iteration
+    return events.Proposal(
+        policy=policy, round=1, actions=MoveChunks.of(moves or {A_TO_B: 1}), reason="?", iteration=iteration
     )
 
 
@@ -227,3 +241,145 @@ def test_a_policy_that_fails_elsewhere_is_disabled_by_an_event():
     assert kinds(stage.finish()) == ["StartIteration"]
     stage.tell(decided(iteration=1))
     assert stage.logs[-1] == "decision of policy slow is ignored: it is disabled"
+
+
+A_RATE = TrainingState(parameters={"rate": 0.5}, figures={"loss": 2.0})
+
+
+def wish(policy, place, *actions):
+    """What a policy wants, by event."""
+    return events.Proposal(policy=policy, round=1, actions=actions, reason="because", place=place)
+
+
+def start_of(stage):
+    """The iteration that begins after the present one."""
+    stage.finish()
+    stage.answer()
+    return next(order for order in stage.orders if isinstance(order, effects.StartIteration))
+
+
+def test_a_parameter_that_a_policy_sets_holds_from_the_next_iteration_on():
+    """In each that follows, also in another round; to set it again to the same value is no decision."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"])
+    stage.run()
+    stage.tell(wish("tune", 0, SetParameter("rate", 0.25)))
+    assert start_of(stage).parameters == {"rate": 0.25}
+    assert "tune sets rate to 0.25: because" in stage.logs
+    assert start_of(stage).parameters == {"rate": 0.25}
+    assert stage.scheduler.flaw_of(wish("tune", 0, SetParameter("rate", 0.25))) == "it changes nothing"
+    stage.join("c")
+    order = start_of(stage)
+    assert (order.round, order.parameters) == (2, {"rate": 0.25})
+
+
+def test_the_first_policy_in_order_owns_a_parameter_and_a_lost_wish_is_said_once():
+    """Whichever spoke first; moves of both add up."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"])
+    stage.run()
+    stage.tell(wish("second", 1, SetParameter("rate", 2.0), MoveChunks(*A_TO_B, 1)))
+    assert start_of(stage).parameters == {"rate": 2.0}
+    stage.tell(wish("second", 1, SetParameter("rate", 3.0), MoveChunks(*A_TO_B, 1)))
+    stage.tell(wish("first", 0, SetParameter("rate", 1.0), MoveChunks(*A_TO_B, 1)))
+    assert start_of(stage).parameters == {"rate": 1.0}
+    assert stage.counts() == {"a": 1, "b": 7}
+    lost = "second does not decide on rate: first does, an earlier policy"
+    assert stage.logs.count(lost) == 1
+    assert stage.scheduler.flaw_of(wish("second", 1, SetParameter("rate", 4.0))) == "it changes nothing"
+    stage.tell(events.PolicyDisabled(policy="first", reason="raised KeyError: 7"))
+    stage.tell(wish("second", 1, SetParameter("rate", 5.0)))
+    assert start_of(stage).parameters == {"rate": 5.0}
+    assert stage.logs.count(lost) == 1
+
+
+def test_policies_of_one_process_see_the_figures_and_set_what_the_trainer_has():
+    """An unknown name disables the policy, with the names that there are."""
+    good = Script(lambda seen: Decision(actions=(SetParameter("rate", seen.parameters["rate"] / 2),), reason="slow"))
+    bad = Script(lambda seen: Decision(actions=(SetParameter("rat", 1.0),), reason="?"), "bad")
+    stage = Stage(num_chunks=8, nodes=["a", "b"], policies=(bad, good))
+    stage.run()
+    [order] = stage.take(effects.StartIteration)
+    stage.tell(events.IterationFinished(round=1, iteration=order.iteration, reports={}, training=(A_RATE,)))
+    assert only(stage.orders, effects.StartIteration)[0].parameters == {"rate": 0.25}
+    assert good.seen[0].figures == ({"loss": 2.0},)
+    [line] = [line for line in stage.logs if "disabled" in line]
+    assert line == (
+        "policy bad is disabled: it decided nonsense: rat is no parameter that a policy can set; the trainer has rate"
+    )
+
+
+def test_a_redraw_moves_a_share_of_the_chunks_and_every_node_keeps_its_count():
+    """By the same draw on every agent, and another one after each iteration."""
+    nodes = ["a", "b", "c"]
+    stage = Stage(num_chunks=24, nodes=nodes)
+    stage.run()
+    owned = [{node: set(chunks) for node, chunks in stage.owned().items()}]
+    for _ in range(2):
+        stage.tell(wish("shuffle", 0, RedrawOwnership(0.5)))
+        start_of(stage)
+        owned.append({node: set(chunks) for node, chunks in stage.owned().items()})
+        assert stage.counts() == dict.fromkeys(nodes, 8)
+        assert [len(owned[-1][node] - owned[-2][node]) for node in nodes] == [4, 4, 4]
+    assert stage.logs.count("shuffle redraws the owners of 12 chunks: because") == 2
+    assert owned[1] != owned[2]
+
+
+def test_a_redraw_adds_up_with_moves_and_leaves_out_nodes_without_room():
+    """b has no room for more than it has: a and c swap."""
+    stage = Stage(num_chunks=9, start_nodes=3)
+    for node, capacity in (("a", 12), ("b", 3), ("c", 12)):
+        stage.join(node, capacity_bytes=capacity)
+    stage.run()
+    assert stage.counts() == {"a": 3, "b": 3, "c": 3}
+    kept = stage.owned()["b"]
+    stage.tell(wish("shuffle", 0, RedrawOwnership(1.0), MoveChunks(NodeId("a"), NodeId("c"), 1)))
+    start_of(stage)
+    assert stage.counts() == {"a": 2, "b": 3, "c": 4}
+    assert stage.owned()["b"] == kept
+
+
+def test_a_policy_lets_a_node_go_as_after_a_notice():
+    """Its chunks are handed over first, and not below the least number of nodes; the first policy in order decides."""
+    stage = Stage(num_chunks=8, nodes=["a", "b", "c"], min_nodes=2)
+    stage.run()
+    stage.tell(wish("scale", 0, ReleaseNode(NodeId("c"))))
+    stage.tell(wish("other", 1, ReleaseNode(NodeId("b")), RequestNodes(5)))
+    ordered = [*stage.finish(), *stage.answer()]
+    assert only(ordered, effects.NoticeNode) == [effects.NoticeNode(node=NodeId("c"))]
+    assert only(ordered, effects.ReleaseNode) == [effects.ReleaseNode(node=NodeId("c"))]
+    assert only(ordered, effects.FormRound)[0].members == ("a", "b")
+    assert sum(stage.counts().values()) == 8
+    assert "scale releases c: because" in stage.logs
+    assert "other does not release b: the job needs 2 nodes (min_nodes)" in stage.logs
+    assert "other does not decide on the number of nodes: scale does, an earlier policy" in stage.logs
+    assert not only(ordered, effects.RequestNodes)
+    again = wish("scale", 0, ReleaseNode(NodeId("b")))
+    stage.tell(replace(again, round=2))
+    start_of(stage)
+    stage.tell(replace(again, round=2))
+    assert stage.logs.count("scale does not release b: the job needs 2 nodes (min_nodes)") == 1
+    assert stage.logs[-1] == "decision of policy scale is ignored: it changes nothing"
+
+
+def test_a_node_without_chunks_that_a_policy_lets_go_takes_no_part_any_more():
+    """It owns nothing, so it goes at once, and the others need a new round."""
+    policy = Script(
+        lambda seen: Decision(actions=(ReleaseNode(NodeId("b")),), reason="no use") if "b" in seen.samples else None
+    )
+    stage = Stage(num_chunks=1, nodes=["a", "b"], policies=(policy,))
+    stage.run()
+    stage.finish()
+    stage.answer()
+    [order] = stage.take(effects.StartIteration)
+    assert (order.round, stage.counts()) == (2, {"a": 1})
+
+
+def test_nodes_are_asked_for_once_and_within_the_limits_of_the_job():
+    """What the resource manager hears; the same number again is no decision."""
+    stage = Stage(num_chunks=8, nodes=["a", "b"], max_nodes=4)
+    stage.run()
+    stage.tell(wish("scale", 0, RequestNodes(9)))
+    ordered = [*stage.finish(), *stage.answer()]
+    assert only(ordered, effects.RequestNodes) == [effects.RequestNodes(total=4, reason="because")]
+    assert only(ordered, effects.StartIteration)[0].wanted == 4
+    assert "scale wants 4 nodes: because" in stage.logs
+    assert stage.scheduler.flaw_of(wish("scale", 0, RequestNodes(7))) == "it changes nothing"

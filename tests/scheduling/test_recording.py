@@ -15,7 +15,16 @@ from chicle_elastic.scheduling.recording import Recorder, TextSink
 from chicle_elastic.scheduling.replaying import replay
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.testing.sim_cluster import SimCluster
-from chicle_elastic.values import StateVersion, TaskReport
+from chicle_elastic.values import (
+    MoveChunks,
+    RedrawOwnership,
+    ReleaseNode,
+    RequestNodes,
+    SetParameter,
+    StateVersion,
+    TaskReport,
+    TrainingState,
+)
 from tests.scheduling.stage import infos
 
 A, B, ZERO, ONE, TWO = NodeId("a"), NodeId("b"), ChunkId(0), ChunkId(1), ChunkId(2)
@@ -35,8 +44,14 @@ EVERY_EVENT = [
     events.ChunksCopied(chunks=(ZERO, ONE), source=A, target=B, round=1),
     events.ChunksFreed(chunks=(ZERO, ONE), node=A),
     events.IterationFinished(round=1, iteration=2, reports={A: TaskReport(samples=3, duration_s=1 / 3)}),
+    events.IterationFinished(
+        round=1, iteration=2, reports={}, training=(TrainingState(figures={"gap": 0.1}, parameters={"rate": 1 / 3}),)
+    ),
     events.IterationAborted(round=1, iteration=2, reason="x"),
-    events.PolicyDecided(policy="p", generation=1, moves={(A, B): 2}, reason="x"),
+    events.Proposal(policy="p", round=1, actions=(MoveChunks(A, B, 2), SetParameter("rate", 1 / 3)), reason="x"),
+    events.Proposal(
+        policy="p", round=1, actions=(RedrawOwnership(0.5), RequestNodes(4), ReleaseNode(A)), reason="x", place=1
+    ),
     events.PolicyDisabled(policy="p", reason="raised KeyError: 7"),
     events.StopRequested(reason="x"),
 ]
@@ -48,7 +63,9 @@ EVERY_EFFECT = [
     effects.CommitChunk(chunk=ZERO, source=A, target=B, round=1),
     effects.FreeChunk(chunk=ZERO, node=A, round=1),
     effects.AttachChunks(node=A, added=(ZERO,), removed=()),
-    effects.StartIteration(round=1, iteration=1, is_complete=False),
+    effects.StartIteration(round=1, iteration=1, is_complete=False, parameters={"rate": 1 / 3}, travelling=2),
+    effects.NoticeNode(node=A),
+    effects.RequestNodes(total=4, reason="x"),
     effects.ReleaseNode(node=A),
     effects.PauseJob(reason="x"),
     effects.FinishJob(reason="x"),
@@ -122,8 +139,8 @@ def test_a_field_that_is_left_out_takes_its_default():
             r"Expected `int`, got `null` - at `InventoryReported.chunks\[0\]\[1\].iteration`",
         ),
         (
-            {"type": "PolicyDecided", "policy": "", "generation": 1, "moves": [[["a"], 1]], "reason": ""},
-            r"of length 2.* - at `PolicyDecided.moves\[0\]\[0\]`",
+            {"type": "Proposal", "policy": "", "round": 1, "actions": [{"type": "MoveChunks"}], "reason": ""},
+            r"missing required field `source` - at `Proposal.actions\[0\]`",
         ),
         (
             {"type": "IterationFinished", "round": 1, "iteration": 1, "reports": {"a": {"samples": 1}}},
@@ -232,7 +249,7 @@ def test_a_missing_event_is_found(cluster):
         (
             0,
             '{"format":"x","version":2,"settings":{},"policies":[]}',
-            "found 'x' version 2, and this release reads 'chicle recording' version 2 to 3",
+            "found 'x' version 2, and this release reads 'chicle recording' version 2 to 4",
         ),
         (
             0,
@@ -241,15 +258,15 @@ def test_a_missing_event_is_found(cluster):
         ),
         (
             0,
-            '{"format":"chicle recording","version":4,"settings":{},"policies":[]}',
-            "version 4, and this release reads",
+            '{"format":"chicle recording","version":5,"settings":{},"policies":[]}',
+            "version 5, and this release reads",
         ),
         (
             0,
-            '{"format":"chicle recording","version":2,"settings":{"seed":-1},"policies":["random","Rebalance"]}',
+            '{"format":"chicle recording","version":3,"settings":{"seed":-1},"policies":["random","Rebalance"]}',
             "seed=-1",
         ),
-        (0, '{"format":"chicle recording","version":2,"settings":{},"policies":["other"]}', r"policies \('other',\)"),
+        (0, '{"format":"chicle recording","version":3,"settings":{},"policies":["other"]}', r"policies \('other',\)"),
         (1, '{"now":0.0,"event":{"type":"Nod', "recording:2: not a line of a recording: .*was the file cut off"),
         (1, '{"now":NaN,"event":{},"effects":[]}', "recording:2: not a line of a recording: .* is no JSON"),
         (

@@ -7,6 +7,7 @@ from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
 from chicle_elastic.scheduling.text import is_boundary_text
+from chicle_elastic.values import MoveChunks
 from tests.scheduling.stage import Stage, at_a_move, infos, kinds, only
 
 
@@ -102,7 +103,7 @@ def test_a_joiner_is_filled_once():
     stage.finish()
     stage.answer()
     moves = {(NodeId("c"), NodeId("b")): 3}
-    stage.tell(events.PolicyDecided(policy="p", generation=2, moves=moves, reason="c is slow"))
+    stage.tell(events.Proposal(policy="p", round=2, actions=MoveChunks.of(moves), reason="c is slow"))
     stage.finish()
     stage.answer()
     assert stage.counts() == {"a": 4, "b": 7, "c": 1}

@@ -3,6 +3,7 @@
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.node_chunks import Phase
+from chicle_elastic.values import MoveChunks
 from tests.scheduling.stage import Stage, kinds, only
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
@@ -116,7 +117,8 @@ def test_what_a_policy_wants_travels_ahead_and_moves_at_a_later_boundary():
     stage = running(num_chunks=8)
 
     def wish(iteration):
-        return events.PolicyDecided(policy="p", generation=1, moves={(A, B): 2}, reason="slow", iteration=iteration)
+        actions = (MoveChunks(A, B, 2),)
+        return events.Proposal(policy="p", round=1, actions=actions, reason="slow", iteration=iteration)
 
     stage.tell(wish(1))
     ordered = result(stage)

@@ -2,7 +2,7 @@
 
 import gzip
 import pickle
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from chicle_elastic.chunks.views import NO_STATE
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.policies.base import Decision, Policy, SetParameter
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, UniTask
@@ -451,3 +452,23 @@ def test_a_network_is_told_to_other_tasks_with_its_scaling():
     for values in ({"scale": 0.0}, {"shift": float("nan")}):
         with pytest.raises(UsageError, match="cannot be scaled by"):
             Scaling(**values)
+
+
+@dataclass(frozen=True)
+class Halve(Policy):
+    """Halves the learning rate in each iteration, down to a least one."""
+
+    least: float
+
+    def decide(self, observations):
+        """Half of what it is."""
+        rate = observations.parameters["learning_rate"]
+        return None if rate <= self.least else Decision(actions=(SetParameter("learning_rate", rate / 2),), reason="-")
+
+
+def test_a_policy_sets_the_learning_rate_of_later_iterations():
+    """As if another trainer had gone on from there, so the samples are the same."""
+    trainer = nets.trainer(max_epochs=2, learning_rate=0.004, lr_scaling="none")
+    history = run(trainer, nets.source(), InProcess(num_tasks=2), policies=(Halve(0.001),)).history
+    assert [record.figures["learning_rate"] for record in history][:4] == [0.004, 0.002, 0.001, 0.001]
+    assert history[1].events == ("Halve sets learning_rate to 0.002: -",)

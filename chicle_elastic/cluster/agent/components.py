@@ -114,7 +114,13 @@ def build_components(
     """
     node = options.node
     start_nodes = options.start_nodes or context.min_nodes
-    settings = SchedulerSettings(seed=declared.seed, min_nodes=context.min_nodes, start_nodes=start_nodes, precopy=True)
+    settings = SchedulerSettings(
+        seed=declared.seed,
+        min_nodes=context.min_nodes,
+        max_nodes=context.max_nodes,
+        start_nodes=start_nodes,
+        precopy=True,
+    )
     members = Membership(
         loop,
         Identity(
@@ -190,8 +196,8 @@ def build_components(
             control.IterationEnded: executor.iteration_ended,
             control.IterationBroke: executor.iteration_broke,
             control.Saved: executor.saved,
-            control.Advice: executor.advised,
-            control.PolicyFailed: executor.policy_failed,
+            control.Proposal: executor.proposed,
+            control.PolicyDisabled: members.log.append,
         },
     )
 

@@ -33,6 +33,7 @@ from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.scheduler import State
+from chicle_elastic.scheduling.text import no_manager_text
 from chicle_elastic.values import ChunkAccount, StateVersion
 
 ROUNDS_PER_TERM = 1_000_000
@@ -230,6 +231,9 @@ class EffectExecutor:
             num_tasks=sum(1 for held in node_chunks.values() if held.owned),
             lines=log.lines,
             may_go_on=log.is_steady,
+            parameters=effect.parameters,
+            travelling=effect.travelling,
+            wanted=effect.wanted,
         )
         self._say(self._pace.start(order))
         self._host.iteration_begins()
@@ -237,6 +241,16 @@ class EffectExecutor:
     def _say(self, order: control.Iterate | None) -> None:
         if order is not None:
             self._host.tell_task(order)
+
+    def notice_node(self, effect: effects.NoticeNode) -> None:
+        """Write down that a policy lets a node go; its own agent hands its chunks over as after any notice."""
+        self.transitions.detected(f"{effect.node} leaves")
+        self._events.write("noticed", who=effect.node)
+
+    def request_nodes(self, effect: effects.RequestNodes) -> None:
+        """Write down what is wanted: an agent has no resource manager that it could ask."""
+        logger.warning("%s", no_manager_text(effect.total))
+        self._events.write("requested", total=effect.total, reason=effect.reason)
 
     def release_node(self, effect: effects.ReleaseNode) -> None:
         """Leave, when it is this node that owns nothing any more."""
@@ -345,25 +359,14 @@ class EffectExecutor:
         self._write_ledger(message.ledger)
         self._break(message.round, message.reason)
 
-    def advised(self, message: control.Advice) -> None:
+    def proposed(self, proposal: control.Proposal) -> None:
         """A policy has decided. What the log would ignore, or has not taken yet, costs no node a boundary."""
-        event = events.PolicyDecided(
-            policy=message.policy,
-            generation=message.round,
-            moves=message.moves,
-            reason=message.reason,
-            iteration=message.iteration,
-        )
         is_on_its_way = any(
-            isinstance(said, events.PolicyDecided) and said.policy == event.policy
+            isinstance(said, events.Proposal) and said.policy == proposal.policy
             for said in self._log.snapshot().proposed
         )
-        if not is_on_its_way and self._log.scheduler.flaw_of(event) is None:
-            self._log.append(event)
-
-    def policy_failed(self, message: control.PolicyFailed) -> None:
-        """A policy is heard no more."""
-        self._log.append(events.PolicyDisabled(policy=message.policy, reason=message.reason))
+        if not is_on_its_way and self._log.scheduler.flaw_of(proposal) is None:
+            self._log.append(proposal)
 
     def task_died(self) -> None:
         """The task is gone; what it was in cannot end."""
@@ -467,6 +470,8 @@ class EffectExecutor:
                 is_return=self._is_return,
                 capacity_bytes=tuple(capacities.get(node) for node in event.members),
                 chunk_bytes=self._memory.store.slot_bytes,
+                min_nodes=scheduler.settings.min_nodes,
+                max_nodes=scheduler.settings.max_nodes,
                 disabled=scheduler.disabled_policies,
             )
         )

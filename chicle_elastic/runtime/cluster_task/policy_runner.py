@@ -1,7 +1,8 @@
 """Runs the policies of a job: their observations, and a worker thread for each.
 
     observe    after each merge, in the main thread: hands the newest observations to every idle policy
-    decide     in the policy's worker thread: decide, check the decision, send it
+    decide     in the policy's worker thread: decide, check the decision, send it as a proposal, which the agent
+               appends to the log as it is
     dismiss    a policy that raised, returned an invalid decision or has not answered for `patience_s` is dropped
 
 Each policy has a thread of its own, so a slow policy stalls neither the job nor the others; it does not see the
@@ -14,52 +15,22 @@ process the scheduler asks each policy directly, and only needs the time limit (
 """
 
 import threading
-from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from chicle_elastic import waits
 from chicle_elastic.clock import Clock
 from chicle_elastic.errors import ContractError
-from chicle_elastic.ids import NodeId
-from chicle_elastic.runtime.control import messages as control
-from chicle_elastic.scheduling.pending_policies import DecidingPolicy, flaw_of
-from chicle_elastic.scheduling.text import fault_text
-from chicle_elastic.values import HISTORY_LENGTH, Decision, Observations, TaskReport
+from chicle_elastic.scheduling.events import PolicyDisabled
+from chicle_elastic.scheduling.pending_policies import DecidingPolicy, propose
+from chicle_elastic.values import Decision, Observations, Proposal
 
 PATIENCE_S = 30.0
 """How long a policy may take to decide."""
 
-SendReport: TypeAlias = Callable[[control.Advice | control.PolicyFailed], None]
-
-
-class RecentReports:
-    """The reports of all tasks on the last iterations."""
-
-    def __init__(self) -> None:
-        self._reports: dict[NodeId, deque[TaskReport]] = {}
-
-    def note(self, members: Sequence[NodeId], reports: Mapping[NodeId, TaskReport]) -> None:
-        """Keep the reports of an iteration, and drop those of nodes that are no members any more."""
-        self._reports = {node: self._reports.get(node, deque(maxlen=HISTORY_LENGTH)) for node in members}
-        for node, report in reports.items():
-            self._reports[node].append(report)
-
-    def observations(
-        self, order: control.Round, *, iteration: int, num_chunks: Mapping[NodeId, int], samples: Mapping[NodeId, int]
-    ) -> Observations:
-        """The observations of policies after an iteration of a round."""
-        members = order.members
-        return Observations(
-            round=order.round,
-            iteration=iteration,
-            num_chunks=num_chunks,
-            samples=samples,
-            capacity_bytes=dict(zip(members, order.capacity_bytes, strict=True)),
-            used_bytes={node: order.chunk_bytes * count for node, count in num_chunks.items()},
-            reports={node: tuple(reports) for node, reports in self._reports.items()},
-        )
+Answer: TypeAlias = Proposal | PolicyDisabled
+SendAnswer: TypeAlias = Callable[[Answer], None]
 
 
 class PolicyRunner:
@@ -68,15 +39,17 @@ class PolicyRunner:
     Args:
         policies: Of the job.
         clock: Of this process.
-        say: Called with decisions and failures, in the worker threads and by `observe`.
+        say: Called with proposals and failures, in the worker threads and by `observe`.
         patience_s: How long a policy may take to decide.
     """
 
     def __init__(
-        self, policies: Sequence[DecidingPolicy], clock: Clock, say: SendReport, *, patience_s: float = PATIENCE_S
+        self, policies: Sequence[DecidingPolicy], clock: Clock, say: SendAnswer, *, patience_s: float = PATIENCE_S
     ) -> None:
-        self._workers = {policy.name: _PolicyWorker(policy, clock, say) for policy in policies}
-        self._clock, self._send_report, self._patience_s = clock, say, patience_s
+        self._workers = {
+            policy.name: _PolicyWorker(policy, clock, say, place=place) for place, policy in enumerate(policies)
+        }
+        self._clock, self._say, self._patience_s = clock, say, patience_s
 
     def __bool__(self) -> bool:
         return bool(self._workers)
@@ -96,7 +69,7 @@ class PolicyRunner:
                 worker.put(observations)
             elif now - since > self._patience_s:
                 self._workers.pop(name).close()
-                self._send_report(control.PolicyFailed(policy=name, reason=_no_answer(now - since)))
+                self._say(PolicyDisabled(policy=name, reason=_no_answer(now - since)))
 
     def close(self) -> None:
         """Drop all policies; their later decisions are ignored."""
@@ -113,10 +86,10 @@ class _PolicyWorker:
         has_failed: It has reported a failure, and will not decide again.
     """
 
-    def __init__(self, policy: DecidingPolicy, clock: Clock, say: SendReport) -> None:
+    def __init__(self, policy: DecidingPolicy, clock: Clock, say: SendAnswer, *, place: int) -> None:
         self.busy_since: float | None = None
         self.has_failed = False
-        self._policy, self._clock, self._send_report = policy, clock, say
+        self._policy, self._clock, self._say, self._place = policy, clock, say, place
         self._changed = threading.Condition()
         self._observations: Observations | None = None
         self._is_closed = False
@@ -146,34 +119,14 @@ class _PolicyWorker:
                     return
                 observations, self._observations = self._observations, None
             assert observations is not None
-            answer = ask_policy(self._policy, observations)
+            answer = propose(self._policy, observations, place=self._place)
             with self._changed:
-                self.has_failed = isinstance(answer, control.PolicyFailed)
+                self.has_failed = isinstance(answer, PolicyDisabled)
                 if answer is not None and not self._is_closed:
-                    self._send_report(answer)
+                    self._say(answer)
                 self.busy_since = None
                 if self.has_failed:
                     return
-
-
-def ask_policy(policy: DecidingPolicy, observations: Observations) -> control.Advice | control.PolicyFailed | None:
-    """Run a policy: its decision if that is valid, the reason to disable it, or None if it wants no change."""
-    try:
-        decision = policy.decide(observations)
-        if decision is None:
-            return None
-        flaw = flaw_of(decision.moves, observations.num_chunks)
-        if flaw is None:
-            return control.Advice(
-                policy=policy.name,
-                round=observations.round,
-                iteration=observations.iteration,
-                moves=dict(decision.moves),
-                reason=str(decision.reason),
-            )
-    except Exception as error:  # a policy may be user code, and must not end the training
-        return control.PolicyFailed(policy=policy.name, reason=fault_text(error))
-    return control.PolicyFailed(policy=policy.name, reason=f"decided nonsense: {flaw}")
 
 
 @dataclass(slots=True)

@@ -90,6 +90,7 @@ class RoundContext:
             progress=self._training.begun,
             rank=self.rank,
             num_ranks=self._group.size,
+            parameters=order.parameters,
         )
         update, duration_s = self._task.solve(self._training.model, budget)
         if devices is None:
@@ -136,6 +137,7 @@ class RoundContext:
             num_chunks=dict(zip(self.members, total["chunks"].astype(int).tolist(), strict=True)),
             seconds={node: report.duration_s for node, report in self.reports().items()},
             lines=order.lines,
+            parameters=order.parameters,
         )
 
     @property

@@ -26,7 +26,6 @@ The model keeps its address in memory from the first to the last round.
 import contextlib
 import dataclasses
 import logging
-import math
 import signal
 import threading
 import traceback
@@ -55,7 +54,7 @@ from chicle_elastic.runtime.cluster_task.catch_up import TaskPosition, catch_up,
 from chicle_elastic.runtime.cluster_task.chunk_loader import ChunkLoader
 from chicle_elastic.runtime.cluster_task.control_client import ControlClient
 from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
-from chicle_elastic.runtime.cluster_task.policy_runner import PolicyRunner, RecentReports
+from chicle_elastic.runtime.cluster_task.policy_runner import PolicyRunner
 from chicle_elastic.runtime.cluster_task.round import RoundContext
 from chicle_elastic.runtime.cluster_task.send_queue import SendQueue
 from chicle_elastic.runtime.cluster_task.warmup import warm_up
@@ -68,11 +67,12 @@ from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettin
 from chicle_elastic.runtime.training.job import DEFAULT_POLICIES, Job, Outcome
 from chicle_elastic.runtime.training.ledger_page import LedgerPage
 from chicle_elastic.runtime.training.ledger_pages import LedgerPages
-from chicle_elastic.runtime.training.training import IterationResult, Training
+from chicle_elastic.runtime.training.training import Training
 from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, UniTask
+from chicle_elastic.scheduling.pending_policies import NodeHoldings, RecentIterations, observe
 from chicle_elastic.solvers.base import Action
 from chicle_elastic.store.arena import SLOT_ALIGNMENT
-from chicle_elastic.values import StateVersion
+from chicle_elastic.values import Observations, StateVersion
 
 SIGNALS_OF_THE_AGENT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 """Resource managers and terminals send them to all processes of a node; only the agent reacts to them."""
@@ -107,7 +107,7 @@ class ClusterTask:
         self._message_router = MessageRouter(self._node, self._control.send)
         self._send_queue = SendQueue(self._control.send)
         self._pages = LedgerPages()
-        self._reports = RecentReports()
+        self._recent = RecentIterations()
         policies = DEFAULT_POLICIES if job.policies is None else job.policies
         self._policy_runner = PolicyRunner(policies, clock, self._control.send)
         self._round_context: RoundContext | None = None
@@ -370,9 +370,11 @@ class ClusterTask:
                 result, rank=round_context.rank, ranks=ranks, has_stopped=self._has_stopped
             )
         reports = round_context.reports()
-        self._reports.note(round_context.members, reports)
+        training = self._training.state_for_policies(order.parameters)
+        self._recent.keep_only(round_context.members)
+        self._recent.note(reports, (training,))
         if round_context.rank == 0 and self._policy_runner:
-            self._show_policies(round_context, result)
+            self._policy_runner.observe(self._observations(round_context, order))
         is_wanted = (
             bool(round_context.votes) or self._has_stopped or broke is not None or not self._control.inbox.empty()
         )
@@ -385,7 +387,7 @@ class ClusterTask:
             reports=reports,
             votes=round_context.votes,
             stop_reason=stop_reason,
-            figures={k: v for k, v in self._training.history[-1].figures.items() if math.isfinite(v)},
+            figures=training.figures,
             epochs=self._training.epochs,
             duration_s=self._clock.now() - started_s,
             model_address=self._training.model.ctypes.data,
@@ -449,11 +451,29 @@ class ClusterTask:
         self._send_queue.close()
         self._control.close(goodbye)
 
-    def _show_policies(self, round_context: RoundContext, result: IterationResult) -> None:
+    def _observations(self, round_context: RoundContext, order: control.Iterate) -> Observations:
+        """What policies see after an iteration of the present round."""
         assert self._round is not None
         num_chunks, samples = round_context.holdings()
-        self._policy_runner.observe(
-            self._reports.observations(self._round, iteration=result.iteration, num_chunks=num_chunks, samples=samples)
+        capacities = dict(zip(self._round.members, self._round.capacity_bytes, strict=True))
+        holdings = {
+            node: NodeHoldings(
+                num_chunks=count,
+                samples=samples[node],
+                used_bytes=self._round.chunk_bytes * count,
+                capacity_bytes=capacities[node],
+            )
+            for node, count in num_chunks.items()
+        }
+        return observe(
+            self._recent,
+            holdings,
+            round=self._round.round,
+            iteration=order.iteration,
+            min_nodes=self._round.min_nodes,
+            max_nodes=self._round.max_nodes,
+            wanted=order.wanted,
+            travelling=order.travelling,
         )
 
     def _write_pages(self, after: StateVersion) -> tuple[LedgerPage, ...]:

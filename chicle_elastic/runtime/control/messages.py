@@ -21,7 +21,7 @@ The task runs the user's code; the agent runs none. They are two processes on on
                                      <-   Finish         the job is over: `run` returns, then the task says Left
                                      <-   Exit           this node leaves: the process ends with exit code 0
     Saved            now and then    ->                  a checkpoint is complete
-    Advice, PolicyFailed             ->                  at any time, from the task of rank 0 (`advice`)
+    Proposal, PolicyDisabled         ->                  at any time, from the task of rank 0 (`advice`)
                                      <-   Transition     for the history; once more when all samples are there again
     Failed           user code raised ->                 the process ends with the exception
 
@@ -47,9 +47,11 @@ from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.ledger_page import LedgerPage
+from chicle_elastic.scheduling.events import PolicyDisabled as PolicyDisabled
 from chicle_elastic.values import ChunkAccount, ChunkInfo, TaskReport
+from chicle_elastic.values import Proposal as Proposal  # the agent appends it to the log as it is
 
-VERSION = 10
+VERSION = 11
 """Of this list of messages; raised with every change of it."""
 
 
@@ -235,38 +237,6 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """A policy wants chunks moved.
-
-    Attributes:
-        policy: Its name.
-        round: Round whose observations it saw.
-        iteration: Last iteration of these.
-        moves: Number of chunks to move, by (source, target).
-        reason: In words, for the log.
-    """
-
-    policy: str
-    round: int
-    iteration: int
-    moves: Mapping[tuple[NodeId, NodeId], int]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyFailed:
-    """A policy raised, decided nonsense or does not answer: the task asks it no more.
-
-    Attributes:
-        policy: Its name.
-        reason: What it did, as the end of a sentence: "raised ValueError: ...".
-    """
-
-    policy: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """The job is over in this task; the end of the channel that follows is no fault."""
 
@@ -393,6 +363,8 @@ class Round:
         is_return: This node was taken for lost, and comes back with the task that it had.
         capacity_bytes: Memory for chunks of each member, by rank; for policies, as what follows.
         chunk_bytes: What a chunk takes of it.
+        min_nodes: Fewer nodes than these pause the job.
+        max_nodes: More than these cannot take part.
         disabled: Policies that are heard no more.
     """
 
@@ -409,6 +381,8 @@ class Round:
     is_return: bool = False
     capacity_bytes: tuple[int | None, ...]
     chunk_bytes: int
+    min_nodes: int = 1
+    max_nodes: int | None = None
     disabled: tuple[str, ...] = ()
 
 
@@ -422,6 +396,9 @@ class Iterate:
         lines: What happened at the boundary before, in words, for the history; the same in every task.
         may_go_on: Unless something stops the tasks at the boundary after it, the next iteration follows for certain,
             with the same `is_complete` and `num_tasks`, no chunk moved and nothing to say: begin it at once, and so on.
+        parameters: What policies have set, by name.
+        travelling: Chunks on their way for decisions of policies.
+        wanted: Nodes that a policy has asked for last; 0 for none.
     """
 
     round: int
@@ -430,6 +407,9 @@ class Iterate:
     num_tasks: int
     lines: tuple[str, ...] = ()
     may_go_on: bool = False
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    travelling: int = 0
+    wanted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -481,7 +461,8 @@ class Exit:
 
 
 Answer: TypeAlias = Loaded | LoadFailed | GroupReady | GroupBroke | IterationEnded | IterationBroke
-TaskMessage: TypeAlias = Hello | Expect | Declare | Answer | UserMessage | Saved | Advice | PolicyFailed | Left | Failed
+Word: TypeAlias = UserMessage | Saved | Proposal | PolicyDisabled
+TaskMessage: TypeAlias = Hello | Expect | Declare | Answer | Word | Left | Failed
 Order: TypeAlias = Load | Precopied | Attach | StoreAhead | Round | Iterate | Vote | Interrupt | Break | Finish | Exit
 AgentMessage: TypeAlias = Welcome | Arena | Order | Deliver | Transition
 Message: TypeAlias = TaskMessage | AgentMessage

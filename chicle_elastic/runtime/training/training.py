@@ -5,8 +5,9 @@ task of a cluster has its own `Training`, gets the same sums, and so computes th
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.runtime.training.history_text import HistoryText
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Summed, Verdict
+from chicle_elastic.values import TrainingState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,7 @@ class IterationResult:
         num_chunks: Chunks of each task.
         seconds: Seconds that each task with chunks computed.
         lines: What happened at the boundary before, in words.
+        parameters: What policies have set, by name.
     """
 
     iteration: int
@@ -42,6 +45,7 @@ class IterationResult:
     num_chunks: Mapping[str, int]
     seconds: Mapping[str, float]
     lines: tuple[str, ...]
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +255,7 @@ class Training:
             last_certificate=self.last_certificate,
             last_figures=self._figures_of(self.last_certificate),
             progress=self.progress,
+            parameters=result.parameters,
         )
 
     def _certified_figures(self, report: Report) -> Mapping[str, float]:
@@ -268,6 +273,22 @@ class Training:
                 return {}
             self._known_figures = iteration, found
         return self._known_figures[1]
+
+    def state_for_policies(self, parameters: Mapping[str, float]) -> TrainingState:
+        """What policies see of the last iteration.
+
+        Args:
+            parameters: What policies have set, by name.
+        """
+        last = self.history[-1]
+        before_s = self.history[-2].time_s if len(self.history) > 1 else 0.0
+        return TrainingState(
+            figures={name: value for name, value in last.figures.items() if math.isfinite(value)},
+            epochs=last.epochs,
+            elapsed_s=last.time_s,
+            duration_s=max(0.0, last.time_s - before_s),
+            parameters={**self.job.trainer.tunables(self.job.source.schema), **parameters},
+        )
 
     @property
     def epochs(self) -> float:

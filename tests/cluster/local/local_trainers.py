@@ -1,13 +1,23 @@
 """Trainers for the tests of the local cluster; tasks import them by name."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from chicle_elastic import waits
-from chicle_elastic.chunks.views import Array
+from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, Observations, Policy
-from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.policies.base import (
+    Decision,
+    MoveChunks,
+    Observations,
+    Policy,
+    RedrawOwnership,
+    ReleaseNode,
+    RequestNodes,
+    SetParameter,
+)
+from chicle_elastic.solvers.base import Budget, Context, Report, Solver, Update
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 
@@ -74,7 +84,67 @@ class Shift(Policy):
         first, second, *_ = observations.num_chunks
         if observations.num_chunks[first] <= self.keep:
             return None
-        return Decision(moves={(first, second): 1}, reason=f"{first} is to keep {self.keep}")
+        return Decision(actions=MoveChunks.of({(first, second): 1}), reason=f"{first} is to keep {self.keep}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedCocoa(LinearTrainer):
+    """CoCoA with a parameter of no effect, whose sum over the tasks is a figure."""
+
+    def tunables(self, schema: DataSchema) -> Mapping[str, float]:
+        """The parameter."""
+        return {"echo": 1.0}
+
+    def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
+        """The parameter, too."""
+        return (*LinearTrainer.metric_names(self, schema), "echo")
+
+    def figures(self, model: Array, report: Report) -> Mapping[str, float]:
+        """What the solvers have found in their budgets, on average."""
+        echo = {} if report.is_certificate else {"echo": report.metrics["echo"] / report.num_tasks}
+        return {**LinearTrainer.figures(self, model, report), **echo}
+
+    def solver(self, ctx: Context) -> Solver:
+        """The solver of CoCoA."""
+        solver = LinearTrainer.solver(self, ctx)
+        solve = solver.solve
+
+        def echoing_solve(model: Array, budget: Budget) -> Update:
+            update = solve(model, budget)
+            return replace(update, metrics={**update.metrics, "echo": budget.parameters.get("echo", 1.0)})
+
+        solver.solve = echoing_solve  # type: ignore[method-assign]
+        return solver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Double(Policy):
+    """Doubles a parameter once, after some iterations."""
+
+    parameter: str = "echo"
+    after: int = 3
+
+    def decide(self, observations: Observations, /) -> Decision | None:
+        """Twice the value that it has, if that is still 1."""
+        value = observations.parameters[self.parameter]
+        if observations.iteration < self.after or value != 1.0:
+            return None
+        figures = [figures["echo"] for figures in observations.figures]
+        assert figures == [1.0] * len(figures), figures
+        return Decision(actions=(SetParameter(self.parameter, 2.0 * value),), reason=f"{len(figures)} iterations")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetGo(Policy):
+    """Redraws ownership, and then lets the last node go and asks for three, while there are two."""
+
+    def decide(self, observations: Observations, /) -> Decision | None:
+        """A parameter says what has been done."""
+        if len(observations.num_chunks) < 2:
+            return None
+        if observations.parameters["echo"] == 1.0:
+            return Decision(actions=(RedrawOwnership(0.5), SetParameter("echo", 2.0)), reason="to mix")
+        return Decision(actions=(ReleaseNode(max(observations.num_chunks)), RequestNodes(3)), reason="enough")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,4 +163,4 @@ class Faulty(Policy):
         if self.fault == "sleeps":
             time.sleep(0.5)
             return None
-        return Decision(moves={(NodeId("n7"), NodeId("n8")): 1}, reason="no reason")
+        return Decision(actions=MoveChunks.of({(NodeId("n7"), NodeId("n8")): 1}), reason="no reason")

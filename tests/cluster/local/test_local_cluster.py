@@ -32,7 +32,7 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.kernels import cache as kernel_cache
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.waits import Wait
-from tests.cluster.local.local_trainers import FaultyCocoa, UnevenCocoa, WaitingCocoa
+from tests.cluster.local.local_trainers import Double, FaultyCocoa, LetGo, TunedCocoa, UnevenCocoa, WaitingCocoa
 from tests.cluster.train_svm import PacedLinear, breast_cancer
 from tests.timeouts import timeout_s
 
@@ -191,6 +191,33 @@ def test_policies_of_the_cluster_or_of_the_job_move_chunks(cluster: LocalCluster
     job = make_job(UnevenCocoa(C=0.1, tol=0.0), max_iterations=100, policies=policies if of_whom == "job" else None)
     history = cluster.run(job).history
     assert any("Rebalance moves" in event for record in history for event in record.events)
+
+
+@pytest.mark.parametrize("of_whom", ["cluster", "in process"])
+def test_a_parameter_that_a_policy_sets_reaches_the_solvers_of_all_tasks(cluster: LocalCluster, of_whom: str) -> None:
+    """All in the same iteration, and with a line that says so."""
+    watcher = Watcher((lambda record: record.figures["echo"] == 2.0, nothing), (tasks_are(2), nothing))
+    job = make_job(TunedCocoa(C=0.1, tol=0.0), max_iterations=10**6, policies=(Double(),), on_iteration=watcher)
+    history = (cluster if of_whom == "cluster" else InProcess(num_tasks=2)).run(job).history
+    echoes = [record.figures["echo"] for record in history]
+    assert echoes[:3] == [1.0] * 3
+    first = echoes.index(2.0)
+    assert echoes == [1.0] * first + [2.0] * (len(echoes) - first)
+    assert any("Double sets echo to 2:" in event for event in history[first].events)
+
+
+@pytest.mark.parametrize("of_whom", ["cluster", "in process"])
+def test_a_policy_redraws_ownership_and_lets_a_node_go(cluster: LocalCluster, of_whom: str) -> None:
+    """The chunks of the node are handed over, and it ends as after a notice; counts stay equal in a redraw."""
+    watcher = Watcher((tasks_are(2), nothing), (tasks_are(1), nothing), (tasks_are(1), nothing))
+    job = make_job(TunedCocoa(C=0.1, tol=0.0), max_iterations=10**6, policies=(LetGo(),), on_iteration=watcher)
+    history = (cluster if of_whom == "cluster" else InProcess(num_tasks=2)).run(job).history
+    told = [event for record in history for event in record.events]
+    assert any("LetGo redraws the owners of" in event for event in told)
+    assert any("LetGo wants 3 nodes: enough" in event for event in told)
+    assert any("LetGo releases " in event for event in told)
+    [(first, second)] = {tuple(record.num_chunks.values()) for record in history if record.num_tasks == 2}
+    assert tuple(history[-1].num_chunks.values()) == (first + second,)
 
 
 def test_a_trainer_that_cannot_be_pickled_is_refused(cluster: LocalCluster) -> None:

@@ -50,7 +50,7 @@ class Mine(Base):
 TRAINER_CELLS = (
     "from dataclasses import dataclass, field\nfrom typing import Any\n"
     "from chicle_elastic.solvers.linear.trainer import LinearTrainer\n"
-    "from chicle_elastic.policies.base import Decision, Policy\n",
+    "from chicle_elastic.policies.base import Decision, MoveChunks, Policy\n",
     "def times(factor):\n    def scale(value):\n        return factor * value\n    return scale\n",
     """
 class Told(LinearTrainer):
@@ -70,7 +70,7 @@ class Once(Policy):
         first, second = sorted(observations.num_chunks)
         if not self.when(observations) or len(self.words) != 2:
             return None
-        return Decision(moves={(first, second): 1}, reason="the notebook says so")
+        return Decision(actions=MoveChunks.of({(first, second): 1}), reason="the notebook says so")
 """,
 )
 LOAD = """

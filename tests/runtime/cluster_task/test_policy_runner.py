@@ -1,5 +1,6 @@
 """Policies beside a job: whatever they do, somebody else goes on."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -12,25 +13,14 @@ import pytest
 from chicle_elastic import waits
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, Observations, Policy
-from chicle_elastic.runtime.cluster_task.policy_runner import PolicyRunner, RecentReports, TimeLimitedPolicy
-from chicle_elastic.runtime.control import messages as control
-from chicle_elastic.values import TaskReport
+from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy
+from chicle_elastic.runtime.cluster_task.policy_runner import PolicyRunner, TimeLimitedPolicy
+from chicle_elastic.scheduling.events import PolicyDisabled
+from chicle_elastic.scheduling.pending_policies import NodeHoldings, RecentIterations, observe
+from chicle_elastic.values import Proposal, SetParameter, TaskReport, TrainingState
 from tests.timeouts import timeout_s
 
 A, B = NodeId("a"), NodeId("b")
-ORDER = control.Round(
-    round=3,
-    rank=0,
-    members=(A, B),
-    host="127.0.0.1",
-    port=1,
-    prefix="p",
-    network=control.RoundNetwork(bind="127.0.0.1", advertise="127.0.0.1", key="ab" * 32),
-    has_losses=False,
-    capacity_bytes=(None, 640),
-    chunk_bytes=64,
-)
 
 
 class Hand:
@@ -63,14 +53,24 @@ class Script(Policy):
 
 def seen(iteration: int = 7) -> Observations:
     """After an iteration."""
-    book = RecentReports()
-    book.note((A, B), {A: TaskReport(samples=10, duration_s=1.0), B: TaskReport(samples=10, duration_s=0.5)})
-    return book.observations(ORDER, iteration=iteration, num_chunks={A: 4, B: 4}, samples={A: 40, B: 40})
+    recent = RecentIterations()
+    reports = {A: TaskReport(samples=10, duration_s=1.0), B: TaskReport(samples=10, duration_s=0.5)}
+    recent.note(reports, (TrainingState(figures={"loss": 0.5}, elapsed_s=3.0, parameters={"rate": 0.1}),))
+    return look(recent, iteration=iteration)
+
+
+def look(recent: RecentIterations, *, iteration: int) -> Observations:
+    """At two nodes with four chunks each."""
+    holdings = {
+        A: NodeHoldings(num_chunks=4, samples=40, used_bytes=256),
+        B: NodeHoldings(num_chunks=4, samples=40, used_bytes=256, capacity_bytes=640),
+    }
+    return observe(recent, holdings, round=3, iteration=iteration, min_nodes=1, max_nodes=4, wanted=0, travelling=2)
 
 
 def moves_one(observations: Observations) -> Decision:
     """A sound decision."""
-    return Decision(moves={(A, B): 1}, reason=f"seen {observations.iteration}")
+    return Decision(actions=MoveChunks.of({(A, B): 1}), reason=f"seen {observations.iteration}")
 
 
 class Room:
@@ -78,10 +78,10 @@ class Room:
 
     def __init__(self, *policies: Policy, patience_s: float = 30.0) -> None:
         self.clock = Hand()
-        self.said: SimpleQueue[control.Advice | control.PolicyFailed] = SimpleQueue()
+        self.said: SimpleQueue[Proposal | PolicyDisabled] = SimpleQueue()
         self.advisers = PolicyRunner(policies, self.clock, self.said.put, patience_s=patience_s)
 
-    def hear(self) -> control.Advice | control.PolicyFailed:
+    def hear(self) -> Proposal | PolicyDisabled:
         """The next thing said."""
         return self.said.get(timeout=timeout_s(10))
 
@@ -90,7 +90,7 @@ def test_a_decision_comes_from_a_thread_of_its_own():
     """With the round and the iteration that it saw."""
     room = Room(Script("good", moves_one))
     room.advisers.observe(seen(7))
-    expected = control.Advice(policy="good", round=3, iteration=7, moves={(A, B): 1}, reason="seen 7")
+    expected = Proposal(policy="good", round=3, iteration=7, actions=(MoveChunks(A, B, 1),), reason="seen 7", place=0)
     assert room.hear() == expected
     room.advisers.close()
 
@@ -133,10 +133,16 @@ def wait_until_idle(room: Room, name: str) -> None:
         (lambda seen: 1 / 0, "raised ZeroDivisionError: division by zero"),
         (lambda seen: "move it", "raised AttributeError"),
         (
-            lambda seen: Decision(moves={(A, B): 5}, reason="?"),
+            lambda seen: Decision(actions=MoveChunks.of({(A, B): 5}), reason="?"),
             "decided nonsense: 5 chunks are to leave a, which has 4",
         ),
-        (lambda seen: Decision(moves={(A, NodeId("z")): 1}, reason="?"), "z is not a member"),
+        (lambda seen: Decision(actions=MoveChunks.of({(A, NodeId("z")): 1}), reason="?"), "z is not a member"),
+        (
+            lambda seen: Decision(actions=(SetParameter("rat", 1.0),), reason="?"),
+            "decided nonsense: rat is no parameter that a policy can set; the trainer has rate",
+        ),
+        (lambda seen: Decision(actions=(SetParameter("rate", math.nan),), reason="?"), "rate is to be nan"),
+        (lambda seen: Decision(actions=("move it",), reason="?"), "'move it' is no action"),
     ],
 )
 def test_a_bad_policy_says_why_it_failed_and_is_never_asked_again(say, complaint):
@@ -170,7 +176,7 @@ def test_a_policy_that_never_answers_is_given_up_after_its_patience():
     assert room.said.empty()
     room.clock.now_s = 5.5
     room.advisers.observe(seen(3))
-    assert room.hear() == control.PolicyFailed(policy="stuck", reason="did not answer within 5.5 s")
+    assert room.hear() == PolicyDisabled(policy="stuck", reason="did not answer within 5.5 s")
     assert not room.advisers
     may_end.set()
     assert has_ended.wait(timeout_s(10))
@@ -188,19 +194,25 @@ def test_whoever_was_disabled_in_another_task_is_not_asked_here():
 
 
 def test_observations_have_everything_about_the_members_and_nobody_else():
-    """Reports of the last 32 iterations; those of a node that is no member any more are forgotten."""
-    book = RecentReports()
+    """What was said of the last 32 iterations; reports of a node that is no member any more are forgotten."""
+    recent = RecentIterations()
     for iteration in range(40):
-        book.note((A, B), {A: TaskReport(samples=10, duration_s=float(iteration))})
-    observed = book.observations(ORDER, iteration=40, num_chunks={A: 4, B: 0}, samples={A: 40, B: 0})
+        training = TrainingState(
+            figures={"loss": float(iteration)}, epochs=iteration / 2, elapsed_s=3.0 * iteration, duration_s=3.0
+        )
+        recent.note({A: TaskReport(samples=10, duration_s=float(iteration))}, (training,))
+    observed = look(recent, iteration=40)
     assert (observed.round, observed.iteration) == (3, 40)
     assert observed.capacity_bytes == {A: None, B: 640}
-    assert observed.used_bytes == {A: 256, B: 0}
+    assert observed.used_bytes == {A: 256, B: 256}
     assert [report.duration_s for report in observed.reports[A]] == [float(number) for number in range(8, 40)]
     assert observed.reports[B] == ()
-    book.note((B,), {})
-    book.note((A, B), {})
-    assert book.observations(ORDER, iteration=41, num_chunks={}, samples={}).reports[A] == ()
+    assert [figures["loss"] for figures in observed.figures] == [float(number) for number in range(8, 40)]
+    assert observed.iteration_s == (3.0,) * 32
+    assert (observed.epochs, observed.now_s, observed.travelling) == (19.5, 117.0, 2)
+    assert (observed.min_nodes, observed.max_nodes, observed.wanted, observed.available) == (1, 4, 2, None)
+    recent.keep_only((B,))
+    assert look(recent, iteration=41).reports[A] == ()
 
 
 def test_who_asks_at_once_waits_no_longer_than_the_patience():

@@ -20,7 +20,7 @@ from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettin
 from chicle_elastic.runtime.training.ledger_page import LedgerPage
 from chicle_elastic.store.arena import Arena
 from chicle_elastic.transports import unix_frames
-from chicle_elastic.values import ChunkAccount, StateVersion, TaskReport
+from chicle_elastic.values import ChunkAccount, MoveChunks, SetParameter, StateVersion, TaskReport
 from tests.timeouts import timeout_s
 
 NOBODY = 65534
@@ -64,8 +64,14 @@ MESSAGES = [
     ),
     control.IterationBroke(round=2, iteration=7, reason="peer closed", ledger=(PAGE,)),
     control.UserMessage(sender="n0", to="*", payload='{"a": [1, 2.5]}'),
-    control.Advice(policy="Rebalance", round=2, iteration=7, moves={(NodeId("n0"), NodeId("n1")): 2}, reason="slow"),
-    control.PolicyFailed(policy="Rebalance", reason="raised ValueError: no"),
+    control.Proposal(
+        policy="Rebalance",
+        round=2,
+        iteration=7,
+        actions=(MoveChunks(NodeId("n0"), NodeId("n1"), 2), SetParameter("rate", 0.5)),
+        reason="slow",
+    ),
+    control.PolicyDisabled(policy="Rebalance", reason="raised ValueError: no"),
     control.Left(),
     control.Failed(traceback="Traceback ...\nValueError: ä"),
     control.Welcome(node=NodeId("n0"), wants_ledger=False),
