@@ -39,7 +39,7 @@ CLONE_NEWNET = 0x40000000
 TUNSETIFF = 0x400454CA
 TUNSETCARRIER = 0x400454E2
 IFF_TAP, IFF_NO_PI = 0x0002, 0x1000
-MAX_FRAME = 2048
+MAX_FRAME = 1 << 14
 MAX_WAITING = 1 << 16
 """Frames on their way while there is delay; more than that are lost, like in a full queue."""
 BURST = 64
