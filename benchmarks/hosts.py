@@ -147,25 +147,26 @@ def _receive_plain(connection: socket.socket, num_bytes: int) -> float:
     return time.perf_counter() - begun_s
 
 
-def measure(folder: Path, link: Link, arguments: argparse.Namespace) -> Found:
-    """Everything over one link."""
+def measure(data_folder: Path, folder: Path, link: Link, arguments: argparse.Namespace) -> Found:
+    """Everything over one link; `folder` is new."""
+    folder.mkdir()
     found = Found()
     print(f"  {link.name}", flush=True)
     measure_transfer(link, folder, arguments.transfers, found)
     for mb in arguments.sizes:
-        data = folder / f"{mb}-mb"
+        data = data_folder / f"{mb}-mb"
         if not data.exists():
             write_data(data, mb)
         with (
-            Lab(folder / f"lab-{mb}-{link.name}") as lab,
-            ChicleOnHosts(lab, link, folder / f"job-{mb}-{link.name}", arguments.iteration_ms, data) as side,
+            Lab(folder / f"lab-{mb}") as lab,
+            ChicleOnHosts(lab, link, folder / f"job-{mb}", arguments.iteration_ms, data) as side,
         ):
             found.stalls_ms[mb] = play(side, arguments.rounds)
             found.phases_ms[mb] = phases_of(side)
     if arguments.stock_rounds:
         with (
-            Lab(folder / f"lab-stock-{link.name}") as lab,
-            StockOnHosts(lab, link, folder / f"stock-{link.name}", arguments.iteration_ms, None) as peer,
+            Lab(folder / "lab-stock") as lab,
+            StockOnHosts(lab, link, folder / "stock", arguments.iteration_ms, None) as peer,
         ):
             found.stalls_ms[None] = play(peer, arguments.stock_rounds)
     return found
@@ -238,7 +239,10 @@ def main() -> int:
         return 2
     print(f"{machine()}; load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory(prefix="chicle-bench-hosts-") as name:
-        found = {link.name: measure(Path(name), link, arguments) for link in links}
+        parent = Path(name)
+        found = {
+            link.name: measure(parent, parent / f"link-{number}", link, arguments) for number, link in enumerate(links)
+        }
     rows = list(rows_of(found))
     print_tables(found, rows)
     passed = arguments.quick or not any("GATE MISSED" in row["verdicts"] for row in rows)
