@@ -305,7 +305,7 @@ class ProcessGroup:
             with self._lock:
                 self._link_sockets = client.sockets
                 self._require_whole()
-            store = signed_store(client.store, prefix, network.secret)
+            store = signed_store(client.store, prefix, network.secret, num_members=self.size)
             if network.address.is_plain:
                 gloo = gloo_group(store, self.rank, self.size, network, timedelta(seconds=timeout_s))
                 small_allreduce = self._connect_small_allreduce(gloo, link, network, min(timeout_s, CONNECT_S))
