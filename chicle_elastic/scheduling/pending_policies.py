@@ -4,9 +4,8 @@
     propose    policy, observations  ->  a proposal, the reason to disable the policy, or None if it wants nothing
 
 Several policies act at once. Moves and redraws add up. Anything else is a *field* with one owner: a parameter of the
-trainer, the number of nodes. The
-first policy in the job's order that wants a field owns it, from then on; a later one gets it when no earlier one has
-wanted it. A wish that is lost so is logged once.
+trainer, the number of nodes. The first policy in the job's order that wants a field owns it, from then on; a later one
+gets it when no earlier one has wanted it. A wish that is lost so is logged once.
 
 A policy that raises or talks nonsense is not asked again, and a log line names it. Policies of a cluster run in the
 task of rank 0 (`runtime.cluster_task.policy_runner`): their proposals come as events, and so does the word that one
