@@ -46,7 +46,9 @@ class Deadline:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def passed(self, peer: str) -> PeerLostError:
-        """The error that says so, to be raised."""
+        """The error that says so, to be raised; without a limit, it is the kernel that has given the connection up."""
+        if self.timeout_s is None:
+            return PeerLostError(f"{peer} does not answer any more; its host is gone, or the network between is cut")
         return PeerLostError(f"{peer} did not answer within {self.timeout_s:g} s; it is stopped, overloaded or cut off")
 
 

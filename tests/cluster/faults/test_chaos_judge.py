@@ -13,6 +13,7 @@ from chicle_elastic.testing.chaos import WORKS, Chaos
 from chicle_elastic.testing.chaos_nodes import ChaosNodes
 from chicle_elastic.testing.cluster_truth import Evidence, LedgerLine, judge, recompute_gap
 from chicle_elastic.testing.fault_schedule import schedule_of
+from chicle_elastic.testing.outages import outages_of
 from tests.timeouts import timeout_s
 
 
@@ -24,7 +25,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     ) as nodes:
         first, second, third = nodes.start(), nodes.start(), nodes.start()
         assert nodes.wait_until(lambda: len(nodes.members()) == 3, timeout_s(60)), first.output()
-        chaos = Chaos(nodes, random.Random(1), schedule_of(0), print)
+        chaos = Chaos(nodes, random.Random(1), schedule_of(0), outages_of(0), print)
         chaos.notice(second)
         assert nodes.wait_until(lambda: not second.is_running, timeout_s(30)), second.output()
         third.kill()
