@@ -143,7 +143,10 @@ def _receive_plain(connection: socket.socket, num_bytes: int) -> float:
     begun_s = time.perf_counter()
     connection.sendall(b"!")
     while num_bytes:
-        num_bytes -= connection.recv_into(into, min(num_bytes, len(into)))
+        count = connection.recv_into(into, min(num_bytes, len(into)))
+        if not count:
+            raise ConnectionError(f"the plain sender ended with {num_bytes} bytes to come")
+        num_bytes -= count
     return time.perf_counter() - begun_s
 
 

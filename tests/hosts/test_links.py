@@ -1,9 +1,12 @@
 """Links that fail and come back, between two hosts or of one; the others go on meanwhile."""
 
 import itertools
+import socket
 
 import pytest
 
+from chicle_elastic.errors import PeerLostError
+from chicle_elastic.transports.exchange import Deadline, receive_exactly
 from tests.hosts.job import Job
 from tests.hosts.lab import Lab
 
@@ -59,3 +62,18 @@ def test_a_pair_of_followers_is_cut(lab: Lab) -> None:
     lab.network.heal()
     job.end(members)
     print(job.stalls())
+
+
+def test_the_kernel_gives_a_connection_up_that_has_no_deadline(lab: Lab) -> None:
+    """Its ETIMEDOUT is Python's TimeoutError, although no time was set; the error names the peer."""
+    a, b = lab.boot("a", "b")
+    with b.inside(lambda: socket.create_server((b.addresses[0], 0))) as listener:
+        ours = a.inside(lambda: socket.create_connection(listener.getsockname()))
+        theirs, _ = listener.accept()
+        with ours, theirs:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT):
+                ours.setsockopt(socket.IPPROTO_TCP, option, 1)
+            lab.network.cut(("a", "b"))
+            with pytest.raises(PeerLostError, match="b does not answer any more"):
+                receive_exactly(ours, memoryview(bytearray(1)), Deadline(None), peer="b")
