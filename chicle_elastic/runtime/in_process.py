@@ -235,7 +235,7 @@ class _Shell:
     def start_iteration(self, effect: effects.StartIteration) -> None:
         """Solve, merge, judge; then report the end of the iteration."""
         job, training = self.job, self.training
-        if self.is_rebuilding:
+        if self.is_rebuilding or effect.must_rebuild:
             self.rebuild_model()
             self.is_rebuilding = False
         members = [task for task in self.tasks.values() if task.num_chunks]

@@ -95,6 +95,7 @@ class StartIteration:
         parameters: What policies have set, by name; for `Budget.parameters`.
         travelling: Chunks on their way for decisions of policies.
         wanted: Nodes that a policy has asked for last; 0 for none.
+        must_rebuild: The model may lack state that chunks have: it is rebuilt from all state first.
     """
 
     round: int
@@ -103,6 +104,7 @@ class StartIteration:
     parameters: Mapping[str, float] = field(default_factory=dict)
     travelling: int = 0
     wanted: int = 0
+    must_rebuild: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,15 +44,19 @@ class Ledger:
     Attributes:
         node_chunks: Memory of every present node.
         merged: Number of the last merged iteration.
+        merged_round: Round in which it was merged; 0 for none.
         began: Number of the iteration that the job goes on from; 0 for a job of its own.
         freeing: Round of the order to free, by (node, chunk), for every FREEING copy.
+        must_rebuild: Since the last merge a node became owner of a copy with state of its own, which the model may not
+            contain: the others may have rebuilt theirs without it. False again when an iteration is merged.
     """
 
     def __init__(self) -> None:
         self.node_chunks: dict[NodeId, NodeChunks] = {}
         self.merged = self.began = 0
+        self.must_rebuild = False
         self.freeing: dict[tuple[NodeId, ChunkId], int] = {}
-        self._merged_round = 0
+        self.merged_round = 0
         self._entries: dict[ChunkId, ChunkEntry] = {}
         self._missing: dict[ChunkId, None] = {}
         self._lost_in_flight: dict[ChunkId, NodeId] = {}
@@ -142,7 +146,7 @@ class Ledger:
         entry = self._entries[chunk]
         if entry.owner is None or self.merged == entry.versioned_at:
             return entry.version
-        return _shared_version(self._merged_round, self.merged)
+        return _shared_version(self.merged_round, self.merged)
 
     # Nodes and chunks.
 
@@ -198,10 +202,8 @@ class Ledger:
             node: Holds the copy.
             version: Of the state of the copy.
         """
-        entry = self._entries[chunk]
-        entry.version = version
-        entry.versioned_at = self.merged
-        self._give(chunk, node)
+        self._adopt(chunk, node, version)
+        self.must_rebuild = True
 
     def adopt_fresh(self, chunk: ChunkId, node: NodeId, *, round: int) -> None:
         """Make `node` the owner of a missing chunk that it has loaded from its source, with fresh state.
@@ -209,7 +211,7 @@ class Ledger:
         If the chunk was processed before, it is replayed. Fresh state is newer than whatever was lost.
         """
         self._entries[chunk].replays += bool(self._entries[chunk].shares)
-        self.adopt(chunk, node, version=_shared_version(round, self.merged))
+        self._adopt(chunk, node, _shared_version(round, self.merged))
 
     def commit(self, chunk: ChunkId, target: NodeId, *, round: int, iteration: int | None = None) -> bool:
         """Move the ownership to the whole copy on `target`; the copy of the old owner is void from now on.
@@ -228,6 +230,8 @@ class Ledger:
         assert source is not None
         if iteration is None:
             iteration = entry.version.iteration if entry.versioned_at == self.merged else self.merged
+        else:
+            self.must_rebuild = True
         entry.version = _shared_version(round, iteration)
         entry.versioned_at = self.merged
         self._take(chunk)
@@ -276,8 +280,9 @@ class Ledger:
             entry.shares[owner] = entry.shares.get(owner, 0) + 1
             entry.version = StateVersion(round, iteration)
         self._lost_in_flight.clear()
+        self.must_rebuild = False
         self.merged = iteration
-        self._merged_round = round
+        self.merged_round = round
 
     def count_abort(self) -> None:
         """An iteration ended without a merge: nothing counts."""
@@ -325,6 +330,12 @@ class Ledger:
         if entry.owner is not None and self.merged > entry.owned_since:
             shares[entry.owner] = shares.get(entry.owner, 0) + self.merged - entry.owned_since
         return shares
+
+    def _adopt(self, chunk: ChunkId, node: NodeId, version: StateVersion) -> None:
+        entry = self._entries[chunk]
+        entry.version = version
+        entry.versioned_at = self.merged
+        self._give(chunk, node)
 
     def _give(self, chunk: ChunkId, node: NodeId) -> None:
         entry = self._entries[chunk]

@@ -473,6 +473,7 @@ class Scheduler:
                 parameters=dict(self._pending_policies.parameters),
                 travelling=len(self._pending_transitions.migrations),
                 wanted=self._pending_policies.wanted,
+                must_rebuild=self.ledger.must_rebuild,
             )
         )
 

@@ -4,7 +4,7 @@
 
 So a node that joins a job late need not fold it from its first event. A snapshot is an object:
 
-    {"format": "chicle scheduler", "version": 5, "settings": {...}, "policies": ["Rebalance"], "enabled": [0],
+    {"format": "chicle scheduler", "version": 6, "settings": {...}, "policies": ["Rebalance"], "enabled": [0],
      "parts": {"ledger": {"merged": 7, ...}, ...}}
 
 `enabled` are the policies, by their place, that were not disabled; they have no state, because `decide` is pure.
@@ -31,7 +31,7 @@ from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, St
 from chicle_elastic.values import Proposal, StateVersion, TaskReport, TrainingState
 
 FORMAT = "chicle scheduler"
-VERSION = 5
+VERSION = 6
 
 STATE: Mapping[str, Mapping[str, Any]] = {
     "": {
@@ -49,8 +49,9 @@ STATE: Mapping[str, Mapping[str, Any]] = {
         "node_chunks": dict[NodeId, NodeChunks],
         "merged": int,
         "began": int,
+        "must_rebuild": bool,
         "freeing": dict[tuple[NodeId, ChunkId], int],
-        "_merged_round": int,
+        "merged_round": int,
         "_entries": Annotated[dict[ChunkId, ChunkEntry], codec.COMPACT],
         "_missing": dict[ChunkId, None],
         "_lost_in_flight": dict[ChunkId, NodeId],

@@ -111,6 +111,7 @@ class Truth:
         self.arrived: set[tuple[ChunkId, NodeId]] = set()
         self.must_stop = False
         self.refused: set[int] = set()
+        self.has_come_back = False
 
     def used_bytes(self, node: SimNode) -> int:
         """Bytes of everything in its memory, arriving chunks included."""
@@ -127,6 +128,7 @@ class Truth:
             there: Members that live to see it.
         """
         assert self.result is not None
+        self.has_come_back = False
         for name, chunks in self.result.chunks.items():
             node = self.nodes[name]
             for chunk in chunks:
@@ -347,6 +349,7 @@ class Truth:
         self._require(effect.is_complete == (len(seen) == len(self.infos)), "is_complete says the truth", effect)
         self._require(bool(seen), "an iteration has something to compute on", effect)
         self._require(effect.is_complete or self.merged > 0, "the first iteration is complete", effect)
+        self._require(effect.must_rebuild or not self.has_come_back, "state that comes back is in the model", effect)
         chunks = {name: frozenset(self.nodes[name].attached) for name in self.members}
         self.laps.append((effect.round, effect.iteration))
         self.result = SimIteration(effect.round, effect.iteration, chunks)
@@ -378,6 +381,8 @@ class Truth:
         elif chunk not in self.owner and copy.counter == self.before_restart.get(chunk):
             self.expected[chunk] = copy.counter  # nothing was merged into the fresh state before it was lost as well
         self._require(copy.counter == self.expected[chunk], "the state is the newest one", effect)
+        if chunk not in self.owner and copy.counter > 0:
+            self.has_come_back = True  # the others may have rebuilt the model without it
         self.owner[chunk] = name
 
     def _reserve(self, node: SimNode, chunk: ChunkId, effect: effects.Effect) -> None:

@@ -71,7 +71,7 @@ def test_a_zombie_saves_chunks_that_nobody_has_taken_over():
     assert stage.abort() == [effects.FormRound(round=2, members=("a", "b"))]
     stage.inventory("b", held)
     ordered = stage.answer(effects.FormRound)
-    assert ordered[-1] == effects.StartIteration(round=2, iteration=2, is_complete=True)
+    assert ordered[-1] == effects.StartIteration(round=2, iteration=2, is_complete=True, must_rebuild=True)
     assert stage.owned()["b"] == tuple(sorted(held))
     # The loads cannot be called back: what arrives is freed.
     late = loads[0]
@@ -79,6 +79,26 @@ def test_a_zombie_saves_chunks_that_nobody_has_taken_over():
         effects.FreeChunk(chunk=late.chunk, node=late.node, round=2)
     ]
     assert stage.ledger.replayed == {}
+
+
+def test_the_model_is_rebuilt_with_state_that_comes_back_after_it_was_left_out():
+    """The others have merged an iteration without these chunks, so their model lacks them: until the next merge."""
+    stage = Stage(num_chunks=4, nodes=["a", "b"])
+    stage.run(2)
+    held = versions(stage, "b")
+    stage.lose("b")
+    stage.abort()
+    [alone] = only(stage.answer(effects.FormRound), effects.StartIteration)
+    assert not alone.is_complete
+    assert not alone.must_rebuild
+    stage.join("b")
+    stage.finish()
+    stage.inventory("b", held)
+    [start] = only(stage.answer(effects.FormRound), effects.StartIteration)
+    assert start.is_complete
+    assert start.must_rebuild
+    assert stage.owned()["b"] == tuple(sorted(held))
+    assert not only(stage.finish(), effects.StartIteration)[0].must_rebuild
 
 
 def test_a_zombie_that_missed_a_merge_does_not_save_anything():

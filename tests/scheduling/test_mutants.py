@@ -219,6 +219,11 @@ def dice_are_thrown(patch):
     patch.setattr(Boundary, "_rng", lambda self, purpose, number=0: np.random.default_rng(dice.getrandbits(64)))
 
 
+def state_that_comes_back_is_not_summed(patch):
+    """The model of the others lacks the state that a node brings back, and stays like that."""
+    patch.setattr(Ledger, "adopt", lambda self, chunk, node, *, version: self._adopt(chunk, node, version))
+
+
 MUTANTS = {
     skip_a_commit: "an owner's copy is not freed",
     free_before_commit: "an owner's copy is not freed",
@@ -240,6 +245,7 @@ MUTANTS = {
     copies_are_not_booked: "bytes add up|the book counts all memory",
     a_load_of_an_earlier_life_counts: "the book counts all memory|an owner holds its chunk|the new owner holds",
     rounds_are_not_renewed: "a pause has a true reason|a node under notice takes no part|every owned chunk is attached",
+    state_that_comes_back_is_not_summed: "state that comes back is in the model",
     dice_are_thrown: "effect 1 was",
 }
 

@@ -234,6 +234,7 @@ class EffectExecutor:
             parameters=effect.parameters,
             travelling=effect.travelling,
             wanted=effect.wanted,
+            must_rebuild=effect.must_rebuild,
         )
         self._say(self._pace.start(order))
         self._host.iteration_begins()
@@ -466,6 +467,7 @@ class EffectExecutor:
                 network=self._formation.network(self._number),
                 has_losses=has_losses,
                 merged=self._ledger.merged,
+                merged_round=self._ledger.merged_round,
                 began=self._ledger.began,
                 is_return=self._is_return,
                 capacity_bytes=tuple(capacities.get(node) for node in event.members),
@@ -500,7 +502,7 @@ class EffectExecutor:
         try:
             self._placement.check(
                 message.ledger,
-                iteration=message.iteration,
+                version=StateVersion(message.round, message.iteration),
                 ledger=self._ledger,
                 is_interrupted=message.is_interrupted,
             )

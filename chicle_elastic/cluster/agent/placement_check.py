@@ -5,7 +5,8 @@ that it found in the chunk; the scheduler's ledger is folded from events. So a m
 iteration: a chunk that was skipped, read twice or is owned by another node, and state that is older than it should be.
 
 Only in an interrupted iteration may a task read fewer rows of a chunk than it has. State that was loaded from the
-source and not copied from another node has no version yet (iteration 0), unless the model was rebuilt with it first.
+source and not copied from another node has no version yet (iteration 0). Where the tasks rebuilt the model first, all
+state is of the iteration before from then on: also that of a chunk whose node came back with it, and missed some.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime.training.ledger_page import LedgerPage
 from chicle_elastic.scheduling.ledger import Ledger
+from chicle_elastic.values import StateVersion
 
 
 class PlacementCheck:
@@ -35,18 +37,21 @@ class PlacementCheck:
         """This node copies the chunk from another node, with its state."""
         self._fresh.discard(chunk)
 
-    def check(self, pages: Sequence[LedgerPage], *, iteration: int, ledger: Ledger, is_interrupted: bool) -> None:
+    def check(
+        self, pages: Sequence[LedgerPage], *, version: StateVersion, ledger: Ledger, is_interrupted: bool
+    ) -> None:
         """Compare the pages of a merged iteration with the ledger as it was during that iteration.
 
         Args:
             pages: All that the task wrote.
-            iteration: Number of the iteration.
+            version: Round and number of the iteration.
             ledger: The scheduler's ledger, before this iteration is counted in it.
             is_interrupted: An agent told the task to end this iteration early, so it may have left rows unread.
 
         Raises:
             ContractError: They differ; the message names task, chunk and iteration.
         """
+        iteration = version.iteration
         owned = ledger.node_chunks[self._node].owned if self._node in ledger.node_chunks else {}
         read: set[ChunkId] = set()
         for page in pages:
@@ -63,7 +68,7 @@ class PlacementCheck:
                 if chunk in read or rows > num_rows or is_part:
                     again = " again" if chunk in read else ""
                     raise self._error(iteration, f"read {rows} rows of chunk {chunk}{again}", f"it has {num_rows} rows")
-                self._check_version(chunk, page, iteration, ledger)
+                self._check_version(chunk, page, version, ledger)
                 read.add(chunk)
         if len(read) < len(owned) and not is_interrupted:
             chunk = min(owned.keys() - read)
@@ -71,11 +76,12 @@ class PlacementCheck:
             raise self._error(iteration, f"skipped chunk {chunk}", f"it owns it, with all {rows} rows")
         self._fresh -= read
 
-    def _check_version(self, chunk: ChunkId, page: LedgerPage, iteration: int, ledger: Ledger) -> None:
+    def _check_version(self, chunk: ChunkId, page: LedgerPage, version: StateVersion, ledger: Ledger) -> None:
         found, expected = page.before.iteration, ledger.version(chunk).iteration
-        if found != expected and (found or chunk not in self._fresh):
+        is_rebuilt = page.before == StateVersion(version.round, version.iteration - 1)
+        if found != expected and not is_rebuilt and (found or chunk not in self._fresh):
             raise self._error(
-                iteration,
+                version.iteration,
                 f"found state of iteration {found} in chunk {chunk}",
                 f"it is of iteration {expected}",
             )

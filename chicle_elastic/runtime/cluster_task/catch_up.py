@@ -1,9 +1,9 @@
 """How a task that is behind gets the newest model: a joiner, or a survivor that missed the last merge.
 
-Every member of a new group tells its position: (last merged iteration, last certificate). The farthest member, of
-several the one of lowest rank, then broadcasts its model, the certificate's rebuilt model, the trainer's progress, the
-latest records, and all missing records as text (`history_text`); members at the same position take part and ignore
-them. When all positions are equal no member sends anything.
+Every member of a new group tells its position: (last merged iteration, last certificate, version of the model). The
+farthest member, of several the one of lowest rank, then broadcasts its model, the certificate's rebuilt model, the
+trainer's progress, the latest records, and all missing records as text (`history_text`); members at the same position
+take part and ignore them. When all positions are equal no member sends anything.
 """
 
 import json
@@ -17,13 +17,15 @@ from chicle_elastic.runtime.checkpoint.training_state import adopt, describe
 from chicle_elastic.runtime.collectives.backend_choice import DeviceOffer
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
 from chicle_elastic.runtime.training.training import Training
+from chicle_elastic.values import StateVersion
 
+NO_VERSION = StateVersion()
 NUM_LATEST = 16
 """Number of latest records that are sent parsed, not as text."""
 
 
 class TaskPosition(NamedTuple):
-    """The progress of a task, and its properties for the round. Positions compare by the first two fields.
+    """The progress of a task, and its properties for the round.
 
     Attributes:
         merged: Last merged iteration, 0 for none.
@@ -31,6 +33,8 @@ class TaskPosition(NamedTuple):
         must_recover: Its state may not match its model.
         has_caller: Its job has a callback that may end the job.
         device: Where its solver leaves updates.
+        version: Round and iteration in which its model was merged. Two tasks whose models are of one iteration but of
+            different rounds have different models: one was taken for lost while the others repeated the iteration.
     """
 
     merged: int
@@ -38,6 +42,12 @@ class TaskPosition(NamedTuple):
     must_recover: bool
     has_caller: bool
     device: DeviceOffer
+    version: StateVersion = NO_VERSION
+
+    @property
+    def progress(self) -> tuple[int, int, StateVersion]:
+        """What positions are compared by; members for which it is equal have equal models."""
+        return self.merged, self.last_certificate, self.version
 
 
 def gather(group: ProcessGroup, own: TaskPosition) -> list[TaskPosition]:
@@ -46,9 +56,17 @@ def gather(group: ProcessGroup, own: TaskPosition) -> list[TaskPosition]:
     Raises:
         PeerLostError: A member was lost.
     """
-    rows = group.all_gather(np.concatenate([np.array(own[:-1], dtype=np.float64), own.device.row()]))
+    numbers = (*own[:4], own.version.round, own.version.iteration)
+    rows = group.all_gather(np.concatenate([np.array(numbers, dtype=np.float64), own.device.row()]))
     return [
-        TaskPosition(int(row[0]), int(row[1]), bool(row[2]), bool(row[3]), DeviceOffer.from_row(row[4:]))
+        TaskPosition(
+            merged=int(row[0]),
+            last_certificate=int(row[1]),
+            must_recover=bool(row[2]),
+            has_caller=bool(row[3]),
+            device=DeviceOffer.from_row(row[6:]),
+            version=StateVersion(int(row[4]), int(row[5])),
+        )
         for row in rows
     ]
 
@@ -68,7 +86,7 @@ def catch_up(group: ProcessGroup, training: Training, positions: Sequence[TaskPo
     Raises:
         PeerLostError: A member was lost; the training is as before.
     """
-    progresses = [position[:2] for position in positions]
+    progresses = [position.progress for position in positions]
     newest = max(progresses)
     if min(progresses) == newest:
         return elapsed_s

@@ -115,7 +115,7 @@ class ClusterTask:
         self._began: int | None = None
         self._round: control.Round | None = None
         self._transitions: list[Transition] = []
-        self._merged = 0
+        self._merged, self._version = 0, StateVersion()
         self._is_dirty = False
         self._has_stopped = False
 
@@ -223,14 +223,17 @@ class ClusterTask:
         training = self._training
         self._restore_checkpoint(order.began)
         link = self._connect_store(order.host, order.port)
-        # A task that was declared dead may have received the complete sum of an iteration that the others have aborted.
-        is_stale = order.is_return and self._merged > order.merged
+        # A task that was declared dead may have received the complete sum of an iteration that the others have aborted,
+        # and may have repeated in another round since.
+        is_other = self._version != StateVersion(order.merged_round, order.merged)
+        is_stale = order.is_return and self._merged >= order.merged and is_other
         own = TaskPosition(
             merged=order.merged - 1 if is_stale else self._merged,
             last_certificate=training.last_certificate,
             must_recover=self._is_dirty or order.has_losses,
             has_caller=self._job.on_iteration is not None or self._job.on_model is not None,
             device=DeviceOffer.of(self._device, may_use_nccl=link.may_use_nccl),
+            version=self._version,
         )
         try:
             group.connect(link, prefix=order.prefix, network=GroupNetwork.of(**dataclasses.asdict(order.network)))
@@ -247,7 +250,8 @@ class ClusterTask:
             self._send_to_agent(control.GroupBroke(round=order.round, reason=str(error)))
             return
         self._set_elapsed(elapsed_s)
-        self._merged = max(0, *(position.merged for position in positions))
+        newest = max(positions, key=lambda position: position.progress)
+        self._merged, self._version = max(0, newest.merged), newest.version
         if self._merged < order.began == order.merged:
             self._resumption.at(order.began)  # no task can read it: raises the reason
         if self._merged == order.merged == 0 and self._checkpoint_trigger is not None:
@@ -271,7 +275,7 @@ class ClusterTask:
                 round=order.round,
                 merged=self._merged,
                 model_address=training.model.ctypes.data,
-                ledger=self._pages.merged_by_others(self._merged),
+                ledger=self._pages.merged_by_others(self._version),
             )
         )
 
@@ -286,7 +290,7 @@ class ClusterTask:
             found = self._resumption.at(began)
         except DataError:
             return  # another task has read it, or `_form_round` raises the error
-        self._merged = began
+        self._merged, self._version = began, StateVersion(0, began)
         self._set_elapsed(found.restore(self._training))
 
     def _attach(self, order: control.Attach) -> None:
@@ -326,7 +330,7 @@ class ClusterTask:
                     f"the agent orders iteration {order.iteration}, but iteration {round_context.merged} of round "
                     f"{order.round} is merged already; this is a bug in chicle-elastic"
                 )
-            if self._is_dirty:
+            if self._is_dirty or order.must_rebuild:
                 round_context.recover()
                 # Not `self._merged`: the job counts on even when no surviving task has the newest model.
                 self._pages.stamp(StateVersion(order.round, order.iteration - 1))
@@ -351,7 +355,7 @@ class ClusterTask:
         else:
             self._set_elapsed(round_context.elapsed_s)
         result = round_context.merge(order)
-        self._merged = order.iteration
+        self._merged, self._version = order.iteration, version
         pages = self._write_pages(version)
         self._pages.stamp(version)
         stop_reason = broke = None
@@ -400,7 +404,9 @@ class ClusterTask:
         if broke is not None:
             self._send_to_agent(control.GroupBroke(round=order.round, reason=broke))
         self._training.history_text.keep(self._training.history)  # now, so that no member waits for it at a join
-        return dataclasses.replace(order, iteration=order.iteration + 1, lines=()) if goes_on else None
+        if not goes_on:
+            return None
+        return dataclasses.replace(order, iteration=order.iteration + 1, lines=(), must_rebuild=False)
 
     def _finish(self, order: control.Finish) -> Outcome | None:
         """Certify and collect the outcome in the group, if that still holds; None if this task lacks the last model."""

@@ -51,7 +51,7 @@ from chicle_elastic.scheduling.events import PolicyDisabled as PolicyDisabled
 from chicle_elastic.values import ChunkAccount, ChunkInfo, TaskReport
 from chicle_elastic.values import Proposal as Proposal  # the agent appends it to the log as it is
 
-VERSION = 11
+VERSION = 12
 """Of this list of messages; raised with every change of it."""
 
 
@@ -359,6 +359,7 @@ class Round:
         network: How the members connect.
         has_losses: Something was lost or cut off since the last merge: the model is rebuilt from the state first.
         merged: As in `Load`.
+        merged_round: Round in which the log has this iteration as merged; 0 for none.
         began: As in `Load`.
         is_return: This node was taken for lost, and comes back with the task that it had.
         capacity_bytes: Memory for chunks of each member, by rank; for policies, as what follows.
@@ -377,6 +378,7 @@ class Round:
     network: RoundNetwork
     has_losses: bool
     merged: int = 0
+    merged_round: int = 0
     began: int = 0
     is_return: bool = False
     capacity_bytes: tuple[int | None, ...]
@@ -399,6 +401,7 @@ class Iterate:
         parameters: What policies have set, by name.
         travelling: Chunks on their way for decisions of policies.
         wanted: Nodes that a policy has asked for last; 0 for none.
+        must_rebuild: The model may lack state that chunks have: all tasks rebuild it from all state first.
     """
 
     round: int
@@ -410,6 +413,7 @@ class Iterate:
     parameters: Mapping[str, float] = field(default_factory=dict)
     travelling: int = 0
     wanted: int = 0
+    must_rebuild: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,10 +55,15 @@ class LedgerPages:
         self._unmerged = attempt, pages
         return pages
 
-    def merged_by_others(self, merged: int) -> tuple[LedgerPage, ...]:
-        """Pages of the last attempt again, as merged, if the model that this task continues with includes it."""
+    def merged_by_others(self, merged: StateVersion) -> tuple[LedgerPage, ...]:
+        """Pages of the last attempt again, as merged, if the model that this task continues with includes it.
+
+        Args:
+            merged: Round and iteration of the last merge in that model. The same iteration of another round is one that
+                the others repeated without this task.
+        """
         unmerged, self._unmerged = self._unmerged, None
-        if unmerged is None or unmerged[0].iteration != merged:
+        if unmerged is None or unmerged[0] != merged:
             return ()
         attempt, pages = unmerged
         return tuple(dataclasses.replace(page, after=attempt) for page in pages)

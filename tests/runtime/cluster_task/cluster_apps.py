@@ -16,7 +16,7 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
 from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.solvers.base import Solver, Trainer, Update
+from chicle_elastic.solvers.base import NO_PROGRESS, Solver, Trainer, Update
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 WORK = bytes(1 << 16)
@@ -96,16 +96,25 @@ def counting_job(runtime, **options):
     return Job(trainer=CountingTrainer(**options), source=source, keep_state=True, policies=(), **own)
 
 
-def cocoa_job(runtime):
+@dataclass(frozen=True, kw_only=True)
+class Ascent(LinearTrainer):
+    """Coordinate ascent with any number of tasks: w follows from the duals alone, and keeps whatever it lacks."""
+
+    def begin(self, schema, model, progress, num_tasks):
+        return NO_PROGRESS
+
+
+def cocoa_job(runtime, trainer=LinearTrainer):
     """CoCoA on breast cancer, to a certificate."""
     source = ArraySource(*cancer(), max_tasks=runtime.most_tasks(), seed=3)
     return Job(
-        trainer=LinearTrainer(tol=1e-3, C=0.1), source=source, max_iterations=500, seed=5, keep_state=True, policies=()
+        trainer=trainer(tol=1e-3, C=0.1), source=source, max_iterations=500, seed=5, keep_state=True, policies=()
     )
 
 
 JOBS = {
     "cocoa": cocoa_job,
+    "ascent": lambda runtime: cocoa_job(runtime, Ascent),
     "count": counting_job,
     "short": lambda runtime: counting_job(runtime, max_iterations=3),
     "slow": lambda runtime: counting_job(runtime, seconds=60.0),

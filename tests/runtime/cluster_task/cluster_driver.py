@@ -212,7 +212,7 @@ class Driver:
         target.store.commit(chunk)
         source.store.free(chunk)
 
-    def announce_round(self, members, *, has_losses=False, merged=0, returned=()):
+    def announce_round(self, members, *, has_losses=False, merged=0, merged_round=0, returned=()):
         """Tell the members of the next round, and do not wait."""
         self.round += 1
         self.members = list(members)
@@ -228,6 +228,7 @@ class Driver:
                     network=control.RoundNetwork(bind="127.0.0.1", advertise="127.0.0.1", key="ab" * 32),
                     has_losses=has_losses,
                     merged=merged,
+                    merged_round=merged_round,
                     is_return=node in returned,
                     capacity_bytes=(None,) * len(members),
                     chunk_bytes=1,
@@ -243,7 +244,7 @@ class Driver:
         for node in members:
             node.attach()
 
-    def order(self, *, is_complete=True, lines=(), may_go_on=False):
+    def order(self, *, is_complete=True, lines=(), may_go_on=False, must_rebuild=False):
         """Start an iteration, and do not wait."""
         self.iteration += 1
         num_tasks = sum(bool(node.attached) for node in self.members)
@@ -256,6 +257,7 @@ class Driver:
                     num_tasks=num_tasks,
                     lines=lines,
                     may_go_on=may_go_on,
+                    must_rebuild=must_rebuild,
                 )
             )
 

@@ -144,6 +144,22 @@ def test_a_survivor_that_missed_merges_takes_the_newest_model(driver):
     assert_certified(driver.finish())
 
 
+def test_state_that_comes_back_is_in_the_model_before_the_next_iteration(driver):
+    """The survivor rebuilt its model without these duals, and no task knows that: the scheduler does."""
+    n0, n1 = driver.start("ascent", "n0", "n1")
+    driver.share([n0, n1])
+    driver.form([n0, n1])
+    driver.iterate(4)
+    driver.form([n0], has_losses=True)
+    driver.iterate(3, is_complete=False)
+    driver.form([n1, n0])
+    driver.order(must_rebuild=True)
+    driver.hear()
+    for outcome in driver.finish():
+        _, w = recomputed_gap(outcome)
+        np.testing.assert_allclose(outcome["model"], w, atol=1e-9 * np.abs(w).max())
+
+
 def test_state_counts_merged_iterations_while_chunks_move(driver):
     """No sample is visited twice or left out in an iteration, whoever has it; the pages of the ledger say the same."""
     n0, n1 = driver.start("count", "n0", "n1")
@@ -344,6 +360,25 @@ def test_who_was_taken_for_lost_brings_no_iteration_that_the_others_gave_up(driv
         node.attach()
     driver.iteration = merged
     driver.iterate()
+    first, second = driver.finish()
+    assert first["model"] == second["model"]
+
+
+def test_who_was_taken_for_lost_takes_the_model_of_an_iteration_that_the_others_repeated(driver):
+    """Both have merged iteration 3, each in a round without the other: the log knows which one counts."""
+    n0, n1 = driver.start("ascent", "n0", "n1")
+    driver.share([n0, n1])
+    driver.form([n0, n1])
+    driver.iterate(2)
+    driver.form([n1])
+    driver.iterate(is_complete=False)
+    driver.form([n0])
+    driver.iterate(is_complete=False)
+    driver.announce_round([n1, n0], merged=3, merged_round=3, returned=[n1])
+    ready = [node.expect(control.GroupReady) for node in driver.members]
+    assert {message.merged for message in ready} == {3}
+    for node in driver.members:
+        node.attach()
     first, second = driver.finish()
     assert first["model"] == second["model"]
 

@@ -35,17 +35,17 @@ def test_an_iteration_that_others_have_merged_is_written_once_that_is_known(page
     attempt = StateVersion(3, 7)
     unmerged = pages.write_unmerged(READS, attempt)
     assert {page.after for page in unmerged} == {None}
-    merged = pages.merged_by_others(7)
+    merged = pages.merged_by_others(attempt)
     assert {page.after for page in merged} == {attempt}
     assert [(page.before, page.chunks, page.rows) for page in merged] == [
         (page.before, page.chunks, page.rows) for page in unmerged
     ]
-    assert pages.merged_by_others(7) == ()
+    assert pages.merged_by_others(attempt) == ()
 
 
-@pytest.mark.parametrize("merged", [6, 8])
-def test_an_iteration_that_nobody_has_merged_is_not_written(pages: LedgerPages, merged: int) -> None:
-    """Nor is one that this task knows nothing of, because it was away for longer."""
+@pytest.mark.parametrize("merged", [StateVersion(3, 6), StateVersion(3, 8), StateVersion(4, 7)])
+def test_an_iteration_that_nobody_has_merged_is_not_written(pages: LedgerPages, merged: StateVersion) -> None:
+    """Nor is one that this task was away for: others have repeated the iteration in a round of their own."""
     pages.write_unmerged(READS, StateVersion(3, 7))
     assert pages.merged_by_others(merged) == ()
 
@@ -54,4 +54,4 @@ def test_an_attempt_is_forgotten_with_the_next_iteration(pages: LedgerPages) -> 
     """Whatever was merged before it is in the model."""
     pages.write_unmerged(READS, StateVersion(3, 7))
     pages.write(READS, StateVersion(4, 7))
-    assert pages.merged_by_others(7) == ()
+    assert pages.merged_by_others(StateVersion(3, 7)) == ()
