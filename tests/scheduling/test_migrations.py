@@ -1,4 +1,4 @@
-"""Each chunk that a policy moves has a migration of its own: others are planned, and others arrive, while it travels."""
+"""Each chunk that a policy moves has a migration of its own: others are planned and arrive while it travels."""
 
 from dataclasses import dataclass, field
 
