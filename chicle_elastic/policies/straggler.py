@@ -14,9 +14,11 @@ more.
     T_k   = t_k q n_k, seconds that an iteration of all its n_k rows takes, cut or not
     M, D  median and deviation (1.4826 median absolute deviations) of T over the other tasks
 
-A task is a straggler where T_k > `factor` M. The deadline is the larger of M + `spread` D and (1 + `margin`) M, so
-noise does not cut the tasks that are well. It follows M where that changes by more than `margin`, and is lifted when every
-task would finish all of its rows within it; between `factor` and the deadline lies the hysteresis.
+A task is a straggler where T_k > `factor` M. One report is enough where it is twice as much: each further one would be
+as slow, and a deadline costs a task that is well again nothing. The deadline is the larger of M + `spread` D and
+(1 + `margin`) M, so noise does not cut the tasks that are well. It follows M where that changes by more than `margin`.
+It is lifted when every task would have finished all of its rows within it in each of the last `window` iterations;
+between `factor` and the deadline lies the hysteresis.
 
 What is cut is drawn anew: coordinate descent visits rows in an order of its own in each iteration, so all rows of a
 slow task have their turn, more seldom. Where that lasts, `Rebalance` gives them to others; both policies see T_k whole.
@@ -29,6 +31,7 @@ agents declare its node lost, and it joins again.
 import math
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
@@ -88,17 +91,18 @@ class Straggler(Policy):
         present_s = observations.parameters.get(DEADLINE)
         if present_s is None:
             return None
-        times_s = self._times(observations)
-        if len(times_s) < 2:
+        tasks = self._tasks(observations)
+        if len(tasks) < 2:
             return None
+        times_s = {node: max(task.time_s, task.last_s / 2) for node, task in tasks.items()}
         slowest = max(times_s, key=lambda node: times_s[node])
-        others = [seconds for node, seconds in times_s.items() if node != slowest]
+        others = [task.time_s for node, task in tasks.items() if node != slowest]
         middle_s = median(others)
         deviation_s = MAD_TO_DEVIATION * median(abs(seconds - middle_s) for seconds in others)
         limit_s = max(middle_s + self.spread * deviation_s, (1 + self.margin) * middle_s, self.min_iteration_s)
-        ratio = times_s[slowest] / middle_s
+        ratio = max(tasks[slowest].time_s, tasks[slowest].last_s) / middle_s
         is_bound = present_s > 0
-        if is_bound and times_s[slowest] <= limit_s:
+        if is_bound and max(task.longest_s for task in tasks.values()) <= limit_s:
             reason = (
                 f"{slowest}, the slowest task, takes {ratio:.2g}x the median time of the others: no deadline any more"
             )
@@ -113,19 +117,30 @@ class Straggler(Policy):
         )
         return _decision(limit_s, reason)
 
-    def _times(self, observations: Observations) -> dict[NodeId, float]:
-        """Seconds that each task would take for all rows of an iteration, cut or not."""
+    def _tasks(self, observations: Observations) -> "dict[NodeId, _Task]":
+        """What is known of each task that has rows and was seen often enough."""
         last = {node: observations.reports.get(node, ())[-self.window :] for node in observations.num_chunks}
-        tasks = {
-            node: (seconds, rows)
+        rows = {
+            node: count
             for node, reports in last.items()
-            if len(reports) >= self.min_reports
-            and (rows := observations.samples[node])
-            and (seconds := median(report.duration_s / max(report.samples, 1) for report in reports)) > 0
+            if len(reports) >= self.min_reports and (count := observations.samples[node])
         }
-        parts = [median(report.samples for report in last[node]) / rows for node, (_, rows) in tasks.items()]
+        parts = [median(report.samples for report in last[node]) / count for node, count in rows.items()]
         part = min(1.0, max(parts, default=1.0))
-        return {node: seconds * part * rows for node, (seconds, rows) in tasks.items()}
+        tasks = {}
+        for node, count in rows.items():
+            times_s = [part * count * report.duration_s / max(report.samples, 1) for report in last[node]]
+            if (middle_s := median(times_s)) > 0:
+                tasks[node] = _Task(middle_s, times_s[-1], max(times_s))
+        return tasks
+
+
+class _Task(NamedTuple):
+    """Seconds that a task takes for all rows of an iteration, cut or not: in the median, in the last one, at most."""
+
+    time_s: float
+    last_s: float
+    longest_s: float
 
 
 def _decision(seconds: float, reason: str) -> Decision:
