@@ -54,8 +54,8 @@ class Straggler(Policy):
         min_reports: Iterations that a task must have done before it is judged, >= 2.
         min_iteration_s: Seconds that an iteration must take for a deadline to be worth it, > 0; none is shorter.
 
-    >>> from chicle_elastic import InProcess, Rebalance, Straggler
-    >>> runtime = InProcess(num_tasks=4, policies=(Straggler(), Rebalance()))
+    >>> from chicle_elastic import LocalCluster, Rebalance, Straggler
+    >>> cluster = LocalCluster(4, policies=(Straggler(), Rebalance()))  # a value: nothing is started yet
     >>> Straggler(factor=1.1)
     Traceback (most recent call last):
     ...

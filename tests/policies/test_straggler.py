@@ -220,6 +220,10 @@ def test_the_others_wait_for_a_part_of_its_rows_only() -> None:
     assert "Straggler sets deadline_s to 0.02" in said[0]
     assert "task-1 takes 10x the median time" in said[0]
     assert "no deadline any more" in said[1]
+    held = outcome.history.column("parameters.deadline_s")
+    assert np.isnan(held[:9]).all()
+    assert (held[20:38] > 0).all()
+    assert held[-1] == 0
     assert_consistent(data, trainer, outcome)
 
 

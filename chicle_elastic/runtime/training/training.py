@@ -14,7 +14,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.history import History
-from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord, Transition
 from chicle_elastic.runtime.training.history_text import HistoryText
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Summed, Verdict
@@ -141,7 +141,8 @@ class Training:
         self.samples += result.samples
         report = self._report(result)
         verdict = trainer.verdict(self.model, report)
-        figures = dict(trainer.figures(self.model, report))
+        figures = {f"{PARAMETERS_PREFIX}{name}": value for name, value in result.parameters.items()}
+        figures |= trainer.figures(self.model, report)
         try:
             if verdict.action is Action.CERTIFY:
                 report = self.certify(result, evaluate)
