@@ -8,7 +8,7 @@ torch and no NumPy, opens nothing and sets no variable (docs/style 15).
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
     runtime     InProcess, LocalCluster, cluster_runtime
     policy      Policy, Observations, Decision; MoveChunks, RedrawOwnership, RequestNodes, ReleaseNode, SetParameter;
-                Rebalance, Shuffle
+                Rebalance, Shuffle, Straggler
     errors      ChicleError; UsageError, DataError, JobFailedError
 """
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from chicle_elastic.policies.rebalance import Rebalance
     from chicle_elastic.policies.shuffle import Shuffle
+    from chicle_elastic.policies.straggler import Straggler
     from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
     from chicle_elastic.runtime.in_process import InProcess
     from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
@@ -76,6 +77,7 @@ __all__ = [
     "Shuffle",
     "Solver",
     "StateSpec",
+    "Straggler",
     "Trainer",
     "Update",
     "UsageError",
@@ -112,6 +114,7 @@ _MODULES = {
     "Report": "chicle_elastic.solvers.base",
     "SetParameter": "chicle_elastic.policies.base",
     "Shuffle": "chicle_elastic.policies.shuffle",
+    "Straggler": "chicle_elastic.policies.straggler",
     "Solver": "chicle_elastic.solvers.base",
     "StateSpec": "chicle_elastic.chunks.views",
     "Trainer": "chicle_elastic.solvers.base",
