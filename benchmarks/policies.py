@@ -231,12 +231,15 @@ def rebalance_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]
 
 
 def straggler_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
-    """Four real agents whose passes are real and take as long as they are told; rows processed in the same time."""
+    """Four real agents whose passes are real and take as long as they are told.
+
+    What is lost is against the same run before one of them becomes slow: runs differ by more on a busy machine.
+    """
     length_s, slow_s = (12.0, 3.0) if arguments.quick else (60.0, 5.0)
     num_rows, factor = 8_000, 10.0
     X, y = higgs_shaped(num_rows)
     both, alone = (Straggler(), Rebalance()), (Rebalance(),)
-    epochs: dict[str, float] = {}
+    lost: dict[str, float] = {}
     gaps: dict[str, float] = {}
     drift: dict[str, float] = {}
     with LocalCluster(4) as cluster:
@@ -267,16 +270,17 @@ def straggler_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]
                 on_iteration=lambda record, end_s=end_s: record.time_s >= end_s,
             )
             outcome = cluster.run(job)
-            epochs[name] = float(outcome.history.column("epochs")[-1] / outcome.history[-1].time_s)
+            if name == "warm":
+                continue
+            lost[name] = rows_lost(outcome.history, length_s / 3)
             assert outcome.certificate is not None
             assert outcome.state is not None
             gaps[name] = trainer.relative_gap(outcome.model, outcome.certificate)
             Z = np.column_stack([X, np.ones(num_rows)])
             w = Z.T @ (outcome.state[:, 0, 0] * np.where(y == 1, 1.0, -1.0))
             drift[name] = float(np.abs(w - outcome.model).max() / np.abs(w).max())
-    own = (1 - 1 / factor) / 4 * slow_s / length_s
-    lost = {name: 1 - epochs[name] / epochs["well"] for name in ("straggler", "rebalance", "nothing")}
-    details = {"epochs_per_s": epochs, "gaps": gaps, "drift": drift, "own_share": own}
+    own = (1 - 1 / factor) / 4 * slow_s / (0.9 * length_s)
+    details = {"lost": lost, "gaps": gaps, "drift": drift, "own_share": own}
     what = f"four agents, one at a tenth for {slow_s:.0f} of {length_s:.0f} s"
     rows = [
         Row(
@@ -284,7 +288,7 @@ def straggler_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]
             what=f"{what}: rows lost, {title}",
             tol=None,
             measured=f"{lost[name]:.1%}",
-            against=f"its own share: {own:.1%}",
+            against=f"its own share: {own:.1%}; none is slow: {lost['well']:.1%}",
             value=lost[name] - own,
             bar=bar,
             details=details,
@@ -311,6 +315,14 @@ def straggler_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]
     for row in rows:
         show(row)
     return rows
+
+
+def rows_lost(history: History, slow_from_s: float) -> float:
+    """Part of the rows of a run, but for its first tenth, that were not processed at the rate before `slow_from_s`."""
+    time_s, epochs = history.column("time_s"), history.column("epochs")
+    first, last = np.searchsorted(time_s, [0.3 * slow_from_s, slow_from_s]) - 1
+    rate = (epochs[last] - epochs[first]) / (time_s[last] - time_s[first])
+    return float(1 - (epochs[-1] - epochs[first]) / (rate * (time_s[-1] - time_s[first])))
 
 
 def units_of(history: History) -> list[float]:
