@@ -180,7 +180,7 @@ def agents_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
     counts = {name: statistics.median(len(history) for history in runs) for name, runs in found.items()}
     seconds = {name: statistics.median(history[-1].time_s for history in runs) for name, runs in found.items()}
     redraws = {
-        name: statistics.median(sum("Shuffle moves" in event for r in h for event in r.events) for h in runs)
+        name: statistics.median(sum("Shuffle redraws" in event for r in h for event in r.events) for h in runs)
         for name, runs in found.items()
     }
     rows = []

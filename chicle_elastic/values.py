@@ -100,7 +100,7 @@ class Observations:
     Attributes:
         round: The round; a decision is good for this round only.
         iteration: Last merged iteration.
-        num_chunks: Chunks that each node owns.
+        num_chunks: Chunks that each node owns when those on their way for earlier decisions have arrived.
         samples: Samples in them.
         capacity_bytes: Memory for chunks; None where it is not accounted.
         used_bytes: Memory taken by the chunks that the node owns.
@@ -115,7 +115,8 @@ class Observations:
         max_nodes: More nodes than these cannot take part; None for no limit.
         available: Nodes that the resource manager could add now; None where it does not say, or there is none.
         wanted: Nodes that were asked for last (`RequestNodes`); as many as there are where none were.
-        travelling: Chunks on their way for earlier decisions; they are counted where they still are.
+        travelling: Chunks on their way for earlier decisions. `num_chunks` and `samples` have them where they go,
+            `used_bytes` where they are; no decision can move them until they have arrived.
     """
 
     round: int

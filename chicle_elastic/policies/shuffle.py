@@ -11,29 +11,28 @@ so w = w(alpha) holds throughout.
 What does not gain. Newton's method on chunks and working sets: their sums do not depend on which task owns a row.
 Estimators choose these for most linear models on several tasks (docs/linear.md), so the policy is not on by default.
 
-How. A decision is a sum of random cyclic permutations of the nodes (`redraw`): in each of them every node gives as many
-chunks as it takes, so counts stay as they are, and `Rebalance` alone decides on those. The scheduler draws which chunks
-go (`scheduling.plan.plan_moves`), anew for each decision, and pre-copies rows on a cluster, so that a boundary waits
-for states only. It ignores a decision that arrives while chunks are on their way for an earlier one: on a cluster there
-are as many redraws as the network allows, and `every` is how often they are wished for.
+How. A decision is a `RedrawOwnership`: the scheduler draws a sum of random cyclic permutations of the nodes, in each of
+which every node gives a chunk and gets one (`scheduling.plan.plan_redraw`), anew for each decision. Counts stay as they
+are, and `Rebalance` alone decides on those. On a cluster rows are pre-copied, so that a boundary waits for states only,
+and each chunk moves when its rows have arrived. At most `share` of the chunks is on its way at a time: there are as
+many redraws as the network allows, and `every` is how often they are wished for.
+
+When. A redraw costs a boundary and the network, and is worth it where tasks correct each other once per iteration only:
+where the gap falls slowly. With `patience` nothing is redrawn while the trainer's figure falls by that share of itself
+or more in an iteration, on average over the last few.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Policy
+from chicle_elastic.policies.base import Decision, Observations, Policy, RedrawOwnership
 
-MOST_PARTS = 16
-"""Permutations that a decision is made of, and one more for each node that has fewer chunks than others: with so many
-every node gets chunks of about as many others, and the decision is still small where there are many nodes."""
-KEPT = 8
-"""One chunk in so many stays, at least one: in the same boundary `Rebalance` can move only what no other policy has
-moved, and what one policy moves is no longer there for the next one."""
+FIGURES = ("duality_gap", "duality_gap_estimate", "gap", "loss", "objective")
+"""What `patience` looks at: the first of these that the trainer has given for two of the last iterations."""
+WINDOW = 5
+"""Iterations over which `patience` looks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +40,11 @@ class Shuffle(Policy):
     """See the top of the module. For solvers whose tasks depend on which rows they have, such as CoCoA.
 
     Attributes:
-        share: Share of its chunks that each node gives away at a time, > 0 and <= 1; one chunk in eight stays in any
-            case.
+        share: Share of its chunks that each node gives away at a time, > 0 and <= 1.
         every: Iterations between two redraws, >= 1.
         until: Last iteration after which chunks move, >= 1; None for no end.
+        patience: Redraw only where the trainer's figure, its duality gap for example, falls by less than this share of
+            itself per iteration, > 0 and < 1; also where it is not known. None: whatever it does.
 
     The seed of the job and the iteration decide what moves, so equal jobs in one process remain equal:
 
@@ -52,7 +52,7 @@ class Shuffle(Policy):
     >>> from estimators import ChicleSVM
     >>> svm = ChicleSVM(runtime=InProcess(num_tasks=4), policy=Shuffle()).set_params(policy__share=0.5)
     >>> svm.policy
-    Shuffle(share=0.5, every=1, until=None)
+    Shuffle(share=0.5, every=1, until=None, patience=None)
     >>> Shuffle(share=0.0)
     Traceback (most recent call last):
     ...
@@ -62,71 +62,60 @@ class Shuffle(Policy):
     share: float = 0.25
     every: int = 1
     until: int | None = None
+    patience: float | None = None
 
     def __post_init__(self) -> None:
-        is_number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
-        if not is_number or not 0 < self.share <= 1:
+        if not _is_number(self.share) or not 0 < self.share <= 1:
             raise UsageError(f"Shuffle(share={self.share!r}): it must be > 0 and <= 1")
         for name, value in (("every", self.every), ("until", self.until)):
             is_open = name == "until" and value is None
             if not is_open and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise UsageError(f"Shuffle({name}={value!r}): it must be an integer >= 1")
+        if self.patience is not None and not (_is_number(self.patience) and 0 < self.patience < 1):
+            raise UsageError(f"Shuffle(patience={self.patience!r}): it must be > 0 and < 1, or None")
 
     def decide(self, observations: Observations, /) -> Decision | None:
-        """As many chunks from each node to others as it gets from others, or None in an iteration without a redraw."""
+        """A redraw, or None: not now, too much on its way already, or the figure falls fast enough."""
         iteration = observations.iteration
         if iteration % self.every or (self.until is not None and iteration > self.until):
             return None
-        rng = np.random.default_rng([observations.round, iteration])
-        moves = redraw(observations.num_chunks, self.share, rng, room=_room(observations))
-        if not moves:
+        if sum(_can_exchange(observations, node) for node in observations.num_chunks) < 2:
             return None
-        moved, total = sum(moves.values()), sum(observations.num_chunks.values())
-        reason = f"redraw the owners of {moved} of {total} chunks after {iteration}"
-        return Decision(actions=MoveChunks.of(moves), reason=reason)
+        share = self.share - observations.travelling / sum(observations.num_chunks.values())
+        if share < self.share / 2:  # in few large parts: each one costs a boundary
+            return None
+        reason = f"{share:.2g} of all chunks after {iteration}"
+        if self.patience is not None and (fall := fall_of(observations.figures)) is not None:
+            name, per_iteration = fall
+            if per_iteration >= self.patience:
+                return None
+            reason += f", as {name} falls by {per_iteration:.2g} of itself per iteration"
+        return Decision(actions=(RedrawOwnership(share),), reason=reason)
 
 
-def redraw(
-    num_chunks: Mapping[NodeId, int],
-    share: float,
-    rng: np.random.Generator,
-    *,
-    room: Mapping[NodeId, int] | None = None,
-) -> dict[tuple[NodeId, NodeId], int]:
-    """Moves that leave each node with as many chunks as it has: a sum of random cyclic permutations.
+def fall_of(figures: Sequence[Mapping[str, float]]) -> tuple[str, float] | None:
+    """By which share of itself the trainer's figure falls per iteration, on average over the last `WINDOW`.
 
     Args:
-        num_chunks: Chunks of each node.
-        share: Share of its chunks that a node gives away, > 0 and <= 1: on average, so that little is not rounded to
-            nothing, and at most what leaves it one in `KEPT`. A node with more chunks than all others together gives
-            away less, as these take no more.
-        rng: Decides who gives to whom.
-        room: Chunks that a node can hold beside its own, which it keeps until they have arrived elsewhere; nodes that
-            are not in it have room for all.
+        figures: Of the last iterations, oldest first.
 
     Returns:
-        Number of chunks, >= 1, by (source, target).
+        (name of the figure, share; negative where it rises); None where no figure is known and > 0 in two iterations.
     """
-    room = {} if room is None else room
-    left: dict[NodeId, int] = {}
-    for node in sorted(num_chunks):
-        quota = math.floor(share * num_chunks[node] + rng.random())
-        left[node] = min(quota, num_chunks[node] - math.ceil(num_chunks[node] / KEPT), room.get(node, quota))
-    part = math.ceil(max(left.values(), default=0) / MOST_PARTS)
-    moves: dict[tuple[NodeId, NodeId], int] = {}
-    while len(nodes := [node for node, count in left.items() if count]) > 1:
-        cycle = [nodes[index] for index in rng.permutation(len(nodes)).tolist()]
-        count = min(part, min(left[node] for node in nodes))
-        for source, target in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
-            moves[source, target] = moves.get((source, target), 0) + count
-            left[source] -= count
-    return moves
+    for name in FIGURES:
+        known = [(number, values[name]) for number, values in enumerate(figures[-WINDOW:]) if values.get(name, 0.0) > 0]
+        if len(known) > 1:
+            (first, before), (last, now) = known[0], known[-1]
+            return name, 1 - (now / before) ** (1 / (last - first))
+    return None
 
 
-def _room(observations: Observations) -> dict[NodeId, int]:
-    """Chunks of the size of its own that each node has room for, where its memory is accounted."""
-    return {
-        node: max(0, (capacity - observations.used_bytes[node]) * count // max(observations.used_bytes[node], 1))
-        for node, count in observations.num_chunks.items()
-        if (capacity := observations.capacity_bytes[node]) is not None
-    }
+def _can_exchange(observations: Observations, node: NodeId) -> bool:
+    """Whether a node has a chunk, and room for another one of that size, which it keeps until it has arrived."""
+    count, capacity = observations.num_chunks[node], observations.capacity_bytes[node]
+    used = observations.used_bytes[node]
+    return count > 0 and (capacity is None or used + used / count <= capacity)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -104,7 +104,7 @@ class Boundary:
         self._is_starved = False
         self._is_turn_of_policies = False
         self._num_ordered = 0
-        self._moved_after = -1
+        self._moved_after = self._redrawn_after = -1
 
     def begin(self, *, ask_policies: bool) -> None:
         """An iteration has ended, or a new round is needed first.
@@ -133,13 +133,18 @@ class Boundary:
         if self._must_load() and self._loads.num_pending:
             return True
         self._move_to_joiners()
-        if self._is_turn_of_policies and self._pending_policies.has_policies:
-            self._pending_policies.ask(self._observations())
+        if self._pending_transitions.migrations:
+            self._pending_transitions.settle_migrations()
+        if self._is_turn_of_policies:
+            if self._pending_policies.has_policies:
+                self._pending_policies.ask(self._observations())
+            # Once in a boundary: what arrives during it can wait for the next one, and must not make it longer.
+            if self._pending_transitions.migrations:
+                self._order_copies(self._pending_transitions.take_migrations())
         self._is_turn_of_policies = False
-        self._order_copies(self._pending_transitions.take_migrations())
         self._act_for_policies()
-        if not self._members.preparing and not self._pending_transitions.migrations:
-            self._precopies.discard_all(round=self._members.round)
+        if self._precopies.held:
+            self._precopies.discard(self._pending_transitions.unwanted(), round=self._members.round)
         # A load that is not wanted any more takes room until it is answered: what has none may have some then.
         return self._is_moving() or (self._loads.num_unwanted > 0 and self.obstacle() is not None)
 
@@ -218,17 +223,41 @@ class Boundary:
             if not self._pending_policies.changes(proposal):
                 return "it changes nothing"
             return flaw_of(proposal.actions, self._num_chunks())
-        has_moves = any(isinstance(action, MoveChunks) for action in proposal.actions)
-        if has_moves and proposal.iteration is not None and proposal.iteration <= self._moved_after:
-            return f"it saw iteration {proposal.iteration}, and chunks have moved after iteration {self._moved_after}"
-        if self._pending_transitions.migrations:
-            return "chunks are on their way for an earlier one"
+        seen = proposal.iteration
+        for kind, after, what in (
+            (MoveChunks, self._moved_after, "chunks have moved"),
+            (RedrawOwnership, self._redrawn_after, "owners were redrawn"),
+        ):
+            if seen is not None and seen <= after and any(isinstance(action, kind) for action in proposal.actions):
+                return f"it saw iteration {seen}, and {what} after iteration {after}"
         if self._members.preparing:
             return f"chunks are on their way for {', '.join(self._members.preparing)}"
         return flaw_of(proposal.actions, self._num_chunks())
 
+    def arriving(self) -> dict[NodeId, tuple[int, int]]:
+        """(chunks, samples) that each node has more when all migrations have ended, or less; without those of 0."""
+        if not self._pending_transitions.migrations:
+            return {}
+        arriving: dict[NodeId, tuple[int, int]] = {}
+        for chunk, (source, target) in self._pending_transitions.migrations.items():
+            num_rows = self._ledger.info(chunk).num_rows
+            for node, sign in ((source, -1), (target, 1)):
+                num_chunks, samples = arriving.get(node, (0, 0))
+                arriving[node] = num_chunks + sign, samples + sign * num_rows
+        return {node: arriving[node] for node in sorted(arriving) if arriving[node] != (0, 0)}
+
     def _num_chunks(self) -> dict[NodeId, int]:
-        return {node: len(self._ledger.node_chunks[node].owned) for node in self._members.eligible}
+        """Chunks that each node that stays has when all that are on their way have arrived: what policies see."""
+        counts = {node: len(self._ledger.node_chunks[node].owned) for node in self._members.eligible}
+        for lease in self._leases.in_flight.values():
+            if lease.source in counts and not lease.source_lost:
+                counts[lease.source] -= 1
+            if lease.target in counts:
+                counts[lease.target] += 1
+        for node, (num_chunks, _) in self.arriving().items():
+            if node in counts:
+                counts[node] += num_chunks
+        return counts
 
     def end(self) -> int:
         """An iteration is started: the boundary is over.
@@ -252,12 +281,14 @@ class Boundary:
             or self._inventory.has_strays
             or self._members.joiners
             or self._members.preparing
-            or self._pending_transitions.migrations
-            or self._precopies.held
             or self._pending_policies.proposals
-            or (self._is_turn_of_policies and self._pending_policies.has_policies)
+            or (self._is_turn_of_policies and self._has_turn())
             or self._members.leaving
+            or self._pending_transitions.unwanted()
         )
+
+    def _has_turn(self) -> bool:
+        return self._pending_policies.has_policies or self._pending_transitions.has_migrations_to_take()
 
     def _must_load(self) -> bool:
         return self._ledger.merged == self._ledger.began or self._is_starved
@@ -293,12 +324,21 @@ class Boundary:
 
     def _act_for_policies(self) -> None:
         proposals = self._pending_policies.take()
+        if not proposals:
+            return
         flaws = [self.flaw(proposal) for proposal in proposals]  # now: what the first one moves is no flaw of the next
+        sound: list[tuple[Proposal, np.random.Generator]] = []
         for number, (proposal, flaw) in enumerate(zip(proposals, flaws, strict=True)):
-            if flaw is not None:
+            if flaw is None:
+                sound.append((proposal, self._rng(Purpose.POLICY, number)))
+            else:
                 self._emit(Log(text=f"decision of policy {proposal.policy} is ignored: {flaw}"))
-                continue
-            self._move_for(proposal, self._rng(Purpose.POLICY, number))
+        # Moves first: a redraw needs none of the chunks in particular, and may leave none that can be moved.
+        for proposal, rng in sound:
+            self._move_for(proposal, rng)
+        for proposal, rng in sound:
+            self._redraw_for(proposal, rng)
+        for proposal, _ in sound:
             for action in proposal.actions:
                 match action:
                     case SetParameter():
@@ -309,17 +349,23 @@ class Boundary:
                         self._let_go_for(proposal, action.node)
 
     def _move_for(self, proposal: Proposal, rng: np.random.Generator) -> None:
-        """Plan moves and redraws: which chunks go is drawn at random."""
+        """Plan moves: which chunks go is drawn at random."""
         counts = moves_of(proposal.actions)
         if counts:
             moves = plan.plan_moves(counts, self._movable(), self._eligible(), rng)
             self._order_moves(moves)
+            if moves:
+                self._moved_after = self._ledger.merged
             wanted = count_text(sum(counts.values()), "chunk")
             self._emit(Log(text=f"{proposal.policy} moves {len(moves)} of {wanted}: {proposal.reason}"))
+
+    def _redraw_for(self, proposal: Proposal, rng: np.random.Generator) -> None:
+        """Plan redraws: counts stay, so decisions about them do not become stale."""
         for action in proposal.actions:
             if isinstance(action, RedrawOwnership):
                 moves = plan.plan_redraw(action.share, self._movable(), self._eligible(), rng)
                 self._order_moves(moves)
+                self._redrawn_after = self._ledger.merged
                 redrawn = count_text(len(moves), "chunk")
                 self._emit(Log(text=f"{proposal.policy} redraws the owners of {redrawn}: {proposal.reason}"))
 
@@ -351,7 +397,6 @@ class Boundary:
             self._precopies.take(chunk, target)
             self._leases.order(chunk, source, target, round=self._members.round)
             self._num_ordered += 1
-            self._moved_after = self._ledger.merged
 
     def _eligible(self, *, for_loads: bool = False) -> list[plan.NodeCapacity]:
         """Seats as plans see them, chunks on their way counted at their targets.
@@ -395,6 +440,7 @@ class Boundary:
             max_nodes=self._max_nodes,
             wanted=self._pending_policies.wanted,
             travelling=len(self._pending_transitions.migrations),
+            arriving=self.arriving(),
         )
 
     def _holdings(self, node: NodeId) -> NodeHoldings:

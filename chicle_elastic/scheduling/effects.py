@@ -96,6 +96,7 @@ class StartIteration:
         travelling: Chunks on their way for decisions of policies.
         wanted: Nodes that a policy has asked for last; 0 for none.
         must_rebuild: The model may lack state that chunks have: it is rebuilt from all state first.
+        arriving: (chunks, samples) that a node has more when those on their way are there, or less; none of (0, 0).
     """
 
     round: int
@@ -105,6 +106,7 @@ class StartIteration:
     travelling: int = 0
     wanted: int = 0
     must_rebuild: bool = False
+    arriving: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

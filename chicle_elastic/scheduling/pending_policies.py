@@ -134,6 +134,7 @@ def observe(
     max_nodes: int | None,
     wanted: int,
     travelling: int,
+    arriving: Mapping[NodeId, tuple[int, int]],
 ) -> Observations:
     """What policies see after an iteration. Pure.
 
@@ -146,13 +147,15 @@ def observe(
         max_nodes: Of the job; None for no limit.
         wanted: Nodes that were asked for last; 0 where none were.
         travelling: Chunks on their way for earlier decisions.
+        arriving: (chunks, samples) that a node has more when these have arrived, or less.
     """
+    none = 0, 0
     last = recent.training[-1] if recent.training else TrainingState()
     return Observations(
         round=round,
         iteration=iteration,
-        num_chunks={node: held.num_chunks for node, held in holdings.items()},
-        samples={node: held.samples for node, held in holdings.items()},
+        num_chunks={node: held.num_chunks + arriving.get(node, none)[0] for node, held in holdings.items()},
+        samples={node: held.samples + arriving.get(node, none)[1] for node, held in holdings.items()},
         capacity_bytes={node: held.capacity_bytes for node, held in holdings.items()},
         used_bytes={node: held.used_bytes for node, held in holdings.items()},
         reports={node: tuple(recent.reports.get(node, ())) for node in holdings},

@@ -83,9 +83,9 @@ class Precopies:
         if (target, chunk) in self.held:
             self._forget([(target, chunk)])
 
-    def discard(self, target: NodeId, chunk: ChunkId, *, round: int) -> None:
-        """Give the memory back."""
-        self._discard([(target, chunk)], round)
+    def discard(self, keys: Sequence[tuple[NodeId, ChunkId]], *, round: int) -> None:
+        """Give the memory of these pre-copies, (target, chunk), back."""
+        self._discard(keys, round)
 
     def discard_lost(self, *, round: int) -> None:
         """The rows of missing chunks come from their source again, into memory that this may take."""

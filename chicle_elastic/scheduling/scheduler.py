@@ -474,6 +474,7 @@ class Scheduler:
                 travelling=len(self._pending_transitions.migrations),
                 wanted=self._pending_policies.wanted,
                 must_rebuild=self.ledger.must_rebuild,
+                arriving=self._boundary.arriving(),
             )
         )
 

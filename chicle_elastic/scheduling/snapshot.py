@@ -90,7 +90,13 @@ STATE: Mapping[str, Mapping[str, Any]] = {
         "lost": dict[tuple[str, str], None],
     },
     "_pending_policies.recent": {"reports": dict[NodeId, list[TaskReport]], "training": list[TrainingState]},
-    "_boundary": {"_is_starved": bool, "_is_turn_of_policies": bool, "_num_ordered": int, "_moved_after": int},
+    "_boundary": {
+        "_is_starved": bool,
+        "_is_turn_of_policies": bool,
+        "_num_ordered": int,
+        "_moved_after": int,
+        "_redrawn_after": int,
+    },
 }
 """Variables of each part of a scheduler, with their types; "" is the scheduler itself."""
 

@@ -4,6 +4,9 @@
     a notice comes    departing: still a member; its chunks are pre-copied to others; then it leaves
     a policy moves    migrations: pre-copied to where they go; then they are copied, at a boundary like any other
 
+Each chunk has a migration of its own: it is copied at the first boundary after its rows have arrived, whatever else
+is on its way, and other chunks may be given a migration meanwhile. A migration ends, too, where its rows do not come.
+
 Whatever asks for a new round ends the waiting: those who arrive are in it, those who depart leave, and what has been
 pre-copied so far is used. So does everything that keeps iterations from running: then there is nothing to gain.
 """
@@ -63,18 +66,36 @@ class PendingTransitions:
             if (move.target, move.chunk) not in self._precopies.held:
                 self._precopies.order(move.chunk, move.target, round=self._members.round)
 
-    def take_migrations(self) -> list[tuple[ChunkId, NodeId]]:
-        """Moves of policies that are ready, if all of them are; those that make no sense any more are left out."""
-        if not self.migrations or self._precopies.in_flight:
-            return []
-        migrations, self.migrations = self.migrations, {}
-        return [
-            (chunk, target)
-            for chunk, (source, target) in migrations.items()
+    def settle_migrations(self) -> None:
+        """Forget migrations that make no sense any more, or whose rows have not come."""
+        self.migrations = {
+            chunk: (source, target)
+            for chunk, (source, target) in self.migrations.items()
             if self._ledger.owner(chunk) == source
             and self._members.is_seat(target)
-            and self._precopies.is_whole(target, chunk)
-        ]
+            and (target, chunk) in self._precopies.held
+        }
+
+    def take_migrations(self) -> list[tuple[ChunkId, NodeId]]:
+        """(chunk, target) of the migrations whose rows have arrived; they are migrations no more."""
+        ready = [(chunk, target) for chunk, (_, target) in self.migrations.items() if self._is_whole(chunk, target)]
+        for chunk, _ in ready:
+            del self.migrations[chunk]
+        return ready
+
+    def has_migrations_to_take(self) -> bool:
+        """Whether rows of any migration have arrived."""
+        return any(self._is_whole(chunk, target) for chunk, (_, target) in self.migrations.items())
+
+    def unwanted(self) -> list[tuple[NodeId, ChunkId]]:
+        """(target, chunk) of the pre-copies that no node and no migration waits for."""
+        if self._members.preparing or not self._precopies.held:
+            return []
+        wanted = {(target, chunk) for chunk, (_, target) in self.migrations.items()}
+        return [key for key in self._precopies.held if key not in wanted]
+
+    def _is_whole(self, chunk: ChunkId, target: NodeId) -> bool:
+        return self._precopies.is_whole(target, chunk)
 
     def _plan(self, rng: np.random.Generator) -> None:
         """Who is to have what: first the chunks of those who go, then the share of those who come."""

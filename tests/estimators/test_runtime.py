@@ -246,7 +246,7 @@ def test_a_grid_search_varies_the_share_that_is_shuffled():
     assert not np.isnan(search.cv_results_["mean_test_score"]).any()
     assert given == Shuffle(every=2)
     assert np.array_equal(first.coef_, second.coef_)
-    moved = [record.iteration for record in first.history_ if any("Shuffle moves" in line for line in record.events)]
+    moved = [record.iteration for record in first.history_ if any("Shuffle redraws" in line for line in record.events)]
     assert moved == [3, 5, 7, 9, 11]
     assert {sum(account.iterations.values()) for account in first.ledger_} == {first.n_iter_}
     assert any(len(account.iterations) > 1 for account in first.ledger_)

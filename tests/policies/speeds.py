@@ -27,6 +27,7 @@ class Speeds:
         policies: Of the job.
         noise: Relative standard deviation of an iteration's time.
         seed: Of the noise.
+        travel: Iterations that the rows of a chunk are on their way; None where chunks move at once.
     """
 
     def __init__(
@@ -38,12 +39,20 @@ class Speeds:
         noise: float = 0.0,
         seed: int = 0,
         capacity_bytes: int | None = None,
+        travel: int | None = None,
     ) -> None:
         self.costs_s = dict(costs_s)
         self.iteration_s: list[float] = []
         self._noise, self._rng = noise, np.random.default_rng(seed)
+        self._travel = travel
+        self._num_iterations = 0
+        self._sent: list[tuple[int, effects.PrecopyChunk]] = []
         self.stage = Stage(
-            chunks_per_node * len(costs_s), list(costs_s), policies=policies, capacity_bytes=capacity_bytes
+            chunks_per_node * len(costs_s),
+            list(costs_s),
+            policies=policies,
+            capacity_bytes=capacity_bytes,
+            precopy=travel is not None,
         )
         self.stage.answer()
 
@@ -84,4 +93,13 @@ class Speeds:
             self.iteration_s.append(max(report.duration_s for report in reports.values()))
             self.stage.tell(events.IterationFinished(round=order.round, iteration=order.iteration, reports=reports))
             self.stage.answer()
+            self._deliver_rows()
         return self
+
+    def _deliver_rows(self) -> None:
+        """Rows that were sent so many iterations ago arrive."""
+        self._num_iterations += 1
+        self._sent += [(self._num_iterations, order) for order in self.stage.take(effects.PrecopyChunk)]
+        while self._sent and self._sent[0][0] <= self._num_iterations - (self._travel or 0):
+            _, order = self._sent.pop(0)
+            self.stage.tell(events.PrecopiesEnded(node=order.target, whole=(order.number,)))

@@ -3,7 +3,6 @@
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.node_chunks import Phase
-from chicle_elastic.values import MoveChunks
 from tests.scheduling.stage import Stage, kinds, only
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
@@ -110,27 +109,6 @@ def test_rows_that_could_not_travel_ahead_come_with_their_chunk():
     ordered = result(stage)
     assert pairs(only(ordered, COPY)) >= pairs(orders[1:])
     assert stage.counts() == {"a": 4, "b": 4, "c": 4}
-
-
-def test_what_a_policy_wants_travels_ahead_and_moves_at_a_later_boundary():
-    """The policy is not heard meanwhile, and after it only by what it saw since."""
-    stage = running(num_chunks=8)
-
-    def wish(iteration):
-        actions = (MoveChunks(A, B, 2),)
-        return events.Proposal(policy="p", round=1, actions=actions, reason="slow", iteration=iteration)
-
-    stage.tell(wish(1))
-    ordered = result(stage)
-    orders = stage.take(PRECOPY)
-    assert kinds(ordered) == ["PrecopyChunk", "StartIteration"]
-    assert stage.scheduler.flaw_of(wish(2)) == "chunks are on their way for an earlier one"
-    result(stage)
-    assert stage.counts() == {"a": 4, "b": 4}
-    ended(stage, orders)
-    assert pairs(only(result(stage), COPY)) == pairs(orders)
-    assert stage.counts() == {"a": 2, "b": 6}
-    assert "chunks have moved after iteration 4" in str(stage.scheduler.flaw_of(wish(4)))
 
 
 def test_the_joiner_dies_while_rows_come():

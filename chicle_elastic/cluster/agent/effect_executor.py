@@ -234,6 +234,7 @@ class EffectExecutor:
             parameters=effect.parameters,
             travelling=effect.travelling,
             wanted=effect.wanted,
+            arriving=effect.arriving,
             must_rebuild=effect.must_rebuild,
         )
         self._say(self._pace.start(order))

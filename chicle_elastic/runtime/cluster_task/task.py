@@ -481,6 +481,7 @@ class ClusterTask:
             max_nodes=self._round.max_nodes,
             wanted=order.wanted,
             travelling=order.travelling,
+            arriving=order.arriving,
         )
 
     def _write_pages(self, after: StateVersion) -> tuple[LedgerPage, ...]:

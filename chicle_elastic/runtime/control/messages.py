@@ -401,6 +401,7 @@ class Iterate:
         parameters: What policies have set, by name.
         travelling: Chunks on their way for decisions of policies.
         wanted: Nodes that a policy has asked for last; 0 for none.
+        arriving: (chunks, samples) that a node has more when those on their way are there, or less; none of (0, 0).
         must_rebuild: The model may lack state that chunks have: all tasks rebuild it from all state first.
     """
 
@@ -413,6 +414,7 @@ class Iterate:
     parameters: Mapping[str, float] = field(default_factory=dict)
     travelling: int = 0
     wanted: int = 0
+    arriving: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
     must_rebuild: bool = False
 
 

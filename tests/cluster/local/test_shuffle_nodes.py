@@ -44,6 +44,6 @@ def test_a_node_is_killed_while_chunks_are_redrawn() -> None:
     num_iterations = len(outcome.history)
     totals = [sum(account.iterations.values()) for account in outcome.ledger]
     assert max(totals) == num_iterations
-    assert sum("Shuffle moves" in event for record in outcome.history for event in record.events) >= 1
+    assert sum("Shuffle redraws" in event for record in outcome.history for event in record.events) >= 1
     disabled = [event for record in outcome.history for event in record.events if "disabled" in event]
     assert disabled == []

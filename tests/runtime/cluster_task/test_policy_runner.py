@@ -65,7 +65,17 @@ def look(recent: RecentIterations, *, iteration: int) -> Observations:
         A: NodeHoldings(num_chunks=4, samples=40, used_bytes=256),
         B: NodeHoldings(num_chunks=4, samples=40, used_bytes=256, capacity_bytes=640),
     }
-    return observe(recent, holdings, round=3, iteration=iteration, min_nodes=1, max_nodes=4, wanted=0, travelling=2)
+    return observe(
+        recent,
+        holdings,
+        round=3,
+        iteration=iteration,
+        min_nodes=1,
+        max_nodes=4,
+        wanted=0,
+        travelling=2,
+        arriving={},
+    )
 
 
 def moves_one(observations: Observations) -> Decision:
