@@ -8,7 +8,7 @@ torch and no NumPy, opens nothing and sets no variable (docs/style 15).
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
     runtime     InProcess, LocalCluster, cluster_runtime
     policy      Policy, Observations, Decision; MoveChunks, RedrawOwnership, RequestNodes, ReleaseNode, SetParameter;
-                Rebalance, Shuffle
+                Rebalance, Scale, Shuffle, Tune
     errors      ChicleError; UsageError, DataError, JobFailedError
 """
 
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
         SetParameter,
     )
     from chicle_elastic.policies.rebalance import Rebalance
+    from chicle_elastic.policies.scale import Scale
     from chicle_elastic.policies.shuffle import Shuffle
+    from chicle_elastic.policies.tune import Tune
     from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
     from chicle_elastic.runtime.in_process import InProcess
     from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
@@ -72,11 +74,13 @@ __all__ = [
     "ReleaseNode",
     "Report",
     "RequestNodes",
+    "Scale",
     "SetParameter",
     "Shuffle",
     "Solver",
     "StateSpec",
     "Trainer",
+    "Tune",
     "Update",
     "UsageError",
     "Verdict",
@@ -111,7 +115,9 @@ _MODULES = {
     "RequestNodes": "chicle_elastic.policies.base",
     "Report": "chicle_elastic.solvers.base",
     "SetParameter": "chicle_elastic.policies.base",
+    "Scale": "chicle_elastic.policies.scale",
     "Shuffle": "chicle_elastic.policies.shuffle",
+    "Tune": "chicle_elastic.policies.tune",
     "Solver": "chicle_elastic.solvers.base",
     "StateSpec": "chicle_elastic.chunks.views",
     "Trainer": "chicle_elastic.solvers.base",

@@ -113,6 +113,7 @@ class Observations:
         available: Nodes that the resource manager could add now; None where it does not say, or there is none.
         wanted: Nodes that were asked for last (`RequestNodes`); as many as there are where none were.
         travelling: Chunks on their way for earlier decisions; they are counted where they still are.
+        price: What a second of a node costs now, in units of the resource manager; None where it does not say.
     """
 
     round: int
@@ -132,6 +133,7 @@ class Observations:
     available: int | None = None
     wanted: int = 0
     travelling: int = 0
+    price: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
