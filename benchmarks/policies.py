@@ -1,11 +1,13 @@
-"""What policies bring: `Shuffle` for CoCoA, `Rebalance` for nodes of different speed, and both together.
+"""What policies bring: `Shuffle` for CoCoA, `Rebalance` for nodes of different speed, both together; `Tune`, `Scale`.
 
     shuffle      in process: iterations to a certified gap with and without redraws; lambda = 0.01 n but for one row
     speeds       in process, with charged times: eight nodes are 1.5x slower than eight others; two at 2:1
     agents       four real agents: iterations and seconds with and without redraws
     rebalance    two real agents at 2:1, and one that becomes slower (the figures of `benchmarks.rebalance`)
+    tune         in process, with charged times: nodes that go where the gap stalls
+    scale        in process, with charged times: nodes that become dear
 
-    python -m benchmarks.policies [--quick] [--only shuffle,speeds,agents,rebalance] [--real DIR] [--json FILE]
+    python -m benchmarks.policies [--quick] [--only NAMES] [--real DIR] [--json FILE]
 
 CoCoA here is one pass of coordinate descent per iteration and never another method: what the estimators choose for
 several tasks by themselves most often needs no redraws (docs/linear.md). Exit code 1 when a bar is missed.
@@ -20,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import rebalance
+from benchmarks import policy_nodes, rebalance
 from benchmarks.bars import HEADER, Bar, Row
 from benchmarks.datasets import DataSet
 from benchmarks.glm_real import load_real, missing
@@ -225,6 +227,23 @@ def rebalance_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]
     return rows
 
 
+def tune_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
+    """See `policy_nodes`."""
+    return shown(policy_nodes.tune_rows(arguments, notes))
+
+
+def scale_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
+    """See `policy_nodes`."""
+    return shown(policy_nodes.scale_rows(arguments, notes))
+
+
+def shown(rows: list[Row]) -> list[Row]:
+    """The same, printed."""
+    for row in rows:
+        show(row)
+    return rows
+
+
 def units_of(history: History) -> list[float]:
     """Time of each iteration, where that of a fast node with its even share is 1."""
     times_s = [max(record.seconds.values()) for record in history]
@@ -246,6 +265,8 @@ PARTS: dict[str, Callable[[argparse.Namespace, list[str]], list[Row]]] = {
     "speeds": speeds_rows,
     "agents": agents_rows,
     "rebalance": rebalance_rows,
+    "tune": tune_rows,
+    "scale": scale_rows,
 }
 
 
