@@ -1,9 +1,10 @@
-"""What policies bring: `Shuffle` for CoCoA, `Rebalance` for nodes of different speed, both together; `Tune`, `Scale`.
+"""What policies bring: `Shuffle`, `Rebalance`, `Straggler` for one node that is slow, `Tune` and `Scale`.
 
     shuffle      in process: iterations to a certified gap with and without redraws; lambda = 0.01 n but for one row
     speeds       in process, with charged times: eight nodes are 1.5x slower than eight others; two at 2:1
     agents       four real agents: iterations and seconds with and without redraws
     rebalance    two real agents at 2:1, and one that becomes slower (the figures of `benchmarks.rebalance`)
+    straggler    four real agents, one of them ten times slower for five seconds of sixty: rows lost
     tune         in process, with charged times: nodes that go where the gap stalls
     scale        in process, with charged times: nodes that become dear
 
@@ -14,6 +15,7 @@ several tasks by themselves most often needs no redraws (docs/linear.md). Exit c
 """
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -26,7 +28,7 @@ from benchmarks import policy_nodes, rebalance
 from benchmarks.bars import HEADER, Bar, Row
 from benchmarks.datasets import DataSet
 from benchmarks.glm_real import load_real, missing
-from benchmarks.policy_jobs import Cocoa, charged, cocoa_gaps
+from benchmarks.policy_jobs import Cocoa, ThrottledCocoa, charged, cocoa_gaps
 from benchmarks.report import finish
 from benchmarks.svm_data import higgs_shaped
 from chicle_elastic.chunks.sources import ArraySource
@@ -35,6 +37,7 @@ from chicle_elastic.monitoring.history import History
 from chicle_elastic.policies.base import Policy
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.policies.shuffle import Shuffle
+from chicle_elastic.policies.straggler import Straggler
 from chicle_elastic.runtime.training.job import Job
 
 REAL = Path(__file__).parents[2] / "shared" / "data"
@@ -44,6 +47,8 @@ IDEAL = 1.2
 SLOW_UNITS, NUM_SLOW, NUM_FAST = 1.5, 8, 8
 SETTLED = 8
 """Iterations until the split has to be as good as it gets."""
+ITERATION_S = 0.04
+"""Of four tasks that are well, where one becomes slow."""
 NOISE, UNREST, QUIET = 0.05, 60, 100
 MOST = 1000
 
@@ -244,6 +249,89 @@ def shown(rows: list[Row]) -> list[Row]:
     return rows
 
 
+def straggler_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
+    """Four real agents whose passes are real and take as long as they are told; rows processed in the same time."""
+    length_s, slow_s = (12.0, 3.0) if arguments.quick else (60.0, 5.0)
+    num_rows, factor = 8_000, 10.0
+    X, y = higgs_shaped(num_rows)
+    both, alone = (Straggler(), Rebalance()), (Rebalance(),)
+    epochs: dict[str, float] = {}
+    gaps: dict[str, float] = {}
+    drift: dict[str, float] = {}
+    with LocalCluster(4) as cluster:
+        for name, policies, is_slow in (
+            ("warm", both, False),
+            ("well", both, False),
+            ("straggler", both, True),
+            ("rebalance", alone, True),
+            ("nothing", (), True),
+        ):
+            trainer = ThrottledCocoa(
+                C=100.0 / num_rows,
+                tol=0.0,
+                row_s=4 * ITERATION_S / num_rows,
+                slow="n1",
+                factor=factor,
+                slow_from_s=length_s / 3 if is_slow else math.inf,
+                slow_to_s=length_s / 3 + slow_s,
+            )
+            end_s = 2.0 if name == "warm" else length_s
+            job = Job(
+                trainer=trainer,
+                source=ArraySource(X, y.astype(np.int32), max_tasks=4, chunk_bytes=4096, seed=1),
+                max_iterations=10**6,
+                seed=1,
+                policies=policies,
+                keep_state=True,
+                on_iteration=lambda record, end_s=end_s: record.time_s >= end_s,
+            )
+            outcome = cluster.run(job)
+            epochs[name] = float(outcome.history.column("epochs")[-1] / outcome.history[-1].time_s)
+            assert outcome.certificate is not None
+            assert outcome.state is not None
+            gaps[name] = trainer.relative_gap(outcome.model, outcome.certificate)
+            Z = np.column_stack([X, np.ones(num_rows)])
+            w = Z.T @ (outcome.state[:, 0, 0] * np.where(y == 1, 1.0, -1.0))
+            drift[name] = float(np.abs(w - outcome.model).max() / np.abs(w).max())
+    own = (1 - 1 / factor) / 4 * slow_s / length_s
+    lost = {name: 1 - epochs[name] / epochs["well"] for name in ("straggler", "rebalance", "nothing")}
+    details = {"epochs_per_s": epochs, "gaps": gaps, "drift": drift, "own_share": own}
+    what = f"four agents, one at a tenth for {slow_s:.0f} of {length_s:.0f} s"
+    rows = [
+        Row(
+            part="straggler",
+            what=f"{what}: rows lost, {title}",
+            tol=None,
+            measured=f"{lost[name]:.1%}",
+            against=f"its own share: {own:.1%}",
+            value=lost[name] - own,
+            bar=bar,
+            details=details,
+        )
+        for name, title, bar in (
+            ("straggler", "Straggler and Rebalance", Bar(gate=0.03, at_most=True)),
+            ("rebalance", "Rebalance alone", None),
+            ("nothing", "no policy", None),
+        )
+    ]
+    for title, figures, bar in (("gap at the end", gaps, 1e-6), ("distance of w from w(alpha)", drift, 1e-9)):
+        rows.append(
+            Row(
+                part="straggler",
+                what=f"{what}: {title}",
+                tol=None,
+                measured=f"{figures['straggler']:.1e}",
+                against=f"all tasks well: {figures['well']:.1e}",
+                value=abs(figures["straggler"]),
+                bar=Bar(gate=bar, at_most=True),
+                details=details,
+            )
+        )
+    for row in rows:
+        show(row)
+    return rows
+
+
 def units_of(history: History) -> list[float]:
     """Time of each iteration, where that of a fast node with its even share is 1."""
     times_s = [max(record.seconds.values()) for record in history]
@@ -265,6 +353,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, list[str]], list[Row]]] = {
     "speeds": speeds_rows,
     "agents": agents_rows,
     "rebalance": rebalance_rows,
+    "straggler": straggler_rows,
     "tune": tune_rows,
     "scale": scale_rows,
 }

@@ -1,7 +1,9 @@
 """Jobs of the benchmark of policies: CoCoA as it is without other methods, and virtual tasks with speeds."""
 
+import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from chicle_elastic.solvers.base import (
     Verdict,
 )
 from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.solver import LinearSolver
 from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.testing.virtual_clock import VirtualClock
@@ -50,6 +53,81 @@ class Cocoa(LinearTrainer):
             tol=self.tol,
             num_threads=1,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottledCocoa(Cocoa):
+    """The same on tasks that take so long per row, and one that takes longer for a while.
+
+    A task that is to end its work at a deadline processes the part of its rows for which there is time.
+
+    Attributes:
+        row_s: Seconds per row.
+        slow: Name of the slow task.
+        factor: How much longer it takes.
+        since: First iteration in which it does.
+        until: First iteration after that in which it no longer does.
+        slow_from_s: Instead of these: when it begins to, in seconds since the job began.
+        slow_to_s: When it ends.
+    """
+
+    row_s: float
+    slow: str = ""
+    factor: float = 10.0
+    since: int = 0
+    until: int = 0
+    slow_from_s: float = math.inf
+    slow_to_s: float = math.inf
+
+    def solver(self, ctx: Context) -> Solver:
+        """A solver."""
+        return ThrottledSolver(ctx, self)
+
+    def verdict(self, model: Array, report: Report) -> Verdict:
+        """A run whose time is over ends with a certificate."""
+        verdict = Cocoa.verdict(self, model, report)
+        return Verdict(action=Action.GO_ON) if verdict.action is Action.CERTIFY and self.tol == 0 else verdict
+
+
+class ThrottledSolver(PlainSolver):
+    """See `ThrottledCocoa`."""
+
+    def __init__(self, ctx: Context, trainer: ThrottledCocoa) -> None:
+        super().__init__(
+            ctx,
+            loss=Loss.named(trainer.loss),
+            bounds=Bounds(C=trainer.C, class_weights=None),
+            intercept=trainer.intercept_scaling,
+            tol=trainer.tol,
+            num_threads=1,
+        )
+        self._trainer = trainer
+        self._began_s: float | None = None
+
+    def solve(self, model: Array, budget: Budget) -> Update:
+        """One pass, or the part of it for which there is time."""
+        trainer, start_s = self._trainer, budget.clock.now()
+        if self._began_s is None:
+            self._began_s = start_s
+        is_slow = trainer.since <= budget.iteration < trainer.until
+        is_slow = is_slow or trainer.slow_from_s <= start_s - self._began_s < trainer.slow_to_s
+        num_rows = sum(chunk.num_rows for chunk in self.chunks.values())
+        whole_s = trainer.row_s * num_rows * (trainer.factor if is_slow and self.ctx.name == trainer.slow else 1.0)
+        left_s = math.inf if budget.deadline_s is None else budget.deadline_s - start_s
+        part = min(1.0, max(0.0, left_s / whole_s))
+        samples = num_rows if part == 1.0 else int(part * num_rows)
+        update = LinearSolver.solve(self, model, replace(budget, samples=samples, deadline_s=None))
+        wait(budget, start_s + part * whole_s)
+        return replace(update, is_partial=update.samples < num_rows)
+
+
+def wait(budget: Budget, until_s: float) -> None:
+    """Until the clock of the budget says so, or the runtime ends the iteration; a virtual clock is moved."""
+    clock = budget.clock
+    if isinstance(clock, VirtualClock):
+        clock.advance(max(0.0, until_s - clock.now()))
+    while (left_s := until_s - clock.now()) > 0 and not budget.is_spent():
+        time.sleep(min(left_s, 0.002))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from chicle_elastic.policies.tune import Tune
 FIXED = (1, 2, 4, 8, 16)
 SEEDS = (1, 2, 3, 4, 5)
 TOL, MOST = 1e-4, 300
-DEAR = 40.0
+DEAR = 60.0
 """Price of a node second once it has risen; 1 before."""
 RISES_S = 28.0
 """Second from which on nodes are dear."""
@@ -45,7 +45,7 @@ def scale_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
     """Nodes become dear: cost over that of the cheapest fixed number, time over that of the fastest one."""
     rows = []
     prices = Prices(((0.0, 1.0), (RISES_S, DEAR)))
-    policy = Scale(least=3, most=16, time_value=8 * DEAR, target=TOL, window=2, margin=0.02)
+    policy = Scale(least=4, most=16, time_value=8 * DEAR, target=TOL, window=2, margin=0.02)
     for data in data_sets(arguments, notes):
         fixed = {
             nodes: [at_prices(bill, nodes, prices) for bill in fixed_bills(data, nodes, arguments.quick)]

@@ -8,7 +8,7 @@ torch and no NumPy, opens nothing and sets no variable (docs/style 15).
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
     runtime     InProcess, LocalCluster, cluster_runtime
     policy      Policy, Observations, Decision; MoveChunks, RedrawOwnership, RequestNodes, ReleaseNode, SetParameter;
-                Rebalance, Scale, Shuffle, Tune
+                Rebalance, Scale, Shuffle, Straggler, Tune
     errors      ChicleError; UsageError, DataError, JobFailedError
 """
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from chicle_elastic.policies.rebalance import Rebalance
     from chicle_elastic.policies.scale import Scale
     from chicle_elastic.policies.shuffle import Shuffle
+    from chicle_elastic.policies.straggler import Straggler
     from chicle_elastic.policies.tune import Tune
     from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
     from chicle_elastic.runtime.in_process import InProcess
@@ -79,6 +80,7 @@ __all__ = [
     "Shuffle",
     "Solver",
     "StateSpec",
+    "Straggler",
     "Trainer",
     "Tune",
     "Update",
@@ -117,6 +119,7 @@ _MODULES = {
     "SetParameter": "chicle_elastic.policies.base",
     "Scale": "chicle_elastic.policies.scale",
     "Shuffle": "chicle_elastic.policies.shuffle",
+    "Straggler": "chicle_elastic.policies.straggler",
     "Tune": "chicle_elastic.policies.tune",
     "Solver": "chicle_elastic.solvers.base",
     "StateSpec": "chicle_elastic.chunks.views",

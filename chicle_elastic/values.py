@@ -8,6 +8,9 @@ from chicle_elastic.ids import ChunkId, NodeId
 
 HISTORY_LENGTH = 32
 """Iterations whose reports and figures policies see."""
+DEADLINE = "deadline_s"
+"""Parameter that policies can set where `Trainer.may_be_cut`: seconds after which the solver of each task ends its work
+in an iteration (`Budget.deadline_s`); 0 for no deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

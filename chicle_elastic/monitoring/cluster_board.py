@@ -1,6 +1,7 @@
 """A cluster's job on TensorBoard, made of the lines of an agent's event file.
 
     model/FIGURE                        the trainer's figures of the model: objective, duality gap, loss
+    parameters/NAME                     what policies have set
     job/epochs, samples, iteration_s    as in a job in process
     job/num_tasks, members              tasks that took part in the iteration; members of the round
     chunks/NODE, seconds/NODE           chunks that the node's task held, and how long it computed; 0 after it has left
@@ -28,7 +29,7 @@ from typing import Any
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.records import Transition
-from chicle_elastic.monitoring.tensorboard import StepTexts, TensorBoardWriter, require_tensorboard, scalars_of
+from chicle_elastic.monitoring.tensorboard import StepTexts, TensorBoardWriter, require_tensorboard, scalars_of, tag_of
 
 BOARD_FOLDER = "tensorboard"
 """Folder below the log folder."""
@@ -155,7 +156,7 @@ class _Pages:
         chunks, seconds = line["chunks"], line["seconds"]
         self._nodes |= dict.fromkeys([*chunks, *seconds])
         texts, self._texts = self._texts, []
-        scalars = {f"model/{name}": figure for name, figure in line["figures"].items()}
+        scalars = {tag_of(name): figure for name, figure in line["figures"].items()}
         scalars |= {
             "job/epochs": line["epochs"],
             "job/samples": sum(line["samples"].values()),

@@ -23,6 +23,8 @@ FIXED_COLUMNS = ("iteration", "epochs", "time_s", "num_tasks", "samples")
 CHUNKS_PREFIX = "num_chunks."
 SECONDS_PREFIX = "seconds."
 EVENTS_COLUMN = "events"
+PARAMETERS_PREFIX = "parameters."
+"""Of figures that are not the trainer's: what policies have set (`SetParameter`), where it held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class IterationRecord:
         seconds: Seconds that each of these tasks computed.
         samples: Samples processed in this iteration by all tasks.
         figures: What the trainer says of the model, e.g. {"objective": 0.31, "duality_gap": 2e-4}. An iteration
-            without a certificate simply has no gap.
+            without a certificate simply has no gap. What policies have set is here, too, as "parameters.NAME".
         events: What was decided or happened at the boundary before it, each with its reason, in plain words.
     """
 

@@ -1,6 +1,7 @@
 """Records of iterations as TensorBoard scalars, written by the tensorboard package alone (no torch, no TensorFlow).
 
     model/FIGURE                  what the trainer says of the model: objective, duality gap, loss
+    parameters/NAME               what policies have set
     job/epochs, samples, num_tasks, iteration_s
     chunks/TASK, seconds/TASK     chunks that the task held, and what it computed; 0 after it has left
     transition/PHASE_ms           each change of the membership: detect, ahead, pause, rendezvous, move, group, first,
@@ -18,9 +19,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from chicle_elastic.errors import MissingExtraError, UsageError
-from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord, Transition
 
-__all__ = ["StepTexts", "TensorBoardWriter", "require_tensorboard"]
+__all__ = ["StepTexts", "TensorBoardWriter", "require_tensorboard", "tag_of"]
 
 PHASES_MS = ("detect_ms", "ahead_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms", "stall_ms")
 
@@ -88,7 +89,7 @@ class TensorBoardWriter:
     def write(self, record: IterationRecord) -> None:
         """Add one iteration; it is on disk about two seconds later, or after `close`."""
         self._tasks |= dict.fromkeys(record.num_chunks)
-        scalars = {f"model/{name}": figure for name, figure in record.figures.items()}
+        scalars = {tag_of(name): figure for name, figure in record.figures.items()}
         scalars |= {
             "job/epochs": record.epochs,
             "job/samples": record.samples,
@@ -183,3 +184,9 @@ def require_tensorboard() -> SimpleNamespace:
         TensorShapeProto=TensorShapeProto,
         EventFileWriter=EventFileWriter,
     )
+
+
+def tag_of(figure: str) -> str:
+    """Where TensorBoard shows a figure of a record: those of the trainer under "model", parameters apart."""
+    is_set = figure.startswith(PARAMETERS_PREFIX)
+    return f"parameters/{figure.removeprefix(PARAMETERS_PREFIX)}" if is_set else f"model/{figure}"

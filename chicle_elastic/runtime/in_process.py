@@ -250,6 +250,7 @@ class _Shell:
                 clock=self.clock,
                 num_tasks=num_tasks,
                 iteration=effect.iteration,
+                deadline_s=training.deadline_s(effect.parameters, self.clock.now()),
                 progress=training.begun,
                 rank=rank,
                 num_ranks=len(members),

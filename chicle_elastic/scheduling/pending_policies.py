@@ -28,6 +28,7 @@ from chicle_elastic.scheduling.events import PolicyDisabled
 from chicle_elastic.scheduling.settings import SchedulerSettings
 from chicle_elastic.scheduling.text import count_text, disabled_text, fault_text
 from chicle_elastic.values import (
+    DEADLINE,
     HISTORY_LENGTH,
     Decision,
     MoveChunks,
@@ -399,6 +400,8 @@ def _flaw_of_parameter(action: SetParameter, parameters: Mapping[str, float] | N
     value = action.value
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or not math.isfinite(value):
         return f"{action.name} is to be {value!r}, which is no finite number"
+    if action.name == DEADLINE:
+        return f"{DEADLINE} is to be {value!r}; it must be >= 0" if value < 0 else None
     if parameters is not None and parameters[action.name] > 0 >= value:
         return f"{action.name} is to be {value!r}; it must be > 0, as it is"
     return None

@@ -381,6 +381,16 @@ class Trainer(ABC):
         """
         return {"trainer": type(self).__qualname__}
 
+    def may_be_cut(self, progress: Array) -> bool:
+        """Whether an iteration may be merged with the rows that its tasks have read until a deadline; by default not.
+
+        Say yes where `merge` of partial updates makes progress, and solvers return soon after `Budget.is_spent`.
+
+        Args:
+            progress: What the trainer knows besides the model, see `advance`.
+        """
+        return False
+
     @property
     def takes_parts(self) -> bool:
         """Whether a solver takes a part of its samples in an iteration, as its rule; by default it takes them all."""

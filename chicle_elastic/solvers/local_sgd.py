@@ -168,6 +168,10 @@ class LocalSGDTrainer(Trainer):
             **settings,
         }
 
+    def may_be_cut(self, progress: Array) -> bool:
+        """Always: an update weighs as much as it has samples, and the epoch ends when all are used."""
+        return True
+
     @property
     def takes_parts(self) -> bool:
         """A share of the samples in each iteration, and all of them in an epoch."""

@@ -117,6 +117,14 @@ class AgentProcess:
         self._events += self._tail.read()
         return [event for event in self._events if kind in (None, event["kind"])]
 
+    def assert_none(self, *kinds: str) -> None:
+        """It has written no event of these kinds; else what it wrote since the one before is shown, reasons and all."""
+        events = self.events()
+        found = next((number for number, event in enumerate(events) if event["kind"] in kinds), None)
+        if found is not None:
+            told = [event for event in events[: found + 20] if event["kind"] not in ("ledger", "iteration")]
+            raise AssertionError("\n".join(str(event)[:400] for event in told[-40:]))
+
     def wait_for(self, kind: str, is_it: Callable[[Event], bool] = lambda _: True, *, after: int = 0) -> Event:
         """The first such event behind the first `after` events of all kinds, as soon as it is there."""
         end = time.monotonic() + timeout_s(40)

@@ -60,6 +60,14 @@ def test_figures_come_back_by_iteration(tmp_path):
     assert [event.value for event in board.Scalars("job/samples")] == [1000.0] * 3
 
 
+def test_what_policies_have_set_is_shown_apart(tmp_path):
+    """Beside the figures of the model, from the iteration on in which it held."""
+    records = [make_record(1, {}), make_record(2, {}, figures={"loss": 1.0, "parameters.learning_rate": 0.5})]
+    board = write_all(tmp_path, records)
+    assert [(event.step, event.value) for event in board.Scalars("parameters/learning_rate")] == [(2, 0.5)]
+    assert [(event.step, event.value) for event in board.Scalars("model/loss")] == [(2, 1.0)]
+
+
 def test_the_time_of_an_iteration_is_what_passed_since_the_one_before(tmp_path):
     """Half a second each, and one second where a record is missing."""
     board = write_all(tmp_path, [make_record(i, {"n0": 4}) for i in (1, 2, 4)])

@@ -85,6 +85,7 @@ class RoundContext:
             clock=clock,
             num_tasks=num_tasks,
             iteration=order.iteration,
+            deadline_s=self._training.deadline_s(order.parameters, clock.now()),
             stop=stop,
             on_device=devices is not None,
             progress=self._training.begun,

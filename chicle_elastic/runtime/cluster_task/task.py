@@ -72,7 +72,7 @@ from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, UniT
 from chicle_elastic.scheduling.pending_policies import NodeHoldings, RecentIterations, observe
 from chicle_elastic.solvers.base import Action
 from chicle_elastic.store.arena import SLOT_ALIGNMENT
-from chicle_elastic.values import Observations, StateVersion
+from chicle_elastic.values import DEADLINE, Observations, StateVersion
 
 SIGNALS_OF_THE_AGENT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 """Resource managers and terminals send them to all processes of a node; only the agent reacts to them."""
@@ -336,7 +336,8 @@ class ClusterTask:
                 self._pages.stamp(StateVersion(order.round, order.iteration - 1))
             self._is_dirty = True  # until the merge, the state is ahead of the model
             round_context.solve(order, self._control.stop, self._clock)
-            has_solved, is_interrupted = True, self._control.stop.is_set() or self._job.trainer.takes_parts
+            is_cut = self._control.stop.is_set() or order.parameters.get(DEADLINE, 0.0) > 0
+            has_solved, is_interrupted = True, is_cut or self._job.trainer.takes_parts
             has_vote = self._control.has_vote
             round_context.add_up(has_vote=has_vote)
         except PeerLostError as error:

@@ -14,11 +14,11 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.history import History
-from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord, Transition
 from chicle_elastic.runtime.training.history_text import HistoryText
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Summed, Verdict
-from chicle_elastic.values import TrainingState
+from chicle_elastic.values import DEADLINE, TrainingState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,8 @@ class Training:
         self.samples += result.samples
         report = self._report(result)
         verdict = trainer.verdict(self.model, report)
-        figures = dict(trainer.figures(self.model, report))
+        figures = {f"{PARAMETERS_PREFIX}{name}": value for name, value in result.parameters.items()}
+        figures |= trainer.figures(self.model, report)
         try:
             if verdict.action is Action.CERTIFY:
                 report = self.certify(result, evaluate)
@@ -281,14 +282,25 @@ class Training:
             parameters: What policies have set, by name.
         """
         last = self.history[-1]
+        deadline = {DEADLINE: 0.0} if self.job.trainer.may_be_cut(self.progress) else {}
         before_s = self.history[-2].time_s if len(self.history) > 1 else 0.0
         return TrainingState(
             figures={name: value for name, value in last.figures.items() if math.isfinite(value)},
             epochs=last.epochs,
             elapsed_s=last.time_s,
             duration_s=max(0.0, last.time_s - before_s),
-            parameters={**self.job.trainer.tunables(self.job.source.schema), **parameters},
+            parameters={**deadline, **self.job.trainer.tunables(self.job.source.schema), **parameters},
         )
+
+    def deadline_s(self, parameters: Mapping[str, float], now_s: float) -> float | None:
+        """When the solver of a task that begins an iteration now has to end it; None where no policy says so.
+
+        Args:
+            parameters: What policies have set, by name.
+            now_s: Reading of the clock of the budget.
+        """
+        seconds = parameters.get(DEADLINE, 0.0)
+        return now_s + seconds if seconds > 0 and self.job.trainer.may_be_cut(self.begun) else None
 
     @property
     def epochs(self) -> float:

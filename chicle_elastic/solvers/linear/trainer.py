@@ -139,6 +139,12 @@ class LinearTrainer(Trainer):
         choice = choose(Loss.named(self.loss), schema, num_outputs=num_outputs(schema), num_tasks=num_tasks)
         return f"{choice.method.value}, because of {choice.reason}"
 
+    def may_be_cut(self, progress: Array) -> bool:
+        """Coordinate descent may: w = w(alpha) after any part of a pass. The sums of other methods need every row."""
+        if is_working_set(progress):
+            return WorkingSetState.decode(progress).phase is WorkingSetPhase.DESCEND
+        return not is_newton(progress)
+
     def update_size(self, model: Array, progress: Array) -> int:
         """The change of w, or the sums of a pass of another method."""
         if is_working_set(progress):

@@ -110,8 +110,7 @@ def test_a_lead_under_notice_gives_way(cluster: LocalAgents) -> None:
     lead.signal(signal.SIGTERM)
     second.wait_for_members(2)
     assert lead.wait_for_end() == 0
-    assert not second.events("aborted")
-    assert not second.events("lost")
+    second.assert_none("aborted", "lost")
     end_all(cluster, [second, third])
 
 

@@ -78,7 +78,7 @@ def test_nodes_that_cannot_take_part_end_and_the_others_go_on(tmp_path: Path) ->
             assert complaint in stranger.output()
             assert stranger.events("error")
         assert {node for event in first.events("iteration") for node in event["seconds"]} == {"n0", "n1"}
-        assert not first.events("aborted")
+        first.assert_none("aborted")
         end_all(cluster, [first, second])
 
 
@@ -97,7 +97,7 @@ def test_a_leaver_whose_chunks_fit_nowhere_stays_until_somebody_has_room(tmp_pat
         first.wait_for("iteration", lambda event: "n2" in event["seconds"] and "n1" not in event["seconds"])
         assert leaver.wait_for_end() == 0
         assert leaver.events("leaving")[0]["reason"] == "its chunks are handed over"
-        assert not first.events("lost")
+        first.assert_none("lost")
         end_all(cluster, [first, newcomer])
 
 

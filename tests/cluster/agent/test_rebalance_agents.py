@@ -43,7 +43,7 @@ def test_the_slow_one_of_two_real_nodes_is_relieved(folder: Path) -> None:
     assert 20 <= history[-1]["chunks"]["n0"] <= 23
     [first, *_] = [line for record in history for line in record["lines"] if "Rebalance moves" in line]
     assert "n0 takes" in first
-    assert not nodes[0].events("lost")
+    nodes[0].assert_none("lost")
 
 
 @pytest.mark.slow
