@@ -24,7 +24,7 @@ from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.testing.virtual_clock import VirtualClock
 
-PASS_S, BOUNDARY_S = 16.0, 0.25
+PASS_S, BOUNDARY_S = 16.0, 0.15
 """Seconds of a pass over all rows on one node, so 1 on each of 16, and of an iteration beside what tasks compute."""
 
 

@@ -21,11 +21,11 @@ from chicle_elastic.policies.shuffle import Shuffle
 from chicle_elastic.policies.tune import Tune
 
 FIXED = (1, 2, 4, 8, 16)
-SEEDS = (1, 2, 3, 4, 5)
+SEEDS = tuple(range(1, 11))
 TOL, MOST = 1e-4, 300
 DEAR = 60.0
 """Price of a node second once it has risen; 1 before."""
-RISES_S = 28.0
+RISES_S = 26.0
 """Second from which on nodes are dear."""
 
 
