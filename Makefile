@@ -78,7 +78,7 @@ bench-hosts: $(VENV)/.chicle-test  ## Measure the same on several hosts, over li
 bench-rebalance: $(VENV)/.chicle-test  ## Measure rebalancing on two real agents against a perfect split
 	$(RUN) -m benchmarks.rebalance $(ARGS)
 
-bench-policies: $(VENV)/.chicle-test  ## Measure what Shuffle and Rebalance bring, in process and on real agents (ARGS=--quick to try)
+bench-policies: $(VENV)/.chicle-test  ## Measure what policies bring, in process and on real agents (ARGS=--quick to try)
 	$(RUN) -m benchmarks.policies $(ARGS)
 
 bench-local: $(VENV)/.chicle-test  ## Measure ChicleSVM(n_workers=4) cold and on a reused cluster, and its memory

@@ -1,12 +1,14 @@
-"""What policies bring: `Shuffle` for CoCoA, `Rebalance` for nodes of different speed, `Straggler` for one that is slow.
+"""What policies bring: `Shuffle`, `Rebalance`, `Straggler` for one node that is slow, `Tune` and `Scale`.
 
     shuffle      in process: iterations to a certified gap with and without redraws; lambda = 0.01 n but for one row
     speeds       in process, with charged times: eight nodes are 1.5x slower than eight others; two at 2:1
     agents       four real agents: iterations and seconds with and without redraws
     rebalance    two real agents at 2:1, and one that becomes slower (the figures of `benchmarks.rebalance`)
     straggler    four real agents, one of them ten times slower for five seconds of sixty: rows lost
+    tune         in process, with charged times: nodes that go where the gap stalls
+    scale        in process, with charged times: nodes that become dear
 
-    python -m benchmarks.policies [--quick] [--only shuffle,speeds,...] [--real DIR] [--json FILE]
+    python -m benchmarks.policies [--quick] [--only NAMES] [--real DIR] [--json FILE]
 
 CoCoA here is one pass of coordinate descent per iteration and never another method: what the estimators choose for
 several tasks by themselves most often needs no redraws (docs/linear.md). Exit code 1 when a bar is missed.
@@ -22,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import rebalance
+from benchmarks import policy_nodes, rebalance
 from benchmarks.bars import HEADER, Bar, Row
 from benchmarks.datasets import DataSet
 from benchmarks.glm_real import load_real, missing
@@ -230,6 +232,23 @@ def rebalance_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]
     return rows
 
 
+def tune_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
+    """See `policy_nodes`."""
+    return shown(policy_nodes.tune_rows(arguments, notes))
+
+
+def scale_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
+    """See `policy_nodes`."""
+    return shown(policy_nodes.scale_rows(arguments, notes))
+
+
+def shown(rows: list[Row]) -> list[Row]:
+    """The same, printed."""
+    for row in rows:
+        show(row)
+    return rows
+
+
 def straggler_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
     """Four real agents whose passes are real and take as long as they are told.
 
@@ -347,6 +366,8 @@ PARTS: dict[str, Callable[[argparse.Namespace, list[str]], list[Row]]] = {
     "agents": agents_rows,
     "rebalance": rebalance_rows,
     "straggler": straggler_rows,
+    "tune": tune_rows,
+    "scale": scale_rows,
 }
 
 

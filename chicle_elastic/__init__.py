@@ -8,7 +8,7 @@ torch and no NumPy, opens nothing and sets no variable (docs/style 15).
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
     runtime     InProcess, LocalCluster, cluster_runtime
     policy      Policy, Observations, Decision; MoveChunks, RedrawOwnership, RequestNodes, ReleaseNode, SetParameter;
-                Rebalance, Shuffle, Straggler
+                Rebalance, Scale, Shuffle, Straggler, Tune
     errors      ChicleError; UsageError, DataError, JobFailedError
 """
 
@@ -36,8 +36,10 @@ if TYPE_CHECKING:
         SetParameter,
     )
     from chicle_elastic.policies.rebalance import Rebalance
+    from chicle_elastic.policies.scale import Scale
     from chicle_elastic.policies.shuffle import Shuffle
     from chicle_elastic.policies.straggler import Straggler
+    from chicle_elastic.policies.tune import Tune
     from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
     from chicle_elastic.runtime.in_process import InProcess
     from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
@@ -73,12 +75,14 @@ __all__ = [
     "ReleaseNode",
     "Report",
     "RequestNodes",
+    "Scale",
     "SetParameter",
     "Shuffle",
     "Solver",
     "StateSpec",
     "Straggler",
     "Trainer",
+    "Tune",
     "Update",
     "UsageError",
     "Verdict",
@@ -113,8 +117,10 @@ _MODULES = {
     "RequestNodes": "chicle_elastic.policies.base",
     "Report": "chicle_elastic.solvers.base",
     "SetParameter": "chicle_elastic.policies.base",
+    "Scale": "chicle_elastic.policies.scale",
     "Shuffle": "chicle_elastic.policies.shuffle",
     "Straggler": "chicle_elastic.policies.straggler",
+    "Tune": "chicle_elastic.policies.tune",
     "Solver": "chicle_elastic.solvers.base",
     "StateSpec": "chicle_elastic.chunks.views",
     "Trainer": "chicle_elastic.solvers.base",

@@ -117,6 +117,7 @@ class Observations:
         wanted: Nodes that were asked for last (`RequestNodes`); as many as there are where none were.
         travelling: Chunks on their way for earlier decisions. `num_chunks` and `samples` have them where they go,
             `used_bytes` where they are; no decision can move them until they have arrived.
+        price: What a second of a node costs now, in units of the resource manager; None where it does not say.
     """
 
     round: int
@@ -136,6 +137,7 @@ class Observations:
     available: int | None = None
     wanted: int = 0
     travelling: int = 0
+    price: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -350,7 +350,8 @@ class Boundary:
 
     def _move_for(self, proposal: Proposal, rng: np.random.Generator) -> None:
         """Plan moves: which chunks go is drawn at random."""
-        counts = moves_of(proposal.actions)
+        eligible = set(self._members.eligible)  # an earlier proposal of this boundary may have let a node go
+        counts = {pair: count for pair, count in moves_of(proposal.actions).items() if eligible.issuperset(pair)}
         if counts:
             moves = plan.plan_moves(counts, self._movable(), self._eligible(), rng)
             self._order_moves(moves)

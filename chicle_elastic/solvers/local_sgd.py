@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from chicle_elastic.solvers.engines.eager import EagerEngine
 
 LEARNING_RATE = "learning_rate"
+LOCAL_STEPS = "local_steps"
 LR_SCALINGS = ("sqrt", "linear", "none")
 OUTER_RATE = 0.7
 """Outer learning rate where none is given; DiLoCo's."""
@@ -183,8 +184,16 @@ class LocalSGDTrainer(Trainer):
         return self.device
 
     def tunables(self, schema: DataSchema) -> Mapping[str, float]:
-        """The learning rate for one task."""
-        return {LEARNING_RATE: self.learning_rate}
+        """The learning rate for one task, and the steps between two averages, which are rounded, and 1 at least."""
+        return {LEARNING_RATE: self.learning_rate, LOCAL_STEPS: float(self.local_steps)}
+
+    def steps(self, parameters: Mapping[str, float]) -> int:
+        """Steps between two averages, H.
+
+        Args:
+            parameters: What policies have set of `tunables`.
+        """
+        return max(1, round(parameters.get(LOCAL_STEPS, self.local_steps)))
 
     def scaled_rate(
         self, num_tasks: int, progress: float = 0.0, parameters: Mapping[str, float] = MappingProxyType({})

@@ -360,6 +360,20 @@ def test_a_policy_lets_a_node_go_as_after_a_notice():
     assert stage.logs[-1] == "decision of policy scale is ignored: it changes nothing"
 
 
+def test_moves_of_a_later_policy_leave_out_a_node_that_an_earlier_one_lets_go():
+    """At the same boundary; what it wants of the others is done."""
+    stage = Stage(num_chunks=9, nodes=["a", "b", "c"])
+    stage.run()
+    stage.tell(wish("scale", 0, ReleaseNode(NodeId("c"))))
+    pairs = (("a", "c", 1), ("c", "b", 1), ("a", "b", 2))
+    stage.tell(wish("shuffle", 1, *(MoveChunks(NodeId(one), NodeId(other), count) for one, other, count in pairs)))
+    ordered = [*stage.finish(), *stage.answer()]
+    assert only(ordered, effects.ReleaseNode) == [effects.ReleaseNode(node=NodeId("c"))]
+    assert "shuffle moves 2 of 2 chunks: because" in stage.logs
+    assert set(stage.counts()) == {"a", "b"}
+    assert sum(stage.counts().values()) == 9
+
+
 def test_a_node_without_chunks_that_a_policy_lets_go_takes_no_part_any_more():
     """It owns nothing, so it goes at once, and the others need a new round."""
     policy = Script(

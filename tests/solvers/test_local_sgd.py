@@ -472,3 +472,26 @@ def test_a_policy_sets_the_learning_rate_of_later_iterations():
     history = run(trainer, nets.source(), InProcess(num_tasks=2), policies=(Halve(0.001),)).history
     assert [record.figures["learning_rate"] for record in history][:4] == [0.004, 0.002, 0.001, 0.001]
     assert history[1].events == ("Halve sets learning_rate to 0.002: -",)
+
+
+@dataclass(frozen=True)
+class Step(Policy):
+    """Sets the local steps after the first iteration."""
+
+    steps: float
+
+    def decide(self, observations):
+        """Once."""
+        assert "local_steps" in observations.parameters
+        return Decision(actions=(SetParameter("local_steps", self.steps),), reason="-")
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(2.0, 2), (7.4, 7), (0.2, 1)])
+def test_a_policy_sets_the_local_steps_of_later_iterations(steps, expected):
+    """Each of the two tasks takes so many batches, and an epoch still uses each sample once."""
+    trainer = nets.trainer(max_epochs=2, local_steps=4)
+    history = run(trainer, nets.source(), InProcess(num_tasks=2), policies=(Step(steps),)).history
+    rows = np.diff([0.0, *history.column("epochs")]) * nets.source().schema.num_rows
+    assert round(rows[0]) == 2 * 4 * trainer.batch_size
+    assert round(rows[1]) == 2 * expected * trainer.batch_size
+    assert history.column("epochs")[-1] == pytest.approx(2)
