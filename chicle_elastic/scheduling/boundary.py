@@ -333,11 +333,7 @@ class Boundary:
                 sound.append((proposal, self._rng(Purpose.POLICY, number)))
             else:
                 self._emit(Log(text=f"decision of policy {proposal.policy} is ignored: {flaw}"))
-        # Moves first: a redraw needs none of the chunks in particular, and may leave none that can be moved.
-        for proposal, rng in sound:
-            self._move_for(proposal, rng)
-        for proposal, rng in sound:
-            self._redraw_for(proposal, rng)
+        # Nodes that are let go first: nothing is moved to them.
         for proposal, _ in sound:
             for action in proposal.actions:
                 match action:
@@ -347,10 +343,15 @@ class Boundary:
                         self._pending_policies.request_nodes(proposal, action)
                     case ReleaseNode():
                         self._let_go_for(proposal, action.node)
+        # Then moves: a redraw needs none of the chunks in particular, and may leave none that can be moved.
+        for proposal, rng in sound:
+            self._move_for(proposal, rng)
+        for proposal, rng in sound:
+            self._redraw_for(proposal, rng)
 
     def _move_for(self, proposal: Proposal, rng: np.random.Generator) -> None:
         """Plan moves: which chunks go is drawn at random."""
-        eligible = set(self._members.eligible)  # an earlier proposal of this boundary may have let a node go
+        eligible = set(self._members.eligible)  # a proposal of this boundary may have let a node go
         counts = {pair: count for pair, count in moves_of(proposal.actions).items() if eligible.issuperset(pair)}
         if counts:
             moves = plan.plan_moves(counts, self._movable(), self._eligible(), rng)
