@@ -488,10 +488,14 @@ class Scheduler:
         self._round_ms = 0.0
 
     def _release_leavers(self) -> None:
-        """Let go of nodes under notice on which nothing depends any more."""
+        """Let go of nodes under notice on which nothing depends any more.
+
+        A copy may come from a node that owns nothing: it was lost when the copy began, and has joined again.
+        """
         for node in self._members.leaving:
             is_needed = (
                 bool(self.ledger.node_chunks[node].copies)
+                or any(lease.source == node for lease in self._leases.in_flight.values())
                 or (self.state is State.RUNNING and self._members.present[node].in_round)
                 or (self.state is State.FORMING and node in self._members.asked)
             )
