@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-elastic bench-hosts chaos test-chaos test-gpu test-hosts test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +74,9 @@ bench-elastic: $(VENV)/.chicle-test  ## Measure the stall of each change of the 
 
 bench-hosts: $(VENV)/.chicle-test  ## Measure the same on several hosts, over links of several rates and round trips (needs root, iproute2)
 	$(RUN) -m benchmarks.hosts $(ARGS)
+
+bench-heartbeats: $(VENV)/.chicle-test  ## Measure how late heartbeats are with stopped tasks, hung disks and long plans (needs root)
+	$(RUN) -m benchmarks.heartbeats $(ARGS)
 
 bench-rebalance: $(VENV)/.chicle-test  ## Measure rebalancing on two real agents against a perfect split
 	$(RUN) -m benchmarks.rebalance $(ARGS)

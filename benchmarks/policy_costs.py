@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.glm_figure import PlainSolver
-from benchmarks.policy_jobs import CertifiedCocoa
+from benchmarks.policy_jobs import CertifiedCocoa, OnePass
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.monitoring.history import History
@@ -20,8 +19,6 @@ from chicle_elastic.policies.base import Decision, Observations, Policy
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
-from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.testing.virtual_clock import VirtualClock
 
 PASS_S, BOUNDARY_S = 16.0, 0.15
@@ -68,18 +65,11 @@ class PaidCocoa(CertifiedCocoa):
         self.clock.meet()
 
 
-class PaidSolver(PlainSolver):
+class PaidSolver(OnePass):
     """One pass, for which the clock is charged."""
 
     def __init__(self, ctx: Context, trainer: PaidCocoa) -> None:
-        super().__init__(
-            ctx,
-            loss=Loss.named(trainer.loss),
-            bounds=Bounds(C=trainer.C, class_weights=None),
-            intercept=trainer.intercept_scaling,
-            tol=trainer.tol,
-            num_threads=1,
-        )
+        super().__init__(ctx, trainer)
         self._clock, self._row_s = trainer.clock, trainer.row_s
 
     def solve(self, model: Array, budget: Budget) -> Update:

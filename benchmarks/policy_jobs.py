@@ -35,6 +35,20 @@ ROWS_PER_CHUNK = 10
 SEED = 1
 
 
+class OnePass(PlainSolver):
+    """One pass of coordinate descent per iteration, on one thread, as a trainer says."""
+
+    def __init__(self, ctx: Context, trainer: LinearTrainer) -> None:
+        super().__init__(
+            ctx,
+            loss=Loss.named(trainer.loss),
+            bounds=Bounds(C=trainer.C, class_weights=None),
+            intercept=trainer.intercept_scaling,
+            tol=trainer.tol,
+            num_threads=1,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cocoa(LinearTrainer):
     """CoCoA as in the paper: one pass per iteration, and never another method."""
@@ -44,15 +58,8 @@ class Cocoa(LinearTrainer):
         return NO_PROGRESS
 
     def solver(self, ctx: Context) -> Solver:
-        """See `PlainSolver`."""
-        return PlainSolver(
-            ctx,
-            loss=Loss.named(self.loss),
-            bounds=Bounds(C=self.C, class_weights=None),
-            intercept=self.intercept_scaling,
-            tol=self.tol,
-            num_threads=1,
-        )
+        """See `OnePass`."""
+        return OnePass(ctx, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +96,11 @@ class ThrottledCocoa(Cocoa):
         return Verdict(action=Action.GO_ON) if verdict.action is Action.CERTIFY and self.tol == 0 else verdict
 
 
-class ThrottledSolver(PlainSolver):
+class ThrottledSolver(OnePass):
     """See `ThrottledCocoa`."""
 
     def __init__(self, ctx: Context, trainer: ThrottledCocoa) -> None:
-        super().__init__(
-            ctx,
-            loss=Loss.named(trainer.loss),
-            bounds=Bounds(C=trainer.C, class_weights=None),
-            intercept=trainer.intercept_scaling,
-            tol=trainer.tol,
-            num_threads=1,
-        )
+        super().__init__(ctx, trainer)
         self._trainer = trainer
         self._began_s: float | None = None
 
