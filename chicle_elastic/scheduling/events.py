@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.values import ChunkInfo, StateVersion
+from chicle_elastic.values import ChunkInfo, ResourceOffer, StateVersion
 from chicle_elastic.values import Proposal as Proposal  # what a policy wants is an event as it is
 from chicle_elastic.values import TaskReport as TaskReport  # a part of IterationFinished
 from chicle_elastic.values import TrainingState as TrainingState
@@ -205,6 +205,21 @@ class PolicyDisabled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcesOffered:
+    """The resource manager says what it could give, for the observations of policies.
+
+    Attributes:
+        offer: The offer; it holds until the next one.
+        number: Of the offer, from 1: every agent may hear of it, and one that comes twice or late is ignored.
+        text: A line about it for a person; empty for none.
+    """
+
+    offer: ResourceOffer
+    number: int
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
     """The trainer, the user or a limit ends the job at the next boundary."""
 
@@ -232,5 +247,6 @@ Event: TypeAlias = (
     | IterationAborted
     | Proposal
     | PolicyDisabled
+    | ResourcesOffered
     | StopRequested
 )

@@ -51,6 +51,9 @@ OUTAGE_EVERY_S = 15.0
 """The first outage is what a job begins with: all its nodes are well then."""
 PREPARE_S, RECOVER_S = 8.0, 15.0
 """How long chaos waits for all nodes to be well, before an outage and after it; then it strikes whatever it finds."""
+RELINK_S = 2.0
+"""After a cut between two nodes: until then they have no link. Iterations may go on meanwhile, and prove nothing: should
+the leader die, one of the two expels the other, and would be the last one of the job."""
 WORKS = ("count", "svm", "newton")
 
 
@@ -202,7 +205,7 @@ class Chaos:
             return
         part, others = smaller_part(outage, self._nodes.running(), lead, self._rng)
         for node in part + others if outage is Outage.PAIR_CUT else part:
-            self._hurt(node, seconds)
+            self._hurt(node, seconds + RELINK_S)
         for fault in faults_of(outage, part, others, number=self._num_armed + 1, seconds=seconds):
             self._num_armed += 1
             self._armed[fault.name] = fault, now + ARMED_S
@@ -389,6 +392,11 @@ class Chaos:
             self._say(f"{entry['action']} {node.name} at {entry['step']} {entry['at']}")
             if entry["action"] == "kill":
                 node.is_doomed = node.was_killed = True
+            elif entry["action"] == "part":
+                is_pair = Outage.PAIR_CUT.value in entry["name"]
+                for hurt in self._nodes.nodes:
+                    if hurt is node or (is_pair and hurt.name == entry["at"]["peer"]):
+                        self._hurt(hurt, entry["seconds"] + RELINK_S)
             elif entry["action"] != "drop":
                 self._hurt(node, entry["seconds"])
         self._seen_fired = len(fired)

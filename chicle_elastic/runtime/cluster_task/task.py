@@ -482,6 +482,7 @@ class ClusterTask:
             wanted=order.wanted,
             travelling=order.travelling,
             arriving=order.arriving,
+            offer=order.offer,
         )
 
     def _write_pages(self, after: StateVersion) -> tuple[LedgerPage, ...]:

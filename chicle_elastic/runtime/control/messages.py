@@ -48,10 +48,10 @@ from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.ledger_page import LedgerPage
 from chicle_elastic.scheduling.events import PolicyDisabled as PolicyDisabled
-from chicle_elastic.values import ChunkAccount, ChunkInfo, TaskReport
+from chicle_elastic.values import ChunkAccount, ChunkInfo, ResourceOffer, TaskReport
 from chicle_elastic.values import Proposal as Proposal  # the agent appends it to the log as it is
 
-VERSION = 12
+VERSION = 13
 """Of this list of messages; raised with every change of it."""
 
 
@@ -403,6 +403,7 @@ class Iterate:
         wanted: Nodes that a policy has asked for last; 0 for none.
         arriving: (chunks, samples) that a node has more when those on their way are there, or less; none of (0, 0).
         must_rebuild: The model may lack state that chunks have: all tasks rebuild it from all state first.
+        offer: What the resource manager could give.
     """
 
     round: int
@@ -416,6 +417,7 @@ class Iterate:
     wanted: int = 0
     arriving: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
     must_rebuild: bool = False
+    offer: ResourceOffer = field(default_factory=ResourceOffer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
