@@ -52,8 +52,10 @@ OUTAGE_EVERY_S = 15.0
 PREPARE_S, RECOVER_S = 8.0, 15.0
 """How long chaos waits for all nodes to be well, before an outage and after it; then it strikes whatever it finds."""
 RELINK_S = 2.0
-"""After a cut between two nodes: until then they have no link. Iterations may go on meanwhile, and prove nothing: should
-the leader die, one of the two expels the other, and would be the last one of the job."""
+"""After a cut between two nodes: until then they have no link. Iterations may go on meanwhile, and prove nothing.
+
+Should the leader die then, one of the two expels the other, and would be the last one of the job.
+"""
 WORKS = ("count", "svm", "newton")
 
 
