@@ -171,7 +171,8 @@ class _Shell:
         infos = self.source.infos(self.state_spec)
         require_memory(self.source, infos)
         self.go_on()
-        self.inbox.append(events.ChunksDeclared(chunks=infos, merged=self.resumption.found))
+        found, parameters = self.resumption.found, self.resumption.parameters
+        self.inbox.append(events.ChunksDeclared(chunks=infos, merged=found, parameters=parameters))
         if self.managed is None:
             self.resize(runtime.num_tasks)
         else:

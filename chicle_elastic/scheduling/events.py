@@ -14,7 +14,7 @@ What a shell promises:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from chicle_elastic.ids import ChunkId, NodeId
@@ -31,10 +31,12 @@ class ChunksDeclared:
     Attributes:
         chunks: All of it.
         merged: Iteration of the checkpoint that the job goes on from; 0 where it begins.
+        parameters: What policies had set then, by name.
     """
 
     chunks: tuple[ChunkInfo, ...]
     merged: int = 0
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -229,6 +229,9 @@ class Scheduler:
         self.ledger.declare(event.chunks, merged=event.merged)
         if event.merged:
             self._log(f"the job goes on from the checkpoint of iteration {event.merged}")
+            self._pending_policies.parameters.update(event.parameters)
+            for name, value in event.parameters.items():
+                self._log(f"{name} is {value:g}, as a policy had set it")
 
     def _on_node_joined(self, event: events.NodeJoined) -> None:
         node = event.node

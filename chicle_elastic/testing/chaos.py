@@ -32,6 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chicle_elastic.errors import ProtocolError
+from chicle_elastic.scheduling.replaying import Replay, difference_text
 from chicle_elastic.testing import chaos_table, cluster_truth, faults
 from chicle_elastic.testing.chaos_app import NUM_ROWS
 from chicle_elastic.testing.chaos_nodes import ChaosNode, ChaosNodes
@@ -52,8 +54,10 @@ OUTAGE_EVERY_S = 15.0
 PREPARE_S, RECOVER_S = 8.0, 15.0
 """How long chaos waits for all nodes to be well, before an outage and after it; then it strikes whatever it finds."""
 RELINK_S = 2.0
-"""After a cut between two nodes: until then they have no link. Iterations may go on meanwhile, and prove nothing: should
-the leader die, one of the two expels the other, and would be the last one of the job."""
+"""After a cut between two nodes: until then they have no link. Iterations may go on meanwhile, and prove nothing.
+
+Should the leader die then, one of the two expels the other, and would be the last one of the job.
+"""
 WORKS = ("count", "svm", "newton")
 
 
@@ -443,7 +447,21 @@ def run_job(
         if fault is not None:
             nodes.ask_standing()
             return struck, [fault]
-    return struck, cluster_truth.judge(cluster_truth.Evidence.read(nodes.log), work)
+    wrong = cluster_truth.judge(cluster_truth.Evidence.read(nodes.log), work)
+    return struck, [*wrong, *differences(nodes.log)]
+
+
+def differences(log_dir: Path) -> list[str]:
+    """Recordings of a job whose replay has other effects, with the first one of each."""
+    found = []
+    for path in sorted(log_dir.glob("*.recording.jsonl")):
+        try:
+            step = next((step for step in Replay(path) if step.difference is not None), None)
+        except ProtocolError as error:
+            found.append(f"a recording cannot be replayed: {error}")
+        else:
+            found += [] if step is None else [difference_text(step)]
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:

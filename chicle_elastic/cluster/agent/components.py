@@ -133,8 +133,7 @@ def build_components(
             capacity_bytes=store.capacity_bytes,
             max_nodes=context.max_nodes,
             endpoints=transports.endpoints,
-            chunks=declared.infos(),
-            merged=declared.merged,
+            declared=declared.to_event(),
             patience_s=options.patience_s,
             may_begin_anew=options.may_begin_anew,
             job={
