@@ -455,6 +455,8 @@ def differences(log_dir: Path) -> list[str]:
     """Recordings of a job whose replay has other effects, with the first one of each."""
     found = []
     for path in sorted(log_dir.glob("*.recording.jsonl")):
+        if not path.stat().st_size:  # its agent was killed before it joined
+            continue
         try:
             step = next((step for step in Replay(path) if step.difference is not None), None)
         except ProtocolError as error:

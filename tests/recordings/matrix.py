@@ -3,8 +3,8 @@
     python -m tests.recordings.matrix FOLDER ...
 
 Folders may hold log folders at any depth, such as those of `python -m chicle_elastic.testing.chaos --keep FOLDER`.
-Recordings without a merged iteration are left out. The exit code is 1 when one differs with the scheduler as it is, or
-when one catches no mutant of `tests.scheduling.test_mutants`.
+Recordings without a merged iteration are left out, and so are empty ones. The exit code is 1 when one differs with the
+scheduler as it is, or when one catches no mutant of `tests.scheduling.test_mutants`.
 """
 
 import sys
@@ -34,6 +34,8 @@ def main(folders: Sequence[str]) -> int:
     caught_by: Counter[str] = Counter()
     wrong = num_paths = num_entries = 0
     for path in paths:
+        if not path.stat().st_size:
+            continue
         steps = [type(step.line.event) for step in Replay(path)]
         if IterationFinished not in steps:
             continue
