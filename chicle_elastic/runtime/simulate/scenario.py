@@ -245,9 +245,7 @@ class SimulatedData:
     tol: float = 1e-3
 
     def __post_init__(self) -> None:
-        _require(
-            "loss", self.loss in ("hinge", "squared_hinge", "logistic"), self.loss, "hinge, squared_hinge, logistic"
-        )
+        _require("loss", self.loss in LOSSES, self.loss, f"one of {', '.join(LOSSES)}")
         _require("C", 0 < self.C < math.inf, self.C, "> 0 and finite")
         _require("tol", 0 <= self.tol < math.inf, self.tol, ">= 0 and finite")
 
@@ -332,7 +330,7 @@ class Scenario:
             found = MESSAGE.fullmatch(str(error))
             assert found is not None
             message, where = found["text"], found["path"] or ""
-            raise UsageError(f"{_place(path, text, where, message)}: {message}") from error
+            raise UsageError(_fault_text(path, text, where, message)) from error
         return scenario
 
     def start_nodes(self) -> int | None:
@@ -367,9 +365,7 @@ class Scenario:
                     raise UsageError(f"{where}: there is no node {name!r}; there are {', '.join(list(known)[:8])}")
                 node = known[name]
                 if loss.at_s <= node.ready_s:
-                    raise UsageError(
-                        f"{where}: {name} joins at second {node.ready_s:g}, after its loss at {loss.at_s:g}"
-                    )
+                    raise UsageError(f"{where}: {name} joins at second {node.ready_s:g}, and is lost at {loss.at_s:g}")
                 ends_s = [node.dies_s, lost.get(name)]
                 ends_s += [None if node.notice_s is None else node.notice_s + node.grace_s]
                 gone_s = min((end_s for end_s in ends_s if end_s is not None), default=math.inf)
@@ -456,18 +452,24 @@ def _require_keys(path: Path, text: str, table: dict[str, Any]) -> None:
         known = [item.name for item in fields(kind)]
         for key in value:
             if key not in known:
-                place = _place(path, text, f"{where}.{key}", "")
-                raise UsageError(f"{place}: there is no such key; there are {', '.join(known)}")
+                message = f"there is no such key; there are {', '.join(known)}"
+                raise UsageError(_fault_text(path, text, f"{where}.{key}", message))
 
 
-def _place(path: Path, text: str, where: str, message: str) -> str:
-    """File, line and key of a fault: "spot.toml:12: nodes[1].speed". The line is that of the key, or of its table."""
+def _fault_text(path: Path, text: str, where: str, message: str) -> str:
+    """A fault with file, line and key: "spot.toml:12: nodes[1].speed=0.0: it must be > 0 and finite".
+
+    Args:
+        path: The file.
+        text: What it has.
+        where: Path of a table or key, as msgspec says it: ".nodes[1]".
+        message: What is wrong; it begins with a key in that table where a check of ours found it.
+    """
     named = re.match(r"((?:\w+(?:\[\d+\])?\.)*\w+(?:\[\d+\])?)[=:]", message)
-    if named is not None:  # by the check of a dataclass: the path before it is that of the table
-        where = f"{where}.{named[1]}"
-    steps = [step["key"] or int(step["index"]) for step in STEP.finditer(where)]
+    steps = [step["key"] or int(step["index"]) for step in STEP.finditer(f"{where}.{named[1]}" if named else where)]
     line = _line_of(text, steps)
-    return f"{path}:{line}: {where.lstrip('.')}" if line else f"{path}: {where.lstrip('.')}".removesuffix(": ")
+    place = f"{path}:{line}" if line else f"{path}"
+    return ": ".join(filter(None, [place, f"{where}{'.' if named else ': '}{message}".lstrip(".: ")]))
 
 
 def _line_of(text: str, steps: list[str | int]) -> int | None:
