@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 
 from chicle_elastic.errors import UsageError
+from chicle_elastic.runtime.simulate.traces import MAX_NODES, UNITS_S, flaw_of_step, read_text, read_trace
 
-MAX_FILE_BYTES = 16 << 20
 MAX_CHUNKS = 2_000_000
-MAX_NODES = 100_000
 LOSSES = ("hinge", "squared_hinge", "logistic")
 MESSAGE = re.compile(r"(?P<text>.*?)(?: - at `\$(?P<path>[^`]*)`)?", re.DOTALL)
 STEP = re.compile(r"\.(?P<key>\w+)|\[(?P<index>\d+)\]")
@@ -186,7 +185,10 @@ class SimulatedSupply:
     Attributes:
         steps: (second, nodes) or (second, nodes, price): so many there are from then on, at such a price of a node
             second; the last price holds on.
-        trace: Instead of steps, a file with lines `seconds nodes [price]`, relative to the scenario.
+        trace: Instead of steps, a file with them, relative to the scenario; formats are in `traces`.
+        trace_unit: Of the times in a trace of counts, "s" or "ms".
+        trace_from_s: Second of the trace at which the job begins.
+        price: Of a node second where no step has one.
         name: Start of their names.
         speed: As of a node; so are the others.
         boot_s: Seconds from the start of a node until it joins.
@@ -197,6 +199,9 @@ class SimulatedSupply:
 
     steps: tuple[tuple[float, ...], ...] = ()
     trace: str | None = None
+    trace_unit: str = "s"
+    trace_from_s: float = 0.0
+    price: float = 1.0
     name: str = "spot"
     speed: float = 1.0
     boot_s: float = 0.0
@@ -207,6 +212,8 @@ class SimulatedSupply:
     def __post_init__(self) -> None:
         _require("name", bool(re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", self.name)), self.name, "letters, digits and _.-")
         _require_machine(self)
+        _require("trace_unit", self.trace_unit in UNITS_S, self.trace_unit, f"one of {', '.join(UNITS_S)}")
+        _require_seconds(self, "trace_from_s")
         if bool(self.steps) == (self.trace is not None):
             raise UsageError("steps: a supply has either steps or a trace")
         for number, step in enumerate(self.steps):
@@ -219,8 +226,9 @@ class SimulatedSupply:
         return next((int(step[1]) for step in reversed(self.steps) if step[0] <= now_s), 0)
 
     def price_at(self, now_s: float) -> float:
-        """Price of a node second at this second, 1 where there is none."""
-        return next((step[2] for step in reversed(self.steps) if step[0] <= now_s and len(step) > 2), 1.0)
+        """Price of a node second at this second."""
+        known = (step[2] for step in reversed(self.steps) if step[0] <= now_s and len(step) > 2)
+        return next(known, self.price)
 
     def cost(self, begin_s: float, end_s: float) -> float:
         """What one node costs from one second to another one."""
@@ -322,7 +330,9 @@ class Scenario:
         try:
             scenario = msgspec.convert(known, cls)
             if scenario.supply is not None and scenario.supply.trace is not None:
-                steps = read_trace(path.parent / scenario.supply.trace)
+                given = scenario.supply
+                trace = path.parent / scenario.supply.trace
+                steps = read_trace(trace, unit=given.trace_unit, from_s=given.trace_from_s)
                 known["supply"] = {**table["supply"], "steps": steps}
                 del known["supply"]["trace"]
                 scenario = msgspec.convert(known, cls)
@@ -372,61 +382,6 @@ class Scenario:
                 if loss.at_s >= gone_s:
                     raise UsageError(f"{where}: {name} is gone at second {gone_s:g}, before its loss at {loss.at_s:g}")
                 lost[name] = loss.at_s
-
-
-def flaw_of_step(step: tuple[float, ...], before: tuple[float, ...] | None) -> str | None:
-    """What is wrong with a step of a supply, in words; None if nothing is."""
-    if len(step) not in (2, 3):
-        return "a step is `seconds, nodes` or `seconds, nodes, price`"
-    if any(not 0 <= value < math.inf for value in step):
-        return "seconds, nodes and price must be >= 0 and finite"
-    if step[1] != int(step[1]) or step[1] > MAX_NODES:
-        return f"nodes must be an integer <= {MAX_NODES}"
-    if before is not None and step[0] <= before[0]:
-        return f"it must come after second {before[0]:g}; steps are in the order of time"
-    return None
-
-
-def read_trace(path: Path) -> list[tuple[float, ...]]:
-    """Read how many nodes there are, from a file with lines `seconds nodes [price]`; blanks or commas, # comments.
-
-    Raises:
-        UsageError: It cannot be read, or a line cannot be; with file and line.
-    """
-    steps: list[tuple[float, ...]] = []
-    for number, line in enumerate(read_text(path, "trace").splitlines(), start=1):
-        words = re.split(r"[\s,]+", line.partition("#")[0].strip())
-        if words == [""]:
-            continue
-        try:
-            step = tuple(float(word) for word in words)
-        except ValueError:
-            raise UsageError(
-                f"{path}:{number}: {line.strip()!r} is not `seconds nodes [price]`, as in `60 4 0.3`"
-            ) from None
-        flaw = flaw_of_step(step, steps[-1] if steps else None)
-        if flaw is not None:
-            raise UsageError(f"{path}:{number}: {line.strip()!r}: {flaw}")
-        steps.append(step)
-    if not steps:
-        raise UsageError(f"{path}: the trace has no line `seconds nodes [price]`")
-    return steps
-
-
-def read_text(path: Path, what: str) -> str:
-    """A small text file.
-
-    Raises:
-        UsageError: There is none, or it is too large, or no text.
-    """
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: the {what} cannot be read: {error}") from error
-    if len(text) > MAX_FILE_BYTES:
-        raise UsageError(f"{path}: a {what} has at most {MAX_FILE_BYTES >> 20} MiB")
-    return text
 
 
 KEYS: dict[str, Any] = {
@@ -504,8 +459,7 @@ def _require_seconds(owner: object, *names: str) -> None:
 def _require_machine(owner: SimulatedNode | SimulatedSupply) -> None:
     _require("speed", 0 < owner.speed < math.inf, owner.speed, "> 0 and finite")
     _require_seconds(owner, "boot_s", "grace_s")
-    if isinstance(owner, SimulatedNode):
-        _require("price", 0 <= owner.price < math.inf, owner.price, ">= 0 and finite")
+    _require("price", 0 <= owner.price < math.inf, owner.price, ">= 0 and finite")
     _require("memory_bytes", owner.memory_bytes is None or owner.memory_bytes >= 1, owner.memory_bytes, ">= 1")
     is_link = owner.bytes_per_s is None or 0 < owner.bytes_per_s < math.inf
     _require("bytes_per_s", is_link, owner.bytes_per_s, "> 0 and finite")

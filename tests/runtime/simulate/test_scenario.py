@@ -61,6 +61,10 @@ BAD = {
         "[supply]\nsteps = [[0, 1], [9, 2], [5, 1]]",
         "steps=[5.0, 1.0]: it must come after second 9",
     ),
+    "an unknown unit": (
+        '[supply]\ntrace = "x"\ntrace_unit = "h"',
+        "bad.toml:3: supply.trace_unit='h': it must be one of s, ms",
+    ),
     "half a node": ("[supply]\nsteps = [[0, 1.5]]", "nodes must be an integer"),
     "a name of the supply": (NODE.replace('n"', 'spot-1"') + "[supply]\nsteps = [[0, 1]]", "supply.name='spot'"),
     "a loss that nothing computes": (
@@ -108,26 +112,16 @@ def test_a_trace_is_read_beside_its_scenario(tmp_path: Path) -> None:
     assert supply == SimulatedSupply(steps=((0.0, 4.0, 0.3), (60.0, 2.0, 0.5)), boot_s=2.0)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("0 4\n60 x\n", "spot.txt:2: '60 x' is not `seconds nodes [price]`"),
-        ("0 4\n60\n", "spot.txt:2: '60': a step is"),
-        ("0 4\n# comment\n60 2\n60 3\n", "spot.txt:4: '60 3': it must come after second 60"),
-        ("0 -1\n", "spot.txt:1: '0 -1': seconds, nodes and price must be >= 0"),
-        ("# nothing\n", "spot.txt: the trace has no line"),
-        (None, "spot.txt: the trace cannot be read"),
-    ],
-)
-def test_a_trace_that_cannot_be_is_refused_with_its_line(tmp_path: Path, text: str | None, message: str) -> None:
-    """Also one that is not there."""
+def test_a_scenario_names_unit_and_beginning_of_its_trace(tmp_path: Path) -> None:
+    """And a price, where the trace has none."""
     path = tmp_path / "spot.toml"
-    path.write_text('[supply]\ntrace = "spot.txt"\n', encoding="utf-8")
-    if text is not None:
-        (tmp_path / "spot.txt").write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError) as raised:
-        Scenario.read(path)
-    assert message in str(raised.value)
+    text = '[supply]\ntrace = "spot.txt"\ntrace_unit = "ms"\ntrace_from_s = 30\nprice = 0.5\n'
+    path.write_text(text, encoding="utf-8")
+    (tmp_path / "spot.txt").write_text("0,4\n60000,2\n", encoding="utf-8")
+    supply = Scenario.read(path).supply
+    assert supply is not None
+    assert supply.steps == ((0.0, 4.0), (30.0, 2.0))
+    assert supply.price_at(40.0) == 0.5
 
 
 def test_a_node_of_the_supply_costs_the_price_of_each_second() -> None:
