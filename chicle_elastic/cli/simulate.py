@@ -1,7 +1,8 @@
 """Simulate a job: how long would it take, what would it cost, and what would move, under these policies?
 
-A scenario (TOML) has the job, its nodes with speeds, prices, joins, notices and losses, the network, and the nodes
-that can be had. The scheduler and the policies are those of a cluster; nodes, network and clock are virtual. Each
+A scenario (TOML) has the job, its nodes with speeds, prices, joins, notices and losses, the network, and the nodes that
+can be had. A recording of a job will do, too: its nodes, joins, notices and losses, with their speeds and delays,
+under other policies. The scheduler and the policies are those of a cluster; nodes, network and clock are virtual. Each
 scenario is simulated with each set of policies, one row of the table each. The same seed gives the same output. What
 policies do to convergence is known with --work real only, which trains on a folder of chunks. The exit code is 0 also
 where a job does not finish: its line says why.
@@ -22,10 +23,15 @@ if TYPE_CHECKING:
     from chicle_elastic.runtime.simulate.virtual_cluster import VirtualClock
     from chicle_elastic.runtime.simulate.work import Work
 
+RECORDINGS = (".jsonl", ".jsonl.gz")
+RECORDED = "as recorded"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `chicle simulate` takes."""
-    parser.add_argument("scenarios", type=Path, nargs="+", metavar="SCENARIO.toml", help="what to simulate")
+    parser.add_argument(
+        "scenarios", type=Path, nargs="+", metavar="SCENARIO.toml", help="what to simulate, or a recording (.jsonl)"
+    )
     parser.add_argument(
         "--policies",
         action="append",
@@ -48,24 +54,25 @@ def run(arguments: argparse.Namespace) -> int:
         UsageError: A scenario contradicts itself, a policy is none, or there are no data for real work.
     """
     from chicle_elastic.runtime.simulate.policy_sets import policies_of
-    from chicle_elastic.runtime.simulate.scenario import Scenario
     from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
 
     prepared = []
-    for path in arguments.scenarios:  # all of them are checked before the first one runs
-        scenario = _limited(Scenario.read(path), arguments.iterations)
-        make_work = _real_work(path, scenario) if arguments.work == "real" else None
-        for text in arguments.policies or scenario.job.policies or ("Rebalance",):
+    for given in [_read(path, arguments) for path in arguments.scenarios]:  # all are checked before the first one runs
+        sets = {}
+        for text in arguments.policies or given.scenario.job.policies or ("Rebalance",):
             try:
-                policies = policies_of(text)
+                sets[text] = policies_of(text)
             except UsageError as error:
-                raise error if arguments.policies else UsageError(f"{path}: job.policies: {error}") from error
-            prepared.append((scenario, text, policies, make_work))
-    results = [
-        (f"{scenario.name}: {text}" if len(arguments.scenarios) > 1 else text, result)
-        for scenario, text, policies, make_work in prepared
-        for result in [VirtualCluster(scenario, policies, make_work=make_work).run()]
-    ]
+                raise error if arguments.policies else UsageError(f"{given.path}: job.policies: {error}") from error
+        prepared.append((given, sets))
+    results = []
+    for given, sets in prepared:
+        title = f"{given.scenario.name}: " if len(prepared) > 1 else ""
+        if given.recorded is not None:
+            results.append((f"{title}{RECORDED}", given.recorded))
+        for text, policies in sets.items():
+            cluster = VirtualCluster(given.scenario, policies, make_work=given.make_work)
+            results.append((f"{title}{text}", cluster.run()))
     if arguments.plot is not None:
         _plot(results, arguments.plot)
     if arguments.json:
@@ -73,6 +80,41 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(results)
     return 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Input:
+    """One of the files.
+
+    Attributes:
+        path: The file.
+        scenario: What it says.
+        make_work: Makes the work; None for charged time by the scenario's job.
+        recorded: The job as it was, where the file is a recording of one.
+    """
+
+    path: Path
+    scenario: "Scenario"
+    make_work: "Callable[[VirtualClock], Work] | None" = None
+    recorded: "SimulationResult | None" = None
+
+
+def _read(path: Path, arguments: argparse.Namespace) -> _Input:
+    from chicle_elastic.runtime.simulate.recorded import read_recording
+    from chicle_elastic.runtime.simulate.scenario import Scenario
+    from chicle_elastic.runtime.simulate.work import Cost
+
+    if not path.name.endswith(RECORDINGS):
+        scenario = _limited(Scenario.read(path), arguments.iterations)
+        make_work = _real_work(path, scenario) if arguments.work == "real" else None
+        return _Input(path=path, scenario=scenario, make_work=make_work)
+    if arguments.work == "real":
+        raise UsageError(f"{path}: a recording has no data, so --work real cannot train; write a scenario with [data]")
+    job = read_recording(path)
+    scenario = _limited(job.scenario, arguments.iterations)
+    return _Input(
+        path=path, scenario=scenario, make_work=lambda clock: Cost(scenario.job, job.infos), recorded=job.result
+    )
 
 
 def _limited(scenario: "Scenario", iterations: int | None) -> "Scenario":

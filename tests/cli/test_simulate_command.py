@@ -114,3 +114,16 @@ def test_policies_of_a_scenario_are_named_with_their_file(path: Path, capsys: py
     assert f"{path}: job.policies: there is no policy 'Balance'" in capsys.readouterr().err
     assert main(["simulate", str(path.with_name("no.toml"))]) == 2
     assert "no.toml: the scenario cannot be read" in capsys.readouterr().err
+
+
+def test_a_recorded_job_is_simulated_under_other_policies(capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside the job as it was."""
+    recording = ROOT / "tests/runtime/simulate/runs/a.recording.jsonl.gz"
+    assert main(["simulate", str(recording), "--policies", "none", "--policies", "Rebalance"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split("|")[1].strip() for line in out[2:5]] == ["as recorded", "none", "Rebalance"]
+    recorded_s, none_s, rebalance_s = (float(line.split("|")[2]) for line in out[2:5])
+    assert none_s == pytest.approx(recorded_s, rel=0.15)
+    assert rebalance_s < 0.8 * none_s
+    assert main(["simulate", str(recording), "--work", "real"]) == 2
+    assert "a recording has no data" in capsys.readouterr().err

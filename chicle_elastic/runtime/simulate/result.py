@@ -29,7 +29,7 @@ class SimulationResult:
         cost: Price of these seconds.
         aborted: Iterations that a loss aborted.
         chunks_moved: Chunks that changed their owner.
-        bytes_moved: Bytes of copies and pre-copies that arrived.
+        bytes_moved: Bytes of copies and pre-copies that arrived; None where that is not known.
         chunks_lost: How often the state of a chunk began anew because its node was lost.
         stall_s: Seconds between two merged iterations in which no task computed, and those of aborted iterations.
         longest_stall_s: The longest of these.
@@ -46,7 +46,7 @@ class SimulationResult:
     cost: float
     aborted: int
     chunks_moved: int
-    bytes_moved: int
+    bytes_moved: int | None
     chunks_lost: int
     stall_s: float
     longest_stall_s: float
@@ -76,7 +76,7 @@ class SimulationResult:
             f"{self.history[-1].epochs:.4g}" if self.history else "0",
             spans,
             str(self.chunks_moved),
-            bytes_text(self.bytes_moved),
+            "?" if self.bytes_moved is None else bytes_text(self.bytes_moved),
             f"{self.stall_s:.3g} s",
         )
 

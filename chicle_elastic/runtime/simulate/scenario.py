@@ -37,6 +37,7 @@ class SimulatedJob:
         state_bytes: Bytes of the state in each: what moves at a boundary once rows were pre-copied, <= `chunk_bytes`.
         row_s: Seconds per sample on a node of speed 1, > 0.
         iteration_s: Seconds of an iteration beside what tasks compute: the all-reduce and the merge.
+        epochs_per_iteration: Samples that a task processes in an iteration, over those that it has, > 0.
         noise: Standard deviation of the time of a task, relative to it, >= 0 and < 1.
         precopy: Whether rows are pre-copied while iterations run, as agents do.
         min_nodes: Fewer nodes pause the job.
@@ -53,6 +54,7 @@ class SimulatedJob:
     state_bytes: int = 8 << 10
     row_s: float = 1e-5
     iteration_s: float = 0.0
+    epochs_per_iteration: float = 1.0
     noise: float = 0.0
     precopy: bool = True
     min_nodes: int = 1
@@ -66,6 +68,8 @@ class SimulatedJob:
         _require("chunks", self.chunks <= MAX_CHUNKS, self.chunks, f"<= {MAX_CHUNKS}")
         _require("state_bytes", 0 <= self.state_bytes <= self.chunk_bytes, self.state_bytes, ">= 0 and <= chunk_bytes")
         _require("row_s", 0 < self.row_s < math.inf, self.row_s, "> 0 and finite")
+        is_share = 0 < self.epochs_per_iteration < math.inf
+        _require("epochs_per_iteration", is_share, self.epochs_per_iteration, "> 0 and finite")
         _require("noise", 0 <= self.noise < 1, self.noise, ">= 0 and < 1")
         _require_seconds(self, "iteration_s", "until_s")
         for name in ("max_nodes", "start_nodes"):
@@ -106,7 +110,7 @@ class SimulatedNode:
     bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        _require("name", bool(re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", self.name)), self.name, "letters, digits and _.-")
+        _require("name", bool(re.fullmatch(r"\S{1,100}", self.name)), self.name, "1 to 100 characters without blanks")
         _require("count", 1 <= self.count <= MAX_NODES, self.count, f">= 1 and <= {MAX_NODES}")
         _require_machine(self)
         _require_seconds(self, "joins_s", "notice_s", "dies_s")
@@ -210,7 +214,7 @@ class SimulatedSupply:
     bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        _require("name", bool(re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", self.name)), self.name, "letters, digits and _.-")
+        _require("name", bool(re.fullmatch(r"\S{1,100}", self.name)), self.name, "1 to 100 characters without blanks")
         _require_machine(self)
         _require("trace_unit", self.trace_unit in UNITS_S, self.trace_unit, f"one of {', '.join(UNITS_S)}")
         _require_seconds(self, "trace_from_s")

@@ -120,22 +120,24 @@ class Work(Protocol):
 
 
 class Cost:
-    """Work that takes time and has no result: one pass over the samples of each task in each iteration.
+    """Work that takes time and has no result: `epochs_per_iteration` passes over the samples of each task.
 
     Args:
         job: Chunks and their sizes.
+        infos: Chunks that are not all alike; by default those of the job.
     """
 
     is_real = False
     may_be_cut = True
 
-    def __init__(self, job: SimulatedJob) -> None:
-        self.infos = tuple(
+    def __init__(self, job: SimulatedJob, infos: tuple[ChunkInfo, ...] = ()) -> None:
+        self.infos = infos or tuple(
             ChunkInfo(id=ChunkId(number), num_rows=job.rows_per_chunk, size_bytes=job.chunk_bytes)
             for number in range(job.chunks)
         )
         self.history = History()
         self._job = job
+        self._rows = sum(info.num_rows for info in self.infos)
         self._samples = 0
 
     def state_bytes(self, chunk: ChunkId) -> int:
@@ -161,8 +163,9 @@ class Cost:
         """See `join`."""
 
     def begin(self, effect: StartIteration, rows: Mapping[NodeId, int]) -> Mapping[NodeId, int]:
-        """All samples of each task."""
-        return rows
+        """As many samples as in each iteration, one at least."""
+        share = self._job.epochs_per_iteration
+        return rows if share == 1.0 else {node: max(1, round(share * count)) for node, count in rows.items()}
 
     def end(self, ended: Ended) -> str | None:
         """See `Work`."""
@@ -170,7 +173,7 @@ class Cost:
         self.history.append(
             IterationRecord(
                 iteration=ended.effect.iteration,
-                epochs=self._samples / (self._job.chunks * self._job.rows_per_chunk),
+                epochs=self._samples / self._rows,
                 time_s=ended.now_s,
                 num_tasks=len(ended.samples),
                 num_chunks=ended.num_chunks,
