@@ -9,6 +9,7 @@ torch and no NumPy, opens nothing and sets no variable (docs/style 15).
     runtime     InProcess, LocalCluster, cluster_runtime
     policy      Policy, Observations, Decision; MoveChunks, RedrawOwnership, RequestNodes, ReleaseNode, SetParameter;
                 Rebalance, Scale, Shuffle, Straggler, Tune
+    resources   Schedule; ResourceManager, Assigned, Revoked, ResourceOffer
     errors      ChicleError; UsageError, DataError, JobFailedError
 """
 
@@ -40,18 +41,22 @@ if TYPE_CHECKING:
     from chicle_elastic.policies.shuffle import Shuffle
     from chicle_elastic.policies.straggler import Straggler
     from chicle_elastic.policies.tune import Tune
+    from chicle_elastic.resources.managers import Assigned, ResourceManager, Revoked
+    from chicle_elastic.resources.schedule import Schedule
     from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
     from chicle_elastic.runtime.in_process import InProcess
     from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
     from chicle_elastic.runtime.training.job import Job, Outcome
     from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, Trainer, Update, Verdict
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
+    from chicle_elastic.values import ResourceOffer
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Action",
     "ArraySource",
+    "Assigned",
     "Budget",
     "CheckpointSettings",
     "ChicleError",
@@ -75,7 +80,11 @@ __all__ = [
     "ReleaseNode",
     "Report",
     "RequestNodes",
+    "ResourceManager",
+    "ResourceOffer",
+    "Revoked",
     "Scale",
+    "Schedule",
     "SetParameter",
     "Shuffle",
     "Solver",
@@ -127,6 +136,11 @@ _MODULES = {
     "Update": "chicle_elastic.solvers.base",
     "UsageError": "chicle_elastic.errors",
     "Verdict": "chicle_elastic.solvers.base",
+    "ResourceOffer": "chicle_elastic.values",
+    "Schedule": "chicle_elastic.resources.schedule",
+    "Revoked": "chicle_elastic.resources.managers",
+    "ResourceManager": "chicle_elastic.resources.managers",
+    "Assigned": "chicle_elastic.resources.managers",
     "cluster_runtime": "chicle_elastic.runtime.cluster_task.runtime",
 }
 

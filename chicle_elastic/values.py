@@ -94,6 +94,19 @@ class TrainingState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceOffer:
+    """What a resource manager says that it could give.
+
+    Attributes:
+        available: Nodes that it could add now, >= 0; None where it does not say.
+        price: What a second of a node costs now, >= 0, in units of the resource manager; None where it does not say.
+    """
+
+    available: int | None = None
+    price: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
     """What a policy sees at a boundary. Mappings by node have the same nodes: the members of the round that stay.
 

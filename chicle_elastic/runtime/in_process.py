@@ -24,6 +24,9 @@ from chicle_elastic.errors import CapacityError, ProtocolError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.job_ledger import JobLedger
 from chicle_elastic.monitoring.recording_file import new_recording
+from chicle_elastic.resources.managed_nodes import ManagedNodes
+from chicle_elastic.resources.managers import ResourceManager
+from chicle_elastic.resources.schedule import Schedule, ScheduledNodes
 from chicle_elastic.runtime.checkpoint.format import JobIdentity
 from chicle_elastic.runtime.checkpoint.resume import Resumption
 from chicle_elastic.runtime.checkpoint.trigger import CheckpointTrigger
@@ -39,6 +42,9 @@ from chicle_elastic.scheduling.text import no_manager_text
 from chicle_elastic.solvers.base import Action, Budget, Summed, Update
 from chicle_elastic.values import ChunkInfo
 
+TASK_PREFIX = "task-"
+"""How names of tasks begin."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InProcess:
@@ -49,6 +55,9 @@ class InProcess:
         changes: Membership changes to emulate: pairs (iteration, num_tasks), both >= 1; after that iteration tasks
             join or leave (the newest leave first) until there are `num_tasks`.
         log_dir: Folder for the recording of each job, which `chicle replay` folds again; None for none.
+        resources: Where tasks come from, instead of `changes`: a schedule (seconds since the job began, tasks, price),
+            or a resource manager of your own. The job begins with all tasks that it assigns at once, at least
+            `num_tasks`; it is asked again after each iteration. None: policies can give tasks back, and get no others.
 
     One task; a second one joins after iteration 2:
 
@@ -68,6 +77,7 @@ class InProcess:
     num_tasks: int = 1
     changes: tuple[tuple[int, int], ...] = ()
     log_dir: str | Path | None = None
+    resources: Schedule | ResourceManager | None = None
 
     def __post_init__(self) -> None:
         counts = [self.num_tasks, *(number for change in self.changes for number in change)]
@@ -78,22 +88,37 @@ class InProcess:
                 f"InProcess needs num_tasks >= 1 and changes as pairs (iteration, num_tasks) of integers >= 1, got "
                 f"num_tasks={self.num_tasks!r}, changes={self.changes!r}"
             )
+        if self.changes and self.resources is not None:
+            raise UsageError("InProcess takes changes or resources, and not both: tasks come from one of the two")
+        if isinstance(self.resources, Schedule) and (
+            self.resources.least() < 1 or self.resources.at(0.0).nodes < self.num_tasks
+        ):
+            raise UsageError(
+                f"InProcess(num_tasks={self.num_tasks}): the schedule has {self.resources.at(0.0).nodes} nodes at the "
+                f"beginning and {self.resources.least()} at the least; the job begins with num_tasks or more, and in "
+                "one process it cannot go on with none"
+            )
 
     def most_tasks(self) -> int:
-        """Largest number of tasks there will be; chunks are cut so that each of these has some."""
-        return max(self.num_tasks, *(number for _, number in self.changes)) if self.changes else self.num_tasks
+        """Largest number of tasks there will be, as far as that is known; chunks are cut so that each has some."""
+        scheduled = self.resources.most() if isinstance(self.resources, Schedule) else 0
+        return max([self.num_tasks, scheduled, *(number for _, number in self.changes)])
 
     def run(self, job: Job, *, clock: Clock | None = None) -> Outcome:
         """Run the job to its end, or to the first Ctrl-C.
 
         Raises:
             ContractError: The job's solver broke the contract of chunks.
-            CapacityError: The scheduler had to pause the job; in one process nothing would ever resume it.
+            CapacityError: The scheduler had to pause the job, and in one process nothing would ever resume it; or there
+                are fewer nodes than `num_tasks` at the beginning.
             UsageError: No recording can be written to `log_dir`.
         """
         with contextlib.ExitStack() as stack:
             sink = None if self.log_dir is None else stack.enter_context(new_recording(Path(self.log_dir), "job"))
-            shell = _Shell(job, self.num_tasks, clock or MonotonicClock(), sink=sink)
+            manager = self.resources
+            if isinstance(manager, Schedule):
+                manager = ScheduledNodes(manager, prefix=TASK_PREFIX)
+            shell = _Shell(job, self.num_tasks, clock or MonotonicClock(), sink=sink, manager=manager)
             stack.callback(shell.close)
             return shell.run(self)
 
@@ -101,7 +126,15 @@ class InProcess:
 class _Shell:
     """Performs the effects of the scheduler for one job."""
 
-    def __init__(self, job: Job, num_tasks: int, clock: Clock, *, sink: RecordingSink | None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        num_tasks: int,
+        clock: Clock,
+        *,
+        sink: RecordingSink | None,
+        manager: ResourceManager | None,
+    ) -> None:
         self.job = job
         self.clock = clock
         self.source: ChunkSource = job.source
@@ -113,7 +146,10 @@ class _Shell:
         self.mailboxes = Mailboxes()
         self.context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self.mailboxes)
         self.tasks: dict[NodeId, UniTask] = {}
+        self.under_notice: set[NodeId] = set()
         self.num_joined = 0
+        self.managed = None if manager is None else ManagedNodes(manager)
+        self.num_offers = 0
         self.inbox: deque[events.Event] = deque()
         self.changes: dict[int, int] = {}
         self.started_s = clock.now()
@@ -135,8 +171,17 @@ class _Shell:
         infos = self.source.infos(self.state_spec)
         require_memory(self.source, infos)
         self.go_on()
-        self.inbox.append(events.ChunksDeclared(chunks=infos, merged=self.resumption.found))
-        self.resize(runtime.num_tasks)
+        found, parameters = self.resumption.found, self.resumption.parameters
+        self.inbox.append(events.ChunksDeclared(chunks=infos, merged=found, parameters=parameters))
+        if self.managed is None:
+            self.resize(runtime.num_tasks)
+        else:
+            self.ask_manager(self.managed)
+            if len(self.tasks) < runtime.num_tasks:
+                raise CapacityError(
+                    f"the resource manager has assigned {len(self.tasks)} of {runtime.num_tasks} nodes at the "
+                    "beginning; let it assign more, or lower num_tasks"
+                )
         is_interrupted = False
         try:
             while self.reason is None:
@@ -213,15 +258,22 @@ class _Shell:
         self.tasks[effect.node].attach(effect.added, effect.removed)
 
     def notice_node(self, effect: effects.NoticeNode) -> None:
-        """Nothing to do: the task works on until it is released."""
+        """The task works on until it is released, and is none of those that stay."""
+        self.under_notice.add(effect.node)
 
     def request_nodes(self, effect: effects.RequestNodes) -> None:
-        """Say that this runtime starts tasks by its `changes` only."""
-        self.lines.append(no_manager_text(effect.total))
+        """Tell the resource manager; without one, say that this runtime starts tasks by its `changes` only."""
+        if self.managed is None:
+            self.lines.append(no_manager_text(effect.total))
+        else:
+            self.managed.request(effect.total, effect.reason)
 
     def release_node(self, effect: effects.ReleaseNode) -> None:
         self.tasks.pop(effect.node).close()
         self.mailboxes.remove(effect.node)
+        self.under_notice.discard(effect.node)
+        if self.managed is not None:
+            self.managed.released(effect.node)
 
     def pause_job(self, effect: effects.PauseJob) -> None:
         raise CapacityError(effect.reason)
@@ -285,6 +337,8 @@ class _Shell:
             self.inbox.append(events.StopRequested(reason=verdict.reason))
         elif effect.iteration in self.changes:
             self.resize(self.changes[effect.iteration])
+        elif self.managed is not None:
+            self.ask_manager(self.managed)
         self.inbox.append(
             events.IterationFinished(
                 round=effect.round,
@@ -319,14 +373,31 @@ class _Shell:
     def resize(self, num_tasks: int) -> None:
         """Emulate what a resource manager would do: announce joins, or give notice to the newest tasks."""
         for _ in range(num_tasks - len(self.tasks)):
-            node = NodeId(f"task-{self.num_joined}")
-            self.num_joined += 1
-            self.mailboxes.add(node)
-            context = LocalContext(node, np.random.default_rng([self.job.seed, self.num_joined]), self.mailboxes)
-            self.tasks[node] = UniTask(node, self.job.trainer, context, self.clock)
-            self.inbox.append(events.NodeJoined(node=node))
+            self.join(NodeId(f"{TASK_PREFIX}{self.num_joined}"))
         for node in list(self.tasks)[num_tasks:]:
             self.inbox.append(events.LeaveNoticed(node=node))
+
+    def ask_manager(self, managed: ManagedNodes) -> None:
+        """Carry out what the resource manager says."""
+        staying = [node for node in self.tasks if node not in self.under_notice]
+        news = managed.poll(self.clock.now() - self.started_s, staying)
+        for node in news.assigned:
+            self.join(node)
+        for revoked in news.revoked:
+            self.under_notice.add(revoked.node)
+            self.inbox.append(events.LeaveNoticed(node=revoked.node))
+        if news.offer is not None:
+            self.num_offers += 1
+            self.inbox.append(events.ResourcesOffered(offer=news.offer, number=self.num_offers))
+        self.lines.extend(news.lines)
+
+    def join(self, node: NodeId) -> None:
+        """Begin a task, and announce it."""
+        self.num_joined += 1
+        self.mailboxes.add(node)
+        context = LocalContext(node, np.random.default_rng([self.job.seed, self.num_joined]), self.mailboxes)
+        self.tasks[node] = UniTask(node, self.job.trainer, context, self.clock)
+        self.inbox.append(events.NodeJoined(node=node))
 
     def chunks(self) -> list[Chunk]:
         """What all tasks together have been given."""

@@ -443,6 +443,7 @@ class Boundary:
             wanted=self._pending_policies.wanted,
             travelling=len(self._pending_transitions.migrations),
             arriving=self.arriving(),
+            offer=self._pending_policies.offer,
         )
 
     def _holdings(self, node: NodeId) -> NodeHoldings:

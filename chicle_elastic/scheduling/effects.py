@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.values import ResourceOffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ class StartIteration:
         wanted: Nodes that a policy has asked for last; 0 for none.
         must_rebuild: The model may lack state that chunks have: it is rebuilt from all state first.
         arriving: (chunks, samples) that a node has more when those on their way are there, or less; none of (0, 0).
+        offer: What the resource manager could give.
     """
 
     round: int
@@ -107,6 +109,7 @@ class StartIteration:
     wanted: int = 0
     must_rebuild: bool = False
     arriving: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
+    offer: ResourceOffer = field(default_factory=ResourceOffer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +121,17 @@ class NoticeNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestNodes:
-    """Tell the resource manager, if there is one, that the job wants so many nodes in all. It need not obey."""
+    """Tell the resource manager, if there is one, that the job wants so many nodes in all. It need not obey.
+
+    Attributes:
+        total: Nodes.
+        reason: In words.
+        number: Of the request, from 1: every agent performs this effect, each at its time, and the newest one holds.
+    """
 
     total: int
     reason: str
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

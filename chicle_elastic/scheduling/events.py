@@ -14,11 +14,11 @@ What a shell promises:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.values import ChunkInfo, StateVersion
+from chicle_elastic.values import ChunkInfo, ResourceOffer, StateVersion
 from chicle_elastic.values import Proposal as Proposal  # what a policy wants is an event as it is
 from chicle_elastic.values import TaskReport as TaskReport  # a part of IterationFinished
 from chicle_elastic.values import TrainingState as TrainingState
@@ -31,10 +31,12 @@ class ChunksDeclared:
     Attributes:
         chunks: All of it.
         merged: Iteration of the checkpoint that the job goes on from; 0 where it begins.
+        parameters: What policies had set then, by name.
     """
 
     chunks: tuple[ChunkInfo, ...]
     merged: int = 0
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +207,21 @@ class PolicyDisabled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcesOffered:
+    """The resource manager says what it could give, for the observations of policies.
+
+    Attributes:
+        offer: The offer; it holds until the next one.
+        number: Of the offer, from 1: every agent may hear of it, and one that comes twice or late is ignored.
+        text: A line about it for a person; empty for none.
+    """
+
+    offer: ResourceOffer
+    number: int
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
     """The trainer, the user or a limit ends the job at the next boundary."""
 
@@ -232,5 +249,6 @@ Event: TypeAlias = (
     | IterationAborted
     | Proposal
     | PolicyDisabled
+    | ResourcesOffered
     | StopRequested
 )

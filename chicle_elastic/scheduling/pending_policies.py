@@ -24,7 +24,7 @@ from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import effects
 from chicle_elastic.scheduling.effects import Effect, Log
-from chicle_elastic.scheduling.events import PolicyDisabled
+from chicle_elastic.scheduling.events import PolicyDisabled, ResourcesOffered
 from chicle_elastic.scheduling.settings import SchedulerSettings
 from chicle_elastic.scheduling.text import count_text, disabled_text, fault_text
 from chicle_elastic.values import (
@@ -38,6 +38,7 @@ from chicle_elastic.values import (
     RedrawOwnership,
     ReleaseNode,
     RequestNodes,
+    ResourceOffer,
     SetParameter,
     TaskReport,
     TrainingState,
@@ -135,6 +136,7 @@ def observe(
     wanted: int,
     travelling: int,
     arriving: Mapping[NodeId, tuple[int, int]],
+    offer: ResourceOffer,
 ) -> Observations:
     """What policies see after an iteration. Pure.
 
@@ -148,6 +150,7 @@ def observe(
         wanted: Nodes that were asked for last; 0 where none were.
         travelling: Chunks on their way for earlier decisions.
         arriving: (chunks, samples) that a node has more when these have arrived, or less.
+        offer: What the resource manager could give.
     """
     none = 0, 0
     last = recent.training[-1] if recent.training else TrainingState()
@@ -168,6 +171,8 @@ def observe(
         max_nodes=max_nodes,
         wanted=wanted or len(holdings),
         travelling=travelling,
+        available=offer.available,
+        price=offer.price,
     )
 
 
@@ -186,6 +191,9 @@ class PendingPolicies:
         parameters: Values that policies have set, by name.
         owners: Who decides on a field, by its name.
         wanted: Nodes that were asked for last; 0 for none.
+        num_requests: How often nodes were asked for.
+        offer: What the resource manager could give, as it said last.
+        offer_number: Of that offer; 0 for none.
         lost: (policy, field) of wishes that were lost, as keys; also (policy, release) of those that were refused.
     """
 
@@ -197,7 +205,9 @@ class PendingPolicies:
         self.recent = RecentIterations(settings.history_length)
         self.parameters: dict[str, float] = {}
         self.owners: dict[str, Owner] = {}
-        self.wanted = 0
+        self.wanted = self.num_requests = 0
+        self.offer = ResourceOffer()
+        self.offer_number = 0
         self.lost: dict[tuple[str, str], None] = {}
         self._policies = list(policies)
         self._places = {id(policy): place for place, policy in enumerate(policies)}
@@ -259,8 +269,16 @@ class PendingPolicies:
         total = self._clipped(action.total)
         if self.claims_nodes(proposal) and self.wanted != total:
             self.wanted = total
+            self.num_requests += 1
             self._emit(Log(text=f"{proposal.policy} wants {count_text(total, 'node')}: {proposal.reason}"))
-            self._emit(effects.RequestNodes(total=total, reason=proposal.reason))
+            self._emit(effects.RequestNodes(total=total, reason=proposal.reason, number=self.num_requests))
+
+    def resources_offered(self, event: ResourcesOffered) -> None:
+        """Keep what the resource manager says, unless it is known."""
+        if event.number > self.offer_number:
+            self.offer, self.offer_number = event.offer, event.number
+            if event.text:
+                self._emit(Log(text=event.text))
 
     def refuse_release(self, proposal: Proposal, node: NodeId) -> None:
         """Fewer nodes than the job needs would stay; said once in a round, and not heard again in it."""

@@ -131,6 +131,7 @@ class Scheduler:
             events.IterationAborted: self._on_iteration_aborted,
             events.Proposal: self._on_proposal,
             events.PolicyDisabled: lambda event: self._pending_policies.disable(event.policy, event.reason),
+            events.ResourcesOffered: self._pending_policies.resources_offered,
             events.StopRequested: self._on_stop_requested,
         }
 
@@ -169,6 +170,11 @@ class Scheduler:
     def disabled_policies(self) -> tuple[str, ...]:
         """Names of policies that failed and are not asked again."""
         return tuple(self._pending_policies.disabled)
+
+    @property
+    def offer_number(self) -> int:
+        """Number of the resource manager's last offer; 0 when there was none."""
+        return self._pending_policies.offer_number
 
     def flaw_of(self, proposal: events.Proposal) -> str | None:
         """Why the proposal would be ignored now, in words; None if it would wait for the boundary."""
@@ -223,6 +229,9 @@ class Scheduler:
         self.ledger.declare(event.chunks, merged=event.merged)
         if event.merged:
             self._log(f"the job goes on from the checkpoint of iteration {event.merged}")
+            self._pending_policies.parameters.update(event.parameters)
+            for name, value in event.parameters.items():
+                self._log(f"{name} is {value:g}, as a policy had set it")
 
     def _on_node_joined(self, event: events.NodeJoined) -> None:
         node = event.node
@@ -475,6 +484,7 @@ class Scheduler:
                 wanted=self._pending_policies.wanted,
                 must_rebuild=self.ledger.must_rebuild,
                 arriving=self._boundary.arriving(),
+                offer=self._pending_policies.offer,
             )
         )
 

@@ -28,10 +28,10 @@ from chicle_elastic.scheduling.members import PresentNode
 from chicle_elastic.scheduling.node_chunks import NodeChunks
 from chicle_elastic.scheduling.pending_policies import DecidingPolicy, Owner
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
-from chicle_elastic.values import Proposal, StateVersion, TaskReport, TrainingState
+from chicle_elastic.values import Proposal, ResourceOffer, StateVersion, TaskReport, TrainingState
 
 FORMAT = "chicle scheduler"
-VERSION = 6
+VERSION = 7
 
 STATE: Mapping[str, Mapping[str, Any]] = {
     "": {
@@ -87,6 +87,9 @@ STATE: Mapping[str, Mapping[str, Any]] = {
         "parameters": dict[str, float],
         "owners": dict[str, Owner],
         "wanted": int,
+        "num_requests": int,
+        "offer": ResourceOffer,
+        "offer_number": int,
         "lost": dict[tuple[str, str], None],
     },
     "_pending_policies.recent": {"reports": dict[NodeId, list[TaskReport]], "training": list[TrainingState]},

@@ -32,6 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chicle_elastic.errors import ProtocolError
+from chicle_elastic.scheduling.replaying import Replay, difference_text
 from chicle_elastic.testing import chaos_table, cluster_truth, faults
 from chicle_elastic.testing.chaos_app import NUM_ROWS
 from chicle_elastic.testing.chaos_nodes import ChaosNode, ChaosNodes
@@ -51,6 +53,11 @@ OUTAGE_EVERY_S = 15.0
 """The first outage is what a job begins with: all its nodes are well then."""
 PREPARE_S, RECOVER_S = 8.0, 15.0
 """How long chaos waits for all nodes to be well, before an outage and after it; then it strikes whatever it finds."""
+RELINK_S = 2.0
+"""After a cut between two nodes: until then they have no link. Iterations may go on meanwhile, and prove nothing.
+
+Should the leader die then, one of the two expels the other, and would be the last one of the job.
+"""
 WORKS = ("count", "svm", "newton")
 
 
@@ -202,7 +209,7 @@ class Chaos:
             return
         part, others = smaller_part(outage, self._nodes.running(), lead, self._rng)
         for node in part + others if outage is Outage.PAIR_CUT else part:
-            self._hurt(node, seconds)
+            self._hurt(node, seconds + RELINK_S)
         for fault in faults_of(outage, part, others, number=self._num_armed + 1, seconds=seconds):
             self._num_armed += 1
             self._armed[fault.name] = fault, now + ARMED_S
@@ -389,6 +396,11 @@ class Chaos:
             self._say(f"{entry['action']} {node.name} at {entry['step']} {entry['at']}")
             if entry["action"] == "kill":
                 node.is_doomed = node.was_killed = True
+            elif entry["action"] == "part":
+                is_pair = Outage.PAIR_CUT.value in entry["name"]
+                for hurt in self._nodes.nodes:
+                    if hurt is node or (is_pair and hurt.name == entry["at"]["peer"]):
+                        self._hurt(hurt, entry["seconds"] + RELINK_S)
             elif entry["action"] != "drop":
                 self._hurt(node, entry["seconds"])
         self._seen_fired = len(fired)
@@ -435,7 +447,23 @@ def run_job(
         if fault is not None:
             nodes.ask_standing()
             return struck, [fault]
-    return struck, cluster_truth.judge(cluster_truth.Evidence.read(nodes.log), work)
+    wrong = cluster_truth.judge(cluster_truth.Evidence.read(nodes.log), work)
+    return struck, [*wrong, *differences(nodes.log)]
+
+
+def differences(log_dir: Path) -> list[str]:
+    """Recordings of a job whose replay has other effects, with the first one of each."""
+    found = []
+    for path in sorted(log_dir.glob("*.recording.jsonl")):
+        if not path.stat().st_size:  # its agent was killed before it joined
+            continue
+        try:
+            step = next((step for step in Replay(path) if step.difference is not None), None)
+        except ProtocolError as error:
+            found.append(f"a recording cannot be replayed: {error}")
+        else:
+            found += [] if step is None else [difference_text(step)]
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:

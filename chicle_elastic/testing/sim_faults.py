@@ -23,6 +23,7 @@ from chicle_elastic.values import (
     RedrawOwnership,
     ReleaseNode,
     RequestNodes,
+    ResourceOffer,
     SetParameter,
 )
 
@@ -245,6 +246,10 @@ class FaultInjector:
                 place=self._rng.randint(0, 3),
             )
         )
+        offer = ResourceOffer(available=self._num_struck % 3, price=float(self._num_struck % 2))
+        # Every agent may tell it, so some come late, and are ignored.
+        number = self._num_struck - 2 * (truth.merged % 2)
+        self._cluster.deliver(events.ResourcesOffered(offer=offer, number=number, text="offered by the manager"))
 
     def _actions(self, source: NodeId, target: NodeId) -> tuple[PolicyAction, ...]:
         """What a policy may want, or nearly."""

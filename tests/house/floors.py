@@ -1,7 +1,7 @@
 """Reads the imports of the product and finds what stands on the wrong floor (docs/design 3).
 
     5  estimators, torchx_components        2  solvers, store, transports, monitoring
-    4  cli over cluster                     1  chunks, scheduling, policies
+    4  cli over cluster                     1  chunks, scheduling, policies, resources
     3  runtime                              0  errors, ids, values, clock, cgroups, settings, waits, moved
 
 The public face (`chicle_elastic/__init__.py`) stands above all: its names come from every floor, lazily. The product
@@ -28,6 +28,7 @@ FLOOR_OF_FOLDER = {
     "chunks": 1,
     "scheduling": 1,
     "policies": 1,
+    "resources": 1,
     "solvers": 2,
     "store": 2,
     "transports": 2,
@@ -70,6 +71,7 @@ ALLOWED_BELOW_FLOOR_2 = {
     "chunks": (("numpy",), ("scipy", "sklearn", "pyarrow")),
     "scheduling": (("numpy", "msgspec"), ()),
     "policies": (("numpy",), ()),
+    "resources": ((), ()),
 }
 
 

@@ -20,6 +20,7 @@ from chicle_elastic.solvers.base import Action, Solver, Trainer, Update, Verdict
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.testing.virtual_clock import VirtualClock
 from examples.ridge import RidgeTrainer
+from tests.cluster.local.local_trainers import Double, TunedCocoa
 
 ELASTIC = InProcess(num_tasks=2, changes=((2, 5), (4, 3), (6, 1), (8, 4)))
 
@@ -448,3 +449,27 @@ def test_a_log_folder_that_cannot_be_written_is_an_error_of_usage(tmp_path):
     job = Job(trainer=CountingTrainer(), source=ArraySource(*regression(), max_tasks=1), max_iterations=1)
     with pytest.raises(UsageError, match="no recording can be written to the log folder"):
         InProcess(log_dir=tmp_path / "file").run(job)
+
+
+@pytest.mark.parametrize("has_policies", [True, False])
+def test_a_job_goes_on_with_the_parameters_that_policies_had_set(tmp_path, has_policies):
+    """Unless it has no policies any more; a deadline is left out."""
+
+    def train(max_iterations, policies, *, resume):
+        X, y = regression()
+        job = Job(
+            trainer=TunedCocoa(C=0.1, tol=0.0),
+            source=ArraySource(X, (y > 100).astype(np.int32), max_tasks=2),
+            max_iterations=max_iterations,
+            policies=policies,
+            checkpoint=CheckpointSettings(folder=str(tmp_path / "job"), every_iterations=1, resume=resume),
+        )
+        return InProcess(num_tasks=2).run(job)
+
+    first = train(6, (Double(after=3),), resume=False)
+    assert first.history.column("parameters.echo")[-1] == 2.0
+    second = train(8, (Double(after=99),) if has_policies else (), resume=True)
+    values = [record.figures.get("parameters.echo") for record in second.history[6:]]
+    assert values == [2.0 if has_policies else None] * 2
+    lines = [line for line in second.history[6].events if line == "echo is 2, as a policy had set it"]
+    assert len(lines) == has_policies

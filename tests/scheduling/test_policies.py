@@ -19,7 +19,7 @@ from chicle_elastic.policies.base import (
 )
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.text import disabled_text, is_disabled_text
-from chicle_elastic.values import TaskReport, TrainingState
+from chicle_elastic.values import ResourceOffer, TaskReport, TrainingState
 from tests.scheduling.stage import Stage, kinds, only
 
 A_TO_B = (NodeId("a"), NodeId("b"))
@@ -393,7 +393,22 @@ def test_nodes_are_asked_for_once_and_within_the_limits_of_the_job():
     stage.run()
     stage.tell(wish("scale", 0, RequestNodes(9)))
     ordered = [*stage.finish(), *stage.answer()]
-    assert only(ordered, effects.RequestNodes) == [effects.RequestNodes(total=4, reason="because")]
+    assert only(ordered, effects.RequestNodes) == [effects.RequestNodes(total=4, reason="because", number=1)]
     assert only(ordered, effects.StartIteration)[0].wanted == 4
     assert "scale wants 4 nodes: because" in stage.logs
     assert stage.scheduler.flaw_of(wish("scale", 0, RequestNodes(7))) == "it changes nothing"
+
+
+def test_a_policy_sees_what_the_resource_manager_offers():
+    """The newest offer holds, also for tasks that ask policies; its line is logged once."""
+    policy = Script(lambda observations: None)
+    stage = Stage(num_chunks=8, nodes=["a", "b"], policies=(policy,))
+    stage.run()
+    assert (policy.seen, stage.scheduler.offer_number) == ([], 0)
+    for number, available in ((1, 3), (2, 1), (1, 3), (2, 1)):
+        offer = ResourceOffer(available=available, price=0.5)
+        stage.tell(events.ResourcesOffered(offer=offer, number=number, text=f"{available} more"))
+    ordered = stage.finish()
+    assert (policy.seen[-1].available, policy.seen[-1].price) == (1, 0.5)
+    assert only(ordered, effects.StartIteration)[0].offer == ResourceOffer(available=1, price=0.5)
+    assert (stage.logs.count("3 more"), stage.logs.count("1 more"), stage.scheduler.offer_number) == (1, 1, 2)

@@ -20,6 +20,7 @@ from chicle_elastic.values import (
     RedrawOwnership,
     ReleaseNode,
     RequestNodes,
+    ResourceOffer,
     SetParameter,
     StateVersion,
     TaskReport,
@@ -53,6 +54,7 @@ EVERY_EVENT = [
         policy="p", round=1, actions=(RedrawOwnership(0.5), RequestNodes(4), ReleaseNode(A)), reason="x", place=1
     ),
     events.PolicyDisabled(policy="p", reason="raised KeyError: 7"),
+    events.ResourcesOffered(offer=ResourceOffer(available=2, price=0.5), number=1, text="x"),
     events.StopRequested(reason="x"),
 ]
 EVERY_EFFECT = [

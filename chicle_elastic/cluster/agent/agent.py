@@ -26,6 +26,7 @@ from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
 
 from chicle_elastic.cluster.agent.components import NodeContext
 from chicle_elastic.cluster.agent.node import TASK_END_S, Node
+from chicle_elastic.cluster.agent.resource_link import ResourceLink
 from chicle_elastic.cluster.agent.store_keeper import StoreKeeper
 from chicle_elastic.cluster.agent.torch_private import SingleTaskAgent
 from chicle_elastic.cluster.consensus.term_store import TermStore
@@ -67,6 +68,7 @@ class ElasticAgent(SingleTaskAgent):
 
     Attributes:
         has_left: The node has left the job on a notice.
+        resources: The way to the resource manager; None, unless a subclass has one.
 
     Raises:
         UsageError: The rendezvous is not Chicle's.
@@ -82,6 +84,7 @@ class ElasticAgent(SingleTaskAgent):
             )
         handler.await_calls()  # an agent that fails before its first round must not close the job for all others
         self.has_left = False
+        self.resources: ResourceLink | None = None
         self._options = options
         self._handler = handler
         self._control = new_address()
@@ -116,6 +119,7 @@ class ElasticAgent(SingleTaskAgent):
                 max_nodes=handler.max_nodes,
                 tls=tls,
                 bulk_tls=tls if options.has_tls_bulk else None,
+                resources=self.resources,
             )
             loop = stack.enter_context(
                 EventLoop(tell_slow=lambda slow: event_file.write("slow_handler", **dataclasses.asdict(slow)))

@@ -9,6 +9,7 @@ from chicle_elastic.cluster.agent import effect_executor, membership
 from chicle_elastic.cluster.agent.effect_executor import EffectExecutor
 from chicle_elastic.cluster.agent.group_formation import GroupFormation, host_of_peer
 from chicle_elastic.cluster.agent.membership import Identity, Membership
+from chicle_elastic.cluster.agent.resource_link import ResourceLink
 from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.event_file import EventFile
 from chicle_elastic.cluster.net.event_loop import EventLoop
@@ -43,6 +44,7 @@ class NodeContext:
         max_nodes: Further nodes have to wait.
         tls: For links by TLS; None for links without.
         bulk_tls: The same for chunks.
+        resources: The way to the resource manager; None where there is none.
     """
 
     control: str
@@ -54,6 +56,7 @@ class NodeContext:
     max_nodes: int
     tls: TlsIdentity | None = None
     bulk_tls: TlsIdentity | None = None
+    resources: ResourceLink | None = None
 
 
 class NodeCallbacks(membership.MembershipCallbacks, effect_executor.Host, Protocol):
@@ -130,8 +133,7 @@ def build_components(
             capacity_bytes=store.capacity_bytes,
             max_nodes=context.max_nodes,
             endpoints=transports.endpoints,
-            chunks=declared.infos(),
-            merged=declared.merged,
+            declared=declared.to_event(),
             patience_s=options.patience_s,
             may_begin_anew=options.may_begin_anew,
             job={
@@ -174,6 +176,7 @@ def build_components(
         memory=memory,
         host=users,
         event_file=event_file,
+        resources=context.resources,
         formation=GroupFormation(
             node=node,
             address=context.address,

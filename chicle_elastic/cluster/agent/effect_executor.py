@@ -13,6 +13,7 @@ from typing import Protocol
 from chicle_elastic.cluster.agent.group_formation import GroupFormation
 from chicle_elastic.cluster.agent.pipelining import Pipelining
 from chicle_elastic.cluster.agent.placement_check import PlacementCheck
+from chicle_elastic.cluster.agent.resource_link import ResourceLink
 from chicle_elastic.cluster.agent.transitions import TransitionTimes
 from chicle_elastic.cluster.consensus.entries import Ended
 from chicle_elastic.cluster.consensus.event_log import EventLog
@@ -101,6 +102,7 @@ class EffectExecutor:
         host: The agent.
         events: The event file.
         formation: How tasks connect in a round.
+        resources: The way to the resource manager; None where there is none.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class EffectExecutor:
         host: Host,
         event_file: EventFile,
         formation: GroupFormation,
+        resources: ResourceLink | None = None,
     ) -> None:
         self.node = node
         self.transitions = TransitionTimes(loop.now, self._tell_transition)
@@ -127,6 +130,8 @@ class EffectExecutor:
         self._is_round_said = False
         self._broken: tuple[int, str] = (0, "")
         self._pace = Pipelining()
+        self._resources = resources
+        self._offer_told = 0
 
     # What the log says.
 
@@ -145,7 +150,7 @@ class EffectExecutor:
 
     def begin_life(self) -> None:
         """A new incarnation folds the log from its beginning."""
-        self._met_round = 0
+        self._met_round = self._offer_told = 0
         self._is_return = True
         self._pace.forget()
 
@@ -236,9 +241,20 @@ class EffectExecutor:
             wanted=effect.wanted,
             arriving=effect.arriving,
             must_rebuild=effect.must_rebuild,
+            offer=effect.offer,
         )
         self._say(self._pace.start(order))
         self._host.iteration_begins()
+        self._tell_offer(log.members)
+
+    def _tell_offer(self, members: Sequence[NodeId]) -> None:
+        """The first member of the round tells the log what the resource manager offers, unless the log has it."""
+        offer = None if self._resources is None else self._resources.offer
+        if offer is None or members[0] != self.node:
+            return
+        if offer.number > max(self._log.scheduler.offer_number, self._offer_told):
+            self._offer_told = offer.number
+            self._log.append(offer)
 
     def _say(self, order: control.Iterate | None) -> None:
         if order is not None:
@@ -250,8 +266,11 @@ class EffectExecutor:
         self._events.write("noticed", who=effect.node)
 
     def request_nodes(self, effect: effects.RequestNodes) -> None:
-        """Write down what is wanted: an agent has no resource manager that it could ask."""
-        logger.warning("%s", no_manager_text(effect.total))
+        """Tell the resource manager, if there is one, and write down what is wanted."""
+        if self._resources is None:
+            logger.warning("%s", no_manager_text(effect.total))
+        else:
+            self._resources.request(effect)
         self._events.write("requested", total=effect.total, reason=effect.reason)
 
     def release_node(self, effect: effects.ReleaseNode) -> None:
@@ -268,6 +287,8 @@ class EffectExecutor:
     def finish_job(self, effect: effects.FinishJob) -> None:
         """Tell the task what it has in the end, and with which model the job is over."""
         self._events.write("finished", reason=effect.reason)
+        if self._resources is not None:
+            self._resources.finish()
         self._memory.attach_for_end(self._ledger.owned_by(self.node) if self.node in self._ledger.node_chunks else ())
         # Perhaps no surviving node has the model of the last merge, and the job has resumed from an earlier one.
         merged = self._ledger.merged if self._model_of_group is None else min(self._ledger.merged, self._model_of_group)

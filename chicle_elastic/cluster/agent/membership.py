@@ -38,7 +38,6 @@ from chicle_elastic.transports.node_address import NodeAddress
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.selector import Endpoints
 from chicle_elastic.transports.tls import TlsIdentity
-from chicle_elastic.values import ChunkInfo
 
 LOOK_S = 0.1
 HEAL_S = 1.0
@@ -95,9 +94,8 @@ class Identity:
         capacity_bytes: Memory for chunks.
         max_nodes: Nodes that the job has at most.
         endpoints: How to fetch chunks from this node.
-        chunks: The data set.
+        declared: The data set, and the checkpoint that this node would resume from.
         job: The parameters that have to be the same at all agents.
-        merged: Iteration of the checkpoint that this node would resume from; 0 for none.
         patience_s: Time after which this node gives up if it reaches no agent of a job that lives.
         may_begin_anew: This node begins the job anew if the leader gives no sign of life, although some agents may
             live: the operator knows that they do not.
@@ -109,9 +107,8 @@ class Identity:
     capacity_bytes: int
     max_nodes: int
     endpoints: Endpoints
-    chunks: tuple[ChunkInfo, ...]
+    declared: events.ChunksDeclared
     job: Mapping[str, Any]
-    merged: int = 0
     patience_s: float = math.inf
     may_begin_anew: bool = False
 
@@ -218,16 +215,16 @@ class Membership:
             if incarnation != self.log.incarnation or not self._has_announced:
                 return
             if not self.log.scheduler.ledger.num_chunks:
-                self.log.append(events.ChunksDeclared(chunks=self.identity.chunks, merged=self.identity.merged))
+                self.log.append(self.identity.declared)
             self.log.append(events.NodeJoined(node=node, capacity_bytes=self.identity.capacity_bytes))
             hit("join.announced")
 
         # Only now: an agent that was refused must not be found in place of another agent of its name.
         self._ask_store(lambda: self._terms.publish(node, contact), join)
 
-    def set_resume_iteration(self, merged: int) -> None:
-        """Set the iteration of the checkpoint of a new task; it matters only if this node begins the job."""
-        self.identity = dataclasses.replace(self.identity, merged=merged)
+    def set_declared(self, declared: events.ChunksDeclared) -> None:
+        """A new task may have found another checkpoint; it matters only if this node begins the job."""
+        self.identity = dataclasses.replace(self.identity, declared=declared)
 
     def task_is_gone(self) -> None:
         """The task died and the agent did not: this node takes no part until it announces itself again."""

@@ -242,10 +242,10 @@ class Node:
             self._components.memory.prepare(num_bytes, ready=self._announce, failed=self.failed)
             self._components.membership.begin()
             self._show_status()
-        elif dataclasses.replace(declare, merged=self._components.declared.merged) != self._components.declared:
+        elif not declare.is_same_job(self._components.declared):
             self.failed(ProtocolError("the restarted task declares another job; it has to declare the same one"))
         else:
-            self._components.membership.set_resume_iteration(declare.merged)
+            self._components.membership.set_declared(declare.to_event())
             self._components.memory.task_is_there()
             self._announce()
 

@@ -26,6 +26,8 @@ from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.options import AgentCommand, parse
 from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
 from chicle_elastic.errors import PeerLostError
+from chicle_elastic.scheduling import effects, events
+from chicle_elastic.values import ResourceOffer
 
 FORK_TIMEOUT_S = 30.0
 
@@ -62,6 +64,37 @@ def run_agent(line: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> i
         os.close(secret)
 
 
+class LocalResourceLink:
+    """The way to the resource manager of a local cluster, which its server asks.
+
+    Args:
+        line: To the server.
+
+    Attributes:
+        offer: The last offer that came.
+    """
+
+    def __init__(self, line: Connection) -> None:
+        self.offer: events.ResourcesOffered | None = None
+        self._line = line
+
+    def request(self, effect: effects.RequestNodes) -> None:
+        """Tell the server."""
+        with contextlib.suppress(ConnectionError):  # without its server nothing here goes on
+            self._line.send("requested", total=effect.total, reason=effect.reason, number=effect.number)
+
+    def finish(self) -> None:
+        """Tell the server that the job is over."""
+        with contextlib.suppress(ConnectionError):
+            self._line.send("finished")
+
+    def hear(self, said: Received) -> None:
+        """The server has told an offer."""
+        fields = said.fields
+        offer = ResourceOffer(available=fields["available"], price=fields["price"])
+        self.offer = events.ResourcesOffered(offer=offer, number=fields["number"], text=fields["text"])
+
+
 class LocalAgent(ElasticAgent):
     """An agent whose task is forked by the server.
 
@@ -73,6 +106,7 @@ class LocalAgent(ElasticAgent):
     def __init__(self, spec: WorkerSpec, *args: Any, line: Connection, **kwargs: Any) -> None:
         super().__init__(spec, *args, **kwargs)
         self._line = line
+        self.resources = LocalResourceLink(line)
         self._node: Node | None = None
         self._pid = 0
         self._code: int | None = None
@@ -133,3 +167,5 @@ class LocalAgent(ElasticAgent):
             self._code = said.fields["code"]
         elif said.kind == "stop" and self._node is not None:
             self._node.stop(said.fields["reason"])
+        elif said.kind == "offered" and isinstance(self.resources, LocalResourceLink):
+            self.resources.hear(said)

@@ -118,7 +118,7 @@ class ForkServer:
     def run(self) -> None:
         """Serve until the end."""
         while not self._is_ending and os.getppid() == self._owner:
-            for key, _ in self._selector.select(TURN_S):
+            for key, _ in self._selector.select(TURN_S if self._run is None else min(TURN_S, self._run.turn_s)):
                 if is_registered(self._selector, key):  # a call before may have closed it
                     key.data()
             for child in self._forker.reap():
@@ -195,6 +195,7 @@ class ForkServer:
         run = self._run
         if run is not None:
             self._busy_s = now
+            run.ask_manager()
             if run.is_over:
                 self._finish(run)
             elif self._end_by_s is not None and now > self._end_by_s:

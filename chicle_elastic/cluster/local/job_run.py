@@ -5,19 +5,24 @@
     server -> client   queued   agent (node, pid)   task (node, pid) + the line to it   ended (who, code, printed)
                        over (reason: no outcome is to be expected)
     agent -> server    task (control, max_nodes)    signal (number)   free (`local_kept`)
+                       requested (total, reason, number)      finished (the job needs no more nodes)
     server -> agent    forked (pid)   ended (pid, code)   stop (reason)   job
+                       offered (number, available, price, text)
     task -> server     free
     server -> task     job
 
-An agent that is killed from outside is replaced, as a resource manager would do it; one that ends by itself is not.
+Nodes come from a resource manager (`chicle_elastic.resources`): a schedule of the user's, or as many as the cluster may
+have. An agent that is killed from outside is replaced; one that ends by itself is not.
 """
 
 import functools
+import math
 import os
 import secrets
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +33,16 @@ from chicle_elastic.cluster.local.messages import Connection, Received, fields_o
 from chicle_elastic.cluster.local.process_pool import AGENT, TASK, PooledProcess, ProcessPool
 from chicle_elastic.cluster.options import parse
 from chicle_elastic.errors import ProtocolError, UsageError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.resources.managed_nodes import ManagedNodes
+from chicle_elastic.resources.schedule import Schedule, ScheduledNodes, ScheduleStep
 from chicle_elastic.transports.secret import SECRET_BYTES
+from chicle_elastic.values import ResourceOffer
 
 MAX_NODES = 64
 REPLACEMENTS_PER_NODE = 2
+SCHEDULE_TURN_S = 0.05
+"""How late a step of a schedule may be."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,14 +70,15 @@ class JobRun:
         said: Its message "run", with the descriptor of the data.
         processes: Agents and tasks.
         endpoint: Of the rendezvous store.
-        num_nodes: Nodes to begin with.
+        num_nodes: Nodes to begin with; with a schedule that says.
         watch: Called with the line of each process that begins, and what to do when it can be read.
         forget: Called with the line of one that is free or gone.
 
     Attributes:
         client: Who wants it.
-        num_nodes: Nodes that it is to have.
+        num_nodes: Most nodes that it had to have so far.
         run_id: Of the rendezvous.
+        turn_s: How often `ask_manager` has to be called.
     """
 
     def __init__(
@@ -80,7 +92,7 @@ class JobRun:
         watch: Callable[[Connection, Callable[[], None]], None],
         forget: Callable[[Connection], None],
     ) -> None:
-        fields_of(said, job=dict, nodes=int, min_nodes=int, start_nodes=int, grace_s=(int, float))
+        fields_of(said, job=dict, nodes=int, min_nodes=int, start_nodes=int, limit=int, grace_s=(int, float))
         if len(said.fds) != 1:
             raise ProtocolError(f"a job came with {len(said.fds)} descriptors, and needs the one of its data")
         self.client = client
@@ -90,17 +102,28 @@ class JobRun:
         self._processes, self._endpoint = processes, endpoint
         self._watch, self._forget = watch, forget
         self._nodes: list[NodeProcesses] = []
+        schedule = _schedule(said.fields.get("schedule"))
+        if schedule is None:
+            self._manager = ScheduledNodes(_always(max(said.fields["limit"], num_nodes)), prefix="n", target=num_nodes)
+        else:
+            self._manager = ScheduledNodes(schedule, prefix="n")
+            num_nodes = schedule.at(0.0).nodes
+        self._managed = ManagedNodes(self._manager)
         self.num_nodes = num_nodes
-        self._num_started = 0
+        self.turn_s = math.inf if schedule is None else SCHEDULE_TURN_S
+        self._began_s = time.monotonic()
+        self._request = self._num_offers = 0
+        self._offer = ResourceOffer()
+        self._has_begun = False
         self._replacements_left = REPLACEMENTS_PER_NODE * num_nodes
-        self._is_ending = False
+        self._is_ending = self._is_finished = False
         self._secret = _secret_file()
         self._arguments = self._command_line()
 
     @property
     def is_over(self) -> bool:
         """Whether none of its processes runs any more."""
-        return not self._nodes and (self._num_started > 0 or self._is_ending)
+        return not self._nodes and (self._has_begun or self._is_ending)
 
     def members(self) -> list[dict[str, Any]]:
         """The nodes that there are, as fields of `monitoring.records.Member`."""
@@ -111,18 +134,42 @@ class JobRun:
 
     def start(self) -> None:
         """Start the nodes."""
-        while len(self._nodes) < self.num_nodes:
-            self._start_node()
+        self._began_s = time.monotonic()
+        self.ask_manager()
+        self._has_begun = True
 
     def scale(self, num_nodes: int) -> None:
-        """Start nodes, or tell the newest to leave, until there are as many as this."""
-        self.num_nodes = num_nodes
-        staying = [node for node in self._nodes if not node.is_dismissed]
-        for node in staying[num_nodes:]:
-            node.is_dismissed = True
-            node.agent.child.signal(signal.SIGTERM)
-        for _ in range(num_nodes - len(staying) if not self._is_ending else 0):
-            self._start_node()
+        """Start nodes, or tell the newest to leave, until there are as many as this; whatever the job has requested."""
+        if num_nodes > self._manager.schedule.most():
+            self._manager.schedule = _always(num_nodes)
+        self._managed.wanted = None
+        self._manager.resize(num_nodes)
+        self.ask_manager()
+
+    def ask_manager(self) -> None:
+        """Carry out what the resource manager says, and tell the agents what it offers."""
+        if self._is_ending or self._is_finished:
+            return
+        staying = [NodeId(node.name) for node in self._nodes if not node.is_dismissed]
+        news = self._managed.poll(time.monotonic() - self._began_s, staying)
+        for revoked in news.revoked:
+            for node in self._nodes:
+                if node.name == revoked.node:
+                    node.is_dismissed = True
+                    node.agent.child.signal(signal.SIGTERM)
+        for name in news.assigned:
+            self._start_node(name)
+        self.num_nodes = max(self.num_nodes, len(self._nodes))
+        if news.offer is not None or news.lines:
+            self._offer = news.offer or self._offer
+            self._num_offers += 1
+            for node in self._nodes:
+                self._tell_offer(node, "; ".join(news.lines))
+
+    def _tell_offer(self, node: NodeProcesses, text: str = "") -> None:
+        offer = self._offer
+        fields = {"number": self._num_offers, "available": offer.available, "price": offer.price, "text": text}
+        _tell(node.agent.line, "offered", **fields)
 
     def stop(self, reason: str) -> None:
         """The job is to end at its next boundary."""
@@ -159,7 +206,7 @@ class JobRun:
 
     def _command_line(self) -> list[str]:
         """What every agent of the job is started with, but for its name and the secret."""
-        start_nodes, nodes = self._settings["start_nodes"], self._settings["nodes"]
+        start_nodes, nodes = self._settings["start_nodes"], self._settings["nodes"]  # nodes: to begin with
         if start_nodes == nodes or start_nodes > self.num_nodes:  # the cluster may have been scaled meanwhile
             start_nodes = self.num_nodes
         arguments = [
@@ -177,9 +224,7 @@ class JobRun:
             raise ProtocolError(f"settings that no agent can be started with: {error}") from error
         return arguments
 
-    def _start_node(self) -> None:
-        name = f"n{self._num_started}"
-        self._num_started += 1
+    def _start_node(self, name: NodeId) -> None:
         job = {"arguments": [*self._arguments, "--name", name]}
         output = self._output(f"{name}.agent")
         agent = self._processes.begin(AGENT, f"agent {name}", job, fds=(self._secret,), output=output)
@@ -187,6 +232,8 @@ class JobRun:
         self._nodes.append(node)
         self._watch(agent.line, functools.partial(self._hear, node, agent))
         _tell(self.client, "agent", node=name, pid=agent.pid)
+        if self._num_offers:
+            self._tell_offer(node)
 
     def _hear(self, node: NodeProcesses, process: PooledProcess) -> None:
         try:
@@ -195,6 +242,10 @@ class JobRun:
                     self._start_task(node, said)
                 elif said.kind == "signal" and process is node.agent and node.task is not None:
                     node.task.child.signal(fields_of(said, number=int)["number"])
+                elif said.kind == "finished" and process is node.agent:
+                    self._is_finished = True
+                elif said.kind == "requested" and process is node.agent:
+                    self._hear_request(said)
                 elif said.kind == "free":
                     self._let_go(process, is_free=True)
                     self._has_ended(node, process, 0)
@@ -204,6 +255,14 @@ class JobRun:
             node.agent.child.signal(signal.SIGKILL)
         if process.line.is_at_end:
             self._forget(process.line)
+
+    def _hear_request(self, said: Received) -> None:
+        """A request of the job: every agent tells it, and perhaps an older one later."""
+        fields = fields_of(said, total=int, reason=str, number=int)
+        if fields["number"] > self._request:
+            self._request = fields["number"]
+            self._managed.request(fields["total"], fields["reason"])
+            self.ask_manager()
 
     def _start_task(self, node: NodeProcesses, said: Received) -> None:
         fields = fields_of(said, control=str, max_nodes=int)
@@ -238,14 +297,35 @@ class JobRun:
                 self._let_go(node.task, is_free=False)
         printed = process.child.printed() if code else ""
         _tell(self.client, "ended", node=node.name, what=process.kind, pid=process.pid, code=code, printed=printed)
-        was_killed = process is node.agent and code < 0
-        if was_killed and not node.is_dismissed and not self._is_ending and self._replacements_left:
+        if process is node.agent:
+            self._node_is_gone(node, code)
+
+    def _node_is_gone(self, node: NodeProcesses, code: int) -> None:
+        name = NodeId(node.name)
+        if code < 0 and not node.is_dismissed and self._replacements_left:  # it was killed: another one takes its place
             self._replacements_left -= 1
-            self._start_node()
+            self._manager.lost(name)
+        else:
+            self._managed.released(name)
+            if code and not node.is_dismissed:  # it has failed, and so would the next one
+                self._manager.target = len(self._manager.nodes)
+        self.ask_manager()
 
     def _output(self, name: str) -> Path | None:
         log_dir = self._settings.get("log_dir")
         return None if log_dir is None else Path(log_dir) / f"{name}.out"
+
+
+def _always(num_nodes: int) -> Schedule:
+    return Schedule((ScheduleStep(0.0, num_nodes),))
+
+
+def _schedule(steps: Any) -> Schedule | None:
+    """The schedule of a job, as its client said it."""
+    try:
+        return None if steps is None else Schedule(tuple(ScheduleStep(*step) for step in steps))
+    except (UsageError, TypeError) as error:
+        raise ProtocolError(f"a schedule that cannot be: {error}") from error
 
 
 def _secret_file() -> int:

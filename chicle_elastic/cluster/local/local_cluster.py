@@ -25,6 +25,7 @@ from chicle_elastic.cluster.local.staging import StagedFile
 from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.records import Member
 from chicle_elastic.policies.base import Policy, require_policies
+from chicle_elastic.resources.schedule import Schedule
 from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.settings import available_cores
 from chicle_elastic.solvers.kernels import cache as kernel_cache
@@ -52,10 +53,14 @@ class LocalCluster:
         idle_s: After so long without a job the processes end; the next job starts others.
         policies: Of jobs that name none, as those of estimators. None by default: the nodes share the cores of one
             machine, so their times say who got a core and not who is fast, and equal seeds would not give equal models.
+        start_nodes: Nodes to begin with; None for the most. Policies can ask for more (`RequestNodes`): up to the most,
+            or with a single number up to as many as there are cores.
+        resources: A schedule of the nodes that there are for a job, in seconds since its nodes were started: the job
+            has all of them, or as many as a policy asks for. It takes the place of `start_nodes` and `scale`.
         address: Of the cluster; by default a new one.
 
     Raises:
-        UsageError: Numbers of nodes, times, memory or policies that cannot be.
+        UsageError: Numbers of nodes, times, memory, policies or a schedule that cannot be.
     """
 
     nodes: int | tuple[int, int] = 2
@@ -64,6 +69,8 @@ class LocalCluster:
     grace_s: float = field(default=25.0, kw_only=True)
     idle_s: float = field(default=600.0, kw_only=True)
     policies: Sequence[Policy] = field(default=(), kw_only=True, hash=False)
+    start_nodes: int | None = field(default=None, kw_only=True)
+    resources: Schedule | None = field(default=None, kw_only=True)
     address: str = field(default_factory=lambda: f"chicle-{secrets.token_hex(16)}", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -80,6 +87,31 @@ class LocalCluster:
             if not 0 <= value < math.inf:
                 raise UsageError(f"LocalCluster({name}={value!r}): it must be finite and >= 0")
         require_policies(self.policies)
+        start_nodes = self.start_nodes
+        if start_nodes is not None and (
+            isinstance(start_nodes, bool) or not isinstance(start_nodes, int) or not least <= start_nodes <= most
+        ):
+            raise UsageError(
+                f"LocalCluster(start_nodes={start_nodes!r}): a job begins with {least} to {most} nodes, as nodes="
+                f"{self.nodes!r} says"
+            )
+        if self.resources is not None:
+            self._require_schedule(self.resources)
+
+    def _require_schedule(self, schedule: object) -> None:
+        least, most = self.limits
+        if not isinstance(schedule, Schedule):
+            raise UsageError(
+                f"LocalCluster(resources={schedule!r}): it takes a Schedule, as Schedule.read(path) gives; nodes of "
+                "other resource managers start agents by themselves (python -m chicle_elastic.launch)"
+            )
+        if self.start_nodes is not None:
+            raise UsageError("LocalCluster takes start_nodes or resources, and not both: a schedule says who is there")
+        if schedule.least() < least or schedule.most() > most:
+            raise UsageError(
+                f"LocalCluster(nodes={self.nodes!r}): the schedule has {schedule.least()} to {schedule.most()} nodes, "
+                f"and the cluster from {least} to {most}; say nodes=({max(1, schedule.least())}, {schedule.most()})"
+            )
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -111,15 +143,22 @@ class LocalCluster:
         if job.policies is None:
             job = dataclasses.replace(job, policies=self.policies)
         least, most = self.limits
+        begin = most if self.start_nodes is None else self.start_nodes
+        if self.resources is not None:
+            begin = self.resources.at(0.0).nodes
         settings: dict[str, Any] = {
-            "nodes": most,
+            "nodes": begin,
             "min_nodes": least,
-            "start_nodes": least if isinstance(self.nodes, tuple | list) else most,
+            "start_nodes": least if isinstance(self.nodes, tuple | list) else begin,
+            "limit": most if isinstance(self.nodes, tuple | list) else max(most, available_cores()),
+            "schedule": None
+            if self.resources is None
+            else [dataclasses.astuple(step) for step in self.resources.steps],
             "grace_s": self.grace_s,
             "memory_bytes": self.memory_bytes,
             "log_dir": None if self.log_dir is None else str(Path(self.log_dir).absolute()),
         }
-        with Wait(_words(most)) as start, self._reach() as server, StagedFile() as file:
+        with Wait(_words(begin)) as start, self._reach() as server, StagedFile() as file:
             settings["job"] = stage(job, file)
             server.send("run", fds=(file.fd,), **settings)
             file.close()
@@ -129,10 +168,12 @@ class LocalCluster:
         """Have so many nodes from now on, also in a job that runs: others join, or the newest leave.
 
         Raises:
-            UsageError: Fewer than the least, or more than 64.
+            UsageError: Fewer than the least, or more than 64; or a schedule says how many there are.
             PeerLostError: The cluster is gone.
         """
         least, _ = self.limits
+        if self.resources is not None:
+            raise UsageError(f"scale({nodes}): the schedule of this cluster says how many nodes there are")
         if not least <= nodes <= MAX_NODES:
             raise UsageError(f"scale({nodes}): this cluster has from {least} to {MAX_NODES} nodes")
         with self._reach() as server:

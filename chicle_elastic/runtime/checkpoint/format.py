@@ -35,6 +35,7 @@ from chicle_elastic import __version__
 from chicle_elastic.chunks.target_folder import flush_folder
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import DataError, ProtocolError, UsageError
+from chicle_elastic.monitoring.records import PARAMETERS_PREFIX
 from chicle_elastic.runtime.checkpoint.files import parse_json, read_array, read_bytes, write_json
 from chicle_elastic.runtime.checkpoint.training_state import adopt
 from chicle_elastic.runtime.training.training import Training
@@ -104,6 +105,24 @@ class Checkpoint:
     progress: Array
     training: dict[str, Any]
     state: Array
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """What policies had set in its last iteration, by name.
+
+        Raises:
+            DataError: The file of the history is from another release.
+        """
+        try:
+            records = self.training["records"]
+            figures = dict(records[-1]["figures"]) if records else {}
+            return {
+                name.removeprefix(PARAMETERS_PREFIX): float(value)
+                for name, value in figures.items()
+                if name.startswith(PARAMETERS_PREFIX)
+            }
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise DataError(f"{self.path / TRAINING}: its last record has no figures ({error!r})") from error
 
     def restore(self, training: Training) -> float:
         """Make a training resume from this checkpoint.

@@ -26,6 +26,8 @@ class Resumption:
 
     Attributes:
         found: Iteration of the newest checkpoint, if the job is to resume from one; else 0.
+        parameters: What policies had set then, by name, as far as the trainer still has it. None where the job has no
+            policies any more, and no deadline: that was for nodes that were slow then.
 
     Raises:
         DataError: There are checkpoints, but none is complete.
@@ -40,6 +42,11 @@ class Resumption:
         if settings is not None and settings.resume:
             self._newest = checkpoint.newest(Path(settings.folder), identity)
         self.found = 0 if self._newest is None else self._newest.iteration
+        self.parameters: dict[str, float] = {}
+        if self._newest is not None and job.policies != ():
+            tunables = job.trainer.tunables(job.source.schema)
+            found = self._newest.parameters
+            self.parameters = {name: value for name, value in found.items() if name in tunables}
 
     def at(self, iteration: int) -> Checkpoint:
         """The checkpoint of an iteration.

@@ -198,6 +198,7 @@ class ClusterTask:
                 size_bytes=tuple(info.size_bytes for info in infos),
                 slot_bytes=slot_bytes,
                 merged=self._resumption.found,
+                parameters=self._resumption.parameters,
                 checkpoints="" if settings is None else settings.pace,
             )
         )
@@ -482,6 +483,7 @@ class ClusterTask:
             wanted=order.wanted,
             travelling=order.travelling,
             arriving=order.arriving,
+            offer=order.offer,
         )
 
     def _write_pages(self, after: StateVersion) -> tuple[LedgerPage, ...]:

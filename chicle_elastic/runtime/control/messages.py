@@ -40,18 +40,19 @@ The first frame of each side carries `VERSION`, and another one is refused. Numb
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.ledger_page import LedgerPage
+from chicle_elastic.scheduling.events import ChunksDeclared
 from chicle_elastic.scheduling.events import PolicyDisabled as PolicyDisabled
-from chicle_elastic.values import ChunkAccount, ChunkInfo, TaskReport
+from chicle_elastic.values import ChunkAccount, ChunkInfo, ResourceOffer, TaskReport
 from chicle_elastic.values import Proposal as Proposal  # the agent appends it to the log as it is
 
-VERSION = 12
+VERSION = 13
 """Of this list of messages; raised with every change of it."""
 
 
@@ -103,6 +104,7 @@ class Declare:
         slot_bytes: Size of a slot that holds any of them.
         merged: Iteration of the checkpoint that this task would go on from; 0 for none.
         checkpoints: When checkpoints are written, in words; empty for never. The same in every task.
+        parameters: What policies had set in that checkpoint, by name.
     """
 
     seed: int
@@ -112,13 +114,19 @@ class Declare:
     slot_bytes: int
     merged: int = 0
     checkpoints: str = ""
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
-    def infos(self) -> tuple[ChunkInfo, ...]:
-        """The chunks as the scheduler of a job with stores counts them: every one takes a whole slot."""
-        return tuple(
+    def is_same_job(self, other: "Declare") -> bool:
+        """Whether both declare the same job; each may have found another checkpoint of it."""
+        return replace(self, merged=other.merged, parameters=other.parameters) == other
+
+    def to_event(self) -> ChunksDeclared:
+        """The data set for the log. Chunks are counted as in a job with stores: every one takes a whole slot."""
+        infos = tuple(
             ChunkInfo(id=ChunkId(number), num_rows=num_rows, size_bytes=self.slot_bytes)
             for number, num_rows in enumerate(self.rows)
         )
+        return ChunksDeclared(chunks=infos, merged=self.merged, parameters=self.parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,6 +411,7 @@ class Iterate:
         wanted: Nodes that a policy has asked for last; 0 for none.
         arriving: (chunks, samples) that a node has more when those on their way are there, or less; none of (0, 0).
         must_rebuild: The model may lack state that chunks have: all tasks rebuild it from all state first.
+        offer: What the resource manager could give.
     """
 
     round: int
@@ -416,6 +425,7 @@ class Iterate:
     wanted: int = 0
     arriving: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
     must_rebuild: bool = False
+    offer: ResourceOffer = field(default_factory=ResourceOffer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

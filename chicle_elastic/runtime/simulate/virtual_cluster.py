@@ -16,7 +16,6 @@ keep the order in which they were made, so a simulation is a function of its sce
 Nothing is decided here: the scheduler orders, and asks the policies.
 """
 
-import dataclasses
 import heapq
 import math
 from collections.abc import Callable, Sequence
@@ -35,7 +34,7 @@ from chicle_elastic.scheduling.effect_handler import dispatch
 from chicle_elastic.scheduling.pending_policies import DecidingPolicy
 from chicle_elastic.scheduling.recording import RecordedPolicy, Recorder, RecordingSink
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, State
-from chicle_elastic.values import DEADLINE, Decision, Observations, TaskReport
+from chicle_elastic.values import DEADLINE, ResourceOffer, TaskReport
 
 INTERRUPT_SHARE = 0.2
 """Part of the grace period after which tasks end a long iteration early (as in `cluster.agent.node`)."""
@@ -53,22 +52,6 @@ class _Iteration:
     began_s: float
     samples: dict[NodeId, int]
     seconds: dict[NodeId, float]
-
-
-class _InformedPolicy:
-    """A policy that sees what the supply says: the price of a node second, and how many nodes could come."""
-
-    def __init__(self, policy: DecidingPolicy, cluster: "VirtualCluster") -> None:
-        self._policy, self._cluster = policy, cluster
-
-    @property
-    def name(self) -> str:
-        """Of the policy."""
-        return self._policy.name
-
-    def decide(self, observations: Observations, /) -> Decision | None:
-        """What the policy decides."""
-        return self._policy.decide(self._cluster.inform(observations))
 
 
 class VirtualCluster:
@@ -109,8 +92,7 @@ class VirtualCluster:
             start_nodes=scenario.start_nodes(),
             precopy=job.precopy,
         )
-        informed = [_InformedPolicy(policy, self) for policy in policies]
-        self.scheduler = Scheduler(settings, informed if sink is None else [*map(RecordedPolicy, informed)])
+        self.scheduler = Scheduler(settings, policies if sink is None else [*map(RecordedPolicy, policies)])
         self._handler = self.scheduler if sink is None else Recorder(self.scheduler, sink)
         self._policy_names = tuple(policy.name for policy in policies)
         self._nodes: dict[NodeId, VirtualNode] = {}
@@ -129,6 +111,8 @@ class VirtualCluster:
         self._precopy_numbers: dict[tuple[NodeId, ChunkId], int] = {}
         self._lines: list[str] = []
         self._wanted: int | None = None
+        self._offer = ResourceOffer()
+        self._num_offers = 0
         self._reason: str | None = None
         self._iteration_ended_s = 0.0
         self._chunks_moved = self._bytes_moved = self._num_aborted = 0
@@ -146,15 +130,6 @@ class VirtualCluster:
             self.clock.now_s, _, act, args = heapq.heappop(self._queue)
             act(*args)
         return self._result()
-
-    def inform(self, observations: Observations) -> Observations:
-        """The same with the price of a node second and the number of nodes that could come."""
-        supply = self.scenario.supply
-        if supply is None:
-            return observations
-        now_s = self.clock.now_s
-        available = max(0, supply.nodes_at(now_s) - len(self._supplied()))
-        return dataclasses.replace(observations, price=supply.price_at(now_s), available=available)
 
     # What happens by itself.
 
@@ -246,7 +221,7 @@ class VirtualCluster:
         return [node for node in self._nodes.values() if node.price is None and node.is_there and not node.is_noticed]
 
     def _follow_supply(self) -> None:
-        """Start nodes that are wanted and can be had; give notice to those that there are too many of."""
+        """Start nodes that are wanted and can be had, give notice to those that are too many, and say what is left."""
         supply = self.scenario.supply
         if supply is None:
             return
@@ -277,6 +252,11 @@ class VirtualCluster:
             )
             self._num_supplied += 1
             self._launch(node, supply.boot_s)
+        offer = ResourceOffer(available=max(0, there - len(self._supplied())), price=supply.price_at(now_s))
+        if offer != self._offer:
+            self._offer = offer
+            self._num_offers += 1
+            self._deliver(events.ResourcesOffered(offer=offer, number=self._num_offers))
 
     # Effects, in the order of a round.
 
@@ -330,6 +310,7 @@ class VirtualCluster:
         self._nodes[effect.node].is_noticed = True
         staying = sum(node.is_there and not node.is_noticed for node in self._nodes.values())
         self._wanted = staying if self._wanted is None else min(self._wanted, staying)
+        self._at(self.clock.now_s, self._follow_supply)
 
     def request_nodes(self, effect: effects.RequestNodes) -> None:
         """The supply follows, once all that was ordered with this is done."""

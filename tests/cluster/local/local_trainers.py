@@ -164,3 +164,27 @@ class Faulty(Policy):
             time.sleep(0.5)
             return None
         return Decision(actions=MoveChunks.of({(NodeId("n7"), NodeId("n8")): 1}), reason="no reason")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps(Policy):
+    """Asks for numbers of nodes, one after the other, as soon as there are as many as it asked for before.
+
+    It waits for the first offer of the resource manager.
+    Where there are more than it asks for, it releases the newest ones.
+    """
+
+    totals: tuple[int, ...] = (4, 3, 9)
+
+    def decide(self, observations: Observations, /) -> Decision | None:
+        """The next number."""
+        nodes = len(observations.num_chunks)
+        if observations.wanted != nodes or observations.available is None:
+            return None
+        before = self.totals.index(nodes) + 1 if nodes in self.totals else 0
+        if before == len(self.totals):
+            return None
+        total = self.totals[before]
+        newest = sorted(observations.num_chunks)[total:]
+        releases = (ReleaseNode(node) for node in newest)
+        return Decision(actions=(RequestNodes(total), *releases), reason=f"{observations.available} more at hand")

@@ -17,7 +17,7 @@ from chicle_elastic.policies.base import Decision, MoveChunks, Observations, Pol
 from chicle_elastic.runtime.cluster_task.policy_runner import PolicyRunner, TimeLimitedPolicy
 from chicle_elastic.scheduling.events import PolicyDisabled
 from chicle_elastic.scheduling.pending_policies import NodeHoldings, RecentIterations, observe
-from chicle_elastic.values import Proposal, SetParameter, TaskReport, TrainingState
+from chicle_elastic.values import Proposal, ResourceOffer, SetParameter, TaskReport, TrainingState
 from tests.timeouts import timeout_s
 
 A, B = NodeId("a"), NodeId("b")
@@ -75,6 +75,7 @@ def look(recent: RecentIterations, *, iteration: int) -> Observations:
         wanted=0,
         travelling=2,
         arriving={},
+        offer=ResourceOffer(),
     )
 
 

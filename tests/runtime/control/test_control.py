@@ -292,4 +292,5 @@ def test_a_task_without_an_agent_is_told_how_it_is_started(address):
 def test_chunks_are_declared_to_the_scheduler_with_the_size_of_a_slot():
     """A plan that counts bytes must not need more slots than there are."""
     declared = control.Declare(seed=1, num_rows=20, rows=(12, 8), size_bytes=(640, 704), slot_bytes=704)
-    assert [(info.id, info.num_rows, info.size_bytes) for info in declared.infos()] == [(0, 12, 704), (1, 8, 704)]
+    infos = declared.to_event().chunks
+    assert [(info.id, info.num_rows, info.size_bytes) for info in infos] == [(0, 12, 704), (1, 8, 704)]

@@ -1,0 +1,60 @@
+"""Figures 5 and 10 of the paper: 8 slow and 8 fast nodes; uni-tasks begin with an even split, and `Rebalance` works."""
+
+import math
+from itertools import accumulate
+from statistics import fmean, median
+
+from benchmarks.bars import Bar, Row
+from benchmarks.paper.projection import micro_units_of_mixed_nodes, time_to, uni_units_of_mixed_nodes
+from benchmarks.paper.runs import Settings, gaps, mixed_gaps, problems
+from chicle_elastic.policies.rebalance import Rebalance
+
+TASKS = (16, 24, 32, 64)
+SLOWDOWN = 1.5
+EACH, UNITS = 1.0, 1.03
+
+
+def rows(settings: Settings, notes: list[str]) -> list[Row]:
+    """Time to each gap, and the units of an iteration once the split is settled."""
+    found = []
+    ideal = uni_units_of_mixed_nodes(SLOWDOWN)
+    for problem in problems(settings, notes):
+        policies = (Rebalance(),)
+        runs = [
+            mixed_gaps(settings, problem, slowdown=SLOWDOWN, policies=policies, seed=seed) for seed in settings.seeds
+        ]
+        settled = fmean(median(units[8:]) for _, units in runs)
+        found.append(
+            Row(
+                part="fig5",
+                what=f"{problem.data.title}: units of an iteration after the eighth",
+                tol=None,
+                measured=f"{settled:.4f}",
+                against=f"{ideal:.4g}, ideal",
+                value=settled / ideal,
+                bar=Bar(gate=UNITS, at_most=True),
+                details={"units": [units for _, units in runs]},
+            )
+        )
+        for gap in problem.gaps:
+            uni = fmean(time_to(gap, run, list(accumulate(units))) for run, units in runs)
+            micro = {}
+            for count in TASKS:
+                unit = micro_units_of_mixed_nodes(count, SLOWDOWN)
+                runs_of = [gaps(settings, problem, num_tasks=count, seed=seed) for seed in settings.seeds]
+                micro[count] = fmean(time_to(gap, run, [unit * n for n in range(1, len(run) + 1)]) for run in runs_of)
+            best = min(micro, key=lambda count: micro[count])
+            others = ", ".join(f"{count}: {value:.4g}" for count, value in micro.items())
+            found.append(
+                Row(
+                    part="fig5",
+                    what=f"{problem.data.title}, 8 nodes {SLOWDOWN:g}x slower: time",
+                    tol=gap,
+                    measured=f"{uni:.4g} units",
+                    against=f"{micro[best]:.4g} with {best} micro-tasks ({others})",
+                    value=uni / micro[best] if math.isfinite(micro[best]) else math.nan,
+                    bar=Bar(gate=EACH, at_most=True),
+                    details={"uni": uni, "micro": micro},
+                )
+            )
+    return found

@@ -1,0 +1,141 @@
+"""Runs of CoCoA in one process, certified after each iteration; a run that is in the cache is not made again."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from benchmarks.datasets import DataSet
+from benchmarks.glm_real import load_real, missing
+from benchmarks.paper.mixed import MixedCocoa
+from benchmarks.policy_jobs import CertifiedCocoa
+from benchmarks.svm_data import higgs_shaped
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.policies.base import Policy
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.testing.virtual_clock import VirtualClock
+
+NUM_CHUNKS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line says.
+
+    Attributes:
+        seeds: Seeds of the runs.
+        is_quick: Fewer rows, larger gaps: nothing is judged.
+        real: Folder with real data sets.
+        cache: Folder for the results of runs.
+    """
+
+    seeds: tuple[int, ...]
+    is_quick: bool
+    real: Path
+    cache: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A data set, and how far it is trained.
+
+    Attributes:
+        data: The rows.
+        gaps: Relative duality gaps that are looked for, falling.
+        most: Iterations at most.
+    """
+
+    data: DataSet
+    gaps: tuple[float, ...]
+    most: int
+
+    @property
+    def penalty(self) -> float:
+        """C of lambda = 0.01 n."""
+        return 100.0 / self.data.num_samples
+
+
+def problems(settings: Settings, notes: list[str]) -> list[Problem]:
+    """HIGGS-shaped rows, and a9a where its file is."""
+    X, y = higgs_shaped(10_000 if settings.is_quick else 100_000)
+    key = f"higgs-{len(y)}"
+    found = [
+        Problem(
+            DataSet(key=key, title=f"HIGGS-shaped, {len(y)} rows", X=X, y=y),
+            (1e-3, 1e-4) if settings.is_quick else (1e-3, 1e-4, 1e-5),
+            500,
+        )
+    ]
+    if missing("a9a", settings.real):
+        notes.append("a9a was not run: there is no file (say --real DIR)")
+    elif not settings.is_quick:
+        found.append(Problem(load_real("a9a", settings.real, quick=False), (1e-3,), 400))
+    return found
+
+
+def gaps(
+    settings: Settings, problem: Problem, *, num_tasks: int, changes: Sequence[tuple[int, int]] = (), seed: int
+) -> list[float]:
+    """Certified relative duality gap after each iteration, until the smallest one that is looked for."""
+    names = "-".join(f"{iteration}.{count}" for iteration, count in changes)
+    key = f"cocoa_{problem.data.key}_{problem.gaps[-1]:.0e}_{num_tasks}_{names}_{seed}"
+    found = _cached(settings, key)
+    if found is None:
+        outcome = InProcess(num_tasks=num_tasks, changes=tuple(changes)).run(_job(problem, seed, ()))
+        found = outcome.history.column("duality_gap").tolist()
+        _keep(settings, key, found)
+    return found
+
+
+def mixed_gaps(
+    settings: Settings, problem: Problem, *, slowdown: float, policies: Sequence[Policy], seed: int
+) -> tuple[list[float], list[float]]:
+    """The same with 16 tasks, half of them slower, and the units that each iteration takes: those of the slowest."""
+    names = "+".join(policy.name for policy in policies)
+    key = f"mixed_{problem.data.key}_{problem.gaps[-1]:.0e}_{slowdown:g}_{names}_{seed}"
+    found = _cached(settings, key)
+    if found is None:
+        job, clock = _job(problem, seed, policies, slowdown=slowdown), VirtualClock()
+        history = InProcess(num_tasks=16).run(job, clock=clock).history
+        units = [max(record.seconds.values()) for record in history]
+        found = [history.column("duality_gap").tolist(), units]
+        _keep(settings, key, found)
+    return found[0], found[1]
+
+
+def _job(problem: Problem, seed: int, policies: Sequence[Policy], *, slowdown: float | None = None) -> Job:
+    data, tol = problem.data, problem.gaps[-1]
+    y: Array = data.y.astype(np.int32)
+    trainer = CertifiedCocoa(C=problem.penalty, tol=tol)
+    chunk_bytes = None
+    if slowdown is not None:
+        chunk_bytes = _chunk_bytes(data)
+        unit_rows = data.num_samples / 16
+        trainer = MixedCocoa(C=problem.penalty, tol=tol, slowdown=slowdown, row_units=1.0 / unit_rows)
+    source = ArraySource(data.X, y, max_tasks=64, chunk_bytes=chunk_bytes, seed=seed)
+    return Job(trainer=trainer, source=source, max_iterations=problem.most, seed=seed, policies=tuple(policies))
+
+
+def _chunk_bytes(data: DataSet) -> int:
+    """Bytes of rows in a chunk, for some 4,000 chunks where there are enough rows."""
+    X = data.X
+    num_bytes = X.data.nbytes + X.indices.nbytes if sp.issparse(X) else X.nbytes
+    return max(25 * num_bytes // len(data.y), num_bytes // NUM_CHUNKS)
+
+
+def _cached(settings: Settings, key: str) -> list | None:
+    path = settings.cache / f"{key}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _keep(settings: Settings, key: str, found: list) -> None:
+    """Whole or not at all: a run that is interrupted goes on where it was."""
+    settings.cache.mkdir(parents=True, exist_ok=True)
+    part = settings.cache / f"{key}.part"
+    part.write_text(json.dumps(found), encoding="utf-8")
+    part.replace(settings.cache / f"{key}.json")
