@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 RECORDINGS = (".jsonl", ".jsonl.gz")
 RECORDED = "as recorded"
+PICTURES = (".png", ".svg", ".pdf")
+MOST_LANES = 128
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     from chicle_elastic.runtime.simulate.policy_sets import policies_of
     from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
 
+    if arguments.plot is not None and arguments.plot.suffix not in PICTURES:
+        raise UsageError(f"--plot {arguments.plot}: its name must end with {', '.join(PICTURES)}")
     prepared = []
     for given in [_read(path, arguments) for path in arguments.scenarios]:  # all are checked before the first one runs
         sets = {}
@@ -73,12 +77,12 @@ def run(arguments: argparse.Namespace) -> int:
         for text, policies in sets.items():
             cluster = VirtualCluster(given.scenario, policies, make_work=given.make_work)
             results.append((f"{title}{text}", cluster.run()))
-    if arguments.plot is not None:
-        _plot(results, arguments.plot)
     if arguments.json:
         print(json.dumps([{"label": label, **result.to_dict()} for label, result in results], allow_nan=False))
     else:
         _print(results)
+    if arguments.plot is not None:
+        _plot(results, arguments.plot)
     return 0
 
 
@@ -145,6 +149,11 @@ def _plot(results: "list[tuple[str, SimulationResult]]", path: Path) -> None:
     from chicle_elastic.monitoring.swimlane import draw
 
     for number, (label, result) in enumerate(results, start=1):
+        if len(result.history.tasks) > MOST_LANES:
+            raise UsageError(
+                f"{label}: {len(result.history.tasks)} nodes took part, and a picture has {MOST_LANES} lanes at most; "
+                "leave --plot out"
+            )
         name = path if len(results) == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
         drawing = draw(result.history, title=f"{label}: {result.time_s:.4g} s, price {result.cost:.4g}")
         drawing.savefig(name)

@@ -96,6 +96,7 @@ def test_real_work_trains_on_a_folder_of_chunks(path: Path, capsys: pytest.Captu
     [
         (["--policies", "Balance"], "there is no policy 'Balance'"),
         (["--iterations", "0"], "--iterations 0: it must be >= 1"),
+        (["--plot", "x.foo"], "--plot x.foo: its name must end with .png"),
         (["--work", "real"], "small.toml: --work real needs a table [data]"),
     ],
 )
@@ -127,3 +128,12 @@ def test_a_recorded_job_is_simulated_under_other_policies(capsys: pytest.Capture
     assert rebalance_s < 0.8 * none_s
     assert main(["simulate", str(recording), "--work", "real"]) == 2
     assert "a recording has no data" in capsys.readouterr().err
+
+
+def test_a_picture_of_too_many_nodes_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After the table."""
+    path.write_text(SMALL.replace("count = 3", "count = 130").replace("32", "200"), encoding="utf-8")
+    assert main(["simulate", str(path), "--plot", str(path.with_suffix(".png"))]) == 2
+    shown = capsys.readouterr()
+    assert "| Rebalance" in shown.out
+    assert "131 nodes took part, and a picture has 128 lanes at most" in shown.err

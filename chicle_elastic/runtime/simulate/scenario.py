@@ -19,6 +19,8 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.simulate.traces import MAX_NODES, UNITS_S, flaw_of_step, read_text, read_trace
 
 MAX_CHUNKS = 2_000_000
+LARGEST = 1e9
+"""Of numbers without another limit, so that sums of them stay finite; 1 / LARGEST is the smallest rate."""
 LOSSES = ("hinge", "squared_hinge", "logistic")
 MESSAGE = re.compile(r"(?P<text>.*?)(?: - at `\$(?P<path>[^`]*)`)?", re.DOTALL)
 STEP = re.compile(r"\.(?P<key>\w+)|\[(?P<index>\d+)\]")
@@ -67,9 +69,9 @@ class SimulatedJob:
             _require(name, getattr(self, name) >= 1, getattr(self, name), ">= 1")
         _require("chunks", self.chunks <= MAX_CHUNKS, self.chunks, f"<= {MAX_CHUNKS}")
         _require("state_bytes", 0 <= self.state_bytes <= self.chunk_bytes, self.state_bytes, ">= 0 and <= chunk_bytes")
-        _require("row_s", 0 < self.row_s < math.inf, self.row_s, "> 0 and finite")
-        is_share = 0 < self.epochs_per_iteration < math.inf
-        _require("epochs_per_iteration", is_share, self.epochs_per_iteration, "> 0 and finite")
+        _require("row_s", 0 < self.row_s <= LARGEST, self.row_s, f"> 0 and <= {LARGEST:g}")
+        is_share = 0 < self.epochs_per_iteration <= LARGEST
+        _require("epochs_per_iteration", is_share, self.epochs_per_iteration, f"> 0 and <= {LARGEST:g}")
         _require("noise", 0 <= self.noise < 1, self.noise, ">= 0 and < 1")
         _require_seconds(self, "iteration_s", "until_s")
         for name in ("max_nodes", "start_nodes"):
@@ -154,7 +156,7 @@ class SimulatedNetwork:
 
     def __post_init__(self) -> None:
         for name in ("bytes_per_s", "load_bytes_per_s"):
-            _require(name, 0 < getattr(self, name) < math.inf, getattr(self, name), "> 0 and finite")
+            _require_rate(self, name)
         _require_seconds(self, "latency_s", "round_s", "detect_s")
 
 
@@ -457,13 +459,18 @@ def _require(name: str, is_right: bool, value: object, what: str) -> None:
 def _require_seconds(owner: object, *names: str) -> None:
     for name in names:
         value = getattr(owner, name)
-        _require(name, value is None or 0 <= value < math.inf, value, ">= 0 and finite")
+        _require(name, value is None or 0 <= value <= LARGEST, value, f">= 0 and <= {LARGEST:g}")
+
+
+def _require_rate(owner: object, name: str) -> None:
+    value = getattr(owner, name)
+    is_rate = value is None or 1 / LARGEST <= value < math.inf
+    _require(name, is_rate, value, f">= {1 / LARGEST:g} and finite")
 
 
 def _require_machine(owner: SimulatedNode | SimulatedSupply) -> None:
-    _require("speed", 0 < owner.speed < math.inf, owner.speed, "> 0 and finite")
+    _require_rate(owner, "speed")
+    _require_rate(owner, "bytes_per_s")
     _require_seconds(owner, "boot_s", "grace_s")
-    _require("price", 0 <= owner.price < math.inf, owner.price, ">= 0 and finite")
+    _require("price", 0 <= owner.price <= LARGEST, owner.price, f">= 0 and <= {LARGEST:g}")
     _require("memory_bytes", owner.memory_bytes is None or owner.memory_bytes >= 1, owner.memory_bytes, ">= 1")
-    is_link = owner.bytes_per_s is None or 0 < owner.bytes_per_s < math.inf
-    _require("bytes_per_s", is_link, owner.bytes_per_s, "> 0 and finite")

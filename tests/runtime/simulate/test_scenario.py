@@ -21,8 +21,13 @@ BAD = {
     "no nodes": ("seed = 1", "nodes: there are none, and no supply of any"),
     "a node without name": ("[[nodes]]\ncount = 2", "bad.toml:1: nodes[0]: Object missing required field `name`"),
     "text for a number": (NODE + 'speed = "fast"', "bad.toml:3: nodes[0].speed: Expected `float`, got `str`"),
-    "speed 0": (NODE + "speed = 0", "bad.toml:3: nodes[0].speed=0.0: it must be > 0 and finite"),
-    "a speed that is no number": (NODE + "speed = nan", "speed=nan: it must be > 0 and finite"),
+    "speed 0": (NODE + "speed = 0", "bad.toml:3: nodes[0].speed=0.0: it must be >= 1e-09 and finite"),
+    "a speed that is no number": (NODE + "speed = nan", "speed=nan: it must be >= 1e-09 and finite"),
+    "seconds without end": (
+        "[job]\nrow_s = 1e300\n" + NODE,
+        "bad.toml:2: job.row_s=1e+300: it must be > 0 and <= 1e+09",
+    ),
+    "one table for several": ('[nodes]\nname = "n"', "bad.toml:1: nodes: Expected `array`, got `object`"),
     "a node that dies before it joins": (
         NODE + "joins_s = 60.0\ndies_s = 30.0",
         "bad.toml:4: nodes[0].dies_s=30.0: it must be > 60",
