@@ -41,6 +41,9 @@ COMMANDS = {
     "doctor": Command("chicle_elastic.cli.doctor", "show what this node can do, and what to install for the rest"),
     "inspect": Command("chicle_elastic.cli.inspect", "show what a folder of chunks holds, and verify it"),
     "replay": Command("chicle_elastic.cli.replay", "fold the recording of a job again, and compare what it ordered"),
+    "simulate": Command(
+        "chicle_elastic.cli.simulate", "say how long a job would take on other nodes, or under other policies"
+    ),
 }
 
 

@@ -8,4 +8,5 @@ Rooms, from the lowest to the highest:
     control       messages and channel between an agent and the task of its node
     cluster_task  the task of a node in a cluster
     in_process    all tasks of a job in this process
+    simulate      virtual nodes on a virtual clock
 """

@@ -43,7 +43,7 @@ ROOMS = {
         ("training", "collectives"),
         ("checkpoint", "control"),
         ("cluster_task",),
-        ("in_process",),
+        ("in_process", "simulate"),
     ),
     "cluster": (
         ("net", "rendezvous"),

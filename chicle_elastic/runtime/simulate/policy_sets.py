@@ -1,0 +1,54 @@
+"""Policies as text: "Rebalance+Shuffle:share=0.1,patience=0.2" is a set of two, "none" an empty one."""
+
+import ast
+
+from chicle_elastic.errors import UsageError
+from chicle_elastic.policies.base import Policy
+from chicle_elastic.policies.rebalance import Rebalance
+from chicle_elastic.policies.scale import Scale
+from chicle_elastic.policies.shuffle import Shuffle
+from chicle_elastic.policies.straggler import Straggler
+from chicle_elastic.policies.tune import Tune
+
+POLICIES: dict[str, type[Policy]] = {kind.__name__: kind for kind in (Rebalance, Scale, Shuffle, Straggler, Tune)}
+NONE = "none"
+
+
+def policies_of(text: str) -> tuple[Policy, ...]:
+    """The policies of a set.
+
+    Raises:
+        UsageError: There is no such policy or field, or a policy refuses a value.
+
+    >>> from chicle_elastic.runtime.simulate.policy_sets import policies_of
+    >>> [policy.name for policy in policies_of("Rebalance+Shuffle:share=0.1")]
+    ['Rebalance', 'Shuffle']
+    """
+    if text.strip() in ("", NONE):
+        return ()
+    policies = tuple(_policy(word.strip()) for word in text.split("+"))
+    names = [policy.name for policy in policies]
+    if len(set(names)) < len(names):
+        raise UsageError(f"policies {text!r}: a policy is there twice")
+    return policies
+
+
+def _policy(text: str) -> Policy:
+    name, _, given = text.partition(":")
+    kind = POLICIES.get(name)
+    if kind is None:
+        raise UsageError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}, and {NONE} for none of them")
+    values = {}
+    for item in given.split(",") if given else ():
+        field, equals, value = item.partition("=")
+        known = list(kind.__dataclass_fields__)  # type: ignore[attr-defined]  # all policies are dataclasses
+        if not equals or field.strip() not in known:
+            raise UsageError(f"policy {name}: {item!r} is not FIELD=VALUE; its fields are {', '.join(known)}")
+        try:
+            values[field.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            values[field.strip()] = value.strip()  # text: the policy judges it
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error

@@ -1,0 +1,139 @@
+"""`chicle simulate`: the page's scenario, a table, JSON, a picture, and what is refused."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chicle_elastic.cli.main import main
+from tests.house.sources import ROOT
+
+PAGE = ROOT / "docs/how-to/simulate.md"
+SMALL = '[job]\nchunks = 32\niterations = 12\n[[nodes]]\nname = "n"\ncount = 3\n[[nodes]]\nname = "slow"\nspeed = 0.5\n'
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A small scenario."""
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL, encoding="utf-8")
+    return path
+
+
+def test_the_scenario_of_the_page_compares_policies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As it stands there, with the header that the page shows."""
+    text = PAGE.read_text(encoding="utf-8")
+    scenario, data = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    path = tmp_path / "spot.toml"
+    path.write_text(scenario + data, encoding="utf-8")
+    sets = ["none", "Rebalance", "Straggler+Rebalance"]
+    assert main(["simulate", str(path), *(word for name in sets for word in ("--policies", name))]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert f"# {out[0]}" in text
+    assert f"# {out[1]}" in text
+    assert [line.split("|")[1].strip() for line in out[2:5]] == sets
+    seconds = [float(line.split("|")[2]) for line in out[2:5]]
+    assert seconds[1] < seconds[0]
+    assert out[5].startswith("none: all 200 iterations used; 1 iterations aborted")
+    assert "only --work real says" in out[-1]
+
+
+def test_the_same_seed_prints_the_same_bytes(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As JSON, with every iteration; `--iterations` wins over the scenario."""
+    arguments = ["simulate", str(path), "--json", "--iterations", "7", "--policies", "Rebalance", "--policies", "none"]
+    assert main(arguments) == 0
+    first = capsys.readouterr().out
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == first
+    found = json.loads(first)
+    assert [result["label"] for result in found] == ["Rebalance", "none"]
+    assert found[0]["history"]["iteration"] == list(range(1, 8))
+    assert found[0]["time_s"] < found[1]["time_s"]
+    assert not found[0]["is_real"]
+
+
+def test_scenarios_are_compared_with_each_other(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their names stand before the policies; without --policies those of the scenario are taken, or Rebalance."""
+    other = path.with_name("more.toml")
+    other.write_text(
+        SMALL.replace("count = 3", "count = 6").replace("chunks", 'policies = ["none"]\nchunks'), encoding="utf-8"
+    )
+    assert main(["simulate", str(path), str(other)]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:4]
+    assert [row.split("|")[1].strip() for row in rows] == ["small: Rebalance", "more: none"]
+
+
+def test_a_picture_is_drawn_for_each_row(path: Path) -> None:
+    """With a number each where there are several."""
+    pytest.importorskip("matplotlib")
+    one, several = path.with_name("one.png"), path.with_name("several.png")
+    assert main(["simulate", str(path), "--plot", str(one)]) == 0
+    assert main(["simulate", str(path), "--plot", str(several), "--policies", "none", "--policies", "Rebalance"]) == 0
+    drawn = [one, several.with_name("several-1.png"), several.with_name("several-2.png")]
+    assert [picture.read_bytes()[:4] for picture in drawn] == [b"\x89PNG"] * 3
+
+
+def test_real_work_trains_on_a_folder_of_chunks(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The job ends where the gap is small enough, and nothing is said about convergence."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((600, 5))
+    np.savez(path.with_name("data.npz"), X=X, y=(X[:, 0] + 0.1 * X[:, 1] > 0).astype(np.int64))
+    folder = path.with_name("chunks")
+    assert main(["convert", str(path.with_name("data.npz")), str(folder), "--chunk-bytes", "4096"]) == 0
+    path.write_text(SMALL.replace("12", "200") + '[data]\nfolder = "chunks"\nC = 0.1\n', encoding="utf-8")
+    capsys.readouterr()
+    assert main(["simulate", str(path), "--work", "real", "--json"]) == 0
+    [result] = json.loads(capsys.readouterr().out)
+    assert result["is_real"]
+    assert result["reason"].startswith("relative duality gap")
+    assert result["history"]["duality_gap"][-1] <= 1e-3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policies", "Balance"], "there is no policy 'Balance'"),
+        (["--iterations", "0"], "--iterations 0: it must be >= 1"),
+        (["--plot", "x.foo"], "--plot x.foo: its name must end with .png"),
+        (["--work", "real"], "small.toml: --work real needs a table [data]"),
+    ],
+)
+def test_what_cannot_be_is_a_fault_of_usage(
+    path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, and a message without a traceback."""
+    assert main(["simulate", str(path), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_policies_of_a_scenario_are_named_with_their_file(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And a scenario that is not there, too."""
+    path.write_text(SMALL.replace("chunks", 'policies = ["Balance"]\nchunks'), encoding="utf-8")
+    assert main(["simulate", str(path)]) == 2
+    assert f"{path}: job.policies: there is no policy 'Balance'" in capsys.readouterr().err
+    assert main(["simulate", str(path.with_name("no.toml"))]) == 2
+    assert "no.toml: the scenario cannot be read" in capsys.readouterr().err
+
+
+def test_a_recorded_job_is_simulated_under_other_policies(capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside the job as it was."""
+    recording = ROOT / "tests/runtime/simulate/runs/a.recording.jsonl.gz"
+    assert main(["simulate", str(recording), "--policies", "none", "--policies", "Rebalance"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split("|")[1].strip() for line in out[2:5]] == ["as recorded", "none", "Rebalance"]
+    recorded_s, none_s, rebalance_s = (float(line.split("|")[2]) for line in out[2:5])
+    assert none_s == pytest.approx(recorded_s, rel=0.15)
+    assert rebalance_s < 0.8 * none_s
+    assert main(["simulate", str(recording), "--work", "real"]) == 2
+    assert "a recording has no data" in capsys.readouterr().err
+
+
+def test_a_picture_of_too_many_nodes_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After the table."""
+    path.write_text(SMALL.replace("count = 3", "count = 130").replace("32", "200"), encoding="utf-8")
+    assert main(["simulate", str(path), "--plot", str(path.with_suffix(".png"))]) == 2
+    shown = capsys.readouterr()
+    assert "| Rebalance" in shown.out
+    assert "131 nodes took part, and a picture has 128 lanes at most" in shown.err
