@@ -7,6 +7,8 @@ from benchmarks.bars import Row
 
 COLOURS = {"uni": "#d1495b", "16": "#00798c", "24": "#30638e", "32": "#7d98a1", "64": "#b8c4bb"}
 
+MOST_COLUMNS = 4
+
 
 def draw(name: str, rows: Sequence[Row], folder: Path) -> Path | None:
     """Draw a figure as `NAME.png`.
@@ -24,24 +26,34 @@ def draw(name: str, rows: Sequence[Row], folder: Path) -> Path | None:
 
         matplotlib.use("Agg")
         from matplotlib import pyplot
+        from matplotlib.ticker import LogLocator, NullFormatter
     except ImportError:
         return None
     panels = _panels(name, rows)
     if not panels:
         return None
-    figure, axes = pyplot.subplots(
-        1, len(panels), figsize=(4.2 * len(panels), 3.4), squeeze=False, constrained_layout=True
-    )
-    for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
+    columns = min(MOST_COLUMNS, len(panels))
+    num_rows = -(-len(panels) // columns)
+    size = 3.9 * columns, 3.1 * num_rows
+    figure, axes = pyplot.subplots(num_rows, columns, figsize=size, squeeze=False, constrained_layout=True)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    for axis, (title, lines) in zip(axes.flat, panels.items(), strict=False):
         for label, points in lines.items():
             style = {"color": COLOURS.get(label), "linewidth": 2.5 if label == "uni" else 1.2, "marker": "o"}
             axis.plot(*zip(*sorted(points), strict=True), label=label, **style)
         axis.set_title(title, fontsize=9)
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
-        axis.set_xlabel("tasks" if name == "fig1" else "units between two changes")
-        axis.legend(fontsize=7)
-    axes[0][0].set_ylabel("epochs" if name == "fig1" else "projected units to the gap")
+        ticks = sorted({x for points in lines.values() for x, _ in points})
+        axis.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        axis.set_xlabel("tasks" if name == "fig1" else "units between two changes", fontsize=8)
+        axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    axes[0][0].legend(fontsize=7, title="" if name == "fig1" else "tasks", title_fontsize=7)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("epochs" if name == "fig1" else "projected units", fontsize=8)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.png"
     figure.savefig(path, dpi=110)
