@@ -40,12 +40,16 @@ def pack(matrix: Array, out: Array) -> None:
 
 
 def unpack(packed: Array, size: int) -> Array:
-    """A matrix of shape (size, size) whose lower triangle is `packed`, and whose upper one is nothing in particular."""
+    """A matrix of shape (size, size) whose lower triangle is `packed`, and zero above its diagonal.
+
+    Zero, although no factor reads it: callers scale the whole matrix, and a signalling NaN in memory that was not
+    cleared would make that a floating-point fault.
+    """
     if size <= MOST_LISTED:
         matrix = np.zeros(size * size)
         matrix[_places(size)] = packed
         return matrix.reshape(size, size)
-    matrix = np.empty((size, size))
+    matrix = np.zeros((size, size))
     start = 0
     for row in range(size):
         matrix[row, : row + 1] = packed[start : start + row + 1]
