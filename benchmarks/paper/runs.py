@@ -1,9 +1,10 @@
 """Runs of CoCoA in one process, certified after each iteration; a run that is in the cache is not made again."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,6 +22,7 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.testing.virtual_clock import VirtualClock
 
 NUM_CHUNKS = 4000
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,12 @@ def gaps(
     """Certified relative duality gap after each iteration, until the smallest one that is looked for."""
     names = "-".join(f"{iteration}.{count}" for iteration, count in changes)
     key = f"cocoa_{problem.data.key}_{problem.gaps[-1]:.0e}_{num_tasks}_{names}_{seed}"
-    found = _cached(settings, key)
-    if found is None:
+
+    def run() -> list[float]:
         outcome = InProcess(num_tasks=num_tasks, changes=tuple(changes)).run(_job(problem, seed, ()))
-        found = outcome.history.column("duality_gap").tolist()
-        _keep(settings, key, found)
-    return found
+        return outcome.history.column("duality_gap").tolist()
+
+    return cached(settings, key, run)
 
 
 def mixed_gaps(
@@ -98,14 +100,14 @@ def mixed_gaps(
     """The same with 16 tasks, half of them slower, and the units that each iteration takes: those of the slowest."""
     names = "+".join(policy.name for policy in policies)
     key = f"mixed_{problem.data.key}_{problem.gaps[-1]:.0e}_{slowdown:g}_{names}_{seed}"
-    found = _cached(settings, key)
-    if found is None:
+
+    def run() -> tuple[list[float], list[float]]:
         job, clock = _job(problem, seed, policies, slowdown=slowdown), VirtualClock()
         history = InProcess(num_tasks=16).run(job, clock=clock).history
-        units = [max(record.seconds.values()) for record in history]
-        found = [history.column("duality_gap").tolist(), units]
-        _keep(settings, key, found)
-    return found[0], found[1]
+        return history.column("duality_gap").tolist(), [max(record.seconds.values()) for record in history]
+
+    found, units = cached(settings, key, run)
+    return found, units
 
 
 def _job(problem: Problem, seed: int, policies: Sequence[Policy], *, slowdown: float | None = None) -> Job:
@@ -128,14 +130,19 @@ def _chunk_bytes(data: DataSet) -> int:
     return max(25 * num_bytes // len(data.y), num_bytes // NUM_CHUNKS)
 
 
-def _cached(settings: Settings, key: str) -> list | None:
+def cached(settings: Settings, key: str, run: Callable[[], T]) -> T:
+    """What a run gave, from its file if it was made before; files are written whole or not at all.
+
+    Args:
+        settings: With the folder.
+        key: Name of the file.
+        run: Makes it; values of JSON.
+    """
     path = settings.cache / f"{key}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-def _keep(settings: Settings, key: str, found: list) -> None:
-    """Whole or not at all: a run that is interrupted goes on where it was."""
-    settings.cache.mkdir(parents=True, exist_ok=True)
-    part = settings.cache / f"{key}.part"
-    part.write_text(json.dumps(found), encoding="utf-8")
-    part.replace(settings.cache / f"{key}.json")
+    if not path.exists():
+        settings.cache.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(run()), encoding="utf-8")
+        part.replace(path)
+    found: T = json.loads(path.read_text(encoding="utf-8"))
+    return found

@@ -414,7 +414,11 @@ class Trainer(ABC):
         return
 
     def parallelism(self, num_tasks: int) -> int:
-        """Level of data parallelism for `num_tasks` tasks (docs/design 2.5); the default is the lowest."""
+        """As if how many tasks solvers are to take their steps (`Budget.num_tasks`), >= `num_tasks`, the default.
+
+        CoCoA's sigma' follows it. It makes steps more careful and emulates no micro-tasks (docs/design 2.5): for these,
+        run as many tasks in one process.
+        """
         return num_tasks
 
     def figures(self, model: Array, report: Report) -> Mapping[str, float]:

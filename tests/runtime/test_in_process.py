@@ -111,18 +111,18 @@ class ParallelismSolver(CountingSolver):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MicroTaskTrainer(CountingTrainer):
-    """Emulates 16 micro-tasks, whatever the number of tasks."""
+class CarefulTrainer(CountingTrainer):
+    """Wants steps as careful as those of 16 tasks, whatever the number of tasks."""
 
     def parallelism(self, num_tasks):
         return max(16, num_tasks)
 
 
-def test_parallelism_is_the_number_of_tasks_unless_the_trainer_fixes_it():
-    """The lowest that the tasks allow by default; micro-tasks are emulated by fixing it."""
+def test_updates_are_as_careful_as_the_number_of_tasks_asks_unless_the_trainer_wants_more():
+    """The number of tasks by default."""
     lowest = run(ELASTIC, CountingTrainer(solver_class=ParallelismSolver))
     assert (lowest.history.column("rows") / 203).tolist() == [2, 2, 5, 5, 3, 3, 1, 1, 4, 4]
-    fixed = run(ELASTIC, MicroTaskTrainer(solver_class=ParallelismSolver))
+    fixed = run(ELASTIC, CarefulTrainer(solver_class=ParallelismSolver))
     assert (fixed.history.column("rows") / 203).tolist() == [16] * 10
 
 
