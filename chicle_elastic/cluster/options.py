@@ -16,6 +16,7 @@ from chicle_elastic.cluster.rendezvous.own_address import AddressOptions
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.runtime.checkpoint.places import absolute_place, is_of_one_process
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.settings import Settings
 from chicle_elastic.start_signals import LEAVE_OPTION
@@ -181,9 +182,9 @@ def parser() -> argparse.ArgumentParser:
     )
     group.add_argument(
         "--checkpoint",
-        type=Path,
-        metavar="FOLDER",
-        help="folder for periodic checkpoints, on storage that all nodes share; default: the checkpoint of the Job",
+        metavar="FOLDER|URL",
+        help="where periodic checkpoints go: a folder on storage that all nodes share, or a URL, e.g. "
+        "s3://BUCKET/JOB; default: the checkpoint of the Job",
     )
     group.add_argument(
         "--checkpoint-every",
@@ -368,8 +369,13 @@ def _checkpoint(arguments: argparse.Namespace) -> CheckpointSettings | None:
         if arguments.checkpoint_every != CheckpointInterval():
             raise UsageError("--checkpoint-every says how often to save, not where: give --checkpoint FOLDER as well")
         return None
+    if is_of_one_process(arguments.checkpoint):
+        raise UsageError(
+            f"--checkpoint {arguments.checkpoint}: each process has a place of its own there; name a URL that all "
+            "nodes reach, such as s3://BUCKET/JOB, or a folder that they share"
+        )
     return CheckpointSettings(
-        folder=str(arguments.checkpoint.absolute()),
+        folder=absolute_place(arguments.checkpoint),
         every_iterations=arguments.checkpoint_every.iterations,
         every_s=arguments.checkpoint_every.seconds,
     )
