@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 
+from chicle_elastic.cluster.net.cloud_notices import CLOUDS
 from chicle_elastic.cluster.rendezvous.own_address import AddressOptions
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.errors import UsageError
@@ -27,7 +28,9 @@ BACKEND = "chicle"
 DEFAULT_RUN_ID = "chicle"
 DEFAULT_RESTARTS = 3
 DEFAULT_GRACE_S = 25.0
-"""Kubernetes and Slurm kill 30 s after the notice; that leaves 5 s to end in order."""
+"""Kubernetes and Slurm kill 30 s after the notice; that leaves `END_S`."""
+END_S = 5.0
+"""What a node needs to end in order, when its chunks are handed over."""
 # SIGTERM and SIGUSR1 are the notice and belong to the agent; torch must not turn them into an exception.
 SIGNALS_OF_TORCH = "SIGINT,SIGHUP,SIGQUIT"
 DEFAULT_PATIENCE_S = 600.0
@@ -50,6 +53,7 @@ class NodeOptions:
         tls: Folder with the certificate of this node, its key and the CA of the job; None for links without TLS.
         has_tls_bulk: Whether chunks go by TLS as well.
         grace_s: Seconds between a notice and the moment when the node has to be gone.
+        notices: Cloud whose metadata server gives notices, one of `CLOUDS`; None for signals alone.
         patience_s: The quorum timeout: seconds for which the job may have too few nodes before this one gives up.
         memory_bytes: Memory for chunks; None for what the control group or the machine allows.
         log_dir: Folder for event files, recordings and the logs of the task; None for none.
@@ -67,6 +71,7 @@ class NodeOptions:
     tls: Path | None = None
     has_tls_bulk: bool = False
     grace_s: float = DEFAULT_GRACE_S
+    notices: str | None = None
     patience_s: float = DEFAULT_PATIENCE_S
     memory_bytes: int | None = None
     log_dir: Path | None = None
@@ -157,6 +162,12 @@ def parser() -> argparse.ArgumentParser:
         default=DEFAULT_GRACE_S,
         metavar="SECONDS",
         help="time from a notice (SIGTERM, SIGUSR1) until the node has to be gone; default: %(default)s",
+    )
+    group.add_argument(
+        "--notices",
+        choices=CLOUDS,
+        help="take notices from the metadata server of this cloud as well, with the time that it leaves; auto finds "
+        "out which one answers; default: signals alone",
     )
     group.add_argument(
         LEAVE_OPTION,
@@ -278,6 +289,7 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         tls=None if arguments.tls is None else arguments.tls.absolute(),
         has_tls_bulk=arguments.tls_bulk,
         grace_s=arguments.grace,
+        notices=arguments.notices,
         patience_s=arguments.patience,
         memory_bytes=arguments.memory,
         log_dir=None if arguments.log_dir is None else Path(arguments.log_dir).absolute(),

@@ -150,7 +150,7 @@ def test_a_job_is_saved_to_a_url_and_resumes_from_it(url: str) -> None:
         return InProcess(num_tasks=2).run(job).history[-1].iteration
 
     assert run(4) == 4
-    with pytest.raises(UsageError, match="holds checkpoints of an earlier run, up to iteration [24]"):
+    with pytest.raises(UsageError, match=r"holds checkpoints of an earlier run, up to iteration [24]"):
         run(8)
     assert run(8, resume=True) == 8
 
