@@ -313,7 +313,7 @@ class Boundary:
         if not joiners:
             return
         for node in joiners:
-            self._members.present[node].is_new = False
+            self._members.filled(node)
         moves = plan.plan_join(self._movable(), self._eligible(), joiners, self._rng(Purpose.JOIN))
         self._order_copies((move.chunk, move.target) for move in moves)
         if moves:
