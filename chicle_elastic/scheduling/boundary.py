@@ -24,7 +24,7 @@ from chicle_elastic.scheduling import plan
 from chicle_elastic.scheduling.effects import Effect, Log
 from chicle_elastic.scheduling.inventory import Inventory
 from chicle_elastic.scheduling.leases import Lease, Leases
-from chicle_elastic.scheduling.ledger import Ledger
+from chicle_elastic.scheduling.ledger import Ledger, Movable
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Members
 from chicle_elastic.scheduling.pending_policies import NodeHoldings, PendingPolicies, flaw_of, moves_of, observe
@@ -314,7 +314,9 @@ class Boundary:
             return
         for node in joiners:
             self._members.filled(node)
-        moves = plan.plan_join(self._movable(), self._eligible(), joiners, self._rng(Purpose.JOIN))
+        movable = self._movable()
+        rng = self._rng(Purpose.JOIN)
+        moves = plan.plan_join(movable, self._eligible(), joiners, rng, index=movable)
         self._order_copies((move.chunk, move.target) for move in moves)
         if moves:
             sources = tally_text(move.source for move in moves)
@@ -424,13 +426,10 @@ class Boundary:
             for node in self._members.eligible
         ]
 
-    def _movable(self) -> dict[NodeId, list[ChunkInfo]]:
+    def _movable(self) -> Movable:
         """Chunks that eligible nodes own and that are not on their way."""
         going = self._leases.in_flight.keys() | self._pending_transitions.migrations.keys()
-        return {
-            node: self._ledger.infos(chunk for chunk in self._ledger.owned_by(node) if chunk not in going)
-            for node in self._members.eligible
-        }
+        return Movable(self._ledger, self._members.eligible, going)
 
     def _observations(self) -> Observations:
         return observe(
@@ -450,8 +449,8 @@ class Boundary:
         held = self._ledger.node_chunks[node]
         return NodeHoldings(
             num_chunks=len(held.owned),
-            samples=self._ledger.samples(node),
-            used_bytes=sum(self._ledger.info(chunk).size_bytes for chunk in held.owned),
+            samples=held.owned_rows,
+            used_bytes=held.owned_bytes,
             capacity_bytes=held.capacity_bytes,
         )
 

@@ -45,11 +45,15 @@ class Inventory:
             is_running: An iteration is in flight: its merge raises the versions of owned chunks.
         """
         node = event.node
-        self._take_away_unreported(event, is_running=is_running)
+        copies = self._ledger.node_chunks[node].copies
+        is_as_known = not self._strays and copies.keys() == event.chunks.keys()
+        if not is_as_known:
+            self._take_away_unreported(event, is_running=is_running)
         if not is_running:
             self._ledger.correct_versions(node, event.chunks)
+        if is_as_known:
+            return
         unknown = 0
-        copies = self._ledger.node_chunks[node].copies
         for chunk in sorted(chunk for chunk in event.chunks if copies.get(chunk, Phase.STRAY) is Phase.STRAY):
             if self._ledger.knows(chunk):
                 self._ledger.hold(node, chunk, Phase.STRAY)

@@ -48,6 +48,10 @@ class NodeChunks:
         num_rows: Samples of the chunks that are owned here or being loaded here.
         copies: Phase of every copy here.
         owned: The chunks among them that are owned, as keys.
+        owned_rows: Samples of these.
+        owned_bytes: Bytes of these.
+        least_rows: No chunk that is owned here has fewer samples; one that had as few may have gone.
+        least_bytes: No chunk that is owned here has fewer bytes, likewise.
         added: Chunks that came into its possession since its task was told last, as keys.
         removed: Chunks that its task was told of and that left its possession since, as keys.
         is_closing: The node leaves.
@@ -61,6 +65,10 @@ class NodeChunks:
     added: dict[ChunkId, None] = field(default_factory=dict)
     removed: dict[ChunkId, None] = field(default_factory=dict)
     is_closing: bool = False
+    owned_rows: int = 0
+    owned_bytes: int = 0
+    least_rows: int = 0
+    least_bytes: int = 0
 
     @property
     def room_bytes(self) -> int | None:
@@ -87,8 +95,18 @@ class NodeChunks:
         was_promised, is_promised = old in PROMISED, new in PROMISED
         if was_promised is not is_promised:
             self.num_rows += info.num_rows if is_promised else -info.num_rows
-        if old is Phase.OWNED:
-            del self.owned[chunk]
-        if new is Phase.OWNED:
-            self.owned[chunk] = None
+        if old is not new:
+            if old is Phase.OWNED:
+                del self.owned[chunk]
+                self.owned_rows -= info.num_rows
+                self.owned_bytes -= info.size_bytes
+            elif new is Phase.OWNED:
+                if not self.owned:
+                    self.least_rows, self.least_bytes = info.num_rows, info.size_bytes
+                elif info.num_rows < self.least_rows or info.size_bytes < self.least_bytes:
+                    self.least_rows = min(info.num_rows, self.least_rows)
+                    self.least_bytes = min(info.size_bytes, self.least_bytes)
+                self.owned[chunk] = None
+                self.owned_rows += info.num_rows
+                self.owned_bytes += info.size_bytes
         return old

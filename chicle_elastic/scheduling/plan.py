@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.scheduling.balance import Balance, improves
+from chicle_elastic.scheduling.balance import Balance, OwnerIndex, Stock, improves
 from chicle_elastic.scheduling.node_capacity import NodeCapacity as NodeCapacity
 from chicle_elastic.scheduling.node_capacity import NodeQueue
 from chicle_elastic.values import ChunkInfo
@@ -106,6 +106,8 @@ def plan_join(
     eligible: Sequence[NodeCapacity],
     joiners: Collection[NodeId],
     rng: np.random.Generator,
+    *,
+    index: OwnerIndex | None = None,
 ) -> list[Transfer]:
     """Bring joiners to their share with the fewest moves; nothing moves between the others.
 
@@ -118,6 +120,7 @@ def plan_join(
         eligible: All nodes that stay, joiners among them; `num_rows` counts everything they own or are about to.
         joiners: Who is to be filled.
         rng: Decides which chunks of a node go.
+        index: Of `owned`; without one all chunks are looked at.
     """
     eligible = [dataclasses.replace(candidate) for candidate in eligible]
     surplus = {
@@ -125,9 +128,7 @@ def plan_join(
         for candidate, target in zip(eligible, _share_of(eligible, 0), strict=True)
     }
     # A joiner may have more than its share: the first node has loaded everything when the second comes.
-    stock = {
-        candidate.node: _shuffled(owned[candidate.node], rng) for candidate in eligible if owned.get(candidate.node)
-    }
+    stock = Stock(owned, [candidate.node for candidate in eligible if candidate.node in owned], rng, index)
     targets = [candidate for candidate in eligible if candidate.node in joiners]
     moves = _moves_ahead(stock, targets, surplus)
     balance = Balance(stock, targets, surplus)
@@ -203,30 +204,31 @@ def plan_redraw(
     return moves
 
 
-def _moves_ahead(
-    stock: Mapping[NodeId, list[ChunkInfo]], joiners: Sequence[NodeCapacity], surplus: dict[NodeId, int]
-) -> list[Transfer]:
+def _moves_ahead(stock: Stock, joiners: Sequence[NodeCapacity], surplus: dict[NodeId, int]) -> list[Transfer]:
     """What joiners have the rows of already, as far as it reduces the deviation from the shares."""
     moves: list[Transfer] = []
-    if not any(candidate.ahead for candidate in joiners):
-        return moves
-    # (place of the source, place in its stock, source) by chunk: the order in which chunks are looked at.
-    places = {
-        info.id: (number, place, source)
-        for number, (source, infos) in enumerate(stock.items())
-        for place, info in enumerate(infos)
-    }
+    order = {source: number for number, source in enumerate(stock)}
+    gone: set[ChunkId] = set()
     for candidate in joiners:
-        for _, place, source in sorted(places[chunk] for chunk in candidate.ahead if chunk in places):
+        # Chunks are looked at in the order of their owners, and those of one in the order of its stock.
+        places: list[tuple[int, int, NodeId]] = []
+        by_source: dict[NodeId, set[ChunkId]] = {}
+        for chunk in candidate.ahead:
+            owner = stock.owner_of(chunk)
+            if owner is not None and owner in stock and chunk not in gone:
+                by_source.setdefault(owner, set()).add(chunk)
+        for source, chunks in by_source.items():
+            places += [(order[source], place, source) for place, info in enumerate(stock[source]) if info.id in chunks]
+        for _, place, source in sorted(places):
             info = stock[source][place]
             if source != candidate.node and improves(info, surplus[source], surplus[candidate.node]):
                 candidate.take(info)
                 surplus[source] -= info.num_rows
                 surplus[candidate.node] += info.num_rows
                 moves.append(Transfer(info.id, source, candidate.node))
-                del places[info.id]
-    for infos in stock.values():
-        infos[:] = [info for info in infos if info.id in places]
+                gone.add(info.id)
+    for source in dict.fromkeys(move.source for move in moves):
+        stock[source][:] = [info for info in stock[source] if info.id not in gone]
     return moves
 
 

@@ -54,7 +54,8 @@ WIRING = {
         "_leave",
     },
 }
-"""What does not change during the life of a scheduler, or is found again from what is kept; but for the policies, which have a place of their own."""
+"""What does not change during the life of a scheduler, but for the policies, which have a place of their own, or is
+found again from what is kept."""
 
 
 class Restless:
