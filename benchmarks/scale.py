@@ -80,10 +80,10 @@ class ScaledJob:
     def _load(self) -> None:
         self._report_inventories()
         loads = self._timed("first plan", self._form_round)
-        by_node = _by_node((effect.node, effect) for effect in loads if isinstance(effect, effects.LoadChunk))
         loaded = [
-            events.ChunksLoaded(chunks=tuple(load.chunk for load in orders), node=node, round=orders[0].round)
-            for node, orders in by_node.items()
+            events.ChunksLoaded(chunks=effect.chunks, node=effect.node, round=effect.round)
+            for effect in loads
+            if isinstance(effect, effects.LoadChunks)
         ]
         copies = self._timed("fold of all loads", lambda: self._fold_all(loaded))
         self._settle(copies)

@@ -14,6 +14,7 @@
    asked for or let go.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 
@@ -157,14 +158,15 @@ class Boundary:
         if self._ledger.num_missing <= self._loads.num_pending + len(self._loads.stuck):
             return
         self._precopies.discard_lost(round=self._members.round)
-        chunks = []
-        eligible, unwanted, has_strays = self._members.eligible, self._loads.unwanted(), self._inventory.has_strays
-        for chunk in self.unplaced():
-            node = next((node for node in eligible if node in unwanted[chunk]), None) if chunk in unwanted else None
+        unwanted, unplaced = self._loads.unwanted(), self.unplaced()
+        for chunk in [chunk for chunk in unplaced if chunk in unwanted] if unwanted else ():
+            node = next((node for node in self._members.eligible if node in unwanted[chunk]), None)
             if node is not None:
                 self._loads.want_again(chunk, node)
-            elif not (has_strays and self._inventory.may_be_saved(chunk)):
-                chunks.append(self._ledger.info(chunk))
+                unplaced.remove(chunk)
+        if self._inventory.has_strays:
+            unplaced = [chunk for chunk in unplaced if not self._inventory.may_be_saved(chunk)]
+        chunks = self._ledger.infos(unplaced)
         if not chunks:
             return
         avoid = self._loads.failed_nodes()
@@ -172,9 +174,13 @@ class Boundary:
         if placement.unplaced:
             self._precopies.discard_all(round=self._members.round)  # they may have the room
             return
+        placed: dict[NodeId, list[ChunkId]] = {}
         for chunk, node in placement.placed:
-            self._order_load(chunk, node)
-        nodes = tally_text(node for _, node in placement.placed)
+            placed.setdefault(node, []).append(chunk)
+        for node, orders in placed.items():
+            self._loads.order(orders, node, round=self._members.round)
+        self._num_ordered += len(placement.placed)
+        nodes = tally_text({node: len(orders) for node, orders in placed.items()})
         self._emit(Log(text=f"{count_text(len(chunks), 'chunk')} to be loaded by {nodes}"))
 
     def unplaced(self) -> list[ChunkId]:
@@ -305,7 +311,7 @@ class Boundary:
             self._precopies.discard_all(round=self._members.round)  # they may have the room
         if placement.placed:
             moved = count_text(len(placement.placed), "chunk")
-            targets = tally_text(node for _, node in placement.placed)
+            targets = tally_text(Counter(node for _, node in placement.placed))
             self._emit(Log(text=f"under notice: {', '.join(leavers)}; {moved} to {targets}"))
 
     def _move_to_joiners(self) -> None:
@@ -319,8 +325,8 @@ class Boundary:
         moves = plan.plan_join(movable, self._eligible(), joiners, rng, index=movable)
         self._order_copies((move.chunk, move.target) for move in moves)
         if moves:
-            sources = tally_text(move.source for move in moves)
-            targets = tally_text(move.target for move in moves)
+            sources = tally_text(Counter(move.source for move in moves))
+            targets = tally_text(Counter(move.target for move in moves))
             moved = count_text(len(moves), "chunk")
             self._emit(Log(text=f"joined: {', '.join(joiners)}; {moved} to {targets} from {sources}"))
 
@@ -389,10 +395,6 @@ class Boundary:
         elif self._pending_policies.claims_nodes(proposal):
             self._emit(Log(text=f"{proposal.policy} releases {node}: {proposal.reason}"))
             self._leave(node)
-
-    def _order_load(self, chunk: ChunkId, node: NodeId) -> None:
-        self._loads.order(chunk, node, round=self._members.round)
-        self._num_ordered += 1
 
     def _order_copies(self, placed: Iterable[tuple[ChunkId, NodeId]]) -> None:
         for chunk, target in placed:

@@ -97,7 +97,7 @@ class ChunksLoaded:
     Attributes:
         chunks: The chunks.
         node: Which node holds them.
-        round: Of the `LoadChunk`s that this answers; None where nodes never come back, as in one process.
+        round: Of the `LoadChunks` that this answers; None where nodes never come back, as in one process.
     """
 
     chunks: tuple[ChunkId, ...]

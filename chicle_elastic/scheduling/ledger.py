@@ -6,7 +6,7 @@ merge touches no chunk.
 """
 
 import functools
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chicle_elastic.errors import ChicleError
@@ -215,6 +215,12 @@ class Ledger:
         """Write down a copy, new or in a new phase. Becoming OWNED has its own methods."""
         self._set_phase(node, chunk, phase)
 
+    def hold_all(self, node: NodeId, chunks: Sequence[ChunkId], phase: Phase) -> None:
+        """Write down several copies on a node, as `hold` does; different chunks."""
+        if not self.node_chunks[node].put_all(chunks, self.infos(chunks), phase):
+            for chunk in chunks:
+                self._set_phase(node, chunk, phase)
+
     def void(self, node: NodeId, chunk: ChunkId, *, round: int) -> bool:
         """A copy is worth nothing any more.
 
@@ -243,13 +249,21 @@ class Ledger:
         self._adopt(chunk, node, version)
         self.must_rebuild = True
 
-    def adopt_fresh(self, chunk: ChunkId, node: NodeId, *, round: int) -> None:
-        """Make `node` the owner of a missing chunk that it has loaded from its source, with fresh state.
+    def adopt_fresh(self, chunks: Sequence[ChunkId], node: NodeId, *, round: int) -> None:
+        """Make `node` the owner of missing chunks that it has loaded from their source, with fresh state.
 
-        If the chunk was processed before, it is replayed. Fresh state is newer than whatever was lost.
+        A chunk that was processed before is replayed. Fresh state is newer than whatever was lost.
         """
-        self._entries[chunk].replays += bool(self._entries[chunk].shares)
-        self._adopt(chunk, node, _shared_version(round, self.merged))
+        version = _shared_version(round, self.merged)
+        for chunk in chunks:
+            entry = self._entries[chunk]
+            assert entry.owner is None, f"chunk {chunk} has an owner"
+            entry.replays += bool(entry.shares)
+            entry.version, entry.versioned_at = version, self.merged
+            entry.owner, entry.owned_since = node, self.merged
+            del self._missing[chunk]
+        self.hold_all(node, chunks, Phase.OWNED)
+        self.node_chunks[node].added.update(dict.fromkeys(chunks))
 
     def commit(self, chunk: ChunkId, target: NodeId, *, round: int, iteration: int | None = None) -> bool:
         """Move the ownership to the whole copy on `target`; the copy of the old owner is void from now on.

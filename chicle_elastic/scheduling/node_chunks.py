@@ -12,6 +12,7 @@ A copy takes the chunk's bytes from the moment it is ordered until it is freed, 
 On a node that is being closed nothing is freed: a void copy is (nothing) at once, because its node leaves.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -75,6 +76,34 @@ class NodeChunks:
         """Bytes that are neither used nor reserved; None for no limit."""
         return None if self.capacity_bytes is None else self.capacity_bytes - self.used_bytes
 
+    def put_all(self, chunks: Sequence[ChunkId], infos: Sequence[ChunkInfo], new: Phase) -> bool:
+        """Put copies here, or from one phase, that is theirs in common, into another one; as `put` for each of them.
+
+        Args:
+            chunks: Different ones.
+            infos: Of these chunks, in their order.
+            new: The phase.
+
+        Returns:
+            Whether it was done; where it was not, they have to be put one by one.
+        """
+        olds = list(map(self.copies.get, chunks))
+        if not olds or olds.count(olds[0]) < len(olds) or olds[0] in (Phase.OWNED, Phase.FREEING):
+            return False
+        rows, sizes = [info.num_rows for info in infos], [info.size_bytes for info in infos]
+        was_promised, is_promised = olds[0] in PROMISED, new in PROMISED
+        if olds[0] is None:
+            self.used_bytes += sum(sizes)
+        if was_promised is not is_promised:
+            self.num_rows += sum(rows) if is_promised else -sum(rows)
+        self.copies.update(dict.fromkeys(chunks, new))
+        if new is Phase.OWNED:
+            self._set_least(min(rows), min(sizes))
+            self.owned.update(dict.fromkeys(chunks))
+            self.owned_rows += sum(rows)
+            self.owned_bytes += sum(sizes)
+        return True
+
     def put(self, info: ChunkInfo, new: Phase | None) -> Phase | None:
         """Put a copy here, into another phase, or (None) away.
 
@@ -101,12 +130,15 @@ class NodeChunks:
                 self.owned_rows -= info.num_rows
                 self.owned_bytes -= info.size_bytes
             elif new is Phase.OWNED:
-                if not self.owned:
-                    self.least_rows, self.least_bytes = info.num_rows, info.size_bytes
-                elif info.num_rows < self.least_rows or info.size_bytes < self.least_bytes:
-                    self.least_rows = min(info.num_rows, self.least_rows)
-                    self.least_bytes = min(info.size_bytes, self.least_bytes)
+                self._set_least(info.num_rows, info.size_bytes)
                 self.owned[chunk] = None
                 self.owned_rows += info.num_rows
                 self.owned_bytes += info.size_bytes
         return old
+
+    def _set_least(self, rows: int, size_bytes: int) -> None:
+        """Chunks with as few rows and bytes become owned."""
+        if not self.owned:
+            self.least_rows, self.least_bytes = rows, size_bytes
+        elif rows < self.least_rows or size_bytes < self.least_bytes:
+            self.least_rows, self.least_bytes = min(rows, self.least_rows), min(size_bytes, self.least_bytes)

@@ -12,6 +12,8 @@ where is drawn from `rng`; the nodes given are never changed. docs/design 2.6, p
 """
 
 import dataclasses
+import heapq
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -85,7 +87,9 @@ def plan_first(
     """
 
     num_rows = sum(info.num_rows for info in chunks)
-    return _deal(chunks, eligible, rng, lambda candidates: _BelowShare(candidates, num_rows, avoid or {}))
+    shuffled = _shuffled(chunks, rng)
+    free = None if avoid else _dealt_freely(shuffled, eligible, num_rows)
+    return free or _deal(shuffled, eligible, lambda candidates: _BelowShare(candidates, num_rows, avoid or {}))
 
 
 def plan_leave(
@@ -98,7 +102,8 @@ def plan_leave(
     """
 
     num_rows = sum(info.num_rows for info in chunks)
-    return _deal(chunks, eligible, rng, lambda candidates: _JoinersThenAll(candidates, num_rows, joiners))
+    shuffled = _shuffled(chunks, rng)
+    return _deal(shuffled, eligible, lambda candidates: _JoinersThenAll(candidates, num_rows, joiners))
 
 
 def plan_join(
@@ -300,17 +305,39 @@ class _Tightest:
         self._queue.changed(index)
 
 
-def _deal(
-    chunks: Sequence[ChunkInfo],
-    eligible: Sequence[NodeCapacity],
-    rng: np.random.Generator,
-    make_dealer: MakeDealer,
-) -> Placement:
+def _dealt_freely(order: Iterable[ChunkInfo], eligible: Sequence[NodeCapacity], more_rows: int) -> Placement | None:
+    """What `_BelowShare` deals where no node lacks room, or has a copy of a chunk already; None where one does.
+
+    A job of a million chunks begins so, and all agents are busy meanwhile.
+    """
+    size = len(eligible)
+    if not size or any(candidate.ahead for candidate in eligible):
+        return None
+    # The key of a node, and its index in the last digit: whole numbers are compared faster than pairs.
+    below = [
+        candidate.num_rows - share for candidate, share in zip(eligible, _share_of(eligible, more_rows), strict=True)
+    ]
+    heap = [rows * size + index for index, rows in enumerate(below)]
+    heapq.heapify(heap)
+    nodes, holds = [candidate.node for candidate in eligible], [candidate.holds for candidate in eligible]
+    rooms = [math.inf if candidate.room_bytes is None else candidate.room_bytes for candidate in eligible]
+    placed: list[tuple[ChunkId, NodeId]] = []
+    for info in order:
+        first = heap[0]
+        index = first % size
+        rooms[index] -= info.size_bytes
+        if rooms[index] < 0 or info.id in holds[index]:
+            return None
+        heapq.heapreplace(heap, first + info.num_rows * size)
+        placed.append((info.id, nodes[index]))
+    return Placement(tuple(placed), ())
+
+
+def _deal(shuffled: Sequence[ChunkInfo], eligible: Sequence[NodeCapacity], make_dealer: MakeDealer) -> Placement:
     """Deal chunks one by one to the nodes that a dealer chooses; if some do not fit so, pack them tightly instead."""
-    shuffled = _shuffled(chunks, rng)
-    by_size = sorted(shuffled, key=lambda info: -info.size_bytes)
     best: Placement | None = None
-    for order, make in ((shuffled, make_dealer), (by_size, make_dealer), (by_size, _Tightest)):
+    for make, is_by_size in ((make_dealer, False), (make_dealer, True), (_Tightest, True)):
+        order = sorted(shuffled, key=lambda info: -info.size_bytes) if is_by_size else shuffled
         placement = _deal_once(order, eligible, make)
         if not placement.unplaced:
             return placement

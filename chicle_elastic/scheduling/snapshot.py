@@ -71,7 +71,8 @@ STATE: Mapping[str, Mapping[str, Any]] = {
         "in_flight": dict[ChunkId, NodeId],
         "stuck": dict[ChunkId, str],
         "_arrived": dict[ChunkId, NodeId],
-        "_rounds": dict[tuple[NodeId, ChunkId], int],
+        "_rounds": dict[NodeId, dict[ChunkId, int]],
+        "_unwanted": dict[tuple[NodeId, ChunkId], None],
         "_failures": dict[ChunkId, Failures],
     },
     "_precopies": {

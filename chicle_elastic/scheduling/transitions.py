@@ -11,6 +11,7 @@ Whatever asks for a new round ends the waiting: those who arrive are in it, thos
 pre-copied so far is used. So does everything that keeps iterations from running: then there is nothing to gain.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
@@ -118,7 +119,7 @@ class PendingTransitions:
             self._precopies.order(chunk, target, round=self._members.round)
         if orders:
             nodes = ", ".join(self._members.preparing)
-            targets = tally_text(node for _, node in orders)
+            targets = tally_text(Counter(node for _, node in orders))
             self._emit(Log(text=f"for {nodes}: the rows of {count_text(len(orders), 'chunk')} ahead to {targets}"))
 
     def _eligible(self, ahead: Mapping[ChunkId, NodeId]) -> list[plan.NodeCapacity]:

@@ -206,24 +206,26 @@ class SimCluster:
             self.deliver(events.RoundFormed(round=effect.round, members=alive))
         # Otherwise the loss of a member will be told, and a new round asked for.
 
-    def load_chunk(self, effect: effects.LoadChunk) -> None:
-        """The node answers later."""
+    def load_chunks(self, effect: effects.LoadChunks) -> None:
+        """The node answers later, chunk by chunk or for all at once."""
         node = self.truth.nodes[effect.node]
-        self.after(self.delay_s(), self._loaded, effect, node, node.life)
+        is_together = len(effect.chunks) > 1 and self.rng.random() < 0.3
+        for chunks in [effect.chunks] if is_together else [(chunk,) for chunk in effect.chunks]:
+            self.after(self.delay_s(), self._loaded, chunks, effect.round, node, node.life)
 
-    def _loaded(self, effect: effects.LoadChunk, node: SimNode, life: int) -> None:
+    def _loaded(self, chunks: tuple[ChunkId, ...], round: int, node: SimNode, life: int) -> None:
         if not node.is_alive or node.life != life:
             return
-        if self._fault_injector.fails():
-            del node.copies[effect.chunk]
-            self.num_failures[effect.chunk] += 1
-            self._say(
-                node,
-                events.LoadFailed(chunk=effect.chunk, node=node.name, reason="no such file", round=effect.round),
-            )
-        else:
-            node.copies[effect.chunk].is_whole = True
-            self._say(node, events.ChunksLoaded(chunks=(effect.chunk,), node=node.name, round=effect.round))
+        failed = [chunk for chunk in chunks if self._fault_injector.fails()]
+        for chunk in failed:
+            del node.copies[chunk]
+            self.num_failures[chunk] += 1
+            self._say(node, events.LoadFailed(chunk=chunk, node=node.name, reason="no such file", round=round))
+        loaded = tuple(chunk for chunk in chunks if chunk not in failed)
+        for chunk in loaded:
+            node.copies[chunk].is_whole = True
+        if loaded:
+            self._say(node, events.ChunksLoaded(chunks=loaded, node=node.name, round=round))
 
     def copy_chunk(self, effect: effects.CopyChunk) -> None:
         """The target answers later."""

@@ -222,7 +222,7 @@ class Truth:
         """
         if self.result is not None:
             self._require(
-                isinstance(effect, effects.LoadChunk | effects.FreeChunk | effects.ReleaseNode | effects.Log),
+                isinstance(effect, effects.LoadChunks | effects.FreeChunk | effects.ReleaseNode | effects.Log),
                 "nothing moves while an iteration runs",
                 effect,
             )
@@ -233,7 +233,7 @@ class Truth:
                 for name in effect.members:
                     self._present(name, effect)
                 self.round, self.members = effect.round, effect.members
-            case effects.LoadChunk():
+            case effects.LoadChunks():
                 self._judge_load(effect)
             case effects.CopyChunk():
                 self._judge_copy(effect)
@@ -261,10 +261,11 @@ class Truth:
             case effects.FinishJob():
                 self._require(self.must_stop, "a job ends when it is asked to", effect)
 
-    def _judge_load(self, effect: effects.LoadChunk) -> None:
+    def _judge_load(self, effect: effects.LoadChunks) -> None:
         node = self._present(effect.node, effect)
-        self._require(effect.chunk not in self.owner, "a chunk that has an owner is not restarted", effect)
-        self._reserve(node, effect.chunk, effect)
+        for chunk in effect.chunks:
+            self._require(chunk not in self.owner, "a chunk that has an owner is not restarted", effect)
+            self._reserve(node, chunk, effect)
 
     def _judge_copy(self, effect: effects.CopyChunk) -> None:
         source, target = self._present(effect.source, effect), self._present(effect.target, effect)

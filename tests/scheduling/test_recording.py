@@ -59,7 +59,7 @@ EVERY_EVENT = [
 ]
 EVERY_EFFECT = [
     effects.FormRound(round=1, members=(A,)),
-    effects.LoadChunk(chunk=ZERO, node=A, round=1),
+    effects.LoadChunks(chunks=(ZERO,), node=A, round=1),
     effects.CopyChunk(chunk=ZERO, source=A, target=B, round=1),
     effects.PrecopyChunk(chunk=ZERO, source=A, target=B, round=1, number=1),
     effects.CommitChunk(chunk=ZERO, source=A, target=B, round=1),

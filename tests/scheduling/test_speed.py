@@ -7,7 +7,7 @@ import sys
 from collections import defaultdict
 
 from chicle_elastic.scheduling import events
-from tests.scheduling.stage import Stage, answer_to
+from tests.scheduling.stage import Stage, answer_to, parts
 
 NUM_NODES = 16
 MAX_LINES = 600
@@ -37,7 +37,7 @@ class Meter(Stage):
         finally:
             sys.settrace(before)
         self.lines[type(event)].append(count)
-        self.orders += ordered
+        self.orders += [part for effect in ordered for part in parts(effect)]
         return ordered
 
 

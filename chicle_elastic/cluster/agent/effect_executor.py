@@ -179,10 +179,10 @@ class EffectExecutor:
         ahead = self._log.scheduler.chunks_ahead
         self._memory.serving.prepare({chunk: self._ledger.version(chunk) for chunk in owned if chunk in ahead})
 
-    def load_chunk(self, effect: effects.LoadChunk) -> None:
-        """Have the task of this node load a chunk."""
+    def load_chunks(self, effect: effects.LoadChunks) -> None:
+        """Have the task of this node load chunks."""
         if effect.node == self.node:
-            self._placement.loads(effect.chunk)
+            self._placement.loads(effect.chunks)
             self._memory.load(effect, merged=self._ledger.merged, began=self._ledger.began)
 
     def copy_chunk(self, effect: effects.CopyChunk) -> None:

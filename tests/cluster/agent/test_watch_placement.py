@@ -23,7 +23,7 @@ def make_ledger() -> Ledger:
         ledger.add_node(node, None)
         for chunk in chunks:
             ledger.hold(node, ChunkId(chunk), Phase.COPYING)
-            ledger.adopt_fresh(ChunkId(chunk), node, round=1)
+            ledger.adopt_fresh([ChunkId(chunk)], node, round=1)
     ledger.count_merge(1, MERGED)
     return ledger
 
