@@ -174,13 +174,11 @@ class Boundary:
         if placement.unplaced:
             self._precopies.discard_all(round=self._members.round)  # they may have the room
             return
-        placed: dict[NodeId, list[ChunkId]] = {}
-        for chunk, node in placement.placed:
-            placed.setdefault(node, []).append(chunk)
-        for node, orders in placed.items():
-            self._loads.order(orders, node, round=self._members.round)
+        placed = placement.placed.by_node()
+        for node, infos in placed.items():
+            self._loads.order(infos, node, round=self._members.round)
         self._num_ordered += len(placement.placed)
-        nodes = tally_text({node: len(orders) for node, orders in placed.items()})
+        nodes = tally_text({node: len(infos) for node, infos in placed.items()})
         self._emit(Log(text=f"{count_text(len(chunks), 'chunk')} to be loaded by {nodes}"))
 
     def unplaced(self) -> list[ChunkId]:

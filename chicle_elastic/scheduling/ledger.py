@@ -215,11 +215,11 @@ class Ledger:
         """Write down a copy, new or in a new phase. Becoming OWNED has its own methods."""
         self._set_phase(node, chunk, phase)
 
-    def hold_all(self, node: NodeId, chunks: Sequence[ChunkId], phase: Phase) -> None:
-        """Write down several copies on a node, as `hold` does; different chunks."""
-        if not self.node_chunks[node].put_all(chunks, self.infos(chunks), phase):
-            for chunk in chunks:
-                self._set_phase(node, chunk, phase)
+    def hold_all(self, node: NodeId, infos: Sequence[ChunkInfo], phase: Phase) -> None:
+        """Write down copies of several chunks on a node, as `hold` does."""
+        if not self.node_chunks[node].put_all(infos, phase):
+            for info in infos:
+                self._set_phase(node, info.id, phase)
 
     def void(self, node: NodeId, chunk: ChunkId, *, round: int) -> bool:
         """A copy is worth nothing any more.
@@ -255,14 +255,16 @@ class Ledger:
         A chunk that was processed before is replayed. Fresh state is newer than whatever was lost.
         """
         version = _shared_version(round, self.merged)
+        infos = []
         for chunk in chunks:
             entry = self._entries[chunk]
             assert entry.owner is None, f"chunk {chunk} has an owner"
+            infos.append(entry.info)
             entry.replays += bool(entry.shares)
             entry.version, entry.versioned_at = version, self.merged
             entry.owner, entry.owned_since = node, self.merged
             del self._missing[chunk]
-        self.hold_all(node, chunks, Phase.OWNED)
+        self.hold_all(node, infos, Phase.OWNED)
         self.node_chunks[node].added.update(dict.fromkeys(chunks))
 
     def commit(self, chunk: ChunkId, target: NodeId, *, round: int, iteration: int | None = None) -> bool:

@@ -17,6 +17,7 @@ from chicle_elastic.scheduling.effects import Effect, LoadChunks, Log
 from chicle_elastic.scheduling.leases import free
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.node_chunks import Phase
+from chicle_elastic.values import ChunkInfo
 
 
 @dataclass(slots=True)
@@ -72,12 +73,13 @@ class Loads:
         """Nodes that tried to load a chunk in vain, for all chunks that any node could not load."""
         return {chunk: tuple(failures.nodes) for chunk, failures in self._failures.items()}
 
-    def order(self, chunks: Sequence[ChunkId], node: NodeId, *, round: int) -> None:
+    def order(self, infos: Sequence[ChunkInfo], node: NodeId, *, round: int) -> None:
         """Ask for missing chunks; the node must have room and no copy of them."""
+        chunks = tuple(info.id for info in infos)
         self.in_flight.update(dict.fromkeys(chunks, node))
         self._rounds.setdefault(node, {}).update(dict.fromkeys(chunks, round))
-        self._ledger.hold_all(node, chunks, Phase.LOADING)
-        self._emit(LoadChunks(chunks=tuple(chunks), node=node, round=round))
+        self._ledger.hold_all(node, infos, Phase.LOADING)
+        self._emit(LoadChunks(chunks=chunks, node=node, round=round))
 
     def want_again(self, chunk: ChunkId, node: NodeId) -> None:
         """A load that was not wanted and has not been answered yet, is wanted after all."""
@@ -112,7 +114,7 @@ class Loads:
                 arrived.append(chunk)
         if arrived:
             self._arrived.update(dict.fromkeys(arrived, node))
-            self._ledger.hold_all(node, arrived, Phase.LOADED)
+            self._ledger.hold_all(node, self._ledger.infos(arrived), Phase.LOADED)
 
     def failed(self, chunk: ChunkId, node: NodeId, reason: str) -> None:
         """The node could not get the chunk; the event was an answer."""

@@ -76,17 +76,17 @@ class NodeChunks:
         """Bytes that are neither used nor reserved; None for no limit."""
         return None if self.capacity_bytes is None else self.capacity_bytes - self.used_bytes
 
-    def put_all(self, chunks: Sequence[ChunkId], infos: Sequence[ChunkInfo], new: Phase) -> bool:
+    def put_all(self, infos: Sequence[ChunkInfo], new: Phase) -> bool:
         """Put copies here, or from one phase, that is theirs in common, into another one; as `put` for each of them.
 
         Args:
-            chunks: Different ones.
-            infos: Of these chunks, in their order.
+            infos: Of different chunks.
             new: The phase.
 
         Returns:
             Whether it was done; where it was not, they have to be put one by one.
         """
+        chunks = [info.id for info in infos]
         olds = list(map(self.copies.get, chunks))
         if not olds or olds.count(olds[0]) < len(olds) or olds[0] in (Phase.OWNED, Phase.FREEING):
             return False

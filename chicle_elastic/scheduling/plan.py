@@ -13,11 +13,11 @@ where is drawn from `rng`; the nodes given are never changed. docs/design 2.6, p
 
 import dataclasses
 import heapq
-import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.balance import Balance, OwnerIndex, Stock, improves
@@ -26,6 +26,7 @@ from chicle_elastic.scheduling.node_capacity import NodeQueue
 from chicle_elastic.values import ChunkInfo
 
 _T = TypeVar("_T")
+Indices: TypeAlias = npt.NDArray[np.int64]
 
 
 class Transfer(NamedTuple):
@@ -36,6 +37,58 @@ class Transfer(NamedTuple):
     target: NodeId
 
 
+class Dealt(Sequence[tuple[ChunkId, NodeId]]):
+    """Pairs (chunk, node) in the order in which they were dealt; kept as arrays, as there may be a million.
+
+    Args:
+        infos: Chunks.
+        picks: Which of them were dealt, in order, shape (n,), int64.
+        nodes: Nodes.
+        takers: Which of them got each, shape (n,), int64.
+    """
+
+    def __init__(self, infos: Sequence[ChunkInfo], picks: Indices, nodes: Sequence[NodeId], takers: Indices) -> None:
+        self._infos, self._picks, self._nodes, self._takers = infos, picks, nodes, takers
+
+    def __len__(self) -> int:
+        return len(self._picks)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[ChunkId, NodeId]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Dealt": ...
+
+    def __getitem__(self, index: int | slice) -> "tuple[ChunkId, NodeId] | Dealt":
+        if isinstance(index, slice):
+            return Dealt(self._infos, self._picks[index], self._nodes, self._takers[index])
+        return self._infos[self._picks[index]].id, self._nodes[self._takers[index]]
+
+    def __iter__(self) -> Iterator[tuple[ChunkId, NodeId]]:
+        for pick, taker in zip(self._picks.tolist(), self._takers.tolist(), strict=True):
+            yield self._infos[pick].id, self._nodes[taker]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Dealt({list(self)})"
+
+    def by_node(self) -> dict[NodeId, list[ChunkInfo]]:
+        """The chunks that each node gets, in order; nodes that get none are left out."""
+        picks = self._picks[np.argsort(self._takers, kind="stable")].tolist()
+        counts = np.bincount(self._takers, minlength=len(self._nodes)).tolist()
+        infos, start = self._infos, 0
+        found: dict[NodeId, list[ChunkInfo]] = {}
+        for node, count in zip(self._nodes, counts, strict=True):
+            if count:
+                found[node] = [infos[pick] for pick in picks[start : start + count]]
+                start += count
+        return found
+
+
 class Placement(NamedTuple):
     """Where chunks go.
 
@@ -44,7 +97,7 @@ class Placement(NamedTuple):
         unplaced: Chunks for which there is no room.
     """
 
-    placed: tuple[tuple[ChunkId, NodeId], ...]
+    placed: Dealt
     unplaced: tuple[ChunkInfo, ...]
 
 
@@ -87,9 +140,11 @@ def plan_first(
     """
 
     num_rows = sum(info.num_rows for info in chunks)
-    shuffled = _shuffled(chunks, rng)
-    free = None if avoid else _dealt_freely(shuffled, eligible, num_rows)
-    return free or _deal(shuffled, eligible, lambda candidates: _BelowShare(candidates, num_rows, avoid or {}))
+    order = rng.permutation(len(chunks))
+    free = None if avoid else _dealt_freely(chunks, order, eligible, num_rows)
+    if free is not None:
+        return Placement(free, ())
+    return _deal(chunks, order, eligible, lambda candidates: _BelowShare(candidates, num_rows, avoid or {}))
 
 
 def plan_leave(
@@ -102,8 +157,8 @@ def plan_leave(
     """
 
     num_rows = sum(info.num_rows for info in chunks)
-    shuffled = _shuffled(chunks, rng)
-    return _deal(shuffled, eligible, lambda candidates: _JoinersThenAll(candidates, num_rows, joiners))
+    order = rng.permutation(len(chunks))
+    return _deal(chunks, order, eligible, lambda candidates: _JoinersThenAll(candidates, num_rows, joiners))
 
 
 def plan_join(
@@ -305,7 +360,9 @@ class _Tightest:
         self._queue.changed(index)
 
 
-def _dealt_freely(order: Iterable[ChunkInfo], eligible: Sequence[NodeCapacity], more_rows: int) -> Placement | None:
+def _dealt_freely(
+    chunks: Sequence[ChunkInfo], order: Indices, eligible: Sequence[NodeCapacity], more_rows: int
+) -> Dealt | None:
     """What `_BelowShare` deals where no node lacks room, or has a copy of a chunk already; None where one does.
 
     A job of a million chunks begins so, and all agents are busy meanwhile.
@@ -314,31 +371,33 @@ def _dealt_freely(order: Iterable[ChunkInfo], eligible: Sequence[NodeCapacity], 
     if not size or any(candidate.ahead for candidate in eligible):
         return None
     # The key of a node, and its index in the last digit: whole numbers are compared faster than pairs.
-    below = [
-        candidate.num_rows - share for candidate, share in zip(eligible, _share_of(eligible, more_rows), strict=True)
-    ]
-    heap = [rows * size + index for index, rows in enumerate(below)]
+    wanted = _share_of(eligible, more_rows)
+    heap = [(candidate.num_rows - wanted[index]) * size + index for index, candidate in enumerate(eligible)]
     heapq.heapify(heap)
-    nodes, holds = [candidate.node for candidate in eligible], [candidate.holds for candidate in eligible]
-    rooms = [math.inf if candidate.room_bytes is None else candidate.room_bytes for candidate in eligible]
-    placed: list[tuple[ChunkId, NodeId]] = []
-    for info in order:
-        first = heap[0]
-        index = first % size
-        rooms[index] -= info.size_bytes
-        if rooms[index] < 0 or info.id in holds[index]:
+    rows = np.array([info.num_rows * size for info in chunks], dtype=np.int64)[order].tolist()
+    keys = [heapq.heapreplace(heap, heap[0] + more) for more in rows]
+    takers = np.array(keys, dtype=np.int64) % size
+    dealt = Dealt(chunks, order, [candidate.node for candidate in eligible], takers)
+    sizes = np.array([info.size_bytes for info in chunks], dtype=np.int64)[order]
+    used = np.bincount(takers, weights=sizes, minlength=size).tolist()
+    if any(c.room_bytes is not None and more > c.room_bytes for c, more in zip(eligible, used, strict=True)):
+        return None
+    if any(candidate.holds for candidate in eligible):
+        holds = {candidate.node: candidate.holds for candidate in eligible}
+        if any(chunk in holds[node] for chunk, node in dealt):
             return None
-        heapq.heapreplace(heap, first + info.num_rows * size)
-        placed.append((info.id, nodes[index]))
-    return Placement(tuple(placed), ())
+    return dealt
 
 
-def _deal(shuffled: Sequence[ChunkInfo], eligible: Sequence[NodeCapacity], make_dealer: MakeDealer) -> Placement:
+def _deal(
+    chunks: Sequence[ChunkInfo], order: Indices, eligible: Sequence[NodeCapacity], make_dealer: MakeDealer
+) -> Placement:
     """Deal chunks one by one to the nodes that a dealer chooses; if some do not fit so, pack them tightly instead."""
+    shuffled = order.tolist()
     best: Placement | None = None
     for make, is_by_size in ((make_dealer, False), (make_dealer, True), (_Tightest, True)):
-        order = sorted(shuffled, key=lambda info: -info.size_bytes) if is_by_size else shuffled
-        placement = _deal_once(order, eligible, make)
+        picks = sorted(shuffled, key=lambda pick: -chunks[pick].size_bytes) if is_by_size else shuffled
+        placement = _deal_once(chunks, picks, eligible, make)
         if not placement.unplaced:
             return placement
         if best is None or len(placement.unplaced) < len(best.unplaced):
@@ -347,27 +406,33 @@ def _deal(shuffled: Sequence[ChunkInfo], eligible: Sequence[NodeCapacity], make_
     return best
 
 
-def _deal_once(order: Iterable[ChunkInfo], eligible: Sequence[NodeCapacity], make_dealer: MakeDealer) -> Placement:
+def _deal_once(
+    chunks: Sequence[ChunkInfo], order: Iterable[int], eligible: Sequence[NodeCapacity], make_dealer: MakeDealer
+) -> Placement:
     candidates = [dataclasses.replace(candidate) for candidate in eligible]
     dealer = make_dealer(candidates)
     has_rows: dict[ChunkId, int] = {}
     for index, candidate in enumerate(candidates):
         for chunk in candidate.ahead:
             has_rows.setdefault(chunk, index)
-    placed: list[tuple[ChunkId, NodeId]] = []
+    picks: list[int] = []
+    takers: list[int] = []
     unplaced: list[ChunkInfo] = []
-    for info in order:
+    for pick in order:
+        info = chunks[pick]
         chosen = has_rows.get(info.id)
         if chosen is None:
             chosen = dealer.choose(info)
         if chosen is None:
             unplaced.append(info)
             continue
-        candidate = candidates[chosen]
-        candidate.take(info)
+        candidates[chosen].take(info)
         dealer.taken(chosen)
-        placed.append((info.id, candidate.node))
-    return Placement(tuple(placed), tuple(unplaced))
+        picks.append(pick)
+        takers.append(chosen)
+    nodes = [candidate.node for candidate in candidates]
+    placed = Dealt(chunks, np.array(picks, dtype=np.int64), nodes, np.array(takers, dtype=np.int64))
+    return Placement(placed, tuple(unplaced))
 
 
 def _share_of(eligible: Sequence[NodeCapacity], more_rows: int) -> list[int]:
