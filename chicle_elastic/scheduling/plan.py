@@ -78,7 +78,9 @@ class Dealt(Sequence[tuple[ChunkId, NodeId]]):
 
     def by_node(self) -> dict[NodeId, list[ChunkInfo]]:
         """The chunks that each node gets, in order; nodes that get none are left out."""
-        picks = self._picks[np.argsort(self._takers, kind="stable")].tolist()
+        # Numbers of 16 bits are sorted digit by digit, which is some ten times faster.
+        keys = self._takers.astype(np.uint16) if len(self._nodes) < 1 << 16 else self._takers
+        picks = self._picks[np.argsort(keys, kind="stable")].tolist()
         counts = np.bincount(self._takers, minlength=len(self._nodes)).tolist()
         infos, start = self._infos, 0
         found: dict[NodeId, list[ChunkInfo]] = {}

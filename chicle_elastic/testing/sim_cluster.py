@@ -190,10 +190,20 @@ class SimCluster:
             for node in self.truth.present():
                 if node.is_alive:
                     self._fault_injector.forget_something(node)
-                    whole = {chunk: copy.version for chunk, copy in node.copies.items() if copy.is_whole}
-                    self._say(node, events.InventoryReported(node=node.name, chunks=whole, round=effect.round))
+                    self._say(node, self._inventory(node, effect.round))
                     formed_s = max(formed_s, self._inventory_s[node.name])
         self._at(formed_s + self.delay_s(), self._round_forms, effect)
+
+    def _inventory(self, node: SimNode, round: int) -> events.InventoryReported:
+        """All that the node holds; or, where it holds what the ledger gives to it, what it holds besides."""
+        whole = {chunk: copy.version for chunk, copy in node.copies.items() if copy.is_whole}
+        ledger = self.scheduler.ledger
+        known = {chunk: ledger.version(chunk) for chunk in ledger.owned_by(node.name)}
+        if known.items() <= whole.items() and self.rng.random() < 0.5:
+            self.happened["inventory as known"] += bool(known)
+            besides = {chunk: version for chunk, version in whole.items() if chunk not in known}
+            return events.InventoryReported(node=node.name, chunks=besides, round=round, is_as_known=True)
+        return events.InventoryReported(node=node.name, chunks=whole, round=round)
 
     def _round_forms(self, effect: effects.FormRound) -> None:
         if effect.round != self.truth.round:

@@ -105,6 +105,7 @@ class Truth:
         self.laps: list[tuple[int, int]] = []
         self.round = 0
         self.members: tuple[NodeId, ...] = ()
+        self._is_forming = False
         self.copying: dict[tuple[ChunkId, NodeId], NodeId] = {}
         self.freeing: set[tuple[ChunkId, NodeId]] = set()
         self.given_up: set[tuple[ChunkId, NodeId]] = set()
@@ -155,8 +156,11 @@ class Truth:
             case events.LeaveNoticed() if event.node in self.nodes:
                 self.nodes[event.node].is_noticed = True
             case events.NodeLost() if event.node in self.nodes:
+                # Without a member of its own the round cannot be formed any more, whatever is said of it later.
+                self._is_forming = self._is_forming and event.node not in self.members
                 self._lost(self.nodes[event.node])
-            case events.RoundFormed() if event.round == self.round:
+            case events.RoundFormed() if event.round == self.round and self._is_forming:
+                self._is_forming = False
                 for node in self.present():
                     # A notice that came while the round formed: the node was to be a member as long as rows are copied.
                     is_staying = not node.is_noticed or (self.copies_ahead and not node.is_due)
@@ -166,11 +170,12 @@ class Truth:
             case events.InventoryReported() if event.node in self.nodes and self.nodes[event.node].is_present:
                 node = self.nodes[event.node]
                 if event.round == self.round and node.joined_round < self.round:
-                    node.destroyed &= event.chunks.keys()
+                    owned = {chunk for chunk, owner in self.owner.items() if owner == event.node}
+                    told = event.chunks.keys() | (owned if event.is_as_known else set())
+                    node.destroyed &= told
                     node.is_known = not node.destroyed
-                    for chunk in [chunk for chunk, owner in self.owner.items() if owner == event.node]:
-                        if chunk not in event.chunks:
-                            self._disown(chunk)
+                    for chunk in owned - told:
+                        self._disown(chunk)
             case events.HandoverDue() if event.node in self.nodes:
                 self.nodes[event.node].is_due = True
             case events.ChunksCopied():
@@ -232,7 +237,7 @@ class Truth:
                 self._require(bool(effect.members), "a round has members", effect)
                 for name in effect.members:
                     self._present(name, effect)
-                self.round, self.members = effect.round, effect.members
+                self.round, self.members, self._is_forming = effect.round, effect.members, True
             case effects.LoadChunks():
                 self._judge_load(effect)
             case effects.CopyChunk():

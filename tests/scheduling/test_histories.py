@@ -56,6 +56,7 @@ def test_a_node_that_came_back_is_kept_as_long_as_a_copy_comes_from_it(seed):
         "zombie",
         "fresh comeback",
         "partial",
+        "inventory as known",
         "paused: too few nodes",
         "paused: no room",
         "paused: failures",

@@ -29,7 +29,7 @@ from chicle_elastic.scheduling.scheduler import Scheduler, State
 from chicle_elastic.testing.sim_cluster import SimCluster
 from chicle_elastic.testing.sim_truth import ViolationError
 
-MAX_SEEDS = 600
+MAX_SEEDS = 1200
 
 
 def skip_a_commit(patch):

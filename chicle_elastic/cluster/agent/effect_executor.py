@@ -161,7 +161,7 @@ class EffectExecutor:
         self.transitions.called()
         self._number = self._term * ROUNDS_PER_TERM + effect.round
         hit("round.before_inventory", round=effect.round)
-        self._log.append(events.InventoryReported(node=self.node, chunks=self._inventory(), round=effect.round))
+        self._log.append(self._inventory(effect.round))
         self._seal_ahead()
         if self.node in effect.members:
             self._is_round_said = False
@@ -421,9 +421,13 @@ class EffectExecutor:
         owned = ledger.owned_by(self.node) if self.node in ledger.node_chunks else ()
         return {chunk: ledger.version(chunk) for chunk in owned}
 
-    def _inventory(self) -> dict[ChunkId, StateVersion]:
-        held = self._memory.store.inventory()
-        return held | {chunk: version for chunk, version in self.versions().items() if chunk in held}
+    def _inventory(self, round: int) -> events.InventoryReported:
+        held, known = self._memory.store.inventory(), self.versions()
+        if known.keys() <= held.keys():
+            besides = {chunk: version for chunk, version in held.items() if chunk not in known}
+            return events.InventoryReported(node=self.node, chunks=besides, round=round, is_as_known=True)
+        chunks = held | {chunk: version for chunk, version in known.items() if chunk in held}
+        return events.InventoryReported(node=self.node, chunks=chunks, round=round)
 
     def _is_forming(self, round: int, incarnation: str) -> bool:
         """Whether this incarnation still waits for this round to be formed."""
