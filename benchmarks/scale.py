@@ -13,6 +13,7 @@ share has chunks; the exit code is 1 where one is missed.
 
 import argparse
 import functools
+import gc
 import json
 import math
 import sys
@@ -94,6 +95,7 @@ class ScaledJob:
         capacity_bytes = 4 * (self._num_chunks // len(self._nodes) + 1) * CHUNK_BYTES
         for node in self._nodes:
             self._fold(events.NodeJoined(node=node, capacity_bytes=capacity_bytes))
+        gc.freeze()  # as agents do with a large ledger
 
     def _load(self) -> None:
         self._report_inventories("first inventories")

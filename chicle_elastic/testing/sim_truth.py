@@ -428,10 +428,13 @@ class Truth:
         staying = [node for node in self.present() if not node.is_noticed]
         homeless = [chunk for chunk in self.infos if chunk not in self.owner]
         noticed = [node for node in self.present() if node.is_noticed]
+        # A chunk without an owner is about to be that of a node that stays and has loaded it, if there is one.
+        settled = {chunk for chunk in homeless if any(self._has_whole(node, chunk) for node in staying)}
         leaving = [
             chunk
             for chunk in self.infos
-            if any(self._has_whole(node, chunk) and self.owner.get(chunk) in (node.name, None) for node in noticed)
+            if chunk not in settled
+            and any(self._has_whole(node, chunk) and self.owner.get(chunk) in (node.name, None) for node in noticed)
         ]
         if "min_nodes" in reason:
             self._require(len(staying) < settings.min_nodes, "a pause has a true reason", reason)

@@ -5,6 +5,7 @@ other nodes are performed by their agents, which fold the same log.
 """
 
 import dataclasses
+import gc
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -37,6 +38,9 @@ from chicle_elastic.scheduling.scheduler import State
 from chicle_elastic.scheduling.text import no_manager_text
 from chicle_elastic.values import ChunkAccount, StateVersion
 
+MANY_CHUNKS = 50_000
+"""From so many on, Python's collector leaves the ledger alone. It finds no garbage there, and to look through a million
+entries takes a second and more, in the loop."""
 ROUNDS_PER_TERM = 1_000_000
 """In the round stores, rounds are numbered from a multiple of this for each term.
 
@@ -128,6 +132,7 @@ class EffectExecutor:
         self._is_return = False
         self._model_of_group: int | None = None
         self._is_round_said = False
+        self._is_frozen = False
         self._broken: tuple[int, str] = (0, "")
         self._pace = Pipelining()
         self._resources = resources
@@ -159,6 +164,9 @@ class EffectExecutor:
     def form_round(self, effect: effects.FormRound) -> None:
         """Say what this node holds, and meet the other members in the rendezvous."""
         self.transitions.called()
+        if not self._is_frozen and self._ledger.num_chunks >= MANY_CHUNKS:
+            self._is_frozen = True
+            gc.freeze()
         self._number = self._term * ROUNDS_PER_TERM + effect.round
         hit("round.before_inventory", round=effect.round)
         self._log.append(self._inventory(effect.round))
