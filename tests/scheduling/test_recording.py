@@ -251,7 +251,7 @@ def test_a_missing_event_is_found(cluster):
         (
             0,
             '{"format":"x","version":2,"settings":{},"policies":[]}',
-            "found 'x' version 2, and this release reads 'chicle recording' version 2 to 4",
+            "found 'x' version 2, and this release reads 'chicle recording' version 2 to 5",
         ),
         (
             0,
@@ -260,8 +260,8 @@ def test_a_missing_event_is_found(cluster):
         ),
         (
             0,
-            '{"format":"chicle recording","version":5,"settings":{},"policies":[]}',
-            "version 5, and this release reads",
+            '{"format":"chicle recording","version":6,"settings":{},"policies":[]}',
+            "version 6, and this release reads",
         ),
         (
             0,
