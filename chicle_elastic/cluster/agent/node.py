@@ -168,11 +168,7 @@ class Node:
             self._store.close()
 
     def notice(self, grace_s: float | None = None) -> None:
-        """A resource manager will take this node away. A second notice changes nothing. In the loop.
-
-        Args:
-            grace_s: Seconds until the node has to have left; by default those of `--grace`.
-        """
+        """A resource manager takes this node away, in `grace_s` or that of `--grace`; ignores a second notice."""
         hit("notice.received")
         if self._is_noticed or self._end is not None:
             return
