@@ -1,6 +1,7 @@
 """Spot machines are taken all at once: later ones go on by themselves, from the newest whole checkpoint."""
 
 import contextlib
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -125,3 +126,25 @@ def test_a_store_that_refuses_while_a_job_runs_costs_checkpoints_only(tmp_path: 
         cluster.end()
         assert node.wait_for_end() == 0
         assert "node n0 cannot write a checkpoint to s3://jobs/three" in node.output()
+
+
+def test_a_task_that_dies_while_the_store_refuses_is_replaced_and_the_job_goes_on(
+    tmp_path: Path, server: s3.S3Server
+) -> None:
+    """A new node would not join; a member's new task must not end the job of the others."""
+    script = svm_script(tmp_path, "--min-ms", "20", "--tol", "0", "--cocoa")
+    options = ("--checkpoint", "s3://jobs/four", "--checkpoint-every", str(EVERY), "--resume")
+    with LocalAgents(tmp_path, nodes="1:4", script=script, options=options, environ=server.environment) as cluster:
+        first, second = (cluster.start(f"n{number}") for number in range(2))
+        first.wait_for_members(2)
+        server.refuse_all()
+        try:
+            os.kill(second.task_pid, signal.SIGKILL)
+            first.wait_for_members(1)
+            first.wait_for_members(2)
+        finally:
+            server.refuse_none()
+        first.wait_for("iteration", after=len(first.events()))
+        cluster.end()
+        assert [node.wait_for_end() for node in (first, second)] == [0, 0]
+        assert "the job goes on without" in second.output()
