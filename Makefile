@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -108,6 +108,10 @@ test-chaos: $(VENV)/.chicle-test  ## The tests that are too long for make test, 
 
 test-gpu: $(VENV)/.chicle-test  ## The tests that need a CUDA device (skipped where there is none)
 	$(RUN) -m pytest -m gpu $(ARGS)
+
+test-slurm: $(VENV)/.chicle-test  ## Members of a job array on a Slurm of the test's own (installs Debian's packages where it may)
+	command -v slurmctld >/dev/null || test "$$(id -u)" != 0 || (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm slurm-client munge)
+	$(RUN) -m pytest -m slurm tests/slurm $(ARGS)
 
 test-hosts: $(VENV)/.chicle-test  ## Nodes on several hosts, which are namespaces of this machine: names, cuts, partitions (needs root, iproute2)
 	$(RUN) -m pytest -m hosts tests/hosts $(ARGS)

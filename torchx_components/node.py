@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"node {arguments.name}: {error}", file=sys.stderr)
         return 1
     from chicle_elastic.cluster import launcher
+    from chicle_elastic.cluster.agent.store_resources import StoreManagedAgent
 
     with contextlib.closing(presence):
         return launcher.main(
@@ -52,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 *(LEAVE_OPTION, arguments.leave_exit_code),
                 *("--log-dir", arguments.log_dir, "-m", arguments.module, "--train", place.data),
                 *arguments.arguments,
-            ]
+            ],
+            make_agent=StoreManagedAgent,
         )
 
 

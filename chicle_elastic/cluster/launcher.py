@@ -38,15 +38,15 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+def main(argv: Sequence[str] | None = None, *, make_agent: Callable[..., Any] | None = None) -> int:
+    """Run the command line; returns the exit code. `make_agent` as of `run_node`."""
 
     def run() -> int:
         command = parse(sys.argv[1:] if argv is None else argv)
         if isinstance(command, StoreCommand):
             serve_store(command)
             return 0
-        return run_node(command)
+        return run_node(command, make_agent=make_agent)
 
     return exit_code_of(run)
 

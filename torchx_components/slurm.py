@@ -1,0 +1,302 @@
+"""Nodes from Slurm: one job array of single-node jobs, which grows and shrinks by the number that may run at once.
+
+    begin       sbatch --array=0-N%K --requeue --signal=B:USR1@S    K tasks run, the others wait
+    request     scontrol update ArrayTaskThrottle=K      more start; fewer: none starts in place of one that ends
+    revoked     a node is being drained, which Slurm tells no job: scancel --batch --signal=USR1 gives notice
+    release     scancel ID
+    the end     scancel ARRAY
+
+Slurm ends a member by itself when it is cancelled, preempted or out of time; SIGTERM or SIGUSR1 is the notice then, and
+the next task of the array takes its place as soon as there is a node. A preempted one is requeued and comes back by
+another name. If all tasks of an array were used up, another array is submitted. Nothing here needs slurmdbd.
+
+A thread of its own talks to Slurm, since its programs may take seconds; the methods of `SlurmNodes` never wait.
+"""
+
+import contextlib
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chicle_elastic.errors import PeerLostError, UsageError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.resources.managers import Assigned, Revoked, Said
+
+POLL_S = 1.0
+DRAIN_S = 15.0
+"""How often to look for nodes that are being drained."""
+COMMAND_S = 60.0
+SIGNAL_S = 3.0
+TASKS_PER_MEMBER, MOST_TASKS = 10, 1000
+"""Tasks of an array: each is one stay of a member, unless it is requeued. Slurm's own limit is 1,001, if not set."""
+SHORT_S = 20.0
+MOST_SHORT = 3
+"""Of so many members for each that may run at once, one after the other, none may have lived for `SHORT_S`."""
+DRAINING = re.compile(r"^(drng|drain|fail|down\*?$|maint)")
+_QUEUE = "ArrayJobID:20,JobID:20,ArrayTaskID:20,StateCompact:8,RestartCnt:12,NodeList:100"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmMember:
+    """A task of the array that has a node.
+
+    Attributes:
+        name: Of the node of the job; a task that was requeued has another one.
+        job: Slurm's number of this task. The last task of an array has that of the array itself, so that what is done
+            to this number is done to all of them.
+        task: "ARRAY_INDEX", which is this task and no other.
+        host: Slurm's name of the machine.
+        since_s: When it was seen first.
+        is_noticed: It was given notice.
+    """
+
+    name: NodeId
+    job: str
+    task: str
+    host: str
+    since_s: float
+    is_noticed: bool = False
+
+
+class SlurmNodes:
+    """A `ResourceManager`; see the top of the module.
+
+    Args:
+        script: Batch script of a member. It names its node "job$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}".
+        most: Most members at once, >= 1.
+        grace_s: Seconds that a member has from a notice.
+        options: For sbatch: partition, resources, outputs.
+        environment: Of Slurm's programs; by default that of this process.
+
+    Attributes:
+        members: Tasks of the array that have a node, by name; replaced as a whole.
+    """
+
+    def __init__(
+        self,
+        script: Path,
+        *,
+        most: int,
+        grace_s: float,
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.members: Mapping[NodeId, SlurmMember] = {}
+        self._script, self._most, self._grace_s = script, most, grace_s
+        self._options = tuple(options)
+        self._environment = None if environment is None else dict(environment)
+        self._wanted = most
+        self._throttles: dict[str, int] = {}
+        self._said: list[Said] = []
+        self._fault: str | None = None
+        self._num_short = 0
+        self._to_cancel: list[str] = []
+        self._to_notice: list[NodeId] = []
+        self._lock = threading.Lock()
+        self._woken = threading.Event()
+        self._is_over = self._is_ending = False
+        self._thread = threading.Thread(target=self._work, name="slurm", daemon=True)
+
+    def begin(self) -> None:
+        """Submit the array.
+
+        Raises:
+            UsageError: Slurm refuses it: no such partition, no right to submit, more than a limit allows.
+            PeerLostError: There is no Slurm here, or it does not answer.
+        """
+        self._submit(self._wanted)
+        self._thread.start()
+
+    def request(self, total: int, reason: str) -> None:
+        """As of `ResourceManager`; more than `most` are not asked for."""
+        with self._lock:
+            self._wanted = max(1, min(total, self._most))
+        self._woken.set()
+
+    def release(self, node: NodeId) -> None:
+        """As of `ResourceManager`: cancel the member, if it still has a node."""
+        member = self.members.get(node)
+        if member is not None:
+            with self._lock:
+                self._to_cancel.append(member.task)
+            self._woken.set()
+
+    def notice(self, node: NodeId) -> None:
+        """Tell a member that it has to leave."""
+        with self._lock:
+            self._to_notice.append(node)
+        self._woken.set()
+
+    def stop_starting(self) -> None:
+        """The job is over: no task starts in place of one that ends now."""
+        with self._lock:
+            self._is_ending = True
+        self._woken.set()
+
+    def poll(self, now_s: float) -> Sequence[Said]:
+        """As of `ResourceManager`.
+
+        Raises:
+            PeerLostError: Members end as soon as they begin, or Slurm knows nothing of the array any more.
+        """
+        with self._lock:
+            if self._fault is not None:
+                raise PeerLostError(self._fault)
+            said, self._said = self._said, []
+            return said
+
+    def close(self) -> None:
+        """Cancel what is left of the array; members that run get SIGTERM."""
+        self._is_over = True
+        self._woken.set()
+        if self._thread.is_alive():
+            self._thread.join(COMMAND_S)
+        for array in self._throttles:
+            self._run("scancel", array, is_checked=False)
+
+    # The thread.
+
+    def _work(self) -> None:
+        next_drain_s = time.monotonic() + DRAIN_S
+        while not self._is_over:
+            try:
+                self._turn(looks_for_drains=time.monotonic() >= next_drain_s)
+                if time.monotonic() >= next_drain_s:
+                    next_drain_s = time.monotonic() + DRAIN_S
+            except (PeerLostError, UsageError) as error:
+                print(
+                    f"slurm: {error}; it is asked again", flush=True
+                )  # a controller that restarts is no reason to end
+            self._woken.wait(POLL_S)
+            self._woken.clear()
+
+    def _turn(self, *, looks_for_drains: bool) -> None:
+        running, waiting = self._queue()
+        self._judge_ends(running)
+        # First of all: nothing is to start in place of a member that is about to leave.
+        if not self._is_ending:
+            self._throttle(self._wanted, running, waiting)
+        else:
+            for array in self._throttles:
+                self._run("scancel", "--state=PENDING", array, is_checked=False)
+        with self._lock:
+            cancels, notices = self._to_cancel, self._to_notice
+            self._to_cancel, self._to_notice = [], []
+        for task in cancels:
+            self._run("scancel", task, is_checked=False)
+        for node in notices:
+            if node in running:
+                running[node] = self._signal(running[node])
+        known = self.members
+        said: list[Said] = [Assigned(name) for name in running if name not in known]
+        if looks_for_drains and running:
+            for name in self._drained(running):
+                said.append(Revoked(name, self._grace_s))
+                running[name] = replace(running[name], is_noticed=True)
+        with self._lock:
+            self.members = running
+            self._said += said
+
+    def _queue(self) -> tuple[dict[NodeId, SlurmMember], dict[str, int]]:
+        """Members that have a node, and how many tasks of each array wait."""
+        printed = self._run("squeue", "-h", "-r", "-j", ",".join(self._throttles), "-O", _QUEUE, is_checked=False)
+        now_s, known = time.monotonic(), self.members
+        running: dict[NodeId, SlurmMember] = {}
+        waiting = dict.fromkeys(self._throttles, 0)
+        for line in printed.splitlines():
+            fields = line.split()
+            if len(fields) < 5 or fields[0] not in waiting:
+                continue
+            array, job, index, state, restarts = fields[:5]
+            if state == "PD":
+                waiting[array] += 1
+            elif state in ("R", "CG", "S", "ST") and len(fields) > 5:
+                name = NodeId(f"job{job}-{restarts}")
+                running[name] = known.get(name) or SlurmMember(name, job, f"{array}_{index}", fields[5], now_s)
+        return running, waiting
+
+    def _throttle(self, wanted: int, running: Mapping[NodeId, SlurmMember], waiting: Mapping[str, int]) -> None:
+        """As many may run as are wanted; an array with no task left is followed by another one."""
+        newest = next(reversed(self._throttles))
+        num_elsewhere = sum(member.task.partition("_")[0] != newest for member in running.values())
+        # Tasks of an older array that were requeued come back by themselves.
+        num_elsewhere += sum(count for array, count in waiting.items() if array != newest)
+        throttle = wanted - num_elsewhere
+        if throttle <= 0:  # Slurm takes 0 for no limit
+            if waiting[newest]:
+                self._run("scancel", "--state=PENDING", newest, is_checked=False)
+        elif not waiting[newest]:
+            num_here = sum(member.task.partition("_")[0] == newest for member in running.values())
+            if throttle > num_here:
+                self._submit(throttle - num_here)
+        elif self._throttles[newest] != throttle:
+            # It fails for the tasks that have ended, and says so; the others have the new limit.
+            self._run("scontrol", "update", f"ArrayTaskThrottle={throttle}", f"JobId={newest}", is_checked=False)
+            self._throttles[newest] = throttle
+
+    def _signal(self, member: SlurmMember) -> SlurmMember:
+        """Give notice. Slurm 22.05 delivers a signal for "ARRAY_INDEX" and then says, for ever, to try again later."""
+        is_last = member.job == member.task.partition("_")[0]
+        command = ("scancel", "--batch", "--signal=USR1", member.task if is_last else member.job)
+        with contextlib.suppress(PeerLostError):
+            self._run(*command, is_checked=False, timeout_s=SIGNAL_S if is_last else COMMAND_S)
+        return replace(member, is_noticed=True)
+
+    def _judge_ends(self, running: Mapping[NodeId, SlurmMember]) -> None:
+        now_s = time.monotonic()
+        for name, member in self.members.items():
+            if name not in running:
+                self._num_short = 0 if now_s - member.since_s >= SHORT_S else self._num_short + 1
+        if self._num_short > MOST_SHORT * self._most:
+            with self._lock:
+                self._fault = (
+                    f"{self._num_short} members one after the other have ended within {SHORT_S:g} s of their start; "
+                    "look at the outputs of the array"
+                )
+
+    def _drained(self, running: Mapping[NodeId, SlurmMember]) -> list[NodeId]:
+        hosts = ",".join(sorted({member.host for member in running.values()}))
+        printed = self._run("sinfo", "-h", "-N", "-n", hosts, "-O", "NodeList:100,StateCompact:20", is_checked=False)
+        states = dict(line.split()[:2] for line in printed.splitlines() if len(line.split()) > 1)
+        return [
+            name
+            for name, member in running.items()
+            if not member.is_noticed and DRAINING.match(states.get(member.host, ""))
+        ]
+
+    def _submit(self, throttle: int) -> None:
+        printed = self._run(
+            "sbatch",
+            "--parsable",
+            f"--array=0-{min(TASKS_PER_MEMBER * self._most, MOST_TASKS) - 1}%{throttle}",
+            "--requeue",
+            f"--signal=B:USR1@{int(self._grace_s) + 60}",
+            "--open-mode=append",
+            *self._options,
+            str(self._script),
+        )
+        self._throttles[printed.strip().partition(";")[0]] = throttle
+
+    def _run(self, *command: str, is_checked: bool = True, timeout_s: float = COMMAND_S) -> str:
+        try:
+            done = subprocess.run(
+                command,
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                stdin=subprocess.DEVNULL,
+            )
+        except FileNotFoundError:
+            raise PeerLostError(
+                f"there is no {command[0]} on this host; start the anchor where Slurm's programs are, as sbatch does"
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise PeerLostError(f"{command[0]} has not answered within {timeout_s:g} s: is slurmctld there?") from None
+        if is_checked and done.returncode:
+            raise UsageError(f"{command[0]} refuses: {done.stderr.strip() or done.returncode} ({' '.join(command)})")
+        return done.stdout
