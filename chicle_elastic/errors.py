@@ -62,6 +62,10 @@ class IncompatibleVersionError(ChicleError, ImportError):
     """An installed package does not fit; the message names the version found and those that were tested."""
 
 
+class UnreachablePlaceError(DataError):
+    """A URL does not answer, or refuses to be read or written; the message has the URL and the reason."""
+
+
 class DivergedError(ChicleError, FloatingPointError):
     """Training left the range of numbers; the message has the iteration and the learning rate."""
 

@@ -3,6 +3,7 @@
 CHICLE_CACHE_DIR      folder for compiled kernels; default: the user's cache folder / "chicle"
 CHICLE_CONTROL        address of the socket of the agent that started this task; set by the agent
 CHICLE_MAX_NODES      largest number of nodes that the job of this task may have; set by the agent
+CHICLE_METADATA_URL   metadata server that --notices asks, instead of the one of the cloud
 CHICLE_RDMA           name of the RDMA device for chunks, or "off"; default: the one that fits, if there is one
 CHICLE_SECRET         the job secret itself, in hex digits, where no file can be mounted; CHICLE_SECRET_FILE is better
 CHICLE_SECRET_FILE    file with the job secret of a cluster, for the launcher and for plain torchrun
@@ -38,6 +39,7 @@ class Settings:
         secret_file: File of the job secret of a cluster; None when CHICLE_SECRET_FILE is not set.
         control: Address of the agent that started this process as a task; None where it is no task.
         max_nodes: Largest number of nodes of the job, >= 1.
+        metadata_url: Metadata server of this machine; None for that of the cloud.
         rdma: Name of the RDMA device to use; "off" for none; None for the one that fits.
         tells_waits: Whether a wait that looks like a hang is explained by a line.
     """
@@ -47,6 +49,7 @@ class Settings:
     secret_file: Path | None = None
     control: str | None = None
     max_nodes: int = 1
+    metadata_url: str | None = None
     rdma: str | None = None
     tells_waits: bool = True
 
@@ -64,6 +67,7 @@ class Settings:
             secret_file=_path_in(environ, "CHICLE_SECRET_FILE"),
             control=environ.get("CHICLE_CONTROL") or None,
             max_nodes=max(1, int(max_nodes)) if max_nodes.isdecimal() else 1,
+            metadata_url=environ.get("CHICLE_METADATA_URL") or None,
             rdma=environ.get("CHICLE_RDMA") or None,
             tells_waits=environ.get("CHICLE_WAITS", "").lower() not in ("off", "0", "no", "false"),
         )

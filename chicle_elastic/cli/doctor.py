@@ -180,6 +180,7 @@ def _packages() -> list[Finding]:
         ("isal", "cluster", "checksums at the speed of the wire"),
         ("torchx", "torchx", "torchx run chicle.svm"),
         ("tensorboard", "tensorboard", "scalars of a fit"),
+        ("fsspec", "url", "checkpoints and models at a URL (s3:// needs s3fs as well, gs:// gcsfs)"),
     ):
         if importlib.util.find_spec(package) is None:
             findings.append(Finding(package, NO, f"for {purpose}: pip install 'chicle-elastic[{extra}]'"))

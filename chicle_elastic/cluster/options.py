@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 
+from chicle_elastic.cluster.net.cloud_notices import CLOUDS
 from chicle_elastic.cluster.rendezvous.own_address import AddressOptions
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.runtime.checkpoint.places import absolute_place, is_of_one_process
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.settings import Settings
 from chicle_elastic.start_signals import LEAVE_OPTION
@@ -26,7 +28,9 @@ BACKEND = "chicle"
 DEFAULT_RUN_ID = "chicle"
 DEFAULT_RESTARTS = 3
 DEFAULT_GRACE_S = 25.0
-"""Kubernetes and Slurm kill 30 s after the notice; that leaves 5 s to end in order."""
+"""Kubernetes and Slurm kill 30 s after the notice; that leaves `END_S`."""
+END_S = 5.0
+"""What a node needs to end in order, when its chunks are handed over."""
 # SIGTERM and SIGUSR1 are the notice and belong to the agent; torch must not turn them into an exception.
 SIGNALS_OF_TORCH = "SIGINT,SIGHUP,SIGQUIT"
 DEFAULT_PATIENCE_S = 600.0
@@ -49,6 +53,7 @@ class NodeOptions:
         tls: Folder with the certificate of this node, its key and the CA of the job; None for links without TLS.
         has_tls_bulk: Whether chunks go by TLS as well.
         grace_s: Seconds between a notice and the moment when the node has to be gone.
+        notices: Cloud whose metadata server gives notices, one of `CLOUDS`; None for signals alone.
         patience_s: The quorum timeout: seconds for which the job may have too few nodes before this one gives up.
         memory_bytes: Memory for chunks; None for what the control group or the machine allows.
         log_dir: Folder for event files, recordings and the logs of the task; None for none.
@@ -66,6 +71,7 @@ class NodeOptions:
     tls: Path | None = None
     has_tls_bulk: bool = False
     grace_s: float = DEFAULT_GRACE_S
+    notices: str | None = None
     patience_s: float = DEFAULT_PATIENCE_S
     memory_bytes: int | None = None
     log_dir: Path | None = None
@@ -158,6 +164,12 @@ def parser() -> argparse.ArgumentParser:
         help="time from a notice (SIGTERM, SIGUSR1) until the node has to be gone; default: %(default)s",
     )
     group.add_argument(
+        "--notices",
+        choices=CLOUDS,
+        help="take notices from the metadata server of this cloud as well, with the time that it leaves; auto finds "
+        "out which one answers; default: signals alone",
+    )
+    group.add_argument(
         LEAVE_OPTION,
         type=exit_code,
         default=0,
@@ -181,9 +193,9 @@ def parser() -> argparse.ArgumentParser:
     )
     group.add_argument(
         "--checkpoint",
-        type=Path,
-        metavar="FOLDER",
-        help="folder for periodic checkpoints, on storage that all nodes share; default: the checkpoint of the Job",
+        metavar="FOLDER|URL",
+        help="where periodic checkpoints go: a folder on storage that all nodes share, or a URL, e.g. "
+        "s3://BUCKET/JOB; default: the checkpoint of the Job",
     )
     group.add_argument(
         "--checkpoint-every",
@@ -277,6 +289,7 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         tls=None if arguments.tls is None else arguments.tls.absolute(),
         has_tls_bulk=arguments.tls_bulk,
         grace_s=arguments.grace,
+        notices=arguments.notices,
         patience_s=arguments.patience,
         memory_bytes=arguments.memory,
         log_dir=None if arguments.log_dir is None else Path(arguments.log_dir).absolute(),
@@ -368,8 +381,13 @@ def _checkpoint(arguments: argparse.Namespace) -> CheckpointSettings | None:
         if arguments.checkpoint_every != CheckpointInterval():
             raise UsageError("--checkpoint-every says how often to save, not where: give --checkpoint FOLDER as well")
         return None
+    if is_of_one_process(arguments.checkpoint):
+        raise UsageError(
+            f"--checkpoint {arguments.checkpoint}: each process has a place of its own there; name a URL that all "
+            "nodes reach, such as s3://BUCKET/JOB, or a folder that they share"
+        )
     return CheckpointSettings(
-        folder=str(arguments.checkpoint.absolute()),
+        folder=absolute_place(arguments.checkpoint),
         every_iterations=arguments.checkpoint_every.iterations,
         every_s=arguments.checkpoint_every.seconds,
     )

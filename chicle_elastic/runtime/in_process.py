@@ -162,6 +162,7 @@ class _Shell:
             self.checkpoint_trigger = CheckpointTrigger(
                 job.checkpoint, identity, self.training, self.chunks, lambda *_: None
             )
+            self.checkpoint_trigger.require_writable()
         self.lines: list[str] = []
         self.reason: str | None = None
 

@@ -11,13 +11,15 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.event_file import EventTail
-from chicle_elastic.cluster.rendezvous.store import StoreServer
+from chicle_elastic.cluster.options import DEFAULT_RUN_ID
+from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
 from chicle_elastic.transports.secret import JobSecret
 from tests.runtime.cluster_task.cluster_driver import CONTEXT
 from tests.timeouts import timeout_s
@@ -179,6 +181,7 @@ class LocalAgents:
         has_log_dir: Whether nodes write event files, which most of this harness reads.
         temporary: Where nodes put temporary files; by default where the system wants them.
         endpoint: Of a store that the caller runs; by default there is one in this process.
+        environ: Further variables of agents and tasks.
     """
 
     def __init__(
@@ -191,13 +194,14 @@ class LocalAgents:
         has_log_dir: bool = True,
         temporary: Path | None = None,
         endpoint: str | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.agents: dict[str, AgentProcess] = {}
         self.end_file = folder / "end"
         self._nodes, self._script = nodes, script
         self._options = (*(("--log-dir", str(folder)) if has_log_dir else ()), *options)
-        self._environ = {"TMPDIR": str(temporary)} if temporary else {}
+        self._environ = {**(environ or {}), **({"TMPDIR": str(temporary)} if temporary else {})}
         self._secret_file = folder / "job.secret"
         JobSecret.load_or_create(self._secret_file)
         self._store = StoreServer() if endpoint is None else None
@@ -237,6 +241,11 @@ class LocalAgents:
     def endpoint(self) -> str:
         """Of the rendezvous store."""
         return self._store.endpoint
+
+    def term_store(self) -> TermStore:
+        """What agents have stored; over a connection of its own."""
+        secret = JobSecret.load(self._secret_file)
+        return TermStore(connect_store(self._endpoint), endpoint=self._endpoint, run_id=DEFAULT_RUN_ID, secret=secret)
 
     def results(self) -> Iterator[dict[str, Any]]:
         """What the tasks that stayed to the end have written down."""

@@ -5,8 +5,9 @@ membership. What the agent does:
 
     start          it starts the task at once; when the task is ready the agent finds the others and joins
     run            `membership` keeps the log, `executor` executes its effects, `memory` moves chunks
-    notice         SIGTERM or SIGUSR1: the node hands its chunks over and leaves with exit code 0; a second signal
-                   changes nothing; at the end of the grace period the node leaves at once
+    notice         SIGTERM, SIGUSR1 or the metadata server of a cloud (`net/cloud_notices.py`): the node hands its
+                   chunks over and leaves with exit code 0; a second notice changes nothing; at the end of the grace
+                   period the node leaves at once
     task dies      the node leaves the membership, starts another task, and rejoins with the chunks that it holds
     declared dead  (it was silent): it rejoins as a new incarnation, with the same task
     end            the task's `run` returns; the agent waits for the task and ends
@@ -30,9 +31,10 @@ from chicle_elastic.cluster.agent.resource_link import ResourceLink
 from chicle_elastic.cluster.agent.store_keeper import StoreKeeper
 from chicle_elastic.cluster.agent.torch_private import SingleTaskAgent
 from chicle_elastic.cluster.consensus.term_store import TermStore
+from chicle_elastic.cluster.net.cloud_notices import NoticeWatch, grace_of
 from chicle_elastic.cluster.net.event_file import EventFile
 from chicle_elastic.cluster.net.event_loop import EventLoop
-from chicle_elastic.cluster.options import NodeOptions
+from chicle_elastic.cluster.options import END_S, NodeOptions
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.handler import ChicleRendezvousHandler
 from chicle_elastic.cluster.rendezvous.own_address import choose_address, store_listens_on
@@ -42,6 +44,7 @@ from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.cluster_board import ClusterBoard
 from chicle_elastic.monitoring.recording_file import RecordingFile, new_recording
 from chicle_elastic.runtime.control.channel import new_address
+from chicle_elastic.settings import Settings
 from chicle_elastic.start_signals import hand_over
 from chicle_elastic.transports.tls import TlsIdentity
 
@@ -144,6 +147,15 @@ class ElasticAgent(SingleTaskAgent):
             )
             stack.callback(node.close)
             self.begins(loop, node)
+            if options.notices is not None:
+                watch = NoticeWatch(
+                    options.notices,
+                    lambda notice: loop.soon(lambda: node.notice(grace_of(notice, reserve_s=END_S))),
+                    wall_clock=time.time,
+                    url=Settings.from_environment().metadata_url,
+                )
+                stack.callback(watch.close)
+                watch.start()
             notice = dict.fromkeys(NOTICES, lambda: loop.soon(node.notice))
             with (
                 _quick_turns(),
@@ -154,6 +166,8 @@ class ElasticAgent(SingleTaskAgent):
             self.has_left = end.has_left
             if end.is_over:
                 self._close_job(is_success=end.is_success)
+            else:
+                _mark_ended(term_store)
             if end.error is not None:
                 raise end.error
             ended = self.task_exit(TASK_END_S) if end.awaits_task else None
@@ -198,6 +212,18 @@ class ElasticAgent(SingleTaskAgent):
                     logger.warning("the job is over, and the store cannot be told; end its process, too: %s", error)
                     return
                 time.sleep(CLOSE_RETRY_S)
+
+
+def _mark_ended(term_store: TermStore) -> None:
+    """Store that this agent has ended, so that others can begin the job anew when it was the last; a moment at most."""
+
+    def mark() -> None:
+        with contextlib.suppress(StoreUnreachableError):
+            term_store.mark_ended()
+
+    thread = threading.Thread(target=mark, name="chicle-farewell", daemon=True)
+    thread.start()
+    thread.join(CLOSE_S)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from chicle_elastic.cluster.consensus.replicated_log import ReplicatedLog
 from chicle_elastic.cluster.consensus.term_store import Beacon, Contact, Term, TermStore
 from chicle_elastic.cluster.net.event_loop import EventLoop, Timer
 from chicle_elastic.cluster.net.fault_points import hit
-from chicle_elastic.cluster.net.peers import Peer, PeerLinks, new_incarnation
+from chicle_elastic.cluster.net.peers import Peer, PeerLinks, new_incarnation, node_of
 from chicle_elastic.cluster.net.worker_lanes import Lane
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
 from chicle_elastic.errors import ChicleError, PeerLostError, ProtocolError
@@ -280,6 +280,7 @@ class Membership:
             return True
         for silent, address in finding.silent.items():
             self.peer_links.probe(address, silent)
+            self._look_up(node_of(silent), silent)
         self._say_waits(finding.reason, waited_s)
         return False
 
@@ -303,7 +304,8 @@ class Membership:
 
         def then(contact: Contact | None) -> None:
             self._lookups.discard(node)
-            if contact is not None and node not in self.peer_links.peers and not self._is_leaving:
+            is_missing = node not in self.peer_links.peers and not self._is_leaving
+            if contact is not None and not contact.has_ended and is_missing:
                 self.peer_links.dial(contact.address, expect=contact.life)
             self._later(LOOK_S, self.announce)
 
@@ -335,8 +337,8 @@ class Membership:
 
     def _look_up(self, node: NodeId, life: str) -> None:
         def then(contact: Contact | None) -> None:
-            if contact is not None and contact.life != life:
-                self.peer_is_dead(life)  # the node has another incarnation since
+            if contact is not None and (contact.life != life or contact.has_ended):
+                self.peer_is_dead(life)  # the node has another incarnation since, or has ended in order
             elif contact is not None:
                 self._addresses[life] = contact.address
 

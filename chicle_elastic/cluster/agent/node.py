@@ -167,13 +167,13 @@ class Node:
         if self._store is not None:
             self._store.close()
 
-    def notice(self) -> None:
-        """A resource manager will take this node away. A second notice changes nothing. In the loop."""
+    def notice(self, grace_s: float | None = None) -> None:
+        """A resource manager takes this node away, in `grace_s` or that of `--grace`; ignores a second notice."""
         hit("notice.received")
         if self._is_noticed or self._end is not None:
             return
         self._is_noticed = True
-        grace_s = self._options.grace_s
+        grace_s = self._options.grace_s if grace_s is None else grace_s
         logger.warning("node %s is under notice: it hands its chunks over and leaves within %g s", self._node, grace_s)
         self._events.write("notice", grace_s=grace_s)
         if self._components is None or self._node not in self._components.membership.log.snapshot().present:

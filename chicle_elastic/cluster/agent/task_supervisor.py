@@ -5,6 +5,7 @@ not read for so long that the channel's limit is reached is ended, because it wo
 """
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import signal
@@ -79,6 +80,7 @@ class TaskSupervisor:
     def start(self, *, is_restart: bool = False) -> None:
         """Start a task."""
         self._has_said_goodbye = False
+        self._welcome = dataclasses.replace(self._welcome, is_restart=is_restart)
         self.pid = self._processes.start_task(is_restart=is_restart)
         hit("task.spawned", pid=self.pid)
         self._loop.later(POLL_S, self._look_for_early_end)

@@ -8,7 +8,8 @@ has overwritten it; a foreign value is an error for a node that wants to join.
 
 Beside the term the leader keeps a *beacon*, a counter that it increments each second, with the addresses of all agents
 that it reaches: as long as the counter moves the job lives, and a node that reaches none of them must not begin another
-one. Every agent stores its own address, one key per node, so that agents find each other without a leader.
+one. Every agent stores its own address, one key per node, so that agents find each other without a leader. An agent
+that ends in order marks it: where its host is gone as well, no refused connection would prove that it has ended.
 
 A store that was restarted is empty. The leader then stores its term again (`heal`), each agent its address
 (`publish_again`). Until the leader has had the time for it, no agent is granted a term.
@@ -52,10 +53,11 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contact:
-    """How to reach an agent: its incarnation, and where it accepts links."""
+    """How to reach an agent: its incarnation, where it accepts links, and whether it has ended in order."""
 
     life: str
     address: str
+    has_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +221,22 @@ class TermStore:
                 pass  # another process writes this key too: retry, or no agent would find this one
             self._published = node, contact
 
+    def mark_ended(self) -> None:
+        """The agent takes no part in the job any more, and accepts no links.
+
+        Raises:
+            StoreUnreachableError: The store does not answer.
+        """
+        with self._lock:
+            published, self._published = self._published, None
+            if published is None:
+                return
+            node, contact = published
+            cell = self._contact_cell(node)
+            seen = cell.read()
+            if isinstance(seen.value, dict) and seen.value.get("life") == contact.life:
+                cell.swap(seen, {"life": contact.life, "address": contact.address, "has_ended": True})
+
     def publish_again(self) -> bool:
         """Let others find this agent after the store was restarted, too.
 
@@ -250,7 +268,7 @@ class TermStore:
             value = self._contact_cell(node).read().value
         if not isinstance(value, dict) or not all(isinstance(value.get(name), str) for name in ("life", "address")):
             return None
-        return Contact(life=value["life"], address=value["address"])
+        return Contact(life=value["life"], address=value["address"], has_ended=value.get("has_ended") is True)
 
     def _contact_cell(self, node: NodeId) -> SignedValue:
         key = f"chicle/{self._run_id}/agent/{node}"

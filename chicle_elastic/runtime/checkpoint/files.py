@@ -5,23 +5,29 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
+from chicle_elastic.runtime.checkpoint.places import Place, UrlPath
 
 BLOCK_BYTES = 1 << 20
 
 
-def write_file(path: Path, content: bytes | memoryview | Array) -> dict[str, Any]:
+def write_file(path: Place, content: bytes | memoryview | Array) -> dict[str, Any]:
     """Write a file of these bytes, or of an array; it exists under its name and on the disk completely, or not at all.
 
     Returns:
         Its size and checksum, for the manifest.
+
+    Raises:
+        OSError: The disk does not take it.
+        UnreachablePlaceError: A URL does not take it.
     """
+    if isinstance(path, UrlPath):
+        return _upload(path, content)
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with beside.open("w+b") as file:
@@ -42,12 +48,12 @@ def write_file(path: Path, content: bytes | memoryview | Array) -> dict[str, Any
     return {"bytes": size, "crc32": f"{crc:08x}"}
 
 
-def write_json(path: Path, content: Any) -> dict[str, Any]:
+def write_json(path: Place, content: Any) -> dict[str, Any]:
     """As `write_file`."""
     return write_file(path, json.dumps(content, separators=(",", ":")).encode())
 
 
-def read_array(path: Path, entry: Mapping[str, Any]) -> Array:
+def read_array(path: Place, entry: Mapping[str, Any]) -> Array:
     """The array in a file that the manifest lists.
 
     Raises:
@@ -60,7 +66,7 @@ def read_array(path: Path, entry: Mapping[str, Any]) -> Array:
         raise DataError(f"{path}: it is not an array ({error}); it is damaged") from error
 
 
-def read_bytes(path: Path, entry: Mapping[str, Any] | None) -> bytes:
+def read_bytes(path: Place, entry: Mapping[str, Any] | None) -> bytes:
     """The content of a file.
 
     Args:
@@ -69,6 +75,7 @@ def read_bytes(path: Path, entry: Mapping[str, Any] | None) -> bytes:
 
     Raises:
         DataError: It is not what the manifest says.
+        UnreachablePlaceError: A URL does not answer.
     """
     if entry is None:
         raise DataError(f"{path.parent}: its manifest does not list {path.name}")
@@ -85,7 +92,7 @@ def read_bytes(path: Path, entry: Mapping[str, Any] | None) -> bytes:
     return content
 
 
-def parse_json(path: Path, content: bytes) -> Any:
+def parse_json(path: Place, content: bytes) -> Any:
     """JSON values from bytes.
 
     Raises:
@@ -95,3 +102,13 @@ def parse_json(path: Path, content: bytes) -> Any:
         return json.loads(content)
     except ValueError as error:
         raise DataError(f"{path}: it is not JSON ({error}); it is damaged") from error
+
+
+def _upload(path: UrlPath, content: bytes | memoryview | Array) -> dict[str, Any]:
+    if isinstance(content, np.ndarray):
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, content, allow_pickle=False)
+        content = buffer.getvalue()
+    content = bytes(content)
+    path.write_bytes(content)
+    return {"bytes": len(content), "crc32": f"{zlib.crc32(content):08x}"}

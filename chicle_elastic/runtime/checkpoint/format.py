@@ -13,7 +13,7 @@ Rules. Every task writes its own part; the task of rank 0 also the rest, and the
 without a manifest is no checkpoint. With one, it is a checkpoint if every file matches the manifest and every row of
 the data set is in one part. State is stored by row and not by chunk: so any number of nodes can resume from it, also
 when the data set is cut into other chunks. Every file appears under its name atomically (written beside, synced to the
-disk, renamed). Nothing is pickled.
+disk, renamed; at a URL by one upload, see `places`). Nothing is pickled.
 
 A damaged checkpoint is refused with the reason, and the job resumes from the previous one. A checkpoint of another job
 is an error: its state would fit, and be wrong.
@@ -26,17 +26,16 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from chicle_elastic import __version__
-from chicle_elastic.chunks.target_folder import flush_folder
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
-from chicle_elastic.errors import DataError, ProtocolError, UsageError
+from chicle_elastic.errors import DataError, ProtocolError, UnreachablePlaceError, UsageError
 from chicle_elastic.monitoring.records import PARAMETERS_PREFIX
 from chicle_elastic.runtime.checkpoint.files import parse_json, read_array, read_bytes, write_json
+from chicle_elastic.runtime.checkpoint.places import Place, flush_place, folders_in
 from chicle_elastic.runtime.checkpoint.training_state import adopt
 from chicle_elastic.runtime.training.training import Training
 from chicle_elastic.solvers.base import NO_PROGRESS, Trainer
@@ -98,7 +97,7 @@ class Checkpoint:
         state: By global row id, shape (num_rows, outputs, width).
     """
 
-    path: Path
+    path: Place
     iteration: int
     model: Array
     rebuilt: Array | None
@@ -146,24 +145,22 @@ def attempt_name(iteration: int, time_s: float) -> str:
     return f"{iteration:09d}-{zlib.crc32(float(time_s).hex().encode()):08x}"
 
 
-def attempts(folder: Path) -> list[Path]:
+def attempts(folder: Place) -> list[Place]:
     """All folders of checkpoints, complete or not, oldest first."""
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name) and path.is_dir())
+    return sorted((path for path in folders_in(folder) if NAME.fullmatch(path.name)), key=lambda path: path.name)
 
 
-def is_complete(path: Path) -> bool:
+def is_complete(path: Place) -> bool:
     """Whether the manifest exists; the files may still not match it."""
     return (path / MANIFEST).exists()
 
 
-def iteration_of(path: Path) -> int:
+def iteration_of(path: Place) -> int:
     """Iteration of a checkpoint, by its name."""
     return int(path.name.partition("-")[0])
 
 
-def newest(folder: Path, identity: JobIdentity, *, iteration: int | None = None) -> Checkpoint | None:
+def newest(folder: Place, identity: JobIdentity, *, iteration: int | None = None) -> Checkpoint | None:
     """The newest complete checkpoint.
 
     Args:
@@ -176,6 +173,7 @@ def newest(folder: Path, identity: JobIdentity, *, iteration: int | None = None)
 
     Raises:
         DataError: There are some, but none is complete; the message has what is wrong with each.
+        UnreachablePlaceError: They are at a URL that does not answer.
         UsageError: The newest one is of another job.
     """
     problems = []
@@ -187,6 +185,8 @@ def newest(folder: Path, identity: JobIdentity, *, iteration: int | None = None)
             continue
         try:
             found = read(path, identity)
+        except UnreachablePlaceError:
+            raise  # the checkpoint may be sound: an older one would throw work away
         except DataError as error:
             problems.append(str(error))
             continue
@@ -201,7 +201,7 @@ def newest(folder: Path, identity: JobIdentity, *, iteration: int | None = None)
     return None
 
 
-def read(path: Path, identity: JobIdentity) -> Checkpoint:
+def read(path: Place, identity: JobIdentity) -> Checkpoint:
     """Read a checkpoint, and check all of it.
 
     Raises:
@@ -236,7 +236,7 @@ def read(path: Path, identity: JobIdentity) -> Checkpoint:
     )
 
 
-def write_manifest(path: Path, *, iteration: int, identity: JobIdentity, files: Mapping[str, Any]) -> None:
+def write_manifest(path: Place, *, iteration: int, identity: JobIdentity, files: Mapping[str, Any]) -> None:
     """Complete a checkpoint."""
     content = {
         "format": FORMAT,
@@ -246,7 +246,7 @@ def write_manifest(path: Path, *, iteration: int, identity: JobIdentity, files: 
         "files": dict(sorted(files.items())),
     }
     write_json(path / MANIFEST, content | {"crc32": _crc_of(content)})
-    flush_folder(path)
+    flush_place(path)
 
 
 def part_name(rank: int, suffix: str) -> str:
@@ -254,20 +254,21 @@ def part_name(rank: int, suffix: str) -> str:
     return f"part-{rank:03d}.{suffix}"
 
 
-def read_part(path: Path, rank: int) -> dict[str, Any] | None:
+def read_part(path: Place, rank: int) -> dict[str, Any] | None:
     """Files of a part with size and checksum; None while it is not whole.
 
     Raises:
         DataError: The file is damaged.
     """
     name = path / part_name(rank, "json")
-    if not name.exists():
+    try:
+        content = name.read_bytes()
+    except FileNotFoundError:
         return None
-    files = parse_json(name, name.read_bytes())
-    return dict(files)
+    return dict(parse_json(name, content))
 
 
-def _require_model_version(path: Path, job: Mapping[str, Any], identity: JobIdentity) -> None:
+def _require_model_version(path: Place, job: Mapping[str, Any], identity: JobIdentity) -> None:
     """Refuse a model that the same trainer laid out in another way; a trainer without a version has version 1.
 
     Raises:
@@ -283,7 +284,7 @@ def _require_model_version(path: Path, job: Mapping[str, Any], identity: JobIden
         )
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Place) -> dict[str, Any]:
     """A manifest that `write_manifest` wrote; its checksum has to match."""
     content = parse_json(path, path.read_bytes())
     crc = content.pop("crc32", None) if isinstance(content, dict) else None
@@ -297,7 +298,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
-def _join(path: Path, contents: Mapping[str, Array], identity: JobIdentity) -> Array:
+def _join(path: Place, contents: Mapping[str, Array], identity: JobIdentity) -> Array:
     """The state of all rows, from the parts."""
     state = identity.state.zeros(identity.num_rows)
     if not state.size:

@@ -6,12 +6,12 @@ one reads that instead.
 """
 
 import threading
-from pathlib import Path
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
 from chicle_elastic.runtime.checkpoint import format as checkpoint
 from chicle_elastic.runtime.checkpoint.format import Checkpoint, JobIdentity
+from chicle_elastic.runtime.checkpoint.places import place_of
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import Job
 
@@ -31,16 +31,18 @@ class Resumption:
 
     Raises:
         DataError: There are checkpoints, but none is complete.
+        MissingExtraError: They are at a URL, and a package for it is not installed.
+        UnreachablePlaceError: They are at a URL that does not answer.
         UsageError: The newest one is of another job.
     """
 
     def __init__(self, job: Job, settings: CheckpointSettings | None, identity: JobIdentity) -> None:
         self._job, self._identity = job, identity
-        self._folder = None if settings is None else Path(settings.folder)
+        self._folder = None if settings is None else place_of(settings.folder, purpose="a folder of checkpoints")
         self._lock = threading.Lock()
         self._newest: Checkpoint | None = None
-        if settings is not None and settings.resume:
-            self._newest = checkpoint.newest(Path(settings.folder), identity)
+        if settings is not None and self._folder is not None and settings.resume:
+            self._newest = checkpoint.newest(self._folder, identity)
         self.found = 0 if self._newest is None else self._newest.iteration
         self.parameters: dict[str, float] = {}
         if self._newest is not None and job.policies != ():
@@ -64,7 +66,7 @@ class Resumption:
                     where = "no folder of checkpoints is named" if self._folder is None else f"{self._folder} has none"
                     raise DataError(
                         f"the job resumes from the checkpoint of iteration {iteration}, but {where}; every node needs "
-                        "the same --checkpoint folder, on storage that all of them share"
+                        "the same --checkpoint, a URL or a folder on storage that all of them share"
                     )
                 self._newest = found
             return self._newest

@@ -7,7 +7,6 @@ agree. A task saves nothing while chunks are missing, because no node has their 
 import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.history import History
 from chicle_elastic.runtime.checkpoint import format as checkpoint
 from chicle_elastic.runtime.checkpoint.format import JobIdentity
+from chicle_elastic.runtime.checkpoint.places import place_of, require_writable
 from chicle_elastic.runtime.checkpoint.training_state import describe
 from chicle_elastic.runtime.checkpoint.writer import CheckpointWriter, Draft
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
@@ -32,6 +32,10 @@ class CheckpointTrigger:
         training: Of this process.
         chunks: The chunks that its solvers have been given.
         tell: Called for each checkpoint that this process has completed: iteration, size in bytes, seconds.
+        who: The node, for messages.
+
+    Raises:
+        MissingExtraError: The folder is a URL, and a package for it is not installed.
     """
 
     def __init__(
@@ -41,10 +45,20 @@ class CheckpointTrigger:
         training: Training,
         chunks: Callable[[], Iterable[Chunk]],
         tell: Callable[[int, int, float], object],
+        who: str = "this process",
     ) -> None:
-        self._settings, self._identity = settings, identity
+        self._settings, self._identity, self._who = settings, identity, who
         self._training, self._chunks = training, chunks
-        self._writer = CheckpointWriter(settings, identity, tell)
+        self._folder = place_of(settings.folder, purpose="a folder of checkpoints")
+        self._writer = CheckpointWriter(settings, identity, tell, who)
+
+    def require_writable(self) -> None:
+        """Try whether this process can write to the URL of its checkpoints.
+
+        Raises:
+            UnreachablePlaceError: It cannot.
+        """
+        require_writable(self._folder, who=self._who)
 
     def require_unused(self) -> None:
         """The job begins: require an unused folder, where no checkpoint of another run can be mistaken for one of this.
@@ -52,7 +66,7 @@ class CheckpointTrigger:
         Raises:
             UsageError: The folder holds a checkpoint.
         """
-        whole = [path for path in checkpoint.attempts(Path(self._settings.folder)) if checkpoint.is_complete(path)]
+        whole = [path for path in checkpoint.attempts(self._folder) if checkpoint.is_complete(path)]
         if whole:
             raise UsageError(
                 f"{self._settings.folder} holds checkpoints of an earlier run, up to iteration "

@@ -8,20 +8,19 @@ checkpoint that is incomplete when a later one is complete: a node was lost whil
 """
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from chicle_elastic.chunks.target_folder import flush_folder
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import UnreachablePlaceError
 from chicle_elastic.runtime.checkpoint import format as checkpoint
 from chicle_elastic.runtime.checkpoint.files import write_file, write_json
 from chicle_elastic.runtime.checkpoint.format import JobIdentity
+from chicle_elastic.runtime.checkpoint.places import Place, flush_place, make_folder, place_of, remove_folder
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 
 FLUSH_S = 20.0
@@ -54,6 +53,7 @@ class Draft:
     state: Array
     shared: Callable[[], Mapping[str, Any]] | None
     files: dict[str, Any] = field(default_factory=dict)
+    parts: dict[int, dict[str, Any]] = field(default_factory=dict)
     started_s: float = field(default_factory=time.monotonic)
 
 
@@ -64,18 +64,25 @@ class CheckpointWriter:
         settings: Where, and how many are kept.
         identity: Of the job.
         tell: Called for each complete checkpoint, in the thread: iteration, size in bytes, seconds.
+        who: The node, for messages.
     """
 
     def __init__(
-        self, settings: CheckpointSettings, identity: JobIdentity, tell: Callable[[int, int, float], object]
+        self,
+        settings: CheckpointSettings,
+        identity: JobIdentity,
+        tell: Callable[[int, int, float], object],
+        who: str = "this process",
     ) -> None:
         self._settings, self._identity, self._on_saved = settings, identity, tell
-        self._folder = Path(settings.folder)
+        self._who = who
+        self._folder = place_of(settings.folder, purpose="a folder of checkpoints")
         self._orders: SimpleQueue[Draft | threading.Event | None] = SimpleQueue()
         self._incomplete: list[Draft] = []
         self._is_written = threading.Event()
         self._is_written.set()
-        self._has_failed = False
+        self._look: threading.Event | None = None
+        self._fault = ""
         # A daemon: a disk that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._work, name="chicle-checkpoint", daemon=True)
         self._thread.start()
@@ -88,8 +95,10 @@ class CheckpointWriter:
 
     def look(self) -> None:
         """Have the thread complete what is ready; to be called after each iteration."""
-        if self._incomplete:
-            self._orders.put(threading.Event())
+        # One at a time: an iteration may take less than a request to a store of objects.
+        if self._incomplete and (self._look is None or self._look.is_set()):
+            self._look = threading.Event()
+            self._orders.put(self._look)
 
     def flush(self, timeout_s: float = FLUSH_S) -> None:
         """Wait until this task's part is on the disk, and what is ready is complete."""
@@ -108,17 +117,30 @@ class CheckpointWriter:
                 if isinstance(order, Draft):
                     self._write(order)
                 self._complete()
+                self._fault = ""
             except Exception as error:  # a full disk, say: training goes on, and the previous checkpoint is kept
-                logger.error("cannot write a checkpoint to %s: %s: %s", self._folder, type(error).__name__, error)
+                self._report(error, is_new=isinstance(order, Draft))
             finally:
                 if isinstance(order, Draft):
                     self._is_written.set()
                 else:
                     order.set()
 
+    def _report(self, error: Exception, *, is_new: bool) -> None:
+        """Log why a checkpoint was not written, once for each, and not again at each attempt to complete it."""
+        fault = f"{type(error).__name__}: {error}"
+        if is_new or fault != self._fault:
+            logger.error(
+                "%s cannot write a checkpoint to %s: %s; training goes on, and the next one is tried when it is due",
+                self._who,
+                self._folder,
+                fault,
+            )
+        self._fault = fault
+
     def _write(self, draft: Draft) -> None:
         path = self._path(draft)
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         if draft.rank in draft.ranks:
             names = [checkpoint.part_name(draft.rank, suffix) for suffix in ("rows.npy", "state.npy", "json")]
             files = {
@@ -126,7 +148,7 @@ class CheckpointWriter:
                 names[1]: write_file(path / names[1], draft.state),
             }
             write_json(path / names[2], files)
-            flush_folder(path)
+            flush_place(path)
         draft.rows = draft.state = draft.rows[:0]  # their memory is not needed any more
         if draft.shared is not None:
             for name, content in draft.shared().items():
@@ -139,15 +161,20 @@ class CheckpointWriter:
         """Write the manifest of each checkpoint that has all its parts."""
         for draft in list(self._incomplete):
             path = self._path(draft)
-            parts = [checkpoint.read_part(path, rank) for rank in draft.ranks]
-            if any(part is None for part in parts):
+            for rank in draft.ranks:
+                if rank not in draft.parts and (part := checkpoint.read_part(path, rank)) is not None:
+                    draft.parts[rank] = part
+            if len(draft.parts) < len(draft.ranks):
                 continue
-            for part in parts:
-                draft.files |= part or {}
+            for part in draft.parts.values():
+                draft.files |= part
             checkpoint.write_manifest(path, iteration=draft.iteration, identity=self._identity, files=draft.files)
-            flush_folder(self._folder)
+            flush_place(self._folder)
             self._incomplete = [other for other in self._incomplete if other.iteration > draft.iteration]
-            self._prune(draft.iteration)
+            try:
+                self._prune(draft.iteration)
+            except UnreachablePlaceError as error:
+                logger.warning("%s cannot remove old checkpoints, which cost space only: %s", self._who, error)
             size_bytes = sum(entry["bytes"] for entry in draft.files.values())
             self._on_saved(draft.iteration, size_bytes, time.monotonic() - draft.started_s)
 
@@ -158,7 +185,7 @@ class CheckpointWriter:
         for path in set(older) - set(whole[-self._settings.keep :]):
             # The manifest first: a folder that is half gone must not look like a checkpoint.
             (path / checkpoint.MANIFEST).unlink(missing_ok=True)
-            shutil.rmtree(path, ignore_errors=True)
+            remove_folder(path)
 
-    def _path(self, draft: Draft) -> Path:
+    def _path(self, draft: Draft) -> Place:
         return self._folder / checkpoint.attempt_name(draft.iteration, draft.time_s)

@@ -42,6 +42,7 @@ from chicle_elastic.errors import (
     MissingExtraError,
     PeerLostError,
     ProtocolError,
+    UnreachablePlaceError,
     UsageError,
 )
 from chicle_elastic.ids import ChunkId
@@ -183,11 +184,18 @@ class ClusterTask:
         warm_up(job, self._state, self._clock)
         settings = self._checkpoint_settings()
         identity = JobIdentity.of(job.trainer, job.source.schema, num_parameters=len(self._training.model))
-        self._resumption = Resumption(job, settings, identity)
+        self._resumption = self._find_checkpoint(settings, identity)
         if settings is not None:
             self._checkpoint_trigger = CheckpointTrigger(
-                settings, identity, self._training, lambda: self._task.chunks, self._report_saved
+                settings,
+                identity,
+                self._training,
+                lambda: self._task.chunks,
+                self._report_saved,
+                who=f"node {self._node}",
             )
+            with self._tolerates_unreachable():
+                self._checkpoint_trigger.require_writable()
         loader = ChunkLoader(job, self._state, self._resumption, self._control.send)
         self._control.start(loader, self._message_router)
         self._control.send(
@@ -212,6 +220,22 @@ class ClusterTask:
         if settings is None:
             raise UsageError("--resume needs the checkpoints: give --checkpoint FOLDER, or Job(checkpoint=...)")
         return dataclasses.replace(settings, resume=True)
+
+    def _find_checkpoint(self, settings: CheckpointSettings | None, identity: JobIdentity) -> Resumption:
+        with self._tolerates_unreachable():
+            return Resumption(self._job, settings, identity)
+        assert settings is not None
+        return Resumption(self._job, dataclasses.replace(settings, resume=False), identity)
+
+    @contextlib.contextmanager
+    def _tolerates_unreachable(self) -> Iterator[None]:
+        """A new node that cannot reach the checkpoints does not join; a member whose task died must not end the job."""
+        try:
+            yield
+        except UnreachablePlaceError as error:
+            if not self._control.welcome.is_restart:
+                raise
+            logger.error("%s; the job goes on without", error)
 
     def _report_saved(self, iteration: int, size_bytes: int, duration_s: float) -> None:
         with contextlib.suppress(ConnectionError):

@@ -52,7 +52,7 @@ from chicle_elastic.scheduling.events import PolicyDisabled as PolicyDisabled
 from chicle_elastic.values import ChunkAccount, ChunkInfo, ResourceOffer, TaskReport
 from chicle_elastic.values import Proposal as Proposal  # the agent appends it to the log as it is
 
-VERSION = 13
+VERSION = 14
 """Of this list of messages; raised with every change of it."""
 
 
@@ -274,6 +274,7 @@ class Welcome:
         wants_ledger: Whether the pages of the ledger are to be sent.
         checkpoint: Where and when checkpoints are written, unless the job says so itself; None for nowhere.
         wants_resume: Go on from the newest checkpoint, also where the job says where they are.
+        is_restart: The task of before has died; the job may go on without what this one cannot reach.
     """
 
     node: NodeId
@@ -282,6 +283,7 @@ class Welcome:
     wants_ledger: bool = True
     checkpoint: CheckpointSettings | None = None
     wants_resume: bool = False
+    is_restart: bool = False
     version: int = VERSION
 
 

@@ -13,7 +13,7 @@ class CheckpointSettings:
     """Where and when checkpoints are written; the same in every task of a job.
 
     Attributes:
-        folder: On storage that all nodes share. It belongs to one job.
+        folder: On storage that all nodes share, or a URL that fsspec knows ("s3://bucket/job"). It belongs to one job.
         every_iterations: Write one after so many iterations, >= 1; 0 to go by `every_s` alone.
         every_s: Write one when so many seconds have passed, > 0; 0 to go by `every_iterations` alone. With neither, a
             minute.

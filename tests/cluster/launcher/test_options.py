@@ -119,6 +119,8 @@ def test_a_job_is_saved_where_and_when_it_is_said(tmp_path: Path) -> None:
     assert saved[""] == CheckpointSettings(folder=str(tmp_path))
     assert agent("train.py").options.checkpoint is None
     assert agent(*folder, "--resume", "train.py").options.wants_resume
+    at_url = agent("--checkpoint", "s3://bucket/job/", "train.py").options.checkpoint
+    assert at_url == CheckpointSettings(folder="s3://bucket/job")
 
 
 @pytest.mark.parametrize("every", ["0", "-1", "often", "0s", "ms", ""])
@@ -150,6 +152,7 @@ def test_names_of_nodes_differ_by_default() -> None:
         ([*ENOUGH, "--nproc-per-node", "2", "train.py"], "a node runs exactly one task"),
         ([*ENOUGH, "--nproc-per-node", "gpu", "train.py"], "a node runs exactly one task"),
         ([*ENOUGH, "--checkpoint-every", "10", "train.py"], "give --checkpoint FOLDER as well"),
+        ([*ENOUGH, "--checkpoint", "memory://job", "train.py"], "each process has a place of its own there"),
         (["--secret-file", "job.secret", "train.py"], "no rendezvous store: give --rdzv-endpoint"),
         (
             ["--rdzv-endpoint", "driver:1", "train.py"],

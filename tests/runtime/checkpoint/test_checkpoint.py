@@ -52,7 +52,7 @@ def drafts(iteration: int, *, seed: int = 0, time_s: float = 1.5) -> list[Draft]
 class Tasks:
     """The writers of three tasks."""
 
-    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+    def __init__(self, folder: Path | str, *, keep: int = 2) -> None:
         settings = CheckpointSettings(folder=str(folder), keep=keep)
         self.complete: list[int] = []
         self.writers = [
