@@ -129,7 +129,7 @@ class AgentProcess:
 
     def wait_for(self, kind: str, is_it: Callable[[Event], bool] = lambda _: True, *, after: int = 0) -> Event:
         """The first such event behind the first `after` events of all kinds, as soon as it is there."""
-        end = time.monotonic() + timeout_s(40)
+        end = time.monotonic() + timeout_s(120)
         while time.monotonic() < end:
             has_ended = self.process.poll() is not None
             self._events += self._tail.read()
