@@ -7,7 +7,8 @@ It prepares the data, serves the rendezvous store, submits the array (`slurm`), 
 job's policies, or `python -m torchx_components.scale`, ask for. It trains nothing, and needs a place that is not taken
 away: a login node, or a job of its own. `--out` is a folder that all nodes see.
 
-Exit code 0 when the job is over; 1 when it cannot go on; 143 at SIGTERM. The array is cancelled in any case.
+Exit code 0 when the job is over; 1 when a task failed, or it cannot go on; 143 at SIGTERM. The array is cancelled in
+any case.
 """
 
 import signal
@@ -167,9 +168,9 @@ def serve(slurm: SlurmNodes, board: ResourceBoard, listener: socket.socket) -> i
                 board.put_offer(NodeOffer(offers, None if offer is None else offer.available, None, text))
             finished = board.finished()
             if finished is not None:
-                print(f"slurm_run: {finished.reason}", flush=True)
+                print(f"slurm_run: the job is over: {finished.reason}", flush=True)
                 _wait_for_end(slurm)
-                return 0
+                return int(finished.has_failed)
             if managed.fault is not None:
                 return 1
 

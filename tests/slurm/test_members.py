@@ -76,6 +76,15 @@ def test_what_slurm_refuses_is_said(slurm: PrivateSlurm, tmp_path: Path, options
         assert not list(anchor.out.glob(".run-*"))
 
 
+def test_members_that_fail_at_once_end_the_run(slurm: PrivateSlurm, tmp_path: Path) -> None:
+    """Not for ever one after the other; the outputs of the members have the reason."""
+    with Anchor(slurm, tmp_path, "-j", "1", solver=("--C", "-1")) as anchor:
+        assert anchor.process.wait(timeout_s(240)) == 1, anchor.said() + anchor.printed()
+        assert "members one after the other have ended within" in anchor.said()
+        assert "C" in anchor.printed()
+        assert not slurm.run("squeue", "-h").strip()
+
+
 def test_without_slurm_that_is_said(tmp_path: Path) -> None:
     """Where there is no sbatch."""
     nowhere = PrivateSlurm(tmp_path / "slurm", 0)  # not started

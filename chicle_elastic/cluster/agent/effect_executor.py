@@ -296,7 +296,7 @@ class EffectExecutor:
         """Tell the task what it has in the end, and with which model the job is over."""
         self._events.write("finished", reason=effect.reason)
         if self._resources is not None:
-            self._resources.finish()
+            self._resources.finish(effect.reason, has_failed=effect.reason.startswith(FAILURE))
         self._memory.attach_for_end(self._ledger.owned_by(self.node) if self.node in self._ledger.node_chunks else ())
         # Perhaps no surviving node has the model of the last merge, and the job has resumed from an earlier one.
         merged = self._ledger.merged if self._model_of_group is None else min(self._ledger.merged, self._model_of_group)

@@ -22,6 +22,11 @@ class ResourceLink(Protocol):
         """Tell the resource manager what the job wants."""
         ...
 
-    def finish(self) -> None:
-        """Tell it that the job is over, and needs no node in place of those that end now."""
+    def finish(self, reason: str, *, has_failed: bool) -> None:
+        """Tell it that the job is over, and needs no node in place of those that end now.
+
+        Args:
+            reason: In words.
+            has_failed: A task failed; nothing was trained to its end.
+        """
         ...

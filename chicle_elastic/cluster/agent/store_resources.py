@@ -9,12 +9,14 @@ from chicle_elastic.cluster.agent.agent import ElasticAgent
 from chicle_elastic.cluster.agent.node import Node
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.worker_lanes import Lane
-from chicle_elastic.cluster.rendezvous.resource_board import NodeRequest, ResourceBoard
+from chicle_elastic.cluster.rendezvous.resource_board import Finished, NodeRequest, ResourceBoard
 from chicle_elastic.cluster.rendezvous.store import open_secret
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.values import ResourceOffer
 
+MOST_REASON = 4000
+"""Characters; the end of a traceback says most."""
 OFFERS_S = 2.0
 """How often an agent looks for another offer."""
 
@@ -46,9 +48,9 @@ class StoreResourceLink:
         request = NodeRequest(effect.number, effect.total, effect.reason)
         self._work(lambda: self._board.put_request(request), lambda _: None)
 
-    def finish(self) -> None:
+    def finish(self, reason: str, *, has_failed: bool) -> None:
         """Write that the job is over."""
-        self._work(lambda: self._board.put_finished("the job is over"), lambda _: None)
+        self._work(lambda: self._board.put_finished(Finished(reason[-MOST_REASON:], has_failed)), lambda _: None)
 
     def _look(self) -> None:
         self._work(self._board.offer, self._hear)

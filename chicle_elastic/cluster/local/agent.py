@@ -83,8 +83,8 @@ class LocalResourceLink:
         with contextlib.suppress(ConnectionError):  # without its server nothing here goes on
             self._line.send("requested", total=effect.total, reason=effect.reason, number=effect.number)
 
-    def finish(self) -> None:
-        """Tell the server that the job is over."""
+    def finish(self, reason: str, *, has_failed: bool) -> None:
+        """Tell the server that the job is over; what became of it, its client knows."""
         with contextlib.suppress(ConnectionError):
             self._line.send("finished")
 

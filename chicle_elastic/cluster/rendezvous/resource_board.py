@@ -3,7 +3,7 @@
     chicle-resources/request    {"number", "total", "reason"}: what the job wants; the highest number holds
     chicle-resources/scale      {"number", "total"}: what a person wants, whatever the job has asked for
     chicle-resources/offer      {"number", "available", "price", "text"}: what the manager could give
-    chicle-resources/finished   {"reason"}: the job is over and needs no nodes any more
+    chicle-resources/finished   {"reason", "has_failed"}: the job is over and needs no nodes any more
 
 All of them are signed with the job secret (`signed_value`). A value that is not signed, or not of this form, counts as
 none.
@@ -54,9 +54,11 @@ class Finished:
 
     Attributes:
         reason: In words.
+        has_failed: A task failed.
     """
 
     reason: str
+    has_failed: bool = False
 
 
 class ResourceBoard:
@@ -104,9 +106,9 @@ class ResourceBoard:
         before = self.scale()
         self._put("scale", NodeRequest, NodeRequest(1 if before is None else before.number + 1, total))
 
-    def put_finished(self, reason: str) -> None:
-        """Write that the job is over."""
-        self._put("finished", Finished, Finished(reason))
+    def put_finished(self, finished: Finished) -> None:
+        """Write that the job is over; the first that says so holds."""
+        self._put("finished", Finished, finished)
 
     # How.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chicle_elastic.cluster.rendezvous.resource_board import PREFIX, NodeOffer, NodeRequest, ResourceBoard
+from chicle_elastic.cluster.rendezvous.resource_board import PREFIX, Finished, NodeOffer, NodeRequest, ResourceBoard
 from chicle_elastic.cluster.rendezvous.signed_value import SignedValue
 from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
@@ -49,9 +49,10 @@ def test_keys_are_apart(endpoint: str) -> None:
     board.put_scale(2)
     board.put_offer(NodeOffer(1, available=0, price=0.5, text="none left"))
     assert (board.scale(), board.request(), board.finished()) == (NodeRequest(2, 2), None, None)
-    board.put_finished("done")
+    board.put_finished(Finished("a task failed: no", has_failed=True))
+    board.put_finished(Finished("late"))
     assert board.offer() == NodeOffer(1, 0, 0.5, "none left")
-    assert board.finished() is not None
+    assert board.finished() == Finished("a task failed: no", has_failed=True)
 
 
 def test_what_is_not_signed_or_not_of_the_form_counts_as_none(endpoint: str) -> None:
