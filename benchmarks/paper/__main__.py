@@ -6,6 +6,7 @@
     fig1_images   epochs to an accuracy against the number of tasks, local SGD; not with --quick
     fig4          nodes come or go: uni-tasks against 16, 24, 32 and 64 micro-tasks, at five speeds, CoCoA
     fig5          8 nodes 1.5x slower than 8 others, uni-tasks with `Rebalance` from an even split, CoCoA
+    fig8          epochs of local SGD against those of plain torch; not with --quick
     fig9          nodes come or go, local SGD; not with --quick
     ordered       rows in the order of their labels: micro-tasks, uni-tasks, and uni-tasks with `Shuffle`, CoCoA
     balance       four real agents, one of them slow for a while, with and without `Rebalance`
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.bars import HEADER, Row
-from benchmarks.paper import balance, fig1, fig1_images, fig4, fig5, fig9, ordered
+from benchmarks.paper import balance, fig1, fig1_images, fig4, fig5, fig8, fig9, ordered
 from benchmarks.paper.pictures import draw
 from benchmarks.paper.runs import Settings
 from benchmarks.report import finish
@@ -33,6 +34,7 @@ FIGURES: dict[str, Rows] = {
     "fig1_images": fig1_images.rows,
     "fig4": fig4.rows,
     "fig5": fig5.rows,
+    "fig8": fig8.rows,
     "fig9": fig9.rows,
     "ordered": ordered.rows,
     "balance": balance.rows,

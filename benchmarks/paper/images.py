@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,12 +72,10 @@ def image_sets(settings: Settings, notes: list[str]) -> list[Images]:
     folder = settings.real / "fashion-mnist"
     found = []
     if all((folder / file).is_file() for file in FILES.values()):
-        load = cache(partial(image_data, "fashion", folder))
-        found.append(Images("fashion", "Fashion-MNIST", 60_000, (0.84, 0.86), load))
+        found.append(Images("fashion", "Fashion-MNIST", 60_000, (0.84, 0.86), partial(_load, "fashion", folder)))
     else:
         notes.append("Fashion-MNIST was not run: there are no files (say --real DIR)")
-    load = cache(partial(image_data, "letters", folder))
-    return [*found, Images("letters", "letters", NUM_MADE, (0.60, 0.70), load)]
+    return [*found, Images("letters", "letters", NUM_MADE, (0.60, 0.70), partial(_load, "letters", folder))]
 
 
 def fits(settings: Settings, images: Images, *, num_tasks: int, changes: Sequence[tuple[int, int]] = ()) -> list[Fit]:
@@ -103,6 +102,12 @@ def time_to(goal: float, scores: Sequence[float], times: Sequence[float]) -> flo
             return before_time + (time - before_time) * (goal - before) / (score - before)
         before, before_time = score, time
     return math.inf
+
+
+@cache
+def _load(name: str, folder: Path) -> ImageData:
+    """Read or made once, for all figures."""
+    return image_data(name, folder)
 
 
 def _fit(images: Images, num_tasks: int, changes: tuple[tuple[int, int], ...], seed: int) -> Fit:
