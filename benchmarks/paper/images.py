@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +76,11 @@ def image_sets(settings: Settings, notes: list[str]) -> list[Images]:
         found.append(Images("fashion", "Fashion-MNIST", 60_000, (0.84, 0.86), partial(_load, "fashion", folder)))
     else:
         notes.append("Fashion-MNIST was not run: there are no files (say --real DIR)")
-    return [*found, Images("letters", "letters", NUM_MADE, (0.60, 0.70), partial(_load, "letters", folder))]
+    if find_spec("matplotlib") is None:
+        notes.append("letters were not run: matplotlib, whose fonts they are made of, is not installed")
+    else:
+        found.append(Images("letters", "letters", NUM_MADE, (0.60, 0.70), partial(_load, "letters", folder)))
+    return found
 
 
 def fits(settings: Settings, images: Images, *, num_tasks: int, changes: Sequence[tuple[int, int]] = ()) -> list[Fit]:

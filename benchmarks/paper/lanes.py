@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")  # Okabe and Ito's, as in `monitoring.swimlane`
 INK, FAINT = "#333333", "#DDDDDD"
-TITLES = {"without": "no policy", "rebalance": "Rebalance"}
 
 
 def starts(table: RecordTable) -> list[float]:
@@ -42,7 +41,7 @@ def draw_lanes(tables: Mapping[str, RecordTable]) -> "Figure":
                 before = count
         axes.set_yticks(range(len(tasks)), tasks)
         axes.invert_yaxis()
-        axes.set_title(f"{TITLES.get(name, name)}: {len(table)} iterations", loc="left", fontsize=9, color=INK)
+        axes.set_title(f"{name}: {len(table)} iterations", loc="left", fontsize=9, color=INK)
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
         axes.grid(axis="x", color=FAINT, linewidth=0.5)

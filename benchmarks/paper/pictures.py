@@ -34,10 +34,16 @@ def draw(name: str, rows: Sequence[Row], folder: Path) -> Path | None:
         return None
     path = folder / f"{name}.png"
     if name == "balance":
-        tables = tables_of(rows[0].details["records"])
+        tables = {
+            f"{row.details['algorithm']}, {side}": table
+            for row in rows
+            for side, table in tables_of(row.details["records"]).items()
+        }
         folder.mkdir(parents=True, exist_ok=True)
         draw_lanes(tables).savefig(path, dpi=110)
-        swimlane.draw(tables["rebalance"]).savefig(folder / "balance-chunks.png", dpi=110)
+        for title, table in tables.items():
+            if title == "CoCoA, Rebalance":
+                swimlane.draw(table, title=title).savefig(folder / "balance-chunks.png", dpi=110)
         return path
     panels = _panels(name, rows)
     if not panels:

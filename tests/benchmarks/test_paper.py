@@ -137,8 +137,8 @@ def test_swimlanes_begin_together() -> None:
     assert lanes.starts(table) == pytest.approx([0.0, 1.0])
     assert balance.units_of(table) == pytest.approx([1.0 / balance.ITERATION_S, 0.75 / balance.ITERATION_S])
     assert balance.wall_units(table) == pytest.approx([1.0 / balance.ITERATION_S, 0.75 / balance.ITERATION_S])
-    kept = {"without": [balance.to_json(record) for record in table]}
-    assert lanes.tables_of(json.loads(json.dumps(kept)))["without"] == table
+    kept = {"no policy": [balance.to_json(record) for record in table]}
+    assert lanes.tables_of(json.loads(json.dumps(kept)))["no policy"] == table
 
 
 def test_what_a_perfect_split_takes() -> None:
