@@ -68,7 +68,8 @@ def draw(name: str, rows: Sequence[Row], folder: Path) -> Path | None:
         axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.yaxis.set_major_formatter("{x:g}")
         axis.yaxis.set_minor_formatter(NullFormatter())
-    axes[0][0].legend(fontsize=7, title="" if name.startswith("fig1") else "tasks", title_fontsize=7)
+    for axis in axes.flat[: len(panels)] if name == "fig1_images" else axes[0][:1]:  # accuracies differ by data set
+        axis.legend(fontsize=7, title="" if name.startswith("fig1") else "tasks", title_fontsize=7)
     for axis in axes[:, 0]:
         axis.set_ylabel("epochs" if name.startswith("fig1") else f"projected time, {unit}", fontsize=8)
     folder.mkdir(parents=True, exist_ok=True)
