@@ -225,13 +225,14 @@ class _Shell:
     def form_round(self, effect: effects.FormRound) -> None:
         self.inbox.append(events.RoundFormed(round=effect.round, members=effect.members))
 
-    def load_chunk(self, effect: effects.LoadChunk) -> None:
-        chunk = self.source.load(effect.chunk, self.state_spec)
+    def load_chunks(self, effect: effects.LoadChunks) -> None:
         state = self.resumption.state(merged=self.scheduler.ledger.merged, began=self.scheduler.ledger.began)
-        if state is not None:
-            chunk.state[...] = state[chunk.row_ids]
-        self.tasks[effect.node].hold(chunk)
-        self.inbox.append(events.ChunksLoaded(chunks=(effect.chunk,), node=effect.node, round=effect.round))
+        for chunk_id in effect.chunks:
+            chunk = self.source.load(chunk_id, self.state_spec)
+            if state is not None:
+                chunk.state[...] = state[chunk.row_ids]
+            self.tasks[effect.node].hold(chunk)
+        self.inbox.append(events.ChunksLoaded(chunks=effect.chunks, node=effect.node, round=effect.round))
 
     def copy_chunk(self, effect: effects.CopyChunk) -> None:
         chunk = self.tasks[effect.source].held[effect.chunk]

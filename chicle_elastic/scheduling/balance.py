@@ -6,7 +6,10 @@ without a look at their chunks.
 """
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.node_capacity import NodeCapacity
@@ -24,18 +27,100 @@ def improves(info: ChunkInfo, source: int, target: int) -> bool:
     return source > 0 > target and 0 < info.num_rows < source - target
 
 
+class OwnerIndex(Protocol):
+    """Answers for chunks that may be taken, without a look at all of them."""
+
+    def owner_of(self, chunk: ChunkId) -> NodeId | None:
+        """Whose the chunk is; None if it may not be taken."""
+        ...
+
+    def least_of(self, node: NodeId) -> tuple[int, int]:
+        """(rows, bytes): no chunk of the node has fewer."""
+        ...
+
+
+class ListIndex:
+    """An index of lists, by a look at all chunks.
+
+    Args:
+        owned: Chunks that may be taken, by owner.
+    """
+
+    def __init__(self, owned: Mapping[NodeId, Sequence[ChunkInfo]]) -> None:
+        self._owners = {info.id: node for node, infos in owned.items() for info in infos}
+        self._least = {
+            node: (
+                min((info.num_rows for info in infos), default=0),
+                min((info.size_bytes for info in infos), default=0),
+            )
+            for node, infos in owned.items()
+        }
+
+    def owner_of(self, chunk: ChunkId) -> NodeId | None:
+        """As in `OwnerIndex`."""
+        return self._owners.get(chunk)
+
+    def least_of(self, node: NodeId) -> tuple[int, int]:
+        """As in `OwnerIndex`."""
+        return self._least.get(node, (0, 0))
+
+
+class Stock:
+    """Chunks that may go, by owner, those of each owner in random order.
+
+    They are looked up and drawn when they are first asked for, each owner's with randomness of its own: a node that
+    joins thousands of others gets one chunk each of a few of them.
+
+    Args:
+        owned: Chunks that may be taken, by owner.
+        nodes: The owners that count, in this order.
+        rng: Decides all orders.
+        index: Of `owned`; without one all chunks are looked at.
+
+    Attributes:
+        owner_of: As in `OwnerIndex`; it knows nothing of what was taken since.
+        least_of: Likewise.
+    """
+
+    def __init__(
+        self,
+        owned: Mapping[NodeId, Sequence[ChunkInfo]],
+        nodes: Iterable[NodeId],
+        rng: np.random.Generator,
+        index: OwnerIndex | None = None,
+    ) -> None:
+        self._owned = owned
+        index = index or ListIndex(owned)
+        self.owner_of, self.least_of = index.owner_of, index.least_of
+        self._places = {node: place for place, node in enumerate(nodes)}
+        self._seed = int(rng.integers(1 << 62))
+        self._drawn: dict[NodeId, list[ChunkInfo]] = {}
+
+    def __iter__(self) -> Iterator[NodeId]:
+        return iter(self._places)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._places
+
+    def __getitem__(self, node: NodeId) -> list[ChunkInfo]:
+        """Chunks of a node in the order in which they go; the list is the stock's own, and changes with it."""
+        if node not in self._drawn:
+            rng = np.random.default_rng([self._seed, self._places[node]])
+            infos = self._owned.get(node, ())
+            self._drawn[node] = [infos[index] for index in rng.permutation(len(infos)).tolist()]
+        return self._drawn[node]
+
+
 class Balance:
     """Takes chunks from nodes with a surplus and gives them to those with a lack.
 
     Args:
-        stock: Chunks that may go, by owner and in the order of preference; it is changed.
+        stock: Chunks that may go; it is changed.
         targets: Who may get them; counted up with every move.
         surplus: Of each of these nodes; it is changed.
     """
 
-    def __init__(
-        self, stock: Mapping[NodeId, list[ChunkInfo]], targets: Sequence[NodeCapacity], surplus: dict[NodeId, int]
-    ) -> None:
+    def __init__(self, stock: Stock, targets: Sequence[NodeCapacity], surplus: dict[NodeId, int]) -> None:
         self._stock, self._targets, self._surplus = stock, targets, surplus
         self._sources = list(stock)
         self._source_place = {node: place for place, node in enumerate(stock)}
@@ -43,7 +128,6 @@ class Balance:
         # Most needed first; of equal ones the first: (key, place), kept sorted while the keys change.
         self._giving = sorted((-surplus[node], place) for place, node in enumerate(stock))
         self._getting = sorted((surplus[candidate.node], place) for place, candidate in enumerate(targets))
-        self._least: dict[NodeId, tuple[int, int]] = {}
 
     def next_move(self) -> tuple[ChunkId, NodeId, NodeId] | None:
         """Make the first move, from most to least needed pair, that reduces the deviation from the shares.
@@ -57,7 +141,7 @@ class Balance:
             if not self._getting or self._getting[0][0] >= 0:
                 return None
             source = self._sources[source_place]
-            least_rows, _ = self._least_of(source)
+            least_rows, _ = self._stock.least_of(source)
             for lack, target_place in self._getting:
                 if lack >= 0 or -minus - lack <= least_rows:
                     break
@@ -69,22 +153,12 @@ class Balance:
     def _find(self, source: NodeId, target: NodeCapacity, end: int) -> int | None:
         """The first chunk of a node with fewer rows than `end` that the target can take, by its place in the stock."""
         room_bytes = target.room_bytes
-        if room_bytes is not None and room_bytes < self._least_of(source)[1] and not target.ahead:
+        if room_bytes is not None and room_bytes < self._stock.least_of(source)[1] and not target.ahead:
             return None
         for place, info in enumerate(self._stock[source]):
             if 0 < info.num_rows < end and target.can_take(info):
                 return place
         return None
-
-    def _least_of(self, source: NodeId) -> tuple[int, int]:
-        """The rows of the shortest and the bytes of the smallest chunk that a node had at the beginning."""
-        if source not in self._least:
-            infos = self._stock[source]
-            self._least[source] = (
-                min((info.num_rows for info in infos), default=0),
-                min((info.size_bytes for info in infos), default=0),
-            )
-        return self._least[source]
 
     def _move(self, source: NodeId, target: NodeCapacity, place: int) -> tuple[ChunkId, NodeId, NodeId]:
         info = self._stock[source].pop(place)

@@ -14,6 +14,7 @@
    asked for or let go.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 
@@ -24,7 +25,7 @@ from chicle_elastic.scheduling import plan
 from chicle_elastic.scheduling.effects import Effect, Log
 from chicle_elastic.scheduling.inventory import Inventory
 from chicle_elastic.scheduling.leases import Lease, Leases
-from chicle_elastic.scheduling.ledger import Ledger
+from chicle_elastic.scheduling.ledger import Ledger, Movable
 from chicle_elastic.scheduling.loads import Loads
 from chicle_elastic.scheduling.members import Members
 from chicle_elastic.scheduling.pending_policies import NodeHoldings, PendingPolicies, flaw_of, moves_of, observe
@@ -157,14 +158,15 @@ class Boundary:
         if self._ledger.num_missing <= self._loads.num_pending + len(self._loads.stuck):
             return
         self._precopies.discard_lost(round=self._members.round)
-        chunks = []
-        eligible, unwanted, has_strays = self._members.eligible, self._loads.unwanted(), self._inventory.has_strays
-        for chunk in self.unplaced():
-            node = next((node for node in eligible if node in unwanted[chunk]), None) if chunk in unwanted else None
+        unwanted, unplaced = self._loads.unwanted(), self.unplaced()
+        for chunk in [chunk for chunk in unplaced if chunk in unwanted] if unwanted else ():
+            node = next((node for node in self._members.eligible if node in unwanted[chunk]), None)
             if node is not None:
                 self._loads.want_again(chunk, node)
-            elif not (has_strays and self._inventory.may_be_saved(chunk)):
-                chunks.append(self._ledger.info(chunk))
+                unplaced.remove(chunk)
+        if self._inventory.has_strays:
+            unplaced = [chunk for chunk in unplaced if not self._inventory.may_be_saved(chunk)]
+        chunks = self._ledger.infos(unplaced)
         if not chunks:
             return
         avoid = self._loads.failed_nodes()
@@ -172,9 +174,11 @@ class Boundary:
         if placement.unplaced:
             self._precopies.discard_all(round=self._members.round)  # they may have the room
             return
-        for chunk, node in placement.placed:
-            self._order_load(chunk, node)
-        nodes = tally_text(node for _, node in placement.placed)
+        placed = placement.placed.by_node()
+        for node, infos in placed.items():
+            self._loads.order(infos, node, round=self._members.round)
+        self._num_ordered += len(placement.placed)
+        nodes = tally_text({node: len(infos) for node, infos in placed.items()})
         self._emit(Log(text=f"{count_text(len(chunks), 'chunk')} to be loaded by {nodes}"))
 
     def unplaced(self) -> list[ChunkId]:
@@ -305,7 +309,7 @@ class Boundary:
             self._precopies.discard_all(round=self._members.round)  # they may have the room
         if placement.placed:
             moved = count_text(len(placement.placed), "chunk")
-            targets = tally_text(node for _, node in placement.placed)
+            targets = tally_text(Counter(node for _, node in placement.placed))
             self._emit(Log(text=f"under notice: {', '.join(leavers)}; {moved} to {targets}"))
 
     def _move_to_joiners(self) -> None:
@@ -313,12 +317,14 @@ class Boundary:
         if not joiners:
             return
         for node in joiners:
-            self._members.present[node].is_new = False
-        moves = plan.plan_join(self._movable(), self._eligible(), joiners, self._rng(Purpose.JOIN))
+            self._members.filled(node)
+        movable = self._movable()
+        rng = self._rng(Purpose.JOIN)
+        moves = plan.plan_join(movable, self._eligible(), joiners, rng, index=movable)
         self._order_copies((move.chunk, move.target) for move in moves)
         if moves:
-            sources = tally_text(move.source for move in moves)
-            targets = tally_text(move.target for move in moves)
+            sources = tally_text(Counter(move.source for move in moves))
+            targets = tally_text(Counter(move.target for move in moves))
             moved = count_text(len(moves), "chunk")
             self._emit(Log(text=f"joined: {', '.join(joiners)}; {moved} to {targets} from {sources}"))
 
@@ -388,10 +394,6 @@ class Boundary:
             self._emit(Log(text=f"{proposal.policy} releases {node}: {proposal.reason}"))
             self._leave(node)
 
-    def _order_load(self, chunk: ChunkId, node: NodeId) -> None:
-        self._loads.order(chunk, node, round=self._members.round)
-        self._num_ordered += 1
-
     def _order_copies(self, placed: Iterable[tuple[ChunkId, NodeId]]) -> None:
         for chunk, target in placed:
             source = self._ledger.owner(chunk)
@@ -424,13 +426,10 @@ class Boundary:
             for node in self._members.eligible
         ]
 
-    def _movable(self) -> dict[NodeId, list[ChunkInfo]]:
+    def _movable(self) -> Movable:
         """Chunks that eligible nodes own and that are not on their way."""
         going = self._leases.in_flight.keys() | self._pending_transitions.migrations.keys()
-        return {
-            node: self._ledger.infos(chunk for chunk in self._ledger.owned_by(node) if chunk not in going)
-            for node in self._members.eligible
-        }
+        return Movable(self._ledger, self._members.eligible, going)
 
     def _observations(self) -> Observations:
         return observe(
@@ -450,8 +449,8 @@ class Boundary:
         held = self._ledger.node_chunks[node]
         return NodeHoldings(
             num_chunks=len(held.owned),
-            samples=self._ledger.samples(node),
-            used_bytes=sum(self._ledger.info(chunk).size_bytes for chunk in held.owned),
+            samples=held.owned_rows,
+            used_bytes=held.owned_bytes,
             capacity_bytes=held.capacity_bytes,
         )
 

@@ -20,8 +20,8 @@ class EffectHandler(Protocol):
         """Agree on a new round; its answer is `RoundFormed`."""
         ...
 
-    def load_chunk(self, effect: effects.LoadChunk) -> None:
-        """Get a chunk from its source; its answer is `ChunksLoaded` or `LoadFailed`."""
+    def load_chunks(self, effect: effects.LoadChunks) -> None:
+        """Get chunks from their source; the answer is `ChunksLoaded` or `LoadFailed`."""
         ...
 
     def copy_chunk(self, effect: effects.CopyChunk) -> None:
@@ -78,8 +78,8 @@ def dispatch(effect: Effect, handler: EffectHandler) -> None:
     match effect:
         case effects.FormRound():
             handler.form_round(effect)
-        case effects.LoadChunk():
-            handler.load_chunk(effect)
+        case effects.LoadChunks():
+            handler.load_chunks(effect)
         case effects.CopyChunk():
             handler.copy_chunk(effect)
         case effects.PrecopyChunk():

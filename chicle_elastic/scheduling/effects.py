@@ -17,13 +17,14 @@ class FormRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadChunk:
-    """Get a chunk from its source into the memory of a node; say `ChunksLoaded` or `LoadFailed` with this `round`.
+class LoadChunks:
+    """Get chunks from their source into the memory of a node; say `ChunksLoaded` or `LoadFailed` with this `round`.
 
-    May also be ordered while an iteration runs; the task is not told of the chunk before the next boundary.
+    The answers may come together or chunk by chunk. May also be ordered while an iteration runs; the task is not told
+    of the chunks before the next boundary.
     """
 
-    chunk: ChunkId
+    chunks: tuple[ChunkId, ...]
     node: NodeId
     round: int
 
@@ -165,7 +166,7 @@ class Log:
 
 Effect: TypeAlias = (
     FormRound
-    | LoadChunk
+    | LoadChunks
     | CopyChunk
     | PrecopyChunk
     | CommitChunk

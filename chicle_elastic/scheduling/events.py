@@ -83,11 +83,16 @@ class InventoryReported:
         chunks: Version of every whole copy; what is still being loaded or copied is left out. Round 0 means that no
             task was ever told of the copy.
         round: Of the `FormRound` that this belongs to; None where nodes never come back.
+        is_as_known: The node holds every chunk that it owns as far as it has folded the log, in the version that the
+            ledger gives; `chunks` leaves these out, and has other copies only. No owner changes while a round is
+            formed, so that is what every other agent's ledger says when it learns this. With hundreds of nodes it
+            makes the news after a loss hundreds of times shorter.
     """
 
     node: NodeId
     chunks: Mapping[ChunkId, StateVersion]
     round: int | None = None
+    is_as_known: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +102,7 @@ class ChunksLoaded:
     Attributes:
         chunks: The chunks.
         node: Which node holds them.
-        round: Of the `LoadChunk`s that this answers; None where nodes never come back, as in one process.
+        round: Of the `LoadChunks` that this answers; None where nodes never come back, as in one process.
     """
 
     chunks: tuple[ChunkId, ...]

@@ -4,6 +4,7 @@
 * A copy that the ledger does not know is a *stray*: it takes memory, and the next boundary decides. Copies are in order
   of (round, iteration) of their state. The newest copy's node owns the chunk; all others are freed. So a zombie (a node
   that was lost and joined again) loses against everything that happened without it, and wins if nothing did.
+* A report may leave out the chunks that the ledger gives to the node, all of them (`is_as_known`).
 * A version of round 0 is that of a load never told to a task: it says nothing about age, and the ledger's is taken.
 """
 
@@ -45,11 +46,19 @@ class Inventory:
             is_running: An iteration is in flight: its merge raises the versions of owned chunks.
         """
         node = event.node
-        self._take_away_unreported(event, is_running=is_running)
-        if not is_running:
+        held = self._ledger.node_chunks[node]
+        copies = held.copies
+        # Nothing to be learned: what has to be there is there, and no more.
+        if event.is_as_known and not event.chunks and len(copies) == len(held.owned):
+            return
+        is_same = not self._strays and not event.is_as_known and copies.keys() == event.chunks.keys()
+        if not is_same:
+            self._take_away_unreported(event, is_running=is_running)
+        if not is_running and not event.is_as_known:
             self._ledger.correct_versions(node, event.chunks)
+        if is_same:
+            return
         unknown = 0
-        copies = self._ledger.node_chunks[node].copies
         for chunk in sorted(chunk for chunk in event.chunks if copies.get(chunk, Phase.STRAY) is Phase.STRAY):
             if self._ledger.knows(chunk):
                 self._ledger.hold(node, chunk, Phase.STRAY)
@@ -108,7 +117,7 @@ class Inventory:
         node = event.node
         lost = 0
         for chunk, phase in list(self._ledger.node_chunks[node].copies.items()):
-            if chunk in event.chunks:
+            if chunk in event.chunks or (phase is Phase.OWNED and event.is_as_known):
                 continue
             if phase is Phase.OWNED:
                 self._leases.lose_source(chunk)

@@ -6,7 +6,7 @@ merge touches no chunk.
 """
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chicle_elastic.errors import ChicleError
@@ -34,6 +34,44 @@ class ChunkEntry:
     versioned_at: int = 0
     shares: dict[NodeId, int] = field(default_factory=dict)
     replays: int = 0
+
+
+class Movable(Mapping[NodeId, list[ChunkInfo]]):
+    """Chunks that some nodes own and that may be moved, by owner; those of a node are looked up when asked for.
+
+    Args:
+        ledger: Knows who owns what.
+        nodes: The owners that count.
+        going: Chunks that are on their way already.
+    """
+
+    def __init__(self, ledger: "Ledger", nodes: Iterable[NodeId], going: Container[ChunkId]) -> None:
+        self._ledger, self._going = ledger, going
+        self._nodes = dict.fromkeys(nodes)
+
+    def __getitem__(self, node: NodeId) -> list[ChunkInfo]:
+        if node not in self._nodes:
+            raise KeyError(node)
+        return self._ledger.infos(chunk for chunk in self._ledger.owned_by(node) if chunk not in self._going)
+
+    def __iter__(self) -> Iterator[NodeId]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._nodes
+
+    def owner_of(self, chunk: ChunkId) -> NodeId | None:
+        """Whose the chunk is; None if it may not be moved."""
+        owner = self._ledger.owner(chunk)
+        return None if owner not in self._nodes or chunk in self._going else owner
+
+    def least_of(self, node: NodeId) -> tuple[int, int]:
+        """(rows, bytes): no chunk of the node has fewer."""
+        held = self._ledger.node_chunks[node]
+        return held.least_rows, held.least_bytes
 
 
 class Ledger:
@@ -118,7 +156,7 @@ class Ledger:
 
     def samples(self, node: NodeId) -> int:
         """Samples in the chunks that the node owns."""
-        return sum(self._entries[chunk].info.num_rows for chunk in self.node_chunks[node].owned)
+        return self.node_chunks[node].owned_rows
 
     def used_bytes(self, node: NodeId) -> int:
         """Bytes of all copies on the node, reservations included."""
@@ -177,6 +215,12 @@ class Ledger:
         """Write down a copy, new or in a new phase. Becoming OWNED has its own methods."""
         self._set_phase(node, chunk, phase)
 
+    def hold_all(self, node: NodeId, infos: Sequence[ChunkInfo], phase: Phase) -> None:
+        """Write down copies of several chunks on a node, as `hold` does."""
+        if not self.node_chunks[node].put_all(infos, phase):
+            for info in infos:
+                self._set_phase(node, info.id, phase)
+
     def void(self, node: NodeId, chunk: ChunkId, *, round: int) -> bool:
         """A copy is worth nothing any more.
 
@@ -205,13 +249,23 @@ class Ledger:
         self._adopt(chunk, node, version)
         self.must_rebuild = True
 
-    def adopt_fresh(self, chunk: ChunkId, node: NodeId, *, round: int) -> None:
-        """Make `node` the owner of a missing chunk that it has loaded from its source, with fresh state.
+    def adopt_fresh(self, chunks: Sequence[ChunkId], node: NodeId, *, round: int) -> None:
+        """Make `node` the owner of missing chunks that it has loaded from their source, with fresh state.
 
-        If the chunk was processed before, it is replayed. Fresh state is newer than whatever was lost.
+        A chunk that was processed before is replayed. Fresh state is newer than whatever was lost.
         """
-        self._entries[chunk].replays += bool(self._entries[chunk].shares)
-        self._adopt(chunk, node, _shared_version(round, self.merged))
+        version = _shared_version(round, self.merged)
+        infos = []
+        for chunk in chunks:
+            entry = self._entries[chunk]
+            assert entry.owner is None, f"chunk {chunk} has an owner"
+            infos.append(entry.info)
+            entry.replays += bool(entry.shares)
+            entry.version, entry.versioned_at = version, self.merged
+            entry.owner, entry.owned_since = node, self.merged
+            del self._missing[chunk]
+        self.hold_all(node, infos, Phase.OWNED)
+        self.node_chunks[node].added.update(dict.fromkeys(chunks))
 
     def commit(self, chunk: ChunkId, target: NodeId, *, round: int, iteration: int | None = None) -> bool:
         """Move the ownership to the whole copy on `target`; the copy of the old owner is void from now on.
@@ -257,12 +311,15 @@ class Ledger:
 
     def correct_versions(self, node: NodeId, versions: Mapping[ChunkId, StateVersion]) -> None:
         """A node says which versions its copies really have; those that it owns count, and none of round 0."""
+        entries, merged = self._entries, self.merged
+        sound: StateVersion | None = None
         for chunk in self.node_chunks[node].owned:
             version = versions.get(chunk)
-            if version is not None and version.round > 0:
-                entry = self._entries[chunk]
-                entry.version = version
-                entry.versioned_at = self.merged
+            if version is None or (version is not sound and version.round <= 0):
+                continue
+            sound = version  # most chunks of a report share one
+            entry = entries[chunk]
+            entry.version, entry.versioned_at = version, merged
 
     def take_changes(self, node: NodeId) -> tuple[tuple[ChunkId, ...], tuple[ChunkId, ...]]:
         """What the node's task has to be told: (added, removed), each ascending. The next call starts from here."""
@@ -299,7 +356,7 @@ class Ledger:
         freeing: set[tuple[NodeId, ChunkId]] = set()
         owners: dict[ChunkId, NodeId] = {}
         for node, held in self.node_chunks.items():
-            used = rows = planned = 0
+            used = rows = planned = owned_rows = owned_bytes = 0
             for chunk, phase in held.copies.items():
                 info = self._entries[chunk].info
                 used += info.size_bytes
@@ -308,10 +365,21 @@ class Ledger:
                 if phase is Phase.FREEING:
                     freeing.add((node, chunk))
                 if phase is Phase.OWNED:
+                    owned_rows, owned_bytes = owned_rows + info.num_rows, owned_bytes + info.size_bytes
+                    _require(
+                        held.least_rows <= info.num_rows and held.least_bytes <= info.size_bytes,
+                        "least is least",
+                        f"{node} owns {info}, booked {held.least_rows} rows and {held.least_bytes} bytes at least",
+                    )
                     _require(chunk not in owners, "one owner", f"chunk {chunk}: {owners.get(chunk)} and {node}")
                     owners[chunk] = node
             _require(used == held.used_bytes, "bytes add up", f"{node} holds {used}, booked {held.used_bytes}")
             _require(rows == held.num_rows, "rows add up", f"{node} has {rows}, booked {held.num_rows}")
+            _require(
+                (owned_rows, owned_bytes) == (held.owned_rows, held.owned_bytes),
+                "owned adds up",
+                f"{node} owns {owned_rows} rows, {owned_bytes} bytes; booked {held.owned_rows}, {held.owned_bytes}",
+            )
             _require(
                 held.capacity_bytes is None or planned <= held.capacity_bytes,
                 "within capacity",

@@ -1,6 +1,6 @@
 """Chunks on their way from their source (arrays, a chunk folder) to the memory of a node, with fresh state.
 
-    order  -> LOADING    LoadChunk is asked for; the node's bytes are reserved; the chunk stays missing
+    order  -> LOADING    LoadChunks is asked for; the node's bytes are reserved; the chunk stays missing
     loaded -> LOADED     the node holds it
     settle -> adopt      only at a boundary: the node owns the chunk
     failed               nothing is held; the next plan tries another node, up to a limit
@@ -9,14 +9,15 @@ A load cannot be called back. One that is not wanted any more (its node leaves, 
 state) is UNWANTED until its answer comes, and is freed then.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.scheduling.effects import Effect, LoadChunk, Log
+from chicle_elastic.scheduling.effects import Effect, LoadChunks, Log
 from chicle_elastic.scheduling.leases import free
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.node_chunks import Phase
+from chicle_elastic.values import ChunkInfo
 
 
 @dataclass(slots=True)
@@ -40,7 +41,8 @@ class Loads:
         self.in_flight: dict[ChunkId, NodeId] = {}
         self.stuck: dict[ChunkId, str] = {}
         self._arrived: dict[ChunkId, NodeId] = {}
-        self._rounds: dict[tuple[NodeId, ChunkId], int] = {}
+        self._rounds: dict[NodeId, dict[ChunkId, int]] = {}
+        self._unwanted: dict[tuple[NodeId, ChunkId], None] = {}
         self._failures: dict[ChunkId, Failures] = {}
         self._ledger = ledger
         self._emit = emit
@@ -54,14 +56,13 @@ class Loads:
     @property
     def num_unwanted(self) -> int:
         """Loads that are not wanted any more, and that have not been answered."""
-        return len(self._rounds) - len(self.in_flight)
+        return len(self._unwanted)
 
     def unwanted(self) -> dict[ChunkId, list[NodeId]]:
         """Nodes with a load that is not wanted any more and has not been answered, by its chunk."""
         nodes_of: dict[ChunkId, list[NodeId]] = {}
-        for node, chunk in self._rounds if self.num_unwanted else ():
-            if self._ledger.phase(node, chunk) is Phase.UNWANTED:
-                nodes_of.setdefault(chunk, []).append(node)
+        for node, chunk in self._unwanted:
+            nodes_of.setdefault(chunk, []).append(node)
         return nodes_of
 
     def pending(self) -> Set[ChunkId]:
@@ -72,15 +73,17 @@ class Loads:
         """Nodes that tried to load a chunk in vain, for all chunks that any node could not load."""
         return {chunk: tuple(failures.nodes) for chunk, failures in self._failures.items()}
 
-    def order(self, chunk: ChunkId, node: NodeId, *, round: int) -> None:
-        """Ask for a missing chunk; the node must have room and no copy of it."""
-        self.in_flight[chunk] = node
-        self._rounds[node, chunk] = round
-        self._ledger.hold(node, chunk, Phase.LOADING)
-        self._emit(LoadChunk(chunk=chunk, node=node, round=round))
+    def order(self, infos: Sequence[ChunkInfo], node: NodeId, *, round: int) -> None:
+        """Ask for missing chunks; the node must have room and no copy of them."""
+        chunks = tuple(info.id for info in infos)
+        self.in_flight.update(dict.fromkeys(chunks, node))
+        self._rounds.setdefault(node, {}).update(dict.fromkeys(chunks, round))
+        self._ledger.hold_all(node, infos, Phase.LOADING)
+        self._emit(LoadChunks(chunks=chunks, node=node, round=round))
 
     def want_again(self, chunk: ChunkId, node: NodeId) -> None:
         """A load that was not wanted and has not been answered yet, is wanted after all."""
+        del self._unwanted[node, chunk]
         self.in_flight[chunk] = node
         self._ledger.hold(node, chunk, Phase.LOADING)
 
@@ -89,29 +92,36 @@ class Loads:
         if chunk in self._arrived:
             free(self._ledger, self._emit, self._arrived.pop(chunk), chunk, round=round)
         elif chunk in self.in_flight:
-            self._ledger.hold(self.in_flight.pop(chunk), chunk, Phase.UNWANTED)
+            node = self.in_flight.pop(chunk)
+            self._unwanted[node, chunk] = None
+            self._ledger.hold(node, chunk, Phase.UNWANTED)
 
     def is_answer(self, chunk: ChunkId, node: NodeId, round: int | None) -> bool:
         """Whether the node's answer with this round is one to a load in flight, wanted or not."""
-        ordered = self._rounds.get((node, chunk))
+        ordered = self._rounds.get(node, {}).get(chunk)
         return ordered is not None and round in (None, ordered)
 
-    def loaded(self, chunk: ChunkId, node: NodeId, *, round: int) -> None:
-        """The node holds the chunk; the event was an answer."""
-        del self._rounds[node, chunk]
-        if self._ledger.phase(node, chunk) is Phase.UNWANTED:
-            free(self._ledger, self._emit, node, chunk, round=round)
-            return
-        del self.in_flight[chunk]
-        self._arrived[chunk] = node
-        self._ledger.hold(node, chunk, Phase.LOADED)
+    def loaded(self, chunks: Sequence[ChunkId], node: NodeId, *, round: int) -> None:
+        """The node holds these chunks, different ones; for each of them the event was an answer."""
+        arrived = []
+        for chunk in chunks:
+            self._forget(chunk, node)
+            if (node, chunk) in self._unwanted:
+                del self._unwanted[node, chunk]
+                free(self._ledger, self._emit, node, chunk, round=round)
+            else:
+                del self.in_flight[chunk]
+                arrived.append(chunk)
+        if arrived:
+            self._arrived.update(dict.fromkeys(arrived, node))
+            self._ledger.hold_all(node, self._ledger.infos(arrived), Phase.LOADED)
 
     def failed(self, chunk: ChunkId, node: NodeId, reason: str) -> None:
         """The node could not get the chunk; the event was an answer."""
-        del self._rounds[node, chunk]
-        is_wanted = self._ledger.phase(node, chunk) is Phase.LOADING
+        self._forget(chunk, node)
         self._ledger.drop(node, chunk)
-        if not is_wanted:
+        if (node, chunk) in self._unwanted:
+            del self._unwanted[node, chunk]
             return
         del self.in_flight[chunk]
         failures = self._failures.setdefault(chunk, Failures())
@@ -128,9 +138,13 @@ class Loads:
 
     def settle(self, *, round: int) -> None:
         """At a boundary: nodes own what they have loaded."""
+        arrived: dict[NodeId, list[ChunkId]] = {}
         for chunk, node in self._arrived.items():
-            self._failures.pop(chunk, None)
-            self._ledger.adopt_fresh(chunk, node, round=round)
+            arrived.setdefault(node, []).append(chunk)
+        for node, chunks in arrived.items():
+            self._ledger.adopt_fresh(chunks, node, round=round)
+        for chunk in self._failures.keys() & self._arrived.keys():
+            del self._failures[chunk]
         self._arrived.clear()
 
     def forgive(self) -> None:
@@ -147,10 +161,18 @@ class Loads:
         """The node is gone, with everything that it was loading."""
         self.in_flight = {chunk: at for chunk, at in self.in_flight.items() if at != node}
         self._arrived = {chunk: at for chunk, at in self._arrived.items() if at != node}
-        self._rounds = {key: round for key, round in self._rounds.items() if key[0] != node}
+        self._rounds.pop(node, None)
+        self._unwanted = {key: None for key in self._unwanted if key[0] != node}
 
     def lose_copy(self, node: NodeId, chunk: ChunkId) -> None:
         """The node says that it does not hold a chunk which it had loaded."""
         if self._arrived.get(chunk) == node:
             del self._arrived[chunk]
             self._ledger.drop(node, chunk)
+
+    def _forget(self, chunk: ChunkId, node: NodeId) -> None:
+        """The order was answered."""
+        ordered = self._rounds[node]
+        del ordered[chunk]
+        if not ordered:
+            del self._rounds[node]

@@ -6,7 +6,7 @@ members of the current round can be given chunks: they are *eligible*. When thos
 round, a new round is due.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from chicle_elastic.ids import NodeId
@@ -37,14 +37,35 @@ class PresentNode:
     joined_round: int = 0
 
 
+GROUPS: Mapping[str, Callable[[PresentNode], bool]] = {
+    "staying": lambda member: not (member.is_leaving or member.is_arriving),
+    "leaving": lambda member: member.is_leaving,
+    "preparing": lambda member: member.is_arriving or member.is_departing,
+    "eligible": lambda member: member.in_round and not member.is_leaving,
+    "joiners": lambda member: member.in_round and not member.is_leaving and member.is_new,
+}
+"""Who belongs to which group."""
+
+
 class Members:
-    """The present nodes in the order in which they joined, the current round, and the one that was asked for."""
+    """The present nodes in the order in which they joined, the current round, and the one that was asked for.
+
+    The groups of nodes are asked for with every event, and change with few of them: they are remembered until a method
+    changes them. So only methods may change what a group depends on.
+
+    Attributes:
+        present: Every present node, in the order in which they joined; to be read only.
+        round: Number of the round that is current, or that was asked for.
+        asked: Who is to be in the round that was asked for.
+    """
 
     def __init__(self) -> None:
         self.present: dict[NodeId, PresentNode] = {}
         self.round = 0
         self.asked: tuple[NodeId, ...] = ()
         self._formed: frozenset[NodeId] | None = None
+        self._groups: dict[str, tuple[NodeId, ...]] = {}
+        self._is_due: bool | None = None
 
     def __contains__(self, node: object) -> bool:
         return node in self.present
@@ -52,27 +73,27 @@ class Members:
     @property
     def staying(self) -> tuple[NodeId, ...]:
         """Nodes that are or should be members: neither on their way out nor still arriving."""
-        return tuple(node for node, member in self.present.items() if not (member.is_leaving or member.is_arriving))
+        return self._group("staying")
 
     @property
     def leaving(self) -> tuple[NodeId, ...]:
         """Nodes under notice, on their way out."""
-        return tuple(node for node, member in self.present.items() if member.is_leaving)
+        return self._group("leaving")
 
     @property
     def preparing(self) -> tuple[NodeId, ...]:
         """Nodes that arrive or depart, for which rows are copied ahead."""
-        return tuple(node for node, member in self.present.items() if member.is_arriving or member.is_departing)
+        return self._group("preparing")
 
     @property
     def eligible(self) -> tuple[NodeId, ...]:
         """Members of the current round that stay."""
-        return tuple(node for node, member in self.present.items() if member.in_round and not member.is_leaving)
+        return self._group("eligible")
 
     @property
     def joiners(self) -> tuple[NodeId, ...]:
         """Seats that have not got their share of chunks yet."""
-        return tuple(node for node in self.eligible if self.present[node].is_new)
+        return self._group("joiners")
 
     def is_seat(self, node: NodeId) -> bool:
         """Whether the node may be given chunks."""
@@ -81,7 +102,42 @@ class Members:
 
     def round_is_due(self) -> bool:
         """Whether those that stay are others than the members of the current round."""
-        return self._formed is None or self._formed != frozenset(self.staying)
+        if self._is_due is None:
+            self._is_due = self._formed is None or self._formed != frozenset(self.staying)
+        return self._is_due
+
+    def add(self, node: NodeId, *, is_arriving: bool) -> None:
+        """A node is present from now on.
+
+        Args:
+            node: Its name, which no present node has.
+            is_arriving: It is no member before rows are copied ahead.
+        """
+        self.present[node] = PresentNode(joined_round=self.round, is_arriving=is_arriving)
+        self._changed(node)
+
+    def arrived(self, node: NodeId) -> None:
+        """The node waits for nothing more: it should be a member."""
+        self.present[node].is_arriving = False
+        self._changed(node)
+
+    def depart(self, node: NodeId) -> None:
+        """The node is under notice, and stays a member while its chunks are copied ahead."""
+        member = self.present[node]
+        member.is_departing, member.is_planned = True, False
+        self._changed(node)
+
+    def leave(self, node: NodeId) -> None:
+        """The node is on its way out."""
+        member = self.present[node]
+        member.is_arriving = member.is_departing = False
+        member.is_leaving = True
+        self._changed(node)
+
+    def filled(self, node: NodeId) -> None:
+        """The node has got its share of chunks."""
+        self.present[node].is_new = False
+        self._changed(node)
 
     def ask(self) -> int:
         """Go on to the next round of those that stay; `form` completes it.
@@ -91,6 +147,7 @@ class Members:
         """
         if self.round == 0:
             self.present = dict(sorted(self.present.items(), key=lambda item: (len(item[0]), item[0])))
+            self._changed()
         self.round += 1
         self.asked = self.staying
         return self.round
@@ -101,13 +158,36 @@ class Members:
         self.asked = ()
         for node, member in self.present.items():
             member.in_round = node in self._formed
+        self._changed()
 
     def remove(self, node: NodeId) -> None:
         """A node is lost or released; a round that it is a member of cannot go on, even if one of its name joins."""
         if self._formed is not None and node in self._formed:
             self._formed = None
         del self.present[node]
+        self._changed()
 
     def break_round(self) -> None:
         """The current round cannot go on, even if its members stay: a new one is due."""
         self._formed = None
+        self._changed()
+
+    def _group(self, name: str) -> tuple[NodeId, ...]:
+        if name not in self._groups:
+            belongs = GROUPS[name]
+            self._groups[name] = tuple(node for node, member in self.present.items() if belongs(member))
+        return self._groups[name]
+
+    def _changed(self, node: NodeId | None = None) -> None:
+        """Forget the groups, or correct them for the node that came last: thousands may come one after the other."""
+        self._is_due = None
+        if node is None or node != next(reversed(self.present)):
+            self._groups.clear()
+            return
+        member = self.present[node]
+        for name, nodes in self._groups.items():
+            belongs, did_belong = GROUPS[name](member), nodes[-1:] == (node,)
+            if belongs and not did_belong:
+                self._groups[name] = (*nodes, node)
+            elif did_belong and not belongs:
+                self._groups[name] = nodes[:-1]

@@ -12,6 +12,7 @@ A copy takes the chunk's bytes from the moment it is ordered until it is freed, 
 On a node that is being closed nothing is freed: a void copy is (nothing) at once, because its node leaves.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -48,6 +49,10 @@ class NodeChunks:
         num_rows: Samples of the chunks that are owned here or being loaded here.
         copies: Phase of every copy here.
         owned: The chunks among them that are owned, as keys.
+        owned_rows: Samples of these.
+        owned_bytes: Bytes of these.
+        least_rows: No chunk that is owned here has fewer samples; one that had as few may have gone.
+        least_bytes: No chunk that is owned here has fewer bytes, likewise.
         added: Chunks that came into its possession since its task was told last, as keys.
         removed: Chunks that its task was told of and that left its possession since, as keys.
         is_closing: The node leaves.
@@ -61,11 +66,43 @@ class NodeChunks:
     added: dict[ChunkId, None] = field(default_factory=dict)
     removed: dict[ChunkId, None] = field(default_factory=dict)
     is_closing: bool = False
+    owned_rows: int = 0
+    owned_bytes: int = 0
+    least_rows: int = 0
+    least_bytes: int = 0
 
     @property
     def room_bytes(self) -> int | None:
         """Bytes that are neither used nor reserved; None for no limit."""
         return None if self.capacity_bytes is None else self.capacity_bytes - self.used_bytes
+
+    def put_all(self, infos: Sequence[ChunkInfo], new: Phase) -> bool:
+        """Put copies here, or from one phase, that is theirs in common, into another one; as `put` for each of them.
+
+        Args:
+            infos: Of different chunks.
+            new: The phase.
+
+        Returns:
+            Whether it was done; where it was not, they have to be put one by one.
+        """
+        chunks = [info.id for info in infos]
+        olds = list(map(self.copies.get, chunks))
+        if not olds or olds.count(olds[0]) < len(olds) or olds[0] in (Phase.OWNED, Phase.FREEING):
+            return False
+        rows, sizes = [info.num_rows for info in infos], [info.size_bytes for info in infos]
+        was_promised, is_promised = olds[0] in PROMISED, new in PROMISED
+        if olds[0] is None:
+            self.used_bytes += sum(sizes)
+        if was_promised is not is_promised:
+            self.num_rows += sum(rows) if is_promised else -sum(rows)
+        self.copies.update(dict.fromkeys(chunks, new))
+        if new is Phase.OWNED:
+            self._set_least(min(rows), min(sizes))
+            self.owned.update(dict.fromkeys(chunks))
+            self.owned_rows += sum(rows)
+            self.owned_bytes += sum(sizes)
+        return True
 
     def put(self, info: ChunkInfo, new: Phase | None) -> Phase | None:
         """Put a copy here, into another phase, or (None) away.
@@ -87,8 +124,21 @@ class NodeChunks:
         was_promised, is_promised = old in PROMISED, new in PROMISED
         if was_promised is not is_promised:
             self.num_rows += info.num_rows if is_promised else -info.num_rows
-        if old is Phase.OWNED:
-            del self.owned[chunk]
-        if new is Phase.OWNED:
-            self.owned[chunk] = None
+        if old is not new:
+            if old is Phase.OWNED:
+                del self.owned[chunk]
+                self.owned_rows -= info.num_rows
+                self.owned_bytes -= info.size_bytes
+            elif new is Phase.OWNED:
+                self._set_least(info.num_rows, info.size_bytes)
+                self.owned[chunk] = None
+                self.owned_rows += info.num_rows
+                self.owned_bytes += info.size_bytes
         return old
+
+    def _set_least(self, rows: int, size_bytes: int) -> None:
+        """Chunks with as few rows and bytes become owned."""
+        if not self.owned:
+            self.least_rows, self.least_bytes = rows, size_bytes
+        elif rows < self.least_rows or size_bytes < self.least_bytes:
+            self.least_rows, self.least_bytes = min(rows, self.least_rows), min(size_bytes, self.least_bytes)

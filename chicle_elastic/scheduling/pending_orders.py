@@ -35,9 +35,12 @@ class PendingOrders:
     def on_chunks_loaded(self, event: events.ChunksLoaded) -> None:
         """A node holds chunks from their source."""
         self._require_known(event, event.node)
+        answers = {chunk: None for chunk in event.chunks if self._loads.is_answer(chunk, event.node, event.round)}
+        if answers:
+            self._loads.loaded(tuple(answers), event.node, round=self._members.round)
         for chunk in event.chunks:
-            if self._loads.is_answer(chunk, event.node, event.round):
-                self._loads.loaded(chunk, event.node, round=self._members.round)
+            if chunk in answers:
+                del answers[chunk]  # a second one in the same event answers nothing
             else:
                 self._on_stray(event, chunk, event.node)
 

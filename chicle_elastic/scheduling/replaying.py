@@ -25,6 +25,8 @@ from chicle_elastic.scheduling.snapshot import restore
 from chicle_elastic.values import Decision, Observations
 
 OLDEST_VERSION = 2
+PLURAL_LOADS = 5
+"""From this version on an order to load names all chunks that a node is to load."""
 _HEADER_BEGIN = '{"format":'
 
 
@@ -77,6 +79,7 @@ class Replay:
         self._index = 0
         self._answering: tuple[_AnsweringPolicy, ...] = ()
         self._release = ""
+        self._version = VERSION
 
     def __iter__(self) -> Iterator[Step]:
         """Every entry in its order.
@@ -110,7 +113,7 @@ class Replay:
                         continue
                     if text.isspace():
                         continue
-                    line: Line = _read(text, Line)
+                    line = _read_line(text, self._version)
                 except ProtocolError as error:
                     broken = (where, ProtocolError(f"{where}: {error}{self._remedy()}{self._what_is_left()}"))
                     if self._scheduler is None:
@@ -148,6 +151,7 @@ class Replay:
                 f"version {OLDEST_VERSION} to {VERSION}; replay it with the release that recorded it"
             )
         header: Header = codec.from_values(data, Header)
+        self._version = header.version
         names = tuple(policy.name for policy in self._policies)
         has_answers = version != OLDEST_VERSION
         self._answering = ()
@@ -250,6 +254,27 @@ def _read(text: str, kind: Any) -> Any:
     except ProtocolError as error:
         hint = "" if text.rstrip().endswith("}") else "; was the file cut off?"
         raise ProtocolError(f"not a line of a recording: {error}{hint}") from error
+
+
+def _read_line(text: str, version: int) -> Line:
+    """An entry; one of an older version is brought into the present form."""
+    if version >= PLURAL_LOADS or '"LoadChunk"' not in text:
+        line: Line = _read(text, Line)
+        return line
+    data: dict[str, Any] = _read(text, dict[str, Any])
+    loads: dict[tuple[Any, Any], dict[str, Any]] = {}
+    effects: list[Any] = []
+    for effect in data.get("effects", ()):
+        if not isinstance(effect, dict) or effect.get("type") != "LoadChunk":
+            effects.append(effect)
+            continue
+        key = effect.get("node"), effect.get("round")
+        if key not in loads:
+            loads[key] = {"type": "LoadChunks", "chunks": [], "node": key[0], "round": key[1]}
+            effects.append(loads[key])
+        loads[key]["chunks"].append(effect.get("chunk"))
+    converted: Line = codec.from_values(data | {"effects": effects}, Line)
+    return converted
 
 
 def _difference(line: Line, now: Sequence[Effect], raised: str) -> str | None:

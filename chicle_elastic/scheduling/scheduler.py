@@ -43,7 +43,7 @@ from chicle_elastic.scheduling.inventory import Inventory
 from chicle_elastic.scheduling.leases import Lease, Leases
 from chicle_elastic.scheduling.ledger import Ledger
 from chicle_elastic.scheduling.loads import Loads
-from chicle_elastic.scheduling.members import Members, PresentNode
+from chicle_elastic.scheduling.members import Members
 from chicle_elastic.scheduling.pending_orders import PendingOrders
 from chicle_elastic.scheduling.pending_policies import DecidingPolicy, PendingPolicies
 from chicle_elastic.scheduling.precopies import Precopies
@@ -243,9 +243,7 @@ class Scheduler:
             )
         else:
             self.ledger.add_node(node, event.capacity_bytes)
-            self._members.present[node] = PresentNode(
-                joined_round=self._members.round, is_arriving=self.settings.precopy
-            )
+            self._members.add(node, is_arriving=self.settings.precopy)
 
     def _on_leave_noticed(self, event: events.LeaveNoticed) -> None:
         node = event.node
@@ -254,8 +252,7 @@ class Scheduler:
             known = "is under notice already" if node in self._members else "is not here"
             self._log(f"notice for {node} is ignored: it {known}")
         elif self.settings.precopy and not member.is_arriving:
-            member.is_departing = True
-            member.is_planned = False
+            self._members.depart(node)
         else:
             self._begin_leaving(node)
 
@@ -270,9 +267,7 @@ class Scheduler:
             self._begin_leaving(event.node)
 
     def _begin_leaving(self, node: NodeId) -> None:
-        member = self._members.present[node]
-        member.is_arriving = member.is_departing = False
-        member.is_leaving = True
+        self._members.leave(node)
         self.ledger.close_node(node)
         self._loads.unwant_at(node, round=self._members.round)
         self._leases.abandon_to(node)
@@ -440,7 +435,8 @@ class Scheduler:
         for node in departing:
             self._begin_leaving(node)
         for node in nodes:
-            members.present[node].is_arriving = False
+            if members.present[node].is_arriving:
+                members.arrived(node)
 
     def _form_round(self) -> None:
         self._boundary.begin(ask_policies=False)

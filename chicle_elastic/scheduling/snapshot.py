@@ -4,7 +4,7 @@
 
 So a node that joins a job late need not fold it from its first event. A snapshot is an object:
 
-    {"format": "chicle scheduler", "version": 6, "settings": {...}, "policies": ["Rebalance"], "enabled": [0],
+    {"format": "chicle scheduler", "version": 8, "settings": {...}, "policies": ["Rebalance"], "enabled": [0],
      "parts": {"ledger": {"merged": 7, ...}, ...}}
 
 `enabled` are the policies, by their place, that were not disabled; they have no state, because `decide` is pure.
@@ -31,7 +31,7 @@ from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, St
 from chicle_elastic.values import Proposal, ResourceOffer, StateVersion, TaskReport, TrainingState
 
 FORMAT = "chicle scheduler"
-VERSION = 7
+VERSION = 8
 
 STATE: Mapping[str, Mapping[str, Any]] = {
     "": {
@@ -71,7 +71,8 @@ STATE: Mapping[str, Mapping[str, Any]] = {
         "in_flight": dict[ChunkId, NodeId],
         "stuck": dict[ChunkId, str],
         "_arrived": dict[ChunkId, NodeId],
-        "_rounds": dict[tuple[NodeId, ChunkId], int],
+        "_rounds": dict[NodeId, dict[ChunkId, int]],
+        "_unwanted": dict[tuple[NodeId, ChunkId], None],
         "_failures": dict[ChunkId, Failures],
     },
     "_precopies": {

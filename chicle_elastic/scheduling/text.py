@@ -2,7 +2,7 @@
 
 import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import PurePath
 
 from chicle_elastic.ids import NodeId
@@ -22,12 +22,16 @@ def count_text(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
-def tally_text(nodes: Iterable[NodeId]) -> str:
-    """How often each node occurs: "n1 (4), n2 (3)"."""
-    counts: dict[NodeId, int] = {}
-    for node in nodes:
-        counts[node] = counts.get(node, 0) + 1
-    return ", ".join(f"{node} ({count})" for node, count in sorted(counts.items()))
+MOST_TALLIED = 16
+"""Nodes that a line names; of more it names the number."""
+
+
+def tally_text(counts: Mapping[NodeId, int]) -> str:
+    """How many each node has or gets: "n1 (4), n2 (3)", or "40 nodes (2 to 3 each)"."""
+    if len(counts) <= MOST_TALLIED:
+        return ", ".join(f"{node} ({count})" for node, count in sorted(counts.items()))
+    least, most = min(counts.values()), max(counts.values())
+    return f"{len(counts)} nodes ({least if least == most else f'{least} to {most}'} each)"
 
 
 def fault_text(error: Exception) -> str:

@@ -11,18 +11,18 @@ Whatever asks for a new round ends the waiting: those who arrive are in it, thos
 pre-copied so far is used. So does everything that keeps iterations from running: then there is nothing to gain.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import plan
 from chicle_elastic.scheduling.effects import Effect, Log
-from chicle_elastic.scheduling.ledger import Ledger
+from chicle_elastic.scheduling.ledger import Ledger, Movable
 from chicle_elastic.scheduling.members import Members
 from chicle_elastic.scheduling.precopies import Precopies
 from chicle_elastic.scheduling.text import count_text, tally_text
-from chicle_elastic.values import ChunkInfo
 
 
 class PendingTransitions:
@@ -112,14 +112,14 @@ class PendingTransitions:
             for chunk, node in orders:
                 by_node[node].take(self._ledger.info(chunk))
         if arriving:
-            owned = {candidate.node: self._movable(candidate.node, ahead) for candidate in eligible}
-            moves = plan.plan_join(owned, eligible, arriving, rng)
+            movable = Movable(self._ledger, [candidate.node for candidate in eligible], ahead)
+            moves = plan.plan_join(movable, eligible, arriving, rng, index=movable)
             orders += [(move.chunk, move.target) for move in moves]
         for chunk, target in orders:
             self._precopies.order(chunk, target, round=self._members.round)
         if orders:
             nodes = ", ".join(self._members.preparing)
-            targets = tally_text(node for _, node in orders)
+            targets = tally_text(Counter(node for _, node in orders))
             self._emit(Log(text=f"for {nodes}: the rows of {count_text(len(orders), 'chunk')} ahead to {targets}"))
 
     def _eligible(self, ahead: Mapping[ChunkId, NodeId]) -> list[plan.NodeCapacity]:
@@ -143,6 +143,3 @@ class PendingTransitions:
             )
             for node in nodes
         ]
-
-    def _movable(self, node: NodeId, ahead: Mapping[ChunkId, NodeId]) -> Sequence[ChunkInfo]:
-        return [self._ledger.info(chunk) for chunk in self._ledger.owned_by(node) if chunk not in ahead]

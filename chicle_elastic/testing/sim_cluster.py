@@ -190,10 +190,20 @@ class SimCluster:
             for node in self.truth.present():
                 if node.is_alive:
                     self._fault_injector.forget_something(node)
-                    whole = {chunk: copy.version for chunk, copy in node.copies.items() if copy.is_whole}
-                    self._say(node, events.InventoryReported(node=node.name, chunks=whole, round=effect.round))
+                    self._say(node, self._inventory(node, effect.round))
                     formed_s = max(formed_s, self._inventory_s[node.name])
         self._at(formed_s + self.delay_s(), self._round_forms, effect)
+
+    def _inventory(self, node: SimNode, round: int) -> events.InventoryReported:
+        """All that the node holds; or, where it holds what the ledger gives to it, what it holds besides."""
+        whole = {chunk: copy.version for chunk, copy in node.copies.items() if copy.is_whole}
+        ledger = self.scheduler.ledger
+        known = {chunk: ledger.version(chunk) for chunk in ledger.owned_by(node.name)}
+        if known.items() <= whole.items() and self.rng.random() < 0.5:
+            self.happened["inventory as known"] += bool(known)
+            besides = {chunk: version for chunk, version in whole.items() if chunk not in known}
+            return events.InventoryReported(node=node.name, chunks=besides, round=round, is_as_known=True)
+        return events.InventoryReported(node=node.name, chunks=whole, round=round)
 
     def _round_forms(self, effect: effects.FormRound) -> None:
         if effect.round != self.truth.round:
@@ -206,24 +216,26 @@ class SimCluster:
             self.deliver(events.RoundFormed(round=effect.round, members=alive))
         # Otherwise the loss of a member will be told, and a new round asked for.
 
-    def load_chunk(self, effect: effects.LoadChunk) -> None:
-        """The node answers later."""
+    def load_chunks(self, effect: effects.LoadChunks) -> None:
+        """The node answers later, chunk by chunk or for all at once."""
         node = self.truth.nodes[effect.node]
-        self.after(self.delay_s(), self._loaded, effect, node, node.life)
+        is_together = len(effect.chunks) > 1 and self.rng.random() < 0.3
+        for chunks in [effect.chunks] if is_together else [(chunk,) for chunk in effect.chunks]:
+            self.after(self.delay_s(), self._loaded, chunks, effect.round, node, node.life)
 
-    def _loaded(self, effect: effects.LoadChunk, node: SimNode, life: int) -> None:
+    def _loaded(self, chunks: tuple[ChunkId, ...], round: int, node: SimNode, life: int) -> None:
         if not node.is_alive or node.life != life:
             return
-        if self._fault_injector.fails():
-            del node.copies[effect.chunk]
-            self.num_failures[effect.chunk] += 1
-            self._say(
-                node,
-                events.LoadFailed(chunk=effect.chunk, node=node.name, reason="no such file", round=effect.round),
-            )
-        else:
-            node.copies[effect.chunk].is_whole = True
-            self._say(node, events.ChunksLoaded(chunks=(effect.chunk,), node=node.name, round=effect.round))
+        failed = [chunk for chunk in chunks if self._fault_injector.fails()]
+        for chunk in failed:
+            del node.copies[chunk]
+            self.num_failures[chunk] += 1
+            self._say(node, events.LoadFailed(chunk=chunk, node=node.name, reason="no such file", round=round))
+        loaded = tuple(chunk for chunk in chunks if chunk not in failed)
+        for chunk in loaded:
+            node.copies[chunk].is_whole = True
+        if loaded:
+            self._say(node, events.ChunksLoaded(chunks=loaded, node=node.name, round=round))
 
     def copy_chunk(self, effect: effects.CopyChunk) -> None:
         """The target answers later."""

@@ -105,6 +105,7 @@ class Truth:
         self.laps: list[tuple[int, int]] = []
         self.round = 0
         self.members: tuple[NodeId, ...] = ()
+        self._is_forming = False
         self.copying: dict[tuple[ChunkId, NodeId], NodeId] = {}
         self.freeing: set[tuple[ChunkId, NodeId]] = set()
         self.given_up: set[tuple[ChunkId, NodeId]] = set()
@@ -155,8 +156,11 @@ class Truth:
             case events.LeaveNoticed() if event.node in self.nodes:
                 self.nodes[event.node].is_noticed = True
             case events.NodeLost() if event.node in self.nodes:
+                # Without a member of its own the round cannot be formed any more, whatever is said of it later.
+                self._is_forming = self._is_forming and event.node not in self.members
                 self._lost(self.nodes[event.node])
-            case events.RoundFormed() if event.round == self.round:
+            case events.RoundFormed() if event.round == self.round and self._is_forming:
+                self._is_forming = False
                 for node in self.present():
                     # A notice that came while the round formed: the node was to be a member as long as rows are copied.
                     is_staying = not node.is_noticed or (self.copies_ahead and not node.is_due)
@@ -166,11 +170,12 @@ class Truth:
             case events.InventoryReported() if event.node in self.nodes and self.nodes[event.node].is_present:
                 node = self.nodes[event.node]
                 if event.round == self.round and node.joined_round < self.round:
-                    node.destroyed &= event.chunks.keys()
+                    owned = {chunk for chunk, owner in self.owner.items() if owner == event.node}
+                    told = event.chunks.keys() | (owned if event.is_as_known else set())
+                    node.destroyed &= told
                     node.is_known = not node.destroyed
-                    for chunk in [chunk for chunk, owner in self.owner.items() if owner == event.node]:
-                        if chunk not in event.chunks:
-                            self._disown(chunk)
+                    for chunk in owned - told:
+                        self._disown(chunk)
             case events.HandoverDue() if event.node in self.nodes:
                 self.nodes[event.node].is_due = True
             case events.ChunksCopied():
@@ -222,7 +227,7 @@ class Truth:
         """
         if self.result is not None:
             self._require(
-                isinstance(effect, effects.LoadChunk | effects.FreeChunk | effects.ReleaseNode | effects.Log),
+                isinstance(effect, effects.LoadChunks | effects.FreeChunk | effects.ReleaseNode | effects.Log),
                 "nothing moves while an iteration runs",
                 effect,
             )
@@ -232,8 +237,8 @@ class Truth:
                 self._require(bool(effect.members), "a round has members", effect)
                 for name in effect.members:
                     self._present(name, effect)
-                self.round, self.members = effect.round, effect.members
-            case effects.LoadChunk():
+                self.round, self.members, self._is_forming = effect.round, effect.members, True
+            case effects.LoadChunks():
                 self._judge_load(effect)
             case effects.CopyChunk():
                 self._judge_copy(effect)
@@ -261,10 +266,11 @@ class Truth:
             case effects.FinishJob():
                 self._require(self.must_stop, "a job ends when it is asked to", effect)
 
-    def _judge_load(self, effect: effects.LoadChunk) -> None:
+    def _judge_load(self, effect: effects.LoadChunks) -> None:
         node = self._present(effect.node, effect)
-        self._require(effect.chunk not in self.owner, "a chunk that has an owner is not restarted", effect)
-        self._reserve(node, effect.chunk, effect)
+        for chunk in effect.chunks:
+            self._require(chunk not in self.owner, "a chunk that has an owner is not restarted", effect)
+            self._reserve(node, chunk, effect)
 
     def _judge_copy(self, effect: effects.CopyChunk) -> None:
         source, target = self._present(effect.source, effect), self._present(effect.target, effect)
@@ -422,10 +428,13 @@ class Truth:
         staying = [node for node in self.present() if not node.is_noticed]
         homeless = [chunk for chunk in self.infos if chunk not in self.owner]
         noticed = [node for node in self.present() if node.is_noticed]
+        # A chunk without an owner is about to be that of a node that stays and has loaded it, if there is one.
+        settled = {chunk for chunk in homeless if any(self._has_whole(node, chunk) for node in staying)}
         leaving = [
             chunk
             for chunk in self.infos
-            if any(self._has_whole(node, chunk) and self.owner.get(chunk) in (node.name, None) for node in noticed)
+            if chunk not in settled
+            and any(self._has_whole(node, chunk) and self.owner.get(chunk) in (node.name, None) for node in noticed)
         ]
         if "min_nodes" in reason:
             self._require(len(staying) < settings.min_nodes, "a pause has a true reason", reason)

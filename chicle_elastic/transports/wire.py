@@ -65,7 +65,7 @@ Limits = Mapping[Kind, int]
 """Kinds that may come now, and the most bytes that the payload of each may have."""
 
 REASON_BYTES = 4096
-MESSAGE_BYTES = 64 << 20
+MESSAGE_BYTES = 256 << 20
 
 
 class VersionError(ProtocolError):

@@ -201,7 +201,7 @@ class Cluster:
                     report = events.InventoryReported(node=name, chunks=held | versions, round=effect.round)
                     self.events.append(report)
                 self.events.append(events.RoundFormed(round=effect.round, members=effect.members))
-            case effects.LoadChunk():
+            case effects.LoadChunks():
                 self.nodes[effect.node].memory.load(effect, merged=ledger.merged)
             case effects.CopyChunk():
                 self.nodes[effect.target].memory.fetch(effect)

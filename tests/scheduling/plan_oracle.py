@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.scheduling.balance import Stock
 from chicle_elastic.scheduling.plan import NodeCapacity, Placement, Transfer, shares
 from chicle_elastic.values import ChunkInfo
 
@@ -103,9 +104,8 @@ def plan_join(
         for candidate, target in zip(eligible, _share_of(eligible, 0), strict=True)
     }
     # A joiner may have more than its share: the first node has loaded everything when the second comes.
-    stock = {
-        candidate.node: _shuffled(owned[candidate.node], rng) for candidate in eligible if owned.get(candidate.node)
-    }
+    drawn = Stock(owned, [candidate.node for candidate in eligible if candidate.node in owned], rng)
+    stock = {node: list(drawn[node]) for node in drawn}
     moves = _moves_ahead(stock, [candidate for candidate in eligible if candidate.node in joiners], surplus)
     while move := _best_move(stock, [candidate for candidate in eligible if candidate.node in joiners], surplus):
         source, candidate, info = move

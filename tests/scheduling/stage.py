@@ -1,5 +1,6 @@
 """A stage for one scheduler: tests tell it events, and it answers orders the way correct nodes do."""
 
+import dataclasses
 from collections.abc import Callable, Iterable
 
 from chicle_elastic.ids import ChunkId, NodeId
@@ -52,7 +53,7 @@ class Stage:
         ordered = self.scheduler.handle(event, now=0.0)
         self.ledger.check()
         self.logs += [effect.text for effect in ordered if isinstance(effect, effects.Log)]
-        ordered = [effect for effect in ordered if not isinstance(effect, effects.Log)]
+        ordered = [part for effect in ordered if not isinstance(effect, effects.Log) for part in parts(effect)]
         self.orders += ordered
         return ordered
 
@@ -92,7 +93,7 @@ class Stage:
             Everything that was ordered meanwhile.
         """
         ordered: list[effects.Effect] = []
-        kinds = kinds or (effects.FormRound, effects.LoadChunk, effects.CopyChunk, effects.FreeChunk)
+        kinds = kinds or (effects.FormRound, effects.LoadChunks, effects.CopyChunk, effects.FreeChunk)
         while pending := [order for order in self.orders if isinstance(order, kinds)]:
             order = pending[0]
             self.orders.remove(order)
@@ -135,13 +136,20 @@ class Stage:
         return {node: len(chunks) for node, chunks in self.owned().items()}
 
 
+def parts(effect: effects.Effect) -> list[effects.Effect]:
+    """An order to load several chunks as one for each: a node may answer them one by one."""
+    if isinstance(effect, effects.LoadChunks):
+        return [dataclasses.replace(effect, chunks=(chunk,)) for chunk in effect.chunks]
+    return [effect]
+
+
 def answer_to(order: effects.Effect) -> events.Event | None:
     """What a correct shell says when the order was carried out."""
     match order:
         case effects.FormRound():
             return events.RoundFormed(round=order.round, members=order.members)
-        case effects.LoadChunk():
-            return events.ChunksLoaded(chunks=(order.chunk,), node=order.node, round=order.round)
+        case effects.LoadChunks():
+            return events.ChunksLoaded(chunks=order.chunks, node=order.node, round=order.round)
         case effects.CopyChunk():
             return events.ChunksCopied(
                 chunks=(order.chunk,), source=order.source, target=order.target, round=order.round

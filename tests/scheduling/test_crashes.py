@@ -22,12 +22,12 @@ def test_survivors_load_lost_chunks_at_once_and_go_on_without_them():
     stage.run(2)
     lost = stage.owned()["c"]
     loads = stage.lose("c")
-    assert kinds(loads) == ["LoadChunk"]
-    assert sorted(load.chunk for load in loads) == list(lost)
+    assert kinds(loads) == ["LoadChunks"]
+    assert sorted(load.chunks[0] for load in loads) == list(lost)
     assert stage.abort() == [effects.FormRound(round=2, members=("a", "b"))]
     ordered = stage.answer(effects.FormRound)
     assert ordered == [effects.StartIteration(round=2, iteration=2, is_complete=False)]
-    assert stage.answer(effects.LoadChunk) == []  # loaded while the iteration runs: nothing is attached yet
+    assert stage.answer(effects.LoadChunks) == []  # loaded while the iteration runs: nothing is attached yet
     assert stage.ledger.missing == lost
     ordered = stage.finish()
     assert kinds(ordered) == ["AttachChunks", "StartIteration"]
@@ -46,7 +46,7 @@ def test_loads_that_take_long_do_not_hold_up_iterations():
     for _ in range(3):
         [start] = stage.finish()
         assert not start.is_complete
-    stage.answer(effects.LoadChunk)
+    stage.answer(effects.LoadChunks)
     assert stage.finish()[-1].is_complete
 
 
@@ -78,13 +78,13 @@ def test_a_node_lost_during_the_first_load_is_replaced():
     """Its chunks, loaded or not, are loaded by the others; the first iteration is complete."""
     stage = Stage(num_chunks=6, nodes=["a", "b"])
     stage.answer(effects.FormRound)
-    loads = stage.take(effects.LoadChunk)
+    loads = stage.take(effects.LoadChunks)
     arrived = next(load for load in loads if load.node == "b")
-    stage.tell(events.ChunksLoaded(chunks=(arrived.chunk,), node=NodeId("b"), round=1))
+    stage.tell(events.ChunksLoaded(chunks=arrived.chunks, node=NodeId("b"), round=1))
     stage.orders += [load for load in loads if load.node == "a"]
     stage.lose("b")
     ordered = stage.answer()
-    assert len(only(ordered, effects.LoadChunk)) == 3
+    assert len(only(ordered, effects.LoadChunks)) == 3
     assert only(ordered, effects.StartIteration)[0].is_complete
     assert stage.counts() == {"a": 6}
 
@@ -98,9 +98,9 @@ def test_when_everything_is_lost_everything_is_loaded_before_the_job_goes_on():
     stage.lose("b")
     stage.abort()
     stage.answer(effects.FormRound)
-    first, *others = stage.take(effects.LoadChunk)
+    first, *others = stage.take(effects.LoadChunks)
     assert len(others) == 3
-    assert stage.tell(events.ChunksLoaded(chunks=(first.chunk,), node=first.node, round=first.round)) == []
+    assert stage.tell(events.ChunksLoaded(chunks=first.chunks, node=first.node, round=first.round)) == []
     stage.orders += others
     ordered = stage.answer()
     assert only(ordered, effects.StartIteration) == [effects.StartIteration(round=2, iteration=3, is_complete=True)]
@@ -171,7 +171,7 @@ def test_the_source_dies_while_copying_and_the_copy_arrives_whole():
     assert stage.tell(copied(copy)) == []  # a round is forming: nothing is committed yet
     ordered = stage.answer(effects.FormRound)
     assert ordered[0] == effects.CommitChunk(chunk=copy.chunk, source="a", target="b", round=3)
-    assert [load.chunk for load in only(ordered, effects.LoadChunk)] == [1 - copy.chunk]
+    assert [load.chunks[0] for load in only(ordered, effects.LoadChunks)] == [1 - copy.chunk]
     assert not only(ordered, effects.FreeChunk)
     assert stage.ledger.owner(copy.chunk) == "b"
     assert copy.chunk not in stage.ledger.replayed
@@ -185,7 +185,7 @@ def test_the_source_dies_while_copying_and_the_copy_fails():
     ordered = stage.tell(
         events.CopyFailed(chunk=copy.chunk, source="a", target="b", round=copy.round, reason="reset by peer")
     )
-    assert copy.chunk in {load.chunk for load in stage.take(effects.LoadChunk)}
+    assert copy.chunk in {load.chunks[0] for load in stage.take(effects.LoadChunks)}
     assert not only(ordered, effects.CopyChunk)
 
 
@@ -197,9 +197,9 @@ def test_the_target_dies_between_commit_and_free():
     stage.lose("b")
     stage.answer(effects.FormRound)
     assert stage.ledger.missing == (copy.chunk,)
-    assert not only(stage.orders, effects.LoadChunk)  # the old copy is still in the way on the only node
+    assert not only(stage.orders, effects.LoadChunks)  # the old copy is still in the way on the only node
     stage.tell(events.ChunksFreed(chunks=(copy.chunk,), node=NodeId("a"), round=2))
-    assert [load.chunk for load in stage.take(effects.LoadChunk)] == [copy.chunk]
+    assert [load.chunks[0] for load in stage.take(effects.LoadChunks)] == [copy.chunk]
 
 
 def test_the_source_dies_between_commit_and_free():
@@ -223,14 +223,14 @@ def test_a_leaver_does_not_keep_what_it_was_loading():
     """Another node loads the chunk; the leaver goes when its own has arrived."""
     stage = Stage(num_chunks=2, nodes=["a", "b"])
     stage.answer(effects.FormRound)
-    loads = stage.take(effects.LoadChunk)
+    loads = stage.take(effects.LoadChunks)
     [late] = [load for load in loads if load.node == "b"]
     stage.orders += [load for load in loads if load.node == "a"]
     stage.notice("b")
     ordered = stage.answer()
     assert only(ordered, effects.StartIteration)[0].is_complete
     assert not only(ordered, effects.ReleaseNode)
-    loaded = events.ChunksLoaded(chunks=(late.chunk,), node=NodeId("b"), round=late.round)
+    loaded = events.ChunksLoaded(chunks=late.chunks, node=NodeId("b"), round=late.round)
     assert stage.tell(loaded) == [effects.ReleaseNode(node="b")]
 
 
@@ -245,7 +245,7 @@ def test_lost_chunks_without_room_pause_the_job():
     stage.join("c", capacity_bytes=5)
     ordered = stage.answer()
     assert not only(ordered, effects.StartIteration)[0].is_complete
-    assert len(only(ordered, effects.LoadChunk)) == 4
+    assert len(only(ordered, effects.LoadChunks)) == 4
 
 
 def test_late_answers_of_an_earlier_life_are_told_apart_by_their_round():
@@ -339,9 +339,9 @@ def test_an_event_of_several_chunks_with_an_unknown_one_changes_none_of_them():
     """The load of the known chunk is still in flight: its answer is taken when it comes alone."""
     stage = Stage(num_chunks=2, nodes=["a"])
     stage.answer(effects.FormRound)
-    first, last = stage.take(effects.LoadChunk)
+    first, last = stage.take(effects.LoadChunks)
     with pytest.raises(ProtocolError, match="ChunksLoaded of chunk 99 on a: there is no such chunk"):
-        stage.tell(events.ChunksLoaded(chunks=(first.chunk, ChunkId(99)), node=first.node, round=first.round))
-    assert stage.ledger.phase(first.node, first.chunk) is Phase.LOADING
-    loaded = stage.tell(events.ChunksLoaded(chunks=(first.chunk, last.chunk), node=first.node, round=first.round))
+        stage.tell(events.ChunksLoaded(chunks=(*first.chunks, ChunkId(99)), node=first.node, round=first.round))
+    assert stage.ledger.phase(first.node, *first.chunks) is Phase.LOADING
+    loaded = stage.tell(events.ChunksLoaded(chunks=(*first.chunks, *last.chunks), node=first.node, round=first.round))
     assert kinds(loaded) == ["AttachChunks", "StartIteration"]

@@ -75,8 +75,8 @@ def test_a_zombie_saves_chunks_that_nobody_has_taken_over():
     assert stage.owned()["b"] == tuple(sorted(held))
     # The loads cannot be called back: what arrives is freed.
     late = loads[0]
-    assert stage.tell(events.ChunksLoaded(chunks=(late.chunk,), node=late.node, round=late.round)) == [
-        effects.FreeChunk(chunk=late.chunk, node=late.node, round=2)
+    assert stage.tell(events.ChunksLoaded(chunks=late.chunks, node=late.node, round=late.round)) == [
+        effects.FreeChunk(chunk=late.chunks[0], node=late.node, round=2)
     ]
     assert stage.ledger.replayed == {}
 
@@ -141,7 +141,7 @@ def test_a_fresh_load_is_newer_than_what_it_replaced():
     [chunk] = old
     stage.lose("b")
     stage.abort()
-    stage.answer(effects.LoadChunk)
+    stage.answer(effects.LoadChunks)
     stage.join("b")
     stage.inventory("a", {**versions(stage, "a"), chunk: (0, 0)})
     [formed] = stage.take(effects.FormRound)

@@ -20,7 +20,7 @@ def ledger():
     ledger.add_node(A, 20)
     ledger.add_node(B, None)
     ledger.hold(A, ZERO, Phase.LOADED)
-    ledger.adopt_fresh(ZERO, A, round=1)
+    ledger.adopt_fresh([ZERO], A, round=1)
     ledger.check()
     return ledger
 
@@ -32,7 +32,7 @@ def test_a_chunk_is_missing_until_it_is_adopted(ledger):
     assert ledger.missing == (ONE,)
     assert ledger.used_bytes(B) == 7
     assert ledger.samples(B) == 0
-    ledger.adopt_fresh(ONE, B, round=1)
+    ledger.adopt_fresh([ONE], B, round=1)
     ledger.check()
     assert ledger.missing == ()
     assert ledger.owner(ONE) == B
@@ -58,7 +58,7 @@ def test_iterations_are_counted_per_chunk(ledger):
     """A chunk counts the merges since it is owned, wherever it is, and stops counting when it is lost."""
     ledger.count_merge(1, 1)
     ledger.hold(B, ONE, Phase.LOADED)
-    ledger.adopt_fresh(ONE, B, round=1)
+    ledger.adopt_fresh([ONE], B, round=1)
     ledger.count_merge(1, 2)
     assert (ledger.processed(ZERO), ledger.processed(ONE)) == (2, 1)
     ledger.hold(B, ZERO, Phase.COPYING)
@@ -83,7 +83,7 @@ def test_accounts_say_who_processed_a_chunk_how_often(ledger):
     assert account.iterations == {A: 2, B: 2}
     assert (account.chunk, account.rows, account.owner, account.replays) == (ZERO, 10, None, 0)
     ledger.hold(A, ZERO, Phase.LOADED)
-    ledger.adopt_fresh(ZERO, A, round=3)
+    ledger.adopt_fresh([ZERO], A, round=3)
     ledger.count_merge(3, 5)
     account = ledger.accounts()[ZERO]
     assert account.iterations == {A: 3, B: 2}
@@ -98,7 +98,7 @@ def test_a_chunk_lost_in_its_iteration_counts_if_that_is_merged(ledger):
     assert ledger.processed(ZERO) == 1
     assert ledger.version(ZERO) == StateVersion(1, 1)
     ledger.hold(A, ZERO, Phase.LOADED)
-    ledger.adopt_fresh(ZERO, A, round=1)
+    ledger.adopt_fresh([ZERO], A, round=1)
     ledger.lose(ZERO, in_flight=True)
     ledger.count_abort()
     ledger.count_merge(1, 2)
@@ -109,12 +109,12 @@ def test_a_restart_after_processing_is_written_down_as_replayed(ledger):
     """Not so a chunk that was lost before any merge: nothing of it is processed twice."""
     ledger.lose(ZERO, in_flight=False)
     ledger.hold(B, ZERO, Phase.LOADED)
-    ledger.adopt_fresh(ZERO, B, round=2)
+    ledger.adopt_fresh([ZERO], B, round=2)
     assert ledger.replayed == {}
     ledger.count_merge(2, 1)
     ledger.lose(ZERO, in_flight=False)
     ledger.hold(B, ZERO, Phase.LOADED)
-    ledger.adopt_fresh(ZERO, B, round=3)
+    ledger.adopt_fresh([ZERO], B, round=3)
     assert ledger.replayed == {ZERO: 1}
 
 

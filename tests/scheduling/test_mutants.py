@@ -14,7 +14,7 @@ from chicle_elastic.scheduling.effects import (
     CommitChunk,
     CopyChunk,
     FreeChunk,
-    LoadChunk,
+    LoadChunks,
     ReleaseNode,
     StartIteration,
 )
@@ -29,7 +29,7 @@ from chicle_elastic.scheduling.scheduler import Scheduler, State
 from chicle_elastic.testing.sim_cluster import SimCluster
 from chicle_elastic.testing.sim_truth import ViolationError
 
-MAX_SEEDS = 600
+MAX_SEEDS = 1200
 
 
 def skip_a_commit(patch):
@@ -142,7 +142,7 @@ def living_chunks_are_restarted(patch):
 
     def restless(self, chunk, source, target, *, round):
         order(self, chunk, source, target, round=round)
-        self._emit(LoadChunk(chunk=chunk, node=target, round=round))
+        self._emit(LoadChunks(chunks=(chunk,), node=target, round=round))
 
     patch.setattr(Leases, "order", restless)
 
@@ -162,8 +162,9 @@ def the_last_copy_is_thrown_away(patch):
 def restarts_are_hidden(patch):
     """A lost chunk starts afresh, and the ledger does not say so."""
 
-    def adopt_fresh(self, chunk, node, *, round):
-        self.adopt(chunk, node, version=type(self.version(chunk))(round, self.merged))
+    def adopt_fresh(self, chunks, node, *, round):
+        for chunk in chunks:
+            self.adopt(chunk, node, version=type(self.version(chunk))(round, self.merged))
 
     patch.setattr(Ledger, "adopt_fresh", adopt_fresh)
 
@@ -205,7 +206,7 @@ def copies_are_not_booked(patch):
 
 def a_load_of_an_earlier_life_counts(patch):
     """Answers are not told apart by their round."""
-    patch.setattr(Loads, "is_answer", lambda self, chunk, node, round: (node, chunk) in self._rounds)
+    patch.setattr(Loads, "is_answer", lambda self, chunk, node, round: chunk in self._rounds.get(node, ()))
 
 
 def rounds_are_not_renewed(patch):

@@ -59,7 +59,7 @@ EVERY_EVENT = [
 ]
 EVERY_EFFECT = [
     effects.FormRound(round=1, members=(A,)),
-    effects.LoadChunk(chunk=ZERO, node=A, round=1),
+    effects.LoadChunks(chunks=(ZERO,), node=A, round=1),
     effects.CopyChunk(chunk=ZERO, source=A, target=B, round=1),
     effects.PrecopyChunk(chunk=ZERO, source=A, target=B, round=1, number=1),
     effects.CommitChunk(chunk=ZERO, source=A, target=B, round=1),
@@ -251,7 +251,7 @@ def test_a_missing_event_is_found(cluster):
         (
             0,
             '{"format":"x","version":2,"settings":{},"policies":[]}',
-            "found 'x' version 2, and this release reads 'chicle recording' version 2 to 4",
+            "found 'x' version 2, and this release reads 'chicle recording' version 2 to 5",
         ),
         (
             0,
@@ -260,8 +260,8 @@ def test_a_missing_event_is_found(cluster):
         ),
         (
             0,
-            '{"format":"chicle recording","version":5,"settings":{},"policies":[]}',
-            "version 5, and this release reads",
+            '{"format":"chicle recording","version":6,"settings":{},"policies":[]}',
+            "version 6, and this release reads",
         ),
         (
             0,

@@ -38,8 +38,8 @@ def test_the_first_plan_loads_everything_in_equal_parts():
     stage = Stage(num_chunks=12, start_nodes=2)
     stage.join("a")
     stage.join("b")
-    loads = only(stage.answer(effects.FormRound), effects.LoadChunk)
-    assert sorted(load.chunk for load in loads) == list(range(12))
+    loads = only(stage.answer(effects.FormRound), effects.LoadChunks)
+    assert sorted(load.chunks[0] for load in loads) == list(range(12))
     assert sum(load.node == "b" for load in loads) == 6
 
 
@@ -47,10 +47,10 @@ def test_the_first_iteration_waits_for_every_chunk():
     """Without a last answer nothing starts; with it, tasks are told what they have, and start."""
     stage = Stage(nodes=["a", "b"])
     stage.answer(effects.FormRound)
-    *loads, last = stage.take(effects.LoadChunk)
+    *loads, last = stage.take(effects.LoadChunks)
     for load in loads:
-        assert stage.tell(events.ChunksLoaded(chunks=(load.chunk,), node=load.node, round=load.round)) == []
-    ordered = stage.tell(events.ChunksLoaded(chunks=(last.chunk,), node=last.node, round=last.round))
+        assert stage.tell(events.ChunksLoaded(chunks=(load.chunks[0],), node=load.node, round=load.round)) == []
+    ordered = stage.tell(events.ChunksLoaded(chunks=last.chunks, node=last.node, round=last.round))
     assert kinds(ordered) == ["AttachChunks", "StartIteration"]
     assert {attach.node: attach.added for attach in ordered[:-1]} == stage.owned()
     assert ordered[-1] == effects.StartIteration(round=1, iteration=1, is_complete=True)
@@ -217,7 +217,7 @@ def test_data_that_does_not_fit_is_not_even_begun_to_load():
     assert "8 chunks to be loaded: 8 B needed, 6 B free on the 2 nodes" in pause.reason
     stage.join("c", capacity_bytes=2)
     ordered = stage.answer()
-    assert len(only(ordered, effects.LoadChunk)) == 8
+    assert len(only(ordered, effects.LoadChunks)) == 8
     assert only(ordered, effects.StartIteration)
     assert max(stage.counts().values()) == 3
 
@@ -345,9 +345,9 @@ def test_a_failed_load_is_tried_elsewhere_first_and_pauses_the_job_in_the_end():
     stage.answer(effects.FormRound)
     tried = []
     for _ in range(3):
-        [load] = stage.take(effects.LoadChunk)
+        [load] = stage.take(effects.LoadChunks)
         tried.append(load.node)
-        stage.tell(events.LoadFailed(chunk=load.chunk, node=load.node, reason="no such file", round=load.round))
+        stage.tell(events.LoadFailed(chunk=load.chunks[0], node=load.node, reason="no such file", round=load.round))
     assert set(tried[:2]) == {"a", "b"}
     assert "chunk 0 could not be loaded in 3 attempts by" in stage.scheduler.pause_reason
     assert "no such file" in stage.scheduler.pause_reason

@@ -29,7 +29,7 @@ WIRING = {
         *(name for name in STATE if name and "." not in name),
     },
     "ledger": set(),
-    "_members": set(),
+    "_members": {"_groups", "_is_due"},
     "_leases": {"_ledger", "_emit", "_max_attempts"},
     "_loads": {"_ledger", "_emit", "_max_attempts"},
     "_precopies": {"_ledger", "_emit"},
@@ -54,7 +54,8 @@ WIRING = {
         "_leave",
     },
 }
-"""What does not change during the life of a scheduler, but for the policies, which have a place of their own."""
+"""What does not change during the life of a scheduler, but for the policies, which have a place of their own, or is
+found again from what is kept."""
 
 
 class Restless:

@@ -6,21 +6,25 @@ Work is counted in lines of Python that are run, which is the same on every mach
 import sys
 from collections import defaultdict
 
-from chicle_elastic.scheduling import events
-from tests.scheduling.stage import Stage, answer_to
+import pytest
+
+from chicle_elastic.scheduling import effects, events
+from tests.scheduling.stage import Stage, answer_to, parts
 
 NUM_NODES = 16
 MAX_LINES = 600
 """On average per event; about 0.06 ms."""
+MAX_LINES_PER_NODE = 280
+"""For a change from its first event to the third iteration after it; to list a node's chunks once takes 60 and more."""
 FREQUENT = (events.ChunksLoaded, events.ChunksCopied, events.ChunksFreed, events.IterationFinished)
 
 
 class Meter(Stage):
     """Counts the lines that every event takes, and skips the check of the whole book."""
 
-    def __init__(self, num_chunks, nodes):
+    def __init__(self, num_chunks, nodes, **settings):
         self.lines = defaultdict(list)
-        super().__init__(num_chunks, nodes)
+        super().__init__(num_chunks, nodes, **settings)
 
     def tell(self, event):
         count = 0
@@ -37,7 +41,7 @@ class Meter(Stage):
         finally:
             sys.settrace(before)
         self.lines[type(event)].append(count)
-        self.orders += ordered
+        self.orders += [part for effect in ordered for part in parts(effect)]
         return ordered
 
 
@@ -73,11 +77,15 @@ def test_an_event_takes_few_lines_and_no_more_with_more_chunks():
         assert many[kind] < 1.5 * few[kind], kind
 
 
-def drain(stage):
+def drain(stage, *, has_inventories=False):
     """Answer everything in the order in which it was asked."""
     position = 0
     orders, stage.orders = stage.orders, []
     while position < len(orders):
+        if has_inventories and isinstance(orders[position], effects.FormRound):
+            for node in orders[position].members:
+                known = events.InventoryReported(node=node, chunks={}, round=orders[position].round, is_as_known=True)
+                stage.tell(known)
         event = answer_to(orders[position])
         if event is None:
             stage.orders.append(orders[position])
@@ -86,3 +94,33 @@ def drain(stage):
             orders += stage.orders
             stage.orders = []
         position += 1
+
+
+PER_NODE = 60
+"""Chunks of a node, before another one joins."""
+
+
+def lines_of_changes(num_nodes):
+    """Lines that all events of a join, and then of a loss, take on a job of so many nodes; by name."""
+    stage = Meter(PER_NODE * num_nodes, [f"n{number}" for number in range(num_nodes)], precopy=True)
+    drain(stage, has_inventories=True)
+    stage.finish()
+    found = {}
+    for name, change in (("join", lambda: stage.join("late")), ("loss", lambda: (stage.lose("n1"), stage.abort()))):
+        stage.lines.clear()
+        change()
+        drain(stage, has_inventories=True)
+        for _ in range(3):
+            stage.finish()
+            drain(stage, has_inventories=True)
+        found[name] = sum(sum(lines) for lines in stage.lines.values())
+    assert stage.counts()["late"] >= PER_NODE
+    assert "n1" not in stage.counts()
+    return found
+
+
+@pytest.mark.parametrize("change", ["join", "loss"])
+def test_a_change_costs_by_the_nodes_and_by_the_chunks_that_move(change):
+    """And not by the chunks there are: what 128 more nodes, with as many chunks each, make it longer by."""
+    few, many = (lines_of_changes(num_nodes)[change] for num_nodes in (128, 256))
+    assert many - few < 128 * MAX_LINES_PER_NODE

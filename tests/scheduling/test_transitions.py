@@ -137,7 +137,7 @@ def test_the_source_dies_while_rows_come():
     ended(stage, lost, fail=True)
     ordered = [*stage.abort(), *stage.answer()]
     assert C in only(ordered, effects.FormRound)[0].members
-    assert not only(ordered, effects.LoadChunk, lambda effect: stage.ledger.owner(effect.chunk) is None)
+    assert not only(ordered, effects.LoadChunks, lambda effect: stage.ledger.owner(*effect.chunks) is None)
     assert pairs(only(ordered, COPY)) >= pairs(whole)
     result(stage)
     assert sum(stage.counts().values()) == 12
@@ -170,7 +170,7 @@ def test_rows_of_a_chunk_that_is_lost_are_given_back():
     lost = {order.chunk for order in orders if order.source == B}
     assert lost
     assert {effect.chunk for effect in only(ordered, effects.FreeChunk) if effect.node == C} >= lost
-    assert {effect.chunk for effect in only(ordered, effects.LoadChunk)} >= lost
+    assert {effect.chunks[0] for effect in only(ordered, effects.LoadChunks)} >= lost
     result(stage)
     assert stage.ledger.num_missing == 0
 

@@ -5,6 +5,7 @@ other nodes are performed by their agents, which fold the same log.
 """
 
 import dataclasses
+import gc
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -37,6 +38,9 @@ from chicle_elastic.scheduling.scheduler import State
 from chicle_elastic.scheduling.text import no_manager_text
 from chicle_elastic.values import ChunkAccount, StateVersion
 
+MANY_CHUNKS = 50_000
+"""From so many on, Python's collector leaves the ledger alone. It finds no garbage there, and to look through a million
+entries takes a second and more, in the loop."""
 ROUNDS_PER_TERM = 1_000_000
 """In the round stores, rounds are numbered from a multiple of this for each term.
 
@@ -128,6 +132,7 @@ class EffectExecutor:
         self._is_return = False
         self._model_of_group: int | None = None
         self._is_round_said = False
+        self._is_frozen = False
         self._broken: tuple[int, str] = (0, "")
         self._pace = Pipelining()
         self._resources = resources
@@ -159,9 +164,12 @@ class EffectExecutor:
     def form_round(self, effect: effects.FormRound) -> None:
         """Say what this node holds, and meet the other members in the rendezvous."""
         self.transitions.called()
+        if not self._is_frozen and self._ledger.num_chunks >= MANY_CHUNKS:
+            self._is_frozen = True
+            gc.freeze()
         self._number = self._term * ROUNDS_PER_TERM + effect.round
         hit("round.before_inventory", round=effect.round)
-        self._log.append(events.InventoryReported(node=self.node, chunks=self._inventory(), round=effect.round))
+        self._log.append(self._inventory(effect.round))
         self._seal_ahead()
         if self.node in effect.members:
             self._is_round_said = False
@@ -179,10 +187,10 @@ class EffectExecutor:
         ahead = self._log.scheduler.chunks_ahead
         self._memory.serving.prepare({chunk: self._ledger.version(chunk) for chunk in owned if chunk in ahead})
 
-    def load_chunk(self, effect: effects.LoadChunk) -> None:
-        """Have the task of this node load a chunk."""
+    def load_chunks(self, effect: effects.LoadChunks) -> None:
+        """Have the task of this node load chunks."""
         if effect.node == self.node:
-            self._placement.loads(effect.chunk)
+            self._placement.loads(effect.chunks)
             self._memory.load(effect, merged=self._ledger.merged, began=self._ledger.began)
 
     def copy_chunk(self, effect: effects.CopyChunk) -> None:
@@ -421,9 +429,13 @@ class EffectExecutor:
         owned = ledger.owned_by(self.node) if self.node in ledger.node_chunks else ()
         return {chunk: ledger.version(chunk) for chunk in owned}
 
-    def _inventory(self) -> dict[ChunkId, StateVersion]:
-        held = self._memory.store.inventory()
-        return held | {chunk: version for chunk, version in self.versions().items() if chunk in held}
+    def _inventory(self, round: int) -> events.InventoryReported:
+        held, known = self._memory.store.inventory(), self.versions()
+        if known.keys() <= held.keys():
+            besides = {chunk: version for chunk, version in held.items() if chunk not in known}
+            return events.InventoryReported(node=self.node, chunks=besides, round=round, is_as_known=True)
+        chunks = held | {chunk: version for chunk, version in known.items() if chunk in held}
+        return events.InventoryReported(node=self.node, chunks=chunks, round=round)
 
     def _is_forming(self, round: int, incarnation: str) -> bool:
         """Whether this incarnation still waits for this round to be formed."""

@@ -9,7 +9,7 @@ source and not copied from another node has no version yet (iteration 0). Where 
 state is of the iteration before from then on: also that of a chunk whose node came back with it, and missed some.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from chicle_elastic.errors import ContractError
 from chicle_elastic.ids import ChunkId, NodeId
@@ -29,9 +29,9 @@ class PlacementCheck:
         self._node = node
         self._fresh: set[ChunkId] = set()
 
-    def loads(self, chunk: ChunkId) -> None:
-        """This node loads the chunk from its source, with initial state."""
-        self._fresh.add(chunk)
+    def loads(self, chunks: Iterable[ChunkId]) -> None:
+        """This node loads the chunks from their source, with initial state."""
+        self._fresh.update(chunks)
 
     def copies(self, chunk: ChunkId) -> None:
         """This node copies the chunk from another node, with its state."""

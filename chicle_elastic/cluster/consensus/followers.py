@@ -52,7 +52,7 @@ class Followers:
         """
         base = self._sent.get(node, 0)
         self._sent[node] = len(self._log)
-        is_long = len(self._log) - base > MOST_TOLD and life not in self._log.lives.values()
+        is_long = len(self._log) - base > MOST_TOLD and self._log.lives.get(node) != life
         is_snapshot = is_long or base < self._log.start
         if self._told_of != (term, len(self._log)):
             self._told_of = term, len(self._log)

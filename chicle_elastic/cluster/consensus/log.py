@@ -197,14 +197,14 @@ class Log:
         except ProtocolError as error:
             ordered = [effects.Log(text=f"refused: {error}")]
         self._keep(entry)
-        state = self._state
+        state, here = self._state, self.scheduler.ledger.node_chunks
         if is_formed and isinstance(event, events.RoundFormed):
             state.members = event.members
             state.electorate = {node: state.lives[node] for node in event.members if node in state.lives}
-        if isinstance(event, events.NodeJoined) and event.node not in self.lives and event.node in self.present:
+        if isinstance(event, events.NodeJoined) and event.node not in self.lives and event.node in here:
             state.lives[event.node] = entry.origin
-        if len(state.lives) != len(self.present):
-            state.lives = {node: life for node, life in state.lives.items() if node in self.present}
+        if len(state.lives) != len(here):
+            state.lives = {node: life for node, life in state.lives.items() if node in here}
         if isinstance(event, events.InventoryReported) and event.round == state.asked[0]:
             state.reported[event.node] = None
         if isinstance(event, events.NodeLost | events.IterationAborted):

@@ -1,6 +1,6 @@
 """The chunks of one node: their memory, and their ways in and out.
 
-    load    LoadChunk                  reserve a slot -> the task fills it from the source -> commit   -> ChunksLoaded
+    load    LoadChunks                 reserve a slot -> the task fills it from the source -> commit   -> ChunksLoaded
     copy    PrecopyChunk, CopyChunk    between two nodes, rows first or all at once (`protocol`)
     free    FreeChunk                  give the slot back                                              -> ChunksFreed
 
@@ -8,6 +8,7 @@ What takes time (memory, seals, fetches, checks) is done by worker threads; chun
 one connection. Every order gets its answer, also when the source or the task is lost on the way.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -129,28 +130,27 @@ class ChunkManager:
 
     # Orders of the scheduler.
 
-    def load(self, order: effects.LoadChunk, *, merged: int, began: int = 0) -> None:
-        """Have the task load a chunk into a slot; `merged` and `began` as in `control.Load`."""
+    def load(self, order: effects.LoadChunks, *, merged: int, began: int = 0) -> None:
+        """Have the task load chunks into slots; `merged` and `began` as in `control.Load`."""
         # Without a task this node has said that it is lost: no process could load, and the scheduler awaits no answer.
         if self._has_task:
-            self._room.put(lambda: self._load(order, merged, began), num_slots=1)
+            for chunk in order.chunks:
+                self._room.put(functools.partial(self._load, chunk, order.round, merged, began), num_slots=1)
 
     def fetch(self, order: Order) -> None:
         """Fetch a chunk from its source, or its rows ahead of it; what has come ahead is not fetched again."""
         self._room.put(lambda: self._arriving.fetch(order), num_slots=order.chunk not in self._arriving)
 
-    def _load(self, order: effects.LoadChunk, merged: int, began: int) -> None:
+    def _load(self, chunk: ChunkId, round: int, merged: int, began: int) -> None:
         try:
-            self._reserve(order.chunk)
+            self._reserve(chunk)
         except ChicleError as error:
-            self._say(events.LoadFailed(chunk=order.chunk, node=self._node, reason=str(error), round=order.round))
+            self._say(events.LoadFailed(chunk=chunk, node=self._node, reason=str(error), round=round))
             return
-        self._loads[order.chunk] = order.round
+        self._loads[chunk] = round
         self.offer_arenas()
-        place = self.store.address(order.chunk)
-        load = control.Load(
-            chunk=order.chunk, arena=place.arena, slot=place.slot, round=order.round, merged=merged, began=began
-        )
+        place = self.store.address(chunk)
+        load = control.Load(chunk=chunk, arena=place.arena, slot=place.slot, round=round, merged=merged, began=began)
         self._tell_task(load, None)
 
     def free(self, order: effects.FreeChunk) -> None:

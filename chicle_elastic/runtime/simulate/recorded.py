@@ -212,7 +212,7 @@ class _Reader:
         match effect:
             case effects.FormRound():
                 self._round_began_s[effect.round] = now_s
-            case effects.LoadChunk():
+            case effects.LoadChunks():
                 self._loads.setdefault(effect.node, (now_s, now_s, 0))
             case effects.CopyChunk():
                 self._ordered_s["copy", effect.chunk, effect.target] = now_s

@@ -270,9 +270,9 @@ class VirtualCluster:
             self._members = effect.members
             self._deliver(events.RoundFormed(round=effect.round, members=effect.members))
 
-    def load_chunk(self, effect: effects.LoadChunk) -> None:
+    def load_chunks(self, effect: effects.LoadChunks) -> None:
         """The node loads one chunk after the other."""
-        self._loads.setdefault((effect.node, effect.round), []).append(effect.chunk)
+        self._loads.setdefault((effect.node, effect.round), []).extend(effect.chunks)
 
     def copy_chunk(self, effect: effects.CopyChunk) -> None:
         """The chunk travels with what else goes from one node to the other."""

@@ -23,7 +23,7 @@ def make_ledger() -> Ledger:
         ledger.add_node(node, None)
         for chunk in chunks:
             ledger.hold(node, ChunkId(chunk), Phase.COPYING)
-            ledger.adopt_fresh(ChunkId(chunk), node, round=1)
+            ledger.adopt_fresh([ChunkId(chunk)], node, round=1)
     ledger.count_merge(1, MERGED)
     return ledger
 
@@ -42,7 +42,7 @@ def check(*pages: LedgerPage, is_interrupted: bool = False, loaded: int | None =
     """Check the pages of iteration 8."""
     placement = PlacementCheck(HERE)
     if loaded is not None:
-        placement.loads(ChunkId(loaded))
+        placement.loads([ChunkId(loaded)])
     placement.check(pages, version=StateVersion(1, MERGED + 1), ledger=make_ledger(), is_interrupted=is_interrupted)
 
 
@@ -96,8 +96,8 @@ def test_state_is_fresh_only_once_and_only_where_it_was_loaded() -> None:
     def check_here(*pages: LedgerPage) -> None:
         placement.check(pages, version=StateVersion(1, MERGED + 1), ledger=ledger, is_interrupted=False)
 
-    placement.loads(ChunkId(0))
-    placement.loads(ChunkId(1))
+    placement.loads([ChunkId(0)])
+    placement.loads([ChunkId(1)])
     placement.copies(ChunkId(1))
     with pytest.raises(ContractError, match="iteration 0 in chunk 1"):
         check_here(page({0: ROWS, 1: ROWS}, before=0))

@@ -515,8 +515,9 @@ class Net:
                 )
                 if agent.node == effect.members[0]:
                     self.after(self.delay_s(), self._formed, agent, effect)
-            elif isinstance(effect, effects.LoadChunk) and effect.node == agent.node:
-                self.after(self.delay_s(), self._loaded, agent, effect)
+            elif isinstance(effect, effects.LoadChunks) and effect.node == agent.node:
+                for chunk in effect.chunks:
+                    self.after(self.delay_s(), self._loaded, agent, chunk, effect.round)
             elif isinstance(effect, effects.CopyChunk) and effect.target == agent.node:
                 self.after(self.delay_s(), self._copied, agent, effect)
             elif isinstance(effect, effects.PrecopyChunk) and effect.target == agent.node:
@@ -547,9 +548,9 @@ class Net:
         if agent.is_alive and not agent.is_gone and not self.wait_for(agent, self._say, agent, event):
             self.do(agent, agent.replica.propose, event)
 
-    def _loaded(self, agent: Agent, effect: effects.LoadChunk) -> None:
-        agent.chunks.add(effect.chunk)
-        self._say(agent, events.ChunksLoaded(chunks=(effect.chunk,), node=agent.node, round=effect.round))
+    def _loaded(self, agent: Agent, chunk: ChunkId, round: int) -> None:
+        agent.chunks.add(chunk)
+        self._say(agent, events.ChunksLoaded(chunks=(chunk,), node=agent.node, round=round))
 
     def _copied(self, agent: Agent, effect: effects.CopyChunk) -> None:
         has_source = any(other.node == effect.source and effect.chunk in other.chunks for other in self.living())

@@ -117,7 +117,7 @@ def target(loop: EventLoop, source: Source, tmp_path: Path) -> Iterator[Source]:
 
 def test_what_nobody_can_load_is_not_waited_for(source: Source) -> None:
     """Between the death of a task and the loss of its node in the log: it would never be ready to join again."""
-    order = effects.LoadChunk(chunk=ChunkId(1), node=HERE, round=3)
+    order = effects.LoadChunks(chunks=(ChunkId(1),), node=HERE, round=3)
     source.memory.forget_task()
     source.memory.load(order, merged=0)
     assert source.memory.is_quiet
