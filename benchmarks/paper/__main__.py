@@ -1,11 +1,15 @@
 """The evaluation of the paper with this product, in projected time.
 
-    python -m benchmarks.paper [--quick] [--only fig1,fig4,fig5,fig9] [--seeds N] [--real DIR] [--out DIR] [--json FILE]
+    python -m benchmarks.paper [--quick] [--only FIGURES] [--seeds N] [--real DIR] [--out DIR] [--json FILE]
 
-    fig1    epochs to a gap against the number of tasks
-    fig4    nodes come or go: uni-tasks against 16, 24, 32 and 64 micro-tasks, at five speeds
-    fig5    8 nodes 1.5x slower than 8 others, uni-tasks with `Rebalance` from an even split
-    fig9    local SGD on Fashion-MNIST while nodes come and go; not with --quick
+    fig1          epochs to a gap against the number of tasks, CoCoA
+    fig1_images   epochs to an accuracy against the number of tasks, local SGD; not with --quick
+    fig4          nodes come or go: uni-tasks against 16, 24, 32 and 64 micro-tasks, at five speeds, CoCoA
+    fig5          8 nodes 1.5x slower than 8 others, uni-tasks with `Rebalance` from an even split, CoCoA
+    fig8          epochs of local SGD against those of plain torch; not with --quick
+    fig9          nodes come or go, local SGD; not with --quick
+    ordered       rows in the order of their labels: micro-tasks, uni-tasks, and uni-tasks with `Shuffle`, CoCoA
+    balance       four real agents, one of them slow for a while, with and without `Rebalance`
 
 CoCoA makes one pass over the data per iteration, and is certified after each. A run that ended is kept in OUT/cache and
 not made again, so an evaluation that was interrupted goes on where it was. Exit code 1 when a bar is missed.
@@ -18,14 +22,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.bars import HEADER, Row
-from benchmarks.paper import fig1, fig4, fig5, fig9
+from benchmarks.paper import balance, fig1, fig1_images, fig4, fig5, fig8, fig9, ordered
 from benchmarks.paper.pictures import draw
 from benchmarks.paper.runs import Settings
 from benchmarks.report import finish
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
 Rows = Callable[[Settings, list[str]], list[Row]]
-FIGURES: dict[str, Rows] = {"fig1": fig1.rows, "fig4": fig4.rows, "fig5": fig5.rows, "fig9": fig9.rows}
+FIGURES: dict[str, Rows] = {
+    "fig1": fig1.rows,
+    "fig1_images": fig1_images.rows,
+    "fig4": fig4.rows,
+    "fig5": fig5.rows,
+    "fig8": fig8.rows,
+    "fig9": fig9.rows,
+    "ordered": ordered.rows,
+    "balance": balance.rows,
+}
 
 
 def main() -> int:

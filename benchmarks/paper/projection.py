@@ -6,12 +6,14 @@ A unit is what one node takes for a sixteenth of the data. Everything here is a 
     uni-tasks       one task per node, which has its part of all chunks
 
 CoCoA makes one pass over all data per iteration, whatever the number of tasks. Local SGD processes K L H samples in an
-iteration (L a batch, H local steps), so an iteration takes a task one unit, and fewer tasks process less in it.
+iteration (L a batch, H local steps). There a unit is what a node takes for L H samples: an iteration takes a task one
+unit, and fewer tasks process less in it. The last iteration of an epoch, which has what is left, takes that part of it.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -108,3 +110,51 @@ def changes(ramp: Ramp, units: Callable[[int], float], count: int) -> tuple[tupl
 def time_to(target: float, gaps: Sequence[float], times: Sequence[float]) -> float:
     """When the gap is at most the target for the first time; infinite if it never is."""
     return next((time for gap, time in zip(gaps, times, strict=False) if gap <= target), math.inf)
+
+
+def changes_of_local_sgd(ramp: Ramp, num_rows: int, per_task: int) -> tuple[tuple[int, int], ...]:
+    """Pairs (iteration, nodes) for `InProcess(changes=...)`, for local SGD by uni-tasks.
+
+    Args:
+        ramp: How many nodes there are.
+        num_rows: Samples of an epoch.
+        per_task: Samples of a task in an iteration, L H.
+    """
+    pairs: list[tuple[int, int]] = []
+    time, iteration, left, nodes = 0.0, 0, num_rows, ramp.nodes(0.0)
+    while nodes != ramp.last:
+        taken = min(nodes * per_task, left)
+        left = left - taken or num_rows
+        time += taken / (nodes * per_task)
+        iteration += 1
+        if (after := ramp.nodes(time)) != nodes:
+            pairs.append((iteration, after))
+            nodes = after
+    return tuple(pairs)
+
+
+def ends_of_uni_local_sgd(samples: Sequence[int], counts: Sequence[int], per_task: int) -> list[float]:
+    """Time at the end of each iteration of uni-tasks.
+
+    Args:
+        samples: Of each iteration, by all tasks.
+        counts: Tasks in each iteration, one per node.
+        per_task: L H.
+    """
+    return list(accumulate(taken / (count * per_task) for taken, count in zip(samples, counts, strict=True)))
+
+
+def ends_of_micro_local_sgd(ramp: Ramp, samples: Sequence[int], tasks: int, per_task: int) -> list[float]:
+    """The same of K micro-tasks, on the nodes that are there when an iteration begins.
+
+    Args:
+        ramp: How many nodes there are.
+        samples: Of each iteration, by all tasks.
+        tasks: K.
+        per_task: L H.
+    """
+    time, ends = 0.0, []
+    for taken in samples:
+        time += micro_units_of_local_sgd(tasks, ramp.nodes(time)) * taken / (tasks * per_task)
+        ends.append(time)
+    return ends

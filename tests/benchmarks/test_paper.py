@@ -1,17 +1,27 @@
 """Projected time against cases of the paper that were computed by hand, and a quick evaluation that goes on."""
 
+import json
 import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 
-from benchmarks.paper import projection
+from benchmarks.paper import balance, images, lanes, ordered, projection
 from benchmarks.paper.projection import Ramp
+from chicle_elastic.chunks.views import StateSpec
+from chicle_elastic.monitoring.records import IterationRecord, RecordTable
 from tests.house.sources import ROOT
 from tests.timeouts import timeout_s
+
+ANY_STATE = StateSpec(outputs=1, width=1, dtype="float64")
+CHUNKS = {"n0": 2, "n1": 2}
 
 
 @pytest.mark.parametrize(
@@ -67,6 +77,73 @@ def test_the_time_to_a_gap_is_that_of_the_first_iteration_below_it() -> None:
     gaps, times = [0.5, 0.05, 0.2, 0.01], [1.0, 2.0, 3.0, 4.0]
     assert projection.time_to(0.1, gaps, times) == 2.0
     assert projection.time_to(1e-3, gaps, times) == math.inf
+
+
+def test_local_sgd_by_micro_tasks_while_nodes_leave() -> None:
+    """16 tasks take one turn on 16 nodes, two on 14 or 12; half of the samples are half of the time."""
+    ramp = Ramp(16, 12, every=2.0)
+    ends = projection.ends_of_micro_local_sgd(ramp, [2048, 2048, 2048, 2048, 1024], 16, 128)
+    assert ends == pytest.approx([1.0, 2.0, 4.0, 6.0, 7.0])
+    assert projection.ends_of_micro_local_sgd(ramp, [4096, 4096], 32, 128) == pytest.approx([2.0, 5.0])
+
+
+def test_local_sgd_by_uni_tasks_while_nodes_leave() -> None:
+    """Each iteration takes a unit, and has as many samples as there are tasks; the last one of an epoch takes less."""
+    ends = projection.ends_of_uni_local_sgd([2048, 1792, 896], [16, 14, 14], 128)
+    assert ends == pytest.approx([1.0, 2.0, 2.5])
+    # An epoch is two and a half iterations of 16 tasks: they end at 1, 2, 2.5 and 3.5, and nodes leave at 3 and 6.
+    ramp = Ramp(16, 12, every=3.0)
+    changes = projection.changes_of_local_sgd(ramp, 5120, 128)
+    assert changes[0] == (4, 14)
+    # 3072 samples are left then, one iteration of 14 and the rest of an epoch of 5120: 4.5, 5.214, 6.214.
+    assert changes[1:] == ((7, 12),)
+
+
+def test_uni_and_micro_tasks_are_charged_alike_where_nothing_changes() -> None:
+    """16 of either on 16 nodes: the same iterations take the same time."""
+    samples = [2048, 2048, 904]
+    micro = projection.ends_of_micro_local_sgd(Ramp(16, 16, every=1.0), samples, 16, 128)
+    assert micro == pytest.approx(projection.ends_of_uni_local_sgd(samples, [16] * 3, 128))
+
+
+def test_an_accuracy_is_reached_between_two_epochs() -> None:
+    """By a straight line, which begins at the accuracy of guesses; infinite where it is never reached."""
+    assert images.time_to(0.6, [0.5, 0.7], [2.0, 3.0]) == pytest.approx(2.5)
+    assert images.time_to(0.3, [0.5, 0.7], [2.0, 3.0]) == pytest.approx(1.0)
+    assert images.time_to(0.9, [0.5, 0.7], [2.0, 3.0]) == math.inf
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+def test_rows_in_the_order_of_their_labels_in_contiguous_parts(make: Callable[[np.ndarray], Any]) -> None:
+    """Each part has its own rows; all but one have one label."""
+    rng = np.random.default_rng(0)
+    X, y = ordered.by_label(make(rng.random((400, 5))), rng.integers(0, 2, 400).astype(np.int32))
+    assert (np.diff(y) >= 0).all()
+    source = ordered.contiguous(X, y, 8)
+    parts = [source.load(info.id, ANY_STATE) for info in source.infos(ANY_STATE)]
+    assert len(parts) in (7, 8)
+    assert np.concatenate([part.targets for part in parts]).tolist() == y.tolist()
+    assert sum(len(set(part.targets.tolist())) > 1 for part in parts) <= 1
+
+
+def test_swimlanes_begin_together() -> None:
+    """The first task tells the time before the sum, so an iteration began by its own seconds before that."""
+    table = RecordTable(
+        IterationRecord(
+            iteration=number, epochs=number, time_s=time_s, num_tasks=2, samples=4, seconds=seconds, num_chunks=CHUNKS
+        )
+        for number, time_s, seconds in ((1, 2.0, {"n0": 0.5, "n1": 1.0}), (2, 3.25, {"n0": 0.75, "n1": 0.5}))
+    )
+    assert lanes.starts(table) == pytest.approx([0.0, 1.0])
+    assert balance.units_of(table) == pytest.approx([1.0 / balance.ITERATION_S, 0.75 / balance.ITERATION_S])
+    assert balance.wall_units(table) == pytest.approx([1.0 / balance.ITERATION_S, 0.75 / balance.ITERATION_S])
+    kept = {"no policy": [balance.to_json(record) for record in table]}
+    assert lanes.tables_of(json.loads(json.dumps(kept)))["no policy"] == table
+
+
+def test_what_a_perfect_split_takes() -> None:
+    """Three fast nodes and one at half the speed are as fast as three and a half."""
+    assert balance.ideal_units((1.0, 1.0, 1.0, 2.0)) == pytest.approx(4 / 3.5)
 
 
 @pytest.mark.slow

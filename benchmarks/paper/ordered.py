@@ -1,0 +1,114 @@
+"""How much the partition matters (the paper's figure 7): rows in the order of their labels, CoCoA on 16 tasks.
+
+even         micro-tasks of rows that were drawn at random
+contiguous   micro-tasks of consecutive rows: all but one have rows of one class only
+dealt        uni-tasks: chunks of consecutive rows, which the scheduler deals at random
+redrawn      the same with `Shuffle`, which redraws the owners of a quarter of the chunks after each iteration
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from statistics import fmean
+
+import numpy as np
+import scipy.sparse as sp
+
+from benchmarks.bars import Bar, Row
+from benchmarks.paper.projection import time_to
+from benchmarks.paper.runs import Problem, Settings, cached, problems
+from benchmarks.policy_jobs import CertifiedCocoa
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.policies.base import Policy
+from chicle_elastic.policies.shuffle import Shuffle
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.training.job import Job
+
+TASKS = 16
+MOST_GAPS = 2
+EVEN = 1.0
+"""Epochs of uni-tasks with `Shuffle` on ordered rows, at most, over those of micro-tasks on rows in random order."""
+
+
+def rows(settings: Settings, notes: list[str]) -> list[Row]:
+    """One line for each data set and gap."""
+    found = []
+    for problem in problems(settings, notes):
+        gaps = problem.gaps[:MOST_GAPS]
+        suffix = f"{problem.data.key}_{gaps[-1]:.0e}"
+        runs = {
+            name: [cached(settings, f"ordered_{name}_{suffix}_{seed}", run) for seed, run in of]
+            for name, of in _runs(settings, problem, gaps[-1]).items()
+        }
+        for gap in gaps:
+            epochs = {
+                name: fmean(time_to(gap, run, range(1, len(run) + 1)) for run in found_runs)
+                for name, found_runs in runs.items()
+            }
+            found.append(
+                Row(
+                    part="ordered",
+                    what=f"{problem.data.title}, ordered by label, redrawn uni-tasks: epochs",
+                    tol=gap,
+                    measured=f"{epochs['redrawn']:.4g}",
+                    against=", ".join(f"{name}: {value:.4g}" for name, value in epochs.items() if name != "redrawn"),
+                    value=epochs["redrawn"] / epochs["even"] if math.isfinite(epochs["even"]) else math.nan,
+                    bar=Bar(gate=EVEN, at_most=True),
+                    details={"epochs": epochs},
+                )
+            )
+    return found
+
+
+def by_label(X: Array, y: Array) -> tuple[Array, Array]:
+    """Rows and labels in the order of the labels; rows of one label stay in their order."""
+    order = np.argsort(y, kind="stable")
+    return X[order], y[order]
+
+
+def contiguous(X: Array, y: Array, num_parts: int) -> ArraySource:
+    """Consecutive rows, as so many chunks or, where that cannot be cut, the next smaller number of them.
+
+    Args:
+        X: Dense or CSR, shape (num_rows, num_features).
+        y: Class codes, shape (num_rows,), int32.
+        num_parts: Chunks at most.
+    """
+    num_bytes = X.data.nbytes + X.indices.nbytes if sp.issparse(X) else X.nbytes
+    chunk_bytes = num_bytes // num_parts
+    while True:
+        source = ArraySource(X, y, max_tasks=num_parts, shuffle=False, chunk_bytes=chunk_bytes)
+        if source.num_chunks <= num_parts:
+            return source
+        chunk_bytes += 1 + chunk_bytes // 100
+
+
+Run = Callable[[], list[float]]
+
+
+def _runs(settings: Settings, problem: Problem, gap: float) -> dict[str, list[tuple[int, Run]]]:
+    """What each kind of run does, for each seed."""
+    y: Array = problem.data.y.astype(np.int32)
+    ordered = by_label(problem.data.X, y)
+    dealt = partial(ArraySource, *ordered, max_tasks=64, shuffle=False)
+    kinds: dict[str, tuple[Callable[[int], ArraySource], tuple[Policy, ...]]] = {
+        "even": (lambda seed: ArraySource(problem.data.X, y, max_tasks=64, seed=seed), ()),
+        "contiguous": (lambda seed: contiguous(*ordered, TASKS), ()),
+        "dealt": (lambda seed: dealt(seed=seed), ()),
+        "redrawn": (lambda seed: dealt(seed=seed), (Shuffle(),)),
+    }
+    return {
+        name: [(seed, partial(_gaps, problem, gap, make, policies, seed)) for seed in settings.seeds]
+        for name, (make, policies) in kinds.items()
+    }
+
+
+def _gaps(
+    problem: Problem, gap: float, make: Callable[[int], ArraySource], policies: tuple[Policy, ...], seed: int
+) -> list[float]:
+    """Certified relative duality gap after each iteration."""
+    trainer = CertifiedCocoa(C=problem.penalty, tol=gap)
+    job = Job(trainer=trainer, source=make(seed), max_iterations=problem.most, seed=seed, policies=policies)
+    found: list[float] = InProcess(num_tasks=TASKS).run(job).history.column("duality_gap").tolist()
+    return found
