@@ -208,7 +208,10 @@ def test_a_parameter_that_a_policy_sets_reaches_the_solvers_of_all_tasks(cluster
 
 @pytest.mark.parametrize("of_whom", ["cluster", "in process"])
 def test_a_policy_redraws_ownership_and_lets_a_node_go(cluster: LocalCluster, of_whom: str) -> None:
-    """The chunks of the node are handed over, and it ends as after a notice; counts stay equal in a redraw."""
+    """The chunks of the node are handed over, and it ends as after a notice; no chunk is lost on its way.
+
+    Each chunk that is redrawn moves when its rows have arrived, so for an iteration or two a node may have one more.
+    """
     watcher = Watcher((tasks_are(2), nothing), (tasks_are(1), nothing), (tasks_are(1), nothing))
     job = make_job(TunedCocoa(C=0.1, tol=0.0), max_iterations=10**6, policies=(LetGo(),), on_iteration=watcher)
     history = (cluster if of_whom == "cluster" else InProcess(num_tasks=2)).run(job).history
@@ -216,8 +219,9 @@ def test_a_policy_redraws_ownership_and_lets_a_node_go(cluster: LocalCluster, of
     assert any("LetGo redraws the owners of" in event for event in told)
     assert any("LetGo wants 3 nodes: enough" in event for event in told)
     assert any("LetGo releases " in event for event in told)
-    [(first, second)] = {tuple(record.num_chunks.values()) for record in history if record.num_tasks == 2}
-    assert tuple(history[-1].num_chunks.values()) == (first + second,)
+    assert len(history[0].num_chunks) == 2
+    [total] = {sum(record.num_chunks.values()) for record in history}
+    assert tuple(history[-1].num_chunks.values()) == (total,)
 
 
 def test_a_trainer_that_cannot_be_pickled_is_refused(cluster: LocalCluster) -> None:
