@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with orderly_end():
             return run(arguments)
-    except ChicleError as error:
+    except (ChicleError, OSError) as error:
         print(f"slurm_run: {error}", file=sys.stderr)
         return 1
 
@@ -91,7 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
     folder = out / f".run-{os.getpid()}-{int(time.time())}"
     folder.mkdir(parents=True)
     try:
-        JobSecret.load_or_create(folder / SECRET_NAME)
         secret = JobSecret.load_or_create(folder / SECRET_NAME)
         data = prepare(arguments.train.absolute(), folder, most)
         host = arguments.host or own_host()
@@ -126,11 +125,11 @@ def serve(slurm: SlurmNodes, board: ResourceBoard, listener: socket.socket) -> i
     known: set[NodeId] = set()
     assigned: set[NodeId] = set()
     has_told = False
-    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as connections:
+    with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
         while True:
             for _ in selector.select(TURN_S):
-                connections.enter_context(listener.accept()[0])  # held, so that no node waits for it
+                listener.accept()[0].close()  # who lives, Slurm says; thousands may come in time
             wanted = board.request()
             if wanted is not None and wanted.number > request:
                 request = wanted.number
@@ -178,7 +177,7 @@ def serve(slurm: SlurmNodes, board: ResourceBoard, listener: socket.socket) -> i
 def _let_go(slurm: SlurmNodes, total: int) -> None:
     """Give the newest members notice until as many stay as are wanted."""
     staying = [member for member in slurm.members.values() if not member.is_noticed]
-    for member in staying[total:]:
+    for member in sorted(staying, key=lambda member: member.since_s)[total:]:
         slurm.notice(member.name)
 
 
