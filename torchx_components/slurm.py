@@ -25,6 +25,8 @@ from pathlib import Path
 from chicle_elastic.errors import PeerLostError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.resources.managers import Assigned, Revoked, Said
+from chicle_elastic.settings import environment_of_jobs
+from torchx_components.serving import Member
 
 POLL_S = 1.0
 DRAIN_S = 15.0
@@ -40,46 +42,43 @@ DRAINING = re.compile(r"^(drng|drain|fail|down\*?$|maint)")
 _QUEUE = "ArrayJobID:20,JobID:20,ArrayTaskID:20,StateCompact:8,RestartCnt:12,NodeList:100"
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmMember:
-    """A task of the array that has a node.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmMember(Member):
+    """A task of the array that has a node; one that was requeued has another name.
 
     Attributes:
-        name: Of the node of the job; a task that was requeued has another one.
         job: Slurm's number of this task. The last task of an array has that of the array itself, so that what is done
             to this number is done to all of them.
         task: "ARRAY_INDEX", which is this task and no other.
-        host: Slurm's name of the machine.
-        since_s: When it was seen first.
-        is_noticed: It was given notice.
     """
 
-    name: NodeId
     job: str
     task: str
-    host: str
-    since_s: float
-    is_noticed: bool = False
 
 
 class SlurmNodes:
-    """A `ResourceManager`; see the top of the module.
+    """`Members`; see the top of the module.
 
     Args:
         script: Batch script of a member. It names its node "job$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}".
+        begin: Members to begin with, >= 1.
         most: Most members at once, >= 1.
         grace_s: Seconds that a member has from a notice.
         options: For sbatch: partition, resources, outputs.
-        environment: Of Slurm's programs; by default that of this process.
+        environment: Of Slurm's programs and of the members; by default that of this process.
 
     Attributes:
         members: Tasks of the array that have a node, by name; replaced as a whole.
+        waiting: As of `Members`.
     """
+
+    waiting = "squeue says where the array stands"
 
     def __init__(
         self,
         script: Path,
         *,
+        begin: int,
         most: int,
         grace_s: float,
         options: Sequence[str] = (),
@@ -88,8 +87,8 @@ class SlurmNodes:
         self.members: Mapping[NodeId, SlurmMember] = {}
         self._script, self._most, self._grace_s = script, most, grace_s
         self._options = tuple(options)
-        self._environment = None if environment is None else dict(environment)
-        self._wanted = most
+        self._environment = environment_of_jobs(environment)
+        self._wanted = min(begin, most)
         self._throttles: dict[str, int] = {}
         self._said: list[Said] = []
         self._fault: str | None = None
@@ -216,7 +215,7 @@ class SlurmNodes:
                 waiting[array] += 1
             elif state in ("R", "CG", "S", "ST") and len(fields) > 5:
                 name = NodeId(f"job{job}-{restarts}")
-                running[name] = known.get(name) or SlurmMember(name, job, f"{array}_{index}", fields[5], now_s)
+                running[name] = known.get(name) or SlurmMember(name, fields[5], now_s, job=job, task=f"{array}_{index}")
         return running, waiting
 
     def _throttle(self, wanted: int, running: Mapping[NodeId, SlurmMember], waiting: Mapping[str, int]) -> None:

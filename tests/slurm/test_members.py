@@ -61,9 +61,9 @@ def test_a_job_ends_and_leaves_nothing(slurm: PrivateSlurm, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("-j", "1:2", "--partition", "gold"), "invalid partition specified: gold"),
+        (("-j", "1:2", "--sbatch=--partition=gold"), "invalid partition specified: gold"),
         (("-j", "1:2", "--sbatch=--time=forever"), "Invalid --time specification"),
-        (("-j", "3:2"), "is not MIN:MAX"),
+        (("-j", "3:2"), "write MIN:MAX or N"),
     ],
 )
 def test_what_slurm_refuses_is_said(slurm: PrivateSlurm, tmp_path: Path, options: tuple[str, ...], said: str) -> None:
