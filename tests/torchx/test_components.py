@@ -1,12 +1,10 @@
 """The components of TorchX, and a whole run of one on this machine."""
 
 import gzip
-import os
 import shutil
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -18,46 +16,11 @@ from chicle_elastic.cluster.net.event_file import read_events
 from estimators import ChicleCNNClassifier, ChicleSVM
 from tests.estimators.problems import SHARED_DATA
 from tests.timeouts import timeout_s
+from tests.torchx.command import torchx
 
 torchx_specs = pytest.importorskip("torchx.specs", reason="needs torchx")
 
-ROOT = Path(__file__).parents[2]
 COMPONENTS = ("svm", "logistic", "cnn", "app", "join")
-TORCHX = [sys.executable, "-m", "torchx.cli.main"]
-
-
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a shell in which this checkout is installed, as pyproject.toml says it is now."""
-    folder = tmp_path_factory.mktemp("installed")
-    info = folder / "chicle_checkout-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: chicle-checkout\nVersion: 0\n")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = [f"{name} = {value}" for name, value in project["entry-points"]["torchx.components"].items()]
-    (info / "entry_points.txt").write_text("\n".join(["[torchx.components]", *lines]) + "\n")
-    return {
-        **os.environ,
-        # What this process has on its path first, as torchx itself may stand there.
-        "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "OMP_NUM_THREADS": "1",
-    }
-
-
-def torchx(environment: dict[str, str], *arguments: str, cwd: Path, limit_s: float = 60) -> str:
-    """What torchx says."""
-    run = subprocess.run(
-        [*TORCHX, *arguments],
-        env=environment,
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout_s(limit_s),
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout[-4000:]
-    return run.stdout
 
 
 def test_the_components_are_sound() -> None:
