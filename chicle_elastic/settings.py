@@ -8,6 +8,7 @@ CHICLE_RDMA           name of the RDMA device for chunks, or "off"; default: the
 CHICLE_SECRET         the job secret itself, in hex digits, where no file can be mounted; CHICLE_SECRET_FILE is better
 CHICLE_SECRET_FILE    file with the job secret of a cluster, for the launcher and for plain torchrun
 CHICLE_WAITS          "off" for no lines about long waits, such as for kernels that are compiled (see `waits`)
+KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT_HTTPS    set by Kubernetes in its pods: where its API server is
 LOKY_MAX_CPU_COUNT    joblib's limit on the cores of this process
 OMP_NUM_THREADS       scikit-learn's limit on threads; joblib sets it in its worker processes, so that
                       GridSearchCV(n_jobs=2) does not start twice the threads that the machine has
@@ -42,7 +43,8 @@ class Settings:
         max_nodes: Largest number of nodes of the job, >= 1.
         metadata_url: Metadata server of this machine; None for that of the cloud.
         rdma: Name of the RDMA device to use; "off" for none; None for the one that fits.
-        scheduler: "slurm" in a job of Slurm; None elsewhere.
+        scheduler: "slurm" in a job of Slurm, "kubernetes" in a pod; None elsewhere.
+        kubernetes: The API server in a pod, "https://HOST:PORT".
         tells_waits: Whether a wait that looks like a hang is explained by a line.
     """
 
@@ -54,6 +56,7 @@ class Settings:
     metadata_url: str | None = None
     rdma: str | None = None
     scheduler: str | None = None
+    kubernetes: str | None = None
     tells_waits: bool = True
 
     @classmethod
@@ -64,6 +67,10 @@ class Settings:
         if cache_dir is None and (user_cache_dir := _user_cache_dir(environ)) is not None:
             cache_dir = user_cache_dir / "chicle"
         max_nodes = environ.get("CHICLE_MAX_NODES", "")
+        kubernetes = None
+        if host := environ.get("KUBERNETES_SERVICE_HOST"):
+            port = environ.get("KUBERNETES_SERVICE_PORT_HTTPS", "443")
+            kubernetes = f"https://{f'[{host}]' if ':' in host else host}:{port}"
         return cls(
             cache_dir=cache_dir,
             secret=environ.get("CHICLE_SECRET") or None,
@@ -72,7 +79,8 @@ class Settings:
             max_nodes=max(1, int(max_nodes)) if max_nodes.isdecimal() else 1,
             metadata_url=environ.get("CHICLE_METADATA_URL") or None,
             rdma=environ.get("CHICLE_RDMA") or None,
-            scheduler="slurm" if environ.get("SLURM_JOB_ID") else None,
+            scheduler="slurm" if environ.get("SLURM_JOB_ID") else "kubernetes" if kubernetes else None,
+            kubernetes=kubernetes,
             tells_waits=environ.get("CHICLE_WAITS", "").lower() not in ("off", "0", "no", "false"),
         )
 

@@ -40,13 +40,15 @@ from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.settings import Settings
 from chicle_elastic.transports.secret import JobSecret
+from torchx_components.kubernetes import KubernetesApi, KubernetesNodes
+from torchx_components.kubernetes_manifest import STORE_PORT
 from torchx_components.local_nodes import LocalNodes
 from torchx_components.meeting import SECRET_NAME, MeetingPlace
 from torchx_components.node import PASSED_ON
 from torchx_components.serving import Members, serve
 from torchx_components.slurm import SlurmNodes
 
-SCHEDULERS = ("auto", "local", "slurm")
+SCHEDULERS = ("auto", "local", "slurm", "kubernetes")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         with orderly_end():
-            return run(arguments)
+            scheduler = arguments.members
+            if scheduler == "auto":
+                scheduler = Settings.from_environment().scheduler or "local"
+            return run_in_kubernetes(arguments) if scheduler == "kubernetes" else run(arguments, scheduler)
     except (ChicleError, OSError) as error:
         print(f"anchor: {error}", file=sys.stderr)
         return 1
@@ -66,14 +71,16 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m torchx_components.anchor", description=__doc__.split("\n\n")[0], allow_abbrev=False
     )
     parser.add_argument("-j", dest="nodes", required=True, help="MIN:MAX nodes, or N; with fewer than MIN it pauses")
-    parser.add_argument("--train", type=Path, required=True, help="data file or chunk folder")
-    parser.add_argument("--out", type=Path, required=True, help="folder that all nodes see; the task gets it as --out")
+    parser.add_argument("--train", type=Path, help="data file or chunk folder")
+    parser.add_argument("--out", type=Path, help="folder that all nodes see; the task gets it as --out")
     parser.add_argument(
         "--members",
         choices=SCHEDULERS,
         default="auto",
-        help="where nodes run: a job array of Slurm, or processes of this host; default: the first in a job of Slurm",
+        help="where nodes run: a job array of Slurm, pods of Kubernetes, or processes of this host; default: that of "
+        "the scheduler which this process runs under",
     )
+    parser.add_argument("--run-name", help="of the objects of a run on Kubernetes, which has no folder")
     parser.add_argument("--host", help="address of this host, for the nodes; default: where packets leave it")
     parser.add_argument("--grace", type=float, default=25.0, help="seconds of a notice; default: %(default)s")
     parser.add_argument("--begin", type=int, help="nodes to begin with; default: MAX")
@@ -83,22 +90,28 @@ def parser() -> argparse.ArgumentParser:
     for option in PASSED_ON:
         parser.add_argument(option, help="of the nodes, as of python -m chicle_elastic.launch")
     parser.add_argument("--resume", action="store_true", help="of the nodes: go on from the newest checkpoint")
-    parser.add_argument("module", help="what the tasks run, by python -m; gets --train, --out and what follows it")
+    parser.add_argument(
+        "module", nargs="?", help="what the tasks run, by python -m; gets --train, --out and what follows it"
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     return parser
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, scheduler: str) -> int:
     """Serve a run to its end; returns the exit code.
+
+    Args:
+        arguments: Of the command line.
+        scheduler: One of `SCHEDULERS` with members that see a folder of the run.
 
     Raises:
         ChicleError: The data cannot be used, the host has no such address, or the scheduler refuses the members.
         OSError: The folder cannot be written.
     """
     least, most = parse_nodes(arguments.nodes)
-    scheduler = arguments.members
-    if scheduler == "auto":
-        scheduler = Settings.from_environment().scheduler or "local"
+    missing = [name for name in ("train", "out", "module") if getattr(arguments, name) is None]
+    if missing:
+        raise UsageError(f"{', '.join(missing)} missing; python -m torchx_components.anchor --help says what they are")
     host = arguments.host or ("127.0.0.1" if scheduler == "local" else own_host())
     out = arguments.out.absolute()
     folder = out / f".run-{os.getpid()}-{int(time.time())}"
@@ -124,11 +137,40 @@ def run(arguments: argparse.Namespace) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def run_in_kubernetes(arguments: argparse.Namespace) -> int:
+    """The same in a pod; what members need to know is in their manifest.
+
+    Raises:
+        ChicleError: The pod has no service account or no secret, or Kubernetes refuses it.
+    """
+    least, most = parse_nodes(arguments.nodes)
+    server = Settings.from_environment().kubernetes
+    if server is None or arguments.run_name is None or arguments.secret_file is None or arguments.host is None:
+        raise UsageError(
+            "--members kubernetes needs --run-name, --secret-file and --host, and runs in a pod; python -m "
+            "torchx_components.submit_kubernetes makes the manifest"
+        )
+    secret = JobSecret.load(arguments.secret_file)
+    begin = max(least, min(arguments.begin or most, most))
+    nodes = KubernetesNodes(KubernetesApi(server), arguments.run_name, least=least, most=most, begin=begin)
+    with contextlib.ExitStack() as stack:
+        endpoint = format_endpoint(arguments.host, STORE_PORT)
+        stack.enter_context(StoreServer(endpoint, bind="0.0.0.0"))
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        own = format_endpoint("127.0.0.1", STORE_PORT)
+        connection = StoreConnection(own)
+        connection.connect()
+        stack.callback(nodes.close)
+        nodes.begin()
+        print(f"anchor: rendezvous store at {endpoint}", flush=True)
+        return serve(nodes, ResourceBoard(connection, endpoint=own, secret=secret), listener, least=least)
+
+
 def make_members(scheduler: str, arguments: argparse.Namespace, folder: Path) -> Members:
     """Nodes of a scheduler, which have not begun.
 
     Args:
-        scheduler: One of `SCHEDULERS`, but "auto".
+        scheduler: "slurm" or "local".
         arguments: Of the command line.
         folder: Of the run.
     """

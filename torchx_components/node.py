@@ -12,13 +12,17 @@ if __name__ == "__main__":  # before anything that takes long
 
 import argparse
 import contextlib
+import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from chicle_elastic.errors import ChicleError
+from chicle_elastic.cluster.rendezvous.store import parse_endpoint
+from chicle_elastic.errors import ChicleError, PeerLostError
 from torchx_components.meeting import SECRET_NAME, MeetingPlace
 
 PASSED_ON = ("--checkpoint", "--checkpoint-every", "--notices", "--patience")
+POLL_S = 0.5
 ANCHOR_S = 600.0
 """How long the scheduler may take to start the anchor, and that to prepare the data."""
 
@@ -26,7 +30,10 @@ ANCHOR_S = 600.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m torchx_components.node", description=__doc__)
-    parser.add_argument("--run", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--run", type=Path, help="folder of the run, where the anchor says where it is")
+    parser.add_argument("--store", metavar="HOST:PORT", help="of the anchor, where there is no folder of the run")
+    parser.add_argument("--secret-file", type=Path, help="of the job secret, with --store")
+    parser.add_argument("--data", help="chunk folder, with --store")
     parser.add_argument("--nnodes", required=True, help="MIN:MAX")
     parser.add_argument("--name", required=True, help="name of this node, unique in the run")
     parser.add_argument("--grace", default="25", help="seconds from a notice to leaving at once")
@@ -40,29 +47,61 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("module", help="what the task runs, by python -m; it gets --train and the arguments behind it")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
-    try:
-        place = MeetingPlace.wait_for(arguments.run, ANCHOR_S)
-        presence = place.show_presence()
-    except ChicleError as error:
-        print(f"node {arguments.name}: {error}", file=sys.stderr)
-        return 1
+    with contextlib.ExitStack() as stack:
+        try:
+            if arguments.run is not None:
+                place = MeetingPlace.wait_for(arguments.run, ANCHOR_S)
+                stack.enter_context(contextlib.closing(place.show_presence()))
+                store, data, secret_file = place.store, place.data, arguments.run / SECRET_NAME
+            elif arguments.store and arguments.secret_file and arguments.data:
+                store, data, secret_file = arguments.store, arguments.data, arguments.secret_file
+                wait_for_store(store, ANCHOR_S)
+            else:
+                parser.error("give --run, or --store, --secret-file and --data")
+        except ChicleError as error:
+            print(f"node {arguments.name}: {error}", file=sys.stderr)
+            return 1
+        return launch(arguments, store, data, secret_file)
+
+
+def launch(arguments: argparse.Namespace, store: str, data: str, secret_file: Path) -> int:
+    """Be a node of the run; returns the exit code."""
     passed = [word for option in PASSED_ON if (value := _value(arguments, option)) for word in (option, value)]
     passed += ["--resume"] if arguments.resume else []
     from chicle_elastic.cluster import launcher
     from chicle_elastic.cluster.agent.store_resources import StoreManagedAgent
 
-    with contextlib.closing(presence):
-        return launcher.main(
-            [
-                *("--nnodes", arguments.nnodes, "--name", arguments.name, "--grace", arguments.grace),
-                *("--rdzv-endpoint", place.store, "--secret-file", str(arguments.run / SECRET_NAME)),
-                *(LEAVE_OPTION, arguments.leave_exit_code),
-                *passed,
-                *("--log-dir", arguments.log_dir, "-m", arguments.module, "--train", place.data),
-                *arguments.arguments,
-            ],
-            make_agent=StoreManagedAgent,
-        )
+    return launcher.main(
+        [
+            *("--nnodes", arguments.nnodes, "--name", arguments.name, "--grace", arguments.grace),
+            *("--rdzv-endpoint", store, "--secret-file", str(secret_file)),
+            *(LEAVE_OPTION, arguments.leave_exit_code),
+            *passed,
+            *("--log-dir", arguments.log_dir, "-m", arguments.module, "--train", data),
+            *arguments.arguments,
+        ],
+        make_agent=StoreManagedAgent,
+    )
+
+
+def wait_for_store(endpoint: str, timeout_s: float) -> None:
+    """Until something listens there: the anchor may start after its members.
+
+    Raises:
+        PeerLostError: Nothing does.
+    """
+    end_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            with socket.create_connection(parse_endpoint(endpoint), timeout=5.0):
+                return
+        except OSError as error:
+            if time.monotonic() > end_s:
+                raise PeerLostError(
+                    f"the anchor's store at {endpoint} cannot be reached within {timeout_s:g} s ({error}); look at the "
+                    "log of the anchor"
+                ) from error
+            time.sleep(POLL_S)
 
 
 def _value(arguments: argparse.Namespace, option: str) -> str | None:

@@ -27,20 +27,24 @@ class Authority:
             *("-keyout", str(folder / "ca.key"), "-out", str(folder / AUTHORITY)),
         )
 
-    def issue(self, folder: Path, *, is_expired: bool = False, purposes: str = "serverAuth,clientAuth") -> Path:
+    def issue(
+        self, folder: Path, *, is_expired: bool = False, purposes: str = "serverAuth,clientAuth", address: str = ""
+    ) -> Path:
         """Make a certificate, and a folder for `--tls` with it.
 
         Args:
             folder: Where to; its name goes into the certificate.
             is_expired: Since yesterday.
             purposes: Extended key usage.
+            address: IP address of a server, where clients look for it in the certificate.
 
         Returns:
             The folder.
         """
         folder.mkdir(parents=True, exist_ok=True)
         request, extensions = folder / "request", folder / "extensions"
-        extensions.write_text(f"extendedKeyUsage={purposes}\n")
+        names = f"subjectAltName=IP:{address}\n" if address else ""
+        extensions.write_text(f"extendedKeyUsage={purposes}\n{names}")
         _openssl(
             "req", "-new", *CURVE, "-subj", f"/CN={folder.name}", "-keyout", str(folder / KEY), "-out", str(request)
         )

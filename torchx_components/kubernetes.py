@@ -1,0 +1,246 @@
+"""Nodes from Kubernetes: the anchor sets how many pods the burst Job of a run has (`kubernetes_manifest`).
+
+    request     PATCH Job NAME-burst: spec.parallelism = wanted - MIN; the core Job keeps its MIN
+    members     GET pods: those that run
+    the end     DELETE the Jobs of members that are not over by themselves
+
+Which pod goes when there shall be fewer is for the Job controller to choose: it deletes one, and SIGTERM is the notice.
+The same holds for machines that are drained or taken away. So the anchor gives no notice of its own.
+
+It speaks to the API server by HTTPS as the service account of its pod. A thread of its own does, as a server may take
+seconds; the methods of `KubernetesNodes` never wait.
+"""
+
+import contextlib
+import http.client
+import json
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from chicle_elastic.errors import PeerLostError, UsageError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.resources.managers import Assigned, Said
+from torchx_components.kubernetes_manifest import job_names, member_selector
+from torchx_components.serving import Member
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+POLL_S = 1.0
+REQUEST_S = 10.0
+
+
+class KubernetesApi:
+    """The API server, as a pod's service account sees it.
+
+    Args:
+        server: "https://HOST:PORT".
+        account: Folder with `token`, `ca.crt` and `namespace`, which Kubernetes mounts.
+    """
+
+    def __init__(self, server: str, account: Path = ACCOUNT) -> None:
+        self._server, self._account = server, account
+        try:
+            self.namespace = (account / "namespace").read_text().strip()
+            self._tls = ssl.create_default_context(cafile=str(account / "ca.crt"))
+        except OSError as error:
+            raise UsageError(
+                f"{error.filename or account} cannot be read ({error.strerror}): the anchor has to run in a pod with a "
+                "service account, as in the manifest"
+            ) from error
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Call it; returns what it answers.
+
+        Raises:
+            UsageError: It refuses: no right, no such object.
+            PeerLostError: It does not answer, or not in its way.
+        """
+        headers = {"Authorization": f"Bearer {self._token()}", "Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._server + path, data=data, method=method, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=REQUEST_S, context=self._tls) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                said = _message(error)
+            if error.code == 403:
+                raise UsageError(
+                    f"Kubernetes refuses {method} {path}: {said}; apply the Role and the RoleBinding of the manifest"
+                ) from None
+            if error.code == 404:
+                raise UsageError(f"Kubernetes has no {path}: {said}; apply the whole manifest") from None
+            hint = "; the token of the service account has expired" if error.code == 401 else ""
+            raise PeerLostError(f"Kubernetes answers {method} {path} with {error.code}: {said}{hint}") from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise PeerLostError(f"the API server {self._server} does not answer ({error})") from None
+
+    def _token(self) -> str:
+        return (self._account / "token").read_text().strip()  # each time: Kubernetes writes a new one every hour
+
+
+class KubernetesNodes:
+    """`Members`; see the top of the module.
+
+    Args:
+        api: The API server.
+        name: Of the run.
+        least: Members of the core Job.
+        most: Most members.
+        begin: Members to begin with.
+
+    Attributes:
+        members: Pods that run, by name; replaced as a whole.
+        waiting: As of `Members`; why pods wait, where Kubernetes says so.
+    """
+
+    def __init__(self, api: KubernetesApi, name: str, *, least: int, most: int, begin: int) -> None:
+        self.members: Mapping[NodeId, Member] = {}
+        self.waiting = f"kubectl get pods -l chicle.run={name} says where they stand"
+        self._api, self._name, self._least, self._most = api, name, least, most
+        self._wanted, self._set = min(begin, most), -1
+        self._said: list[Said] = []
+        self._fault: str | None = None
+        self._lock = threading.Lock()
+        self._woken = threading.Event()
+        self._is_over = self._is_ending = False
+        self._thread = threading.Thread(target=self._work, name="kubernetes", daemon=True)
+
+    def begin(self) -> None:
+        """Look at the Jobs of the members, and set how many there shall be.
+
+        Raises:
+            UsageError: They are not there, or the account may not patch them.
+            PeerLostError: The API server does not answer.
+        """
+        self._turn()
+        self._thread.start()
+
+    def request(self, total: int, reason: str) -> None:
+        """As of `ResourceManager`; fewer than `least` or more than `most` are not asked for."""
+        with self._lock:
+            self._wanted = max(self._least, min(total, self._most))
+        self._woken.set()
+
+    def release(self, node: NodeId) -> None:
+        """As of `ResourceManager`: the Job replaces a pod that has ended, if so many are wanted."""
+
+    def notice(self, node: NodeId) -> None:
+        """As of `Members`: the Job controller chooses the pods that it deletes, which is their notice."""
+
+    def stop_starting(self) -> None:
+        """The job is over: the Jobs of members start no pods by themselves when one has ended with 0."""
+        self._is_ending = True
+
+    def poll(self, now_s: float) -> Sequence[Said]:
+        """As of `ResourceManager`.
+
+        Raises:
+            PeerLostError: Kubernetes has given up a Job of members.
+        """
+        with self._lock:
+            if self._fault is not None and not self._is_ending:
+                raise PeerLostError(self._fault)
+            said, self._said = self._said, []
+            return said
+
+    def close(self) -> None:
+        """Delete the Jobs of members that are not over, if the run is; their pods get SIGTERM.
+
+        An anchor that is moved to another machine leaves them alone: they train on, and find the next one.
+        """
+        self._is_over = True
+        self._woken.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * REQUEST_S)
+        if not self._is_ending and self._fault is None:
+            return
+        for job in job_names(self._name):
+            with contextlib.suppress(UsageError, PeerLostError):
+                if not _has_ended(self._api.call("GET", self._path(job))):
+                    policy = {"propagationPolicy": "Background"}
+                    self._api.call("DELETE", self._path(job), policy)
+
+    # The thread.
+
+    def _work(self) -> None:
+        while not self._is_over:
+            try:
+                self._turn()
+            except (PeerLostError, UsageError) as error:
+                # A server that restarts is no reason to end; a role that was taken away may come back.
+                print(f"kubernetes: {error}; it is asked again", flush=True)
+            self._woken.wait(POLL_S)
+            self._woken.clear()
+
+    def _turn(self) -> None:
+        core, burst = job_names(self._name)
+        with self._lock:
+            more = self._wanted - self._least
+        if not self._is_ending and more != self._set:
+            self._api.call("PATCH", self._path(burst), {"spec": {"parallelism": more}})
+            self._set = more
+        fault = None
+        for job in (core, burst):
+            fault = fault or _failure(job, self._api.call("GET", self._path(job)))
+        selector = urllib.parse.urlencode({"labelSelector": member_selector(self._name)})
+        listed = self._api.call("GET", f"/api/v1/namespaces/{self._api.namespace}/pods?{selector}")
+        now_s, known = time.monotonic(), self.members
+        running: dict[NodeId, Member] = {}
+        for pod in listed["items"]:
+            name, status = NodeId(pod["metadata"]["name"]), pod.get("status", {})
+            if status.get("phase") == "Running":
+                since_s = known[name].since_s if name in known else now_s
+                is_noticed = "deletionTimestamp" in pod["metadata"]
+                running[name] = Member(name, pod["spec"].get("nodeName", ""), since_s, is_noticed)
+            elif reason := _why_waiting(status):
+                self.waiting = f"{name} waits: {reason}"
+        said: list[Said] = [Assigned(name) for name in running if name not in known]
+        with self._lock:
+            self.members, self._fault = running, fault
+            self._said += said
+
+    def _path(self, job: str) -> str:
+        return f"/apis/batch/v1/namespaces/{self._api.namespace}/jobs/{job}"
+
+
+def _conditions(status: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
+    return [each for each in status.get("conditions") or [] if each["type"] == kind and each["status"] == "True"]
+
+
+def _has_ended(job: Mapping[str, Any]) -> bool:
+    status = job.get("status", {})
+    return bool(_conditions(status, "Complete") or _conditions(status, "Failed"))
+
+
+def _failure(name: str, job: Mapping[str, Any]) -> str | None:
+    for condition in _conditions(job.get("status", {}), "Failed"):
+        said = condition.get("message") or condition.get("reason")
+        return f"Kubernetes has given up Job {name}: {said}; kubectl logs job/{name} says why"
+    return None
+
+
+def _why_waiting(status: Mapping[str, Any]) -> str | None:
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return str(condition.get("message") or condition.get("reason"))
+    for container in status.get("containerStatuses") or []:
+        waiting = container.get("state", {}).get("waiting")
+        if waiting and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            return f"{waiting['reason']}: {waiting.get('message', '')}"
+    return None
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(error)["message"])
+    except (ValueError, KeyError, TypeError, OSError):
+        return str(error.reason)

@@ -1,0 +1,300 @@
+"""The objects of a run on Kubernetes, as dictionaries; pure functions, no cluster is asked.
+
+    Secret NAME-secret              the job secret
+    ServiceAccount, Role, RoleBinding NAME-anchor    the anchor may look at the pods, and patch the two Jobs of members
+    Service NAME-anchor             where members find the rendezvous store
+    Job NAME-anchor                 one pod, which stays: store and resource manager
+    Job NAME-core                   MIN members
+    Job NAME-burst                  0 to MAX - MIN members more, on machines that may be taken away
+
+Members are pods of plain Jobs without `completions`: such a Job replaces pods that fail, and is over when one has ended
+with 0 and the others have ended. So a member that leaves on a notice ends with `LEFT`, which the Job counts as no
+failure and replaces; all end with 0 when the training is over. No resource definition of anybody's is needed.
+"""
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from chicle_elastic.errors import UsageError
+from chicle_elastic.start_signals import LEAVE_OPTION
+
+Manifest: TypeAlias = dict[str, Any]
+
+STORE_PORT = 29400
+LEFT = 143
+"""Exit code of a member that left on a notice: that of SIGTERM, so that one that was starting counts alike."""
+USAGE = 2
+"""Exit code of argparse: each further member would end the same way."""
+MOST_FAILURES = 6
+KEPT_S = 3600
+"""Jobs that are over stay for so long, for `kubectl logs`."""
+SECRET_FOLDER = "/var/run/chicle"
+USER = 10001
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
+RUN_LABEL, ROLE_LABEL = "chicle.run", "chicle.role"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesRun:
+    """What a user says of a run.
+
+    Attributes:
+        name: Of the run; the objects are called after it.
+        image: With Chicle in it.
+        least: Fewest members; with fewer the training pauses.
+        most: Most members.
+        secret: The job secret, hex digits.
+        task: Module of the tasks, and its arguments but `--train`.
+        train: Chunk folder, as the pods see it.
+        namespace: Of all objects.
+        begin: Members to begin with; None for `most`.
+        grace_s: Seconds that a member has from a notice.
+        node_options: Further options of `python -m torchx_components.node`.
+        env: Environment of anchor and members.
+        cpu: Processors of a member, as Kubernetes writes them.
+        memory: Of a member; it is request and limit, since the chunks are in memory that counts for the container.
+        extended: Further resources of a member, such as {"nvidia.com/gpu": 1} or a device of an RDMA plug-in.
+        claims: Name of a PersistentVolumeClaim by the folder where the pods see it.
+        member_selector: Labels of machines for members, of both Jobs.
+        anchor_selector: Labels of machines for the anchor; it should not be on spot machines.
+        burst_tolerations: Taints that burst members bear, "KEY=VALUE:EFFECT" or "KEY:EFFECT".
+        priority_class: Of burst members.
+        queue: Kueue's queue of burst members; their Job is an elastic one then.
+        spreads: At most one member per machine, where there are enough machines.
+        log_dir: Folder of members for event files.
+    """
+
+    name: str
+    image: str
+    least: int
+    most: int
+    secret: str = field(repr=False)
+    task: Sequence[str]
+    train: str
+    namespace: str = "default"
+    begin: int | None = None
+    grace_s: float = 25.0
+    node_options: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cpu: str = "2"
+    memory: str = "4Gi"
+    extended: Mapping[str, int] = field(default_factory=dict)
+    claims: Mapping[str, str] = field(default_factory=dict)
+    member_selector: Mapping[str, str] = field(default_factory=dict)
+    anchor_selector: Mapping[str, str] = field(default_factory=dict)
+    burst_tolerations: Sequence[str] = ()
+    priority_class: str | None = None
+    queue: str | None = None
+    spreads: bool = True
+    log_dir: str = "/tmp/chicle"
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise UsageError(f"{self.name!r} is no name for objects of Kubernetes: small letters, digits and -")
+        if not 1 <= self.least <= self.most:
+            raise UsageError(f"{self.least} to {self.most} nodes cannot be")
+
+    @property
+    def anchor(self) -> str:
+        """Name of the anchor's Job, Service and account."""
+        return f"{self.name}-anchor"
+
+    @property
+    def store(self) -> str:
+        """Where members find the rendezvous store."""
+        return f"{self.anchor}:{STORE_PORT}"
+
+
+def manifests(run: KubernetesRun) -> list[Manifest]:
+    """All objects, in the order in which they are to be made."""
+    return [
+        _secret(run),
+        *_account(run),
+        _service(run),
+        _anchor_job(run),
+        member_job(run, "core", run.least),
+        member_job(run, "burst", max(0, min(run.begin or run.most, run.most) - run.least)),
+    ]
+
+
+def job_names(name: str) -> tuple[str, str]:
+    """The Jobs of the members of a run: core and burst."""
+    return f"{name}-core", f"{name}-burst"
+
+
+def member_selector(name: str) -> str:
+    """Label selector of the pods of all members of a run."""
+    return f"{RUN_LABEL}={name},{ROLE_LABEL} in (core,burst)"
+
+
+def member_job(run: KubernetesRun, role: str, parallelism: int) -> Manifest:
+    """The Job of the core or of the burst members."""
+    command = ["python", "-m", "torchx_components.node", "--store", run.store]
+    command += ["--secret-file", f"{SECRET_FOLDER}/secret", "--nnodes", f"{run.least}:{run.most}"]
+    command += ["--name", "$(POD_NAME)", "--grace", f"{run.grace_s:g}", LEAVE_OPTION, str(LEFT)]
+    command += ["--data", run.train, "--log-dir", run.log_dir, *run.node_options, *run.task]
+    resources: Manifest = {"cpu": run.cpu, "memory": run.memory, **{name: str(n) for name, n in run.extended.items()}}
+    pod = _pod(run, role, command, limits=resources, selector=run.member_selector)
+    # A member has its grace, and then some seconds to end.
+    pod["terminationGracePeriodSeconds"] = int(run.grace_s) + 10
+    if run.spreads:
+        term = {"labelSelector": {"matchLabels": {RUN_LABEL: run.name}}, "topologyKey": "kubernetes.io/hostname"}
+        weighted = [{"weight": 100, "podAffinityTerm": term}]
+        pod["affinity"] = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": weighted}}
+    metadata = _metadata(run, f"{run.name}-{role}", role)
+    if role == "burst":
+        pod |= {"tolerations": [_toleration(text) for text in run.burst_tolerations]} if run.burst_tolerations else {}
+        pod |= {"priorityClassName": run.priority_class} if run.priority_class else {}
+        if run.queue:
+            metadata["labels"]["kueue.x-k8s.io/queue-name"] = run.queue
+            metadata["annotations"] = {"kueue.x-k8s.io/elastic-job": "true"}
+    spec = _job_spec(run, role, pod, parallelism)
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _anchor_job(run: KubernetesRun) -> Manifest:
+    command = ["python", "-m", "torchx_components.anchor", "--members", "kubernetes", "--run-name", run.name]
+    command += ["-j", f"{run.least}:{run.most}", "--begin", str(min(run.begin or run.most, run.most))]
+    command += ["--host", run.anchor, "--secret-file", f"{SECRET_FOLDER}/secret"]
+    limits = {"cpu": "1", "memory": "1Gi"}
+    pod = _pod(run, "anchor", command, limits=limits, selector=run.anchor_selector, account=run.anchor)
+    pod["terminationGracePeriodSeconds"] = 90
+    # An autoscaler that tidies up must not move it; members would wait for the store.
+    annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+    spec = _job_spec(run, "anchor", pod, 1)
+    spec["completions"] = 1
+    spec["template"]["metadata"]["annotations"] = annotations
+    metadata = _metadata(run, run.anchor, "anchor")
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _job_spec(run: KubernetesRun, role: str, pod: Manifest, parallelism: int) -> Manifest:
+    return {
+        "parallelism": parallelism,
+        "backoffLimit": MOST_FAILURES,
+        "ttlSecondsAfterFinished": KEPT_S,
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                {"action": "Ignore", "onExitCodes": {"containerName": role, "operator": "In", "values": [LEFT]}},
+                {"action": "FailJob", "onExitCodes": {"containerName": role, "operator": "In", "values": [USAGE]}},
+            ]
+        },
+        "template": {"metadata": {"labels": _labels(run, role)}, "spec": pod},
+    }
+
+
+def _pod(
+    run: KubernetesRun,
+    role: str,
+    command: Sequence[str],
+    *,
+    limits: Manifest,
+    selector: Mapping[str, str],
+    account: str | None = None,
+) -> Manifest:
+    own_name = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    volumes: list[Manifest] = [
+        {"name": "secret", "secret": {"secretName": f"{run.name}-secret", "defaultMode": 0o440}},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    mounts: list[Manifest] = [
+        {"name": "secret", "mountPath": SECRET_FOLDER, "readOnly": True},
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    for number, (folder, claim) in enumerate(sorted(run.claims.items())):
+        volumes.append({"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}})
+        mounts.append({"name": f"claim-{number}", "mountPath": folder})
+    container = {
+        "name": role,
+        "image": run.image,
+        "command": list(command),
+        "env": [own_name, *({"name": name, "value": value} for name, value in sorted(run.env.items()))],
+        "resources": {"requests": dict(limits), "limits": dict(limits)},
+        "volumeMounts": mounts,
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    pod: Manifest = {
+        "restartPolicy": "Never",  # podFailurePolicy wants it so
+        # With an fsGroup the secret is readable for the user of the process, and for no other.
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "automountServiceAccountToken": account is not None,
+        "enableServiceLinks": False,
+        "containers": [container],
+        "volumes": volumes,
+    }
+    pod |= {"serviceAccountName": account} if account else {}
+    return pod | ({"nodeSelector": dict(selector)} if selector else {})
+
+
+def _secret(run: KubernetesRun) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(run, f"{run.name}-secret", "secret"),
+        "type": "Opaque",
+        "data": {"secret": base64.b64encode(f"{run.secret}\n".encode()).decode()},
+    }
+
+
+def _account(run: KubernetesRun) -> list[Manifest]:
+    metadata = _metadata(run, run.anchor, "anchor")
+    rules = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        {
+            "apiGroups": ["batch"],
+            "resources": ["jobs"],
+            "resourceNames": list(job_names(run.name)),
+            "verbs": ["get", "patch", "delete"],
+        },
+    ]
+    group = "rbac.authorization.k8s.io"
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
+        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": rules},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": run.anchor},
+            "subjects": [{"kind": "ServiceAccount", "name": run.anchor, "namespace": run.namespace}],
+        },
+    ]
+
+
+def _service(run: KubernetesRun) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(run, run.anchor, "anchor"),
+        "spec": {
+            "selector": _labels(run, "anchor"),
+            "ports": [{"name": "store", "port": STORE_PORT, "targetPort": STORE_PORT, "protocol": "TCP"}],
+        },
+    }
+
+
+def _metadata(run: KubernetesRun, name: str, role: str) -> Manifest:
+    return {"name": name, "namespace": run.namespace, "labels": _labels(run, role)}
+
+
+def _labels(run: KubernetesRun, role: str) -> Manifest:
+    return {RUN_LABEL: run.name, ROLE_LABEL: role, "app.kubernetes.io/name": "chicle"}
+
+
+def _toleration(text: str) -> Manifest:
+    taint, _, effect = text.rpartition(":")
+    key, is_equal, value = taint.partition("=")
+    if not key or effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
+        raise UsageError(f"{text!r} is no taint; write KEY=VALUE:EFFECT or KEY:EFFECT, e.g. spot=true:NoSchedule")
+    same = {"operator": "Equal", "value": value} if is_equal else {"operator": "Exists"}
+    return {"key": key, "effect": effect, **same}

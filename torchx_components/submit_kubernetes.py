@@ -1,0 +1,149 @@
+"""`python -m torchx_components.submit_kubernetes`: the manifest of a run, printed for kubectl, or applied.
+
+    python -m torchx_components.submit_kubernetes --name a9a -j 2:8 --image REGISTRY/chicle --claim /data=datasets \\
+        --train /data/a9a --out s3://bucket/a9a-model estimators.fit_task --C 0.1 | kubectl apply -f -
+
+The output is JSON, which kubectl reads like YAML. It holds the job secret.
+"""
+
+import argparse
+import json
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from chicle_elastic.errors import ChicleError, UsageError
+from chicle_elastic.transports.secret import SECRET_BYTES
+from torchx_components.anchor import parse_nodes
+from torchx_components.kubernetes_manifest import KubernetesRun, manifests
+from torchx_components.node import PASSED_ON
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        objects = manifests(run_of(arguments))
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2)
+        if arguments.apply:
+            apply(text, arguments.name)
+        else:
+            print(text)
+    except ChicleError as error:
+        print(f"submit_kubernetes: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m torchx_components.submit_kubernetes", description=__doc__.split("\n\n")[0], allow_abbrev=False
+    )
+    parser.add_argument("--name", required=True, help="of the run; objects are called after it")
+    parser.add_argument("-j", dest="nodes", required=True, help="MIN:MAX members, or N")
+    parser.add_argument("--image", required=True, help="with Chicle in it")
+    parser.add_argument("--train", required=True, help="chunk folder (chicle convert), as pods see it")
+    parser.add_argument("--out", required=True, help="folder or URL for the model, as pods see it")
+    parser.add_argument("--namespace", default="default", help="default: %(default)s")
+    parser.add_argument("--begin", type=int, help="members to begin with; default: MAX")
+    parser.add_argument("--grace", type=float, default=25.0, help="seconds of a notice; default: %(default)s")
+    parser.add_argument("--cpu", default="2", help="of a member; default: %(default)s")
+    parser.add_argument("--memory", default="4Gi", help="of a member, chunks included; default: %(default)s")
+    pairs: list[tuple[str, str]] = [
+        ("--resource", "further resource of a member, e.g. nvidia.com/gpu=1 or that of an RDMA device plug-in"),
+        ("--claim", "/FOLDER=NAME: a PersistentVolumeClaim, where pods see it"),
+        ("--env", "NAME=VALUE, of anchor and members"),
+        ("--member-selector", "LABEL=VALUE of machines for members"),
+        ("--anchor-selector", "LABEL=VALUE of machines for the anchor, which should not be on spot"),
+    ]
+    for option, text in pairs:
+        parser.add_argument(option, action="append", default=[], type=_pair, metavar="NAME=VALUE", help=text)
+    parser.add_argument(
+        "--burst-toleration", action="append", default=[], metavar="TAINT", help="KEY=VALUE:EFFECT or KEY:EFFECT"
+    )
+    parser.add_argument("--log-dir", default="/tmp/chicle", help="of members, for event files; default: %(default)s")
+    parser.add_argument("--priority-class", help="of members beyond MIN")
+    parser.add_argument("--queue", help="Kueue's queue of members beyond MIN")
+    for option in PASSED_ON:
+        parser.add_argument(option, help="as of python -m chicle_elastic.launch")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    parser.add_argument("--apply", action="store_true", help="hand the manifest to kubectl instead of printing it")
+    parser.add_argument("module", help="what the tasks run, by python -m; gets --train, --out and what follows it")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    return parser
+
+
+def run_of(arguments: argparse.Namespace) -> KubernetesRun:
+    """What the command line says.
+
+    Raises:
+        UsageError: It cannot be.
+    """
+    least, most = parse_nodes(arguments.nodes)
+    options: list[str] = []
+    for option in PASSED_ON:
+        value = getattr(arguments, option.removeprefix("--").replace("-", "_"))
+        options += [option, value] if value is not None else []
+    options += ["--resume"] if arguments.resume else []
+    return KubernetesRun(
+        name=arguments.name,
+        image=arguments.image,
+        least=least,
+        most=most,
+        begin=arguments.begin,
+        secret=secrets.token_hex(SECRET_BYTES),
+        task=[arguments.module, "--out", arguments.out, *arguments.arguments],
+        train=arguments.train,
+        namespace=arguments.namespace,
+        grace_s=arguments.grace,
+        node_options=options,
+        env=dict(arguments.env),
+        cpu=arguments.cpu,
+        memory=arguments.memory,
+        extended={name: _count(name, value) for name, value in arguments.resource},
+        claims=dict(arguments.claim),
+        member_selector=dict(arguments.member_selector),
+        anchor_selector=dict(arguments.anchor_selector),
+        burst_tolerations=arguments.burst_toleration,
+        priority_class=arguments.priority_class,
+        queue=arguments.queue,
+        log_dir=arguments.log_dir,
+    )
+
+
+def apply(text: str, name: str) -> None:
+    """Hand a manifest to kubectl.
+
+    Raises:
+        UsageError: There is no kubectl, or it refuses.
+    """
+    try:
+        done = subprocess.run(["kubectl", "apply", "-f", "-"], input=text, text=True, check=False)
+    except FileNotFoundError:
+        raise UsageError(
+            "there is no kubectl on this host; leave --apply out, and apply what is printed where there is one"
+        ) from None
+    if done.returncode:
+        raise UsageError(
+            f"kubectl has ended with {done.returncode}; what it has made is removed by kubectl delete "
+            f"all,secret,sa,role,rolebinding -l chicle.run={name}"
+        )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, is_pair, value = text.partition("=")
+    if not is_pair or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _count(name: str, value: str) -> int:
+    if not value.isdecimal():
+        raise UsageError(f"--resource {name}={value}: write a number")
+    return int(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
