@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-torchx test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -124,6 +124,9 @@ test-torchx: $(VENV)/.chicle-test  ## The components with TorchX's last release 
 	  PYTHONPATH=$(CURDIR)/$(VENV)/$$version $(RUN) -m pytest -m "slow or not slow" tests/torchx $(ARGS) || exit 1; \
 	done
 
+test-kubernetes: $(VENV)/.chicle-kubernetes  ## Manifests against the schemas of Kubernetes, and the anchor against its API (pods run in make test-hosts)
+	$(RUN) -m pytest tests/kubernetes $(ARGS)
+
 test-hosts: $(VENV)/.chicle-test  ## Nodes on several hosts, which are namespaces of this machine: names, cuts, partitions (needs root, iproute2)
 	$(RUN) -m pytest -m hosts tests/hosts $(ARGS)
 
@@ -160,8 +163,9 @@ $(VENV)/.chicle-demo: EXTRAS := plot,cluster,tensorboard
 $(VENV)/.chicle-test: EXTRAS := test
 $(VENV)/.chicle-dev: EXTRAS := dev
 $(VENV)/.chicle-bench: EXTRAS := bench
+$(VENV)/.chicle-kubernetes: EXTRAS := test-kubernetes
 
-$(VENV)/.chicle-demo $(VENV)/.chicle-test $(VENV)/.chicle-dev $(VENV)/.chicle-bench: pyproject.toml constraints.txt | $(BIN)/pip
+$(VENV)/.chicle-demo $(VENV)/.chicle-test $(VENV)/.chicle-dev $(VENV)/.chicle-bench $(VENV)/.chicle-kubernetes: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing chicle-elastic[$(EXTRAS)] into $(VENV)"
 	@$(INSTALL) --editable '.[$(EXTRAS)]' >$(VENV)/pip.log 2>&1 </dev/null || \
 	  { tail -n 25 $(VENV)/pip.log >&2; echo "pip failed; all it said is in $(VENV)/pip.log" >&2; exit 1; }
