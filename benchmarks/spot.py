@@ -285,9 +285,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=Path, help="a file of public traces; by default one is generated")
     parser.add_argument("--window", default=f"0:{NUM_TICKS}", help="its ticks (default %(default)s)")
-    parser.add_argument(
-        "--work", type=float, default=SHARE_OF_WORK, help="iterations over those that fit (%(default)s)"
-    )
+    parser.add_argument("--work", type=float, default=SHARE_OF_WORK, help="iterations over those that fit")
     parser.add_argument("--quick", action="store_true", help="a third of the ticks; judges nothing")
     parser.add_argument("--json", type=Path, help="file for the result as JSON")
     options = parser.parse_args()

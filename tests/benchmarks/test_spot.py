@@ -1,5 +1,6 @@
 """What the spot benchmark replays, and how it counts node time."""
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ def test_the_generated_trace_is_as_bulky_as_the_public_ones() -> None:
     assert len(counts) == NUM_TICKS
     assert counts[-1] == spot_trace.MOST
     assert 0.16 <= counts.count(0) / len(counts) <= 0.62
-    falls = [before - after for before, after in zip(counts, counts[1:], strict=False) if after < before]
+    falls = [before - after for before, after in itertools.pairwise(counts) if after < before]
     assert 0.47 <= sum(fall >= spot_trace.MOST / 2 for fall in falls) / len(falls) <= 0.86
     assert "none there for 17 % of the time" in spot_trace.describe(counts)
 
