@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-torchx test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -112,9 +112,20 @@ test-chaos: $(VENV)/.chicle-test  ## The tests that are too long for make test, 
 test-gpu: $(VENV)/.chicle-test  ## The tests that need a CUDA device (skipped where there is none)
 	$(RUN) -m pytest -m gpu $(ARGS)
 
+SLURM_PACKAGES := slurm-wlm slurm-client munge slurmdbd mariadb-server-core mariadb-client-core
 test-slurm: $(VENV)/.chicle-test  ## Members of a job array on a Slurm of the test's own (installs Debian's packages where it may)
-	command -v slurmctld >/dev/null || test "$$(id -u)" != 0 || (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm slurm-client munge)
+	command -v slurmdbd mariadbd >/dev/null || test "$$(id -u)" != 0 || \
+	  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SLURM_PACKAGES)) || \
+	  echo "Slurm's packages cannot be installed here, so its tests are skipped" >&2
 	$(RUN) -m pytest -m slurm tests/slurm $(ARGS)
+
+TORCHX_VERSIONS := torchx==0.7.0 torchx-nightly
+test-torchx: $(VENV)/.chicle-test  ## The components with TorchX's last release and its nightly, each in a folder of its own
+	for version in $(TORCHX_VERSIONS); do \
+	  test -d $(VENV)/$$version || $(BIN)/python -m pip install -q --no-input --target $(VENV)/$$version $$version || exit 1; \
+	  echo "with $$version:"; \
+	  PYTHONPATH=$(CURDIR)/$(VENV)/$$version $(RUN) -m pytest -m "slow or not slow" tests/torchx $(ARGS) || exit 1; \
+	done
 
 test-hosts: $(VENV)/.chicle-test  ## Nodes on several hosts, which are namespaces of this machine: names, cuts, partitions (needs root, iproute2)
 	$(RUN) -m pytest -m hosts tests/hosts $(ARGS)

@@ -11,6 +11,7 @@ CHICLE_WAITS          "off" for no lines about long waits, such as for kernels t
 LOKY_MAX_CPU_COUNT    joblib's limit on the cores of this process
 OMP_NUM_THREADS       scikit-learn's limit on threads; joblib sets it in its worker processes, so that
                       GridSearchCV(n_jobs=2) does not start twice the threads that the machine has
+SLURM_JOB_ID          set by Slurm: this process is in a job of it
 """
 
 import atexit
@@ -41,6 +42,7 @@ class Settings:
         max_nodes: Largest number of nodes of the job, >= 1.
         metadata_url: Metadata server of this machine; None for that of the cloud.
         rdma: Name of the RDMA device to use; "off" for none; None for the one that fits.
+        scheduler: "slurm" in a job of Slurm; None elsewhere.
         tells_waits: Whether a wait that looks like a hang is explained by a line.
     """
 
@@ -51,6 +53,7 @@ class Settings:
     max_nodes: int = 1
     metadata_url: str | None = None
     rdma: str | None = None
+    scheduler: str | None = None
     tells_waits: bool = True
 
     @classmethod
@@ -69,6 +72,7 @@ class Settings:
             max_nodes=max(1, int(max_nodes)) if max_nodes.isdecimal() else 1,
             metadata_url=environ.get("CHICLE_METADATA_URL") or None,
             rdma=environ.get("CHICLE_RDMA") or None,
+            scheduler="slurm" if environ.get("SLURM_JOB_ID") else None,
             tells_waits=environ.get("CHICLE_WAITS", "").lower() not in ("off", "0", "no", "false"),
         )
 
@@ -96,6 +100,16 @@ def environment_with(name: str, value: str) -> Iterator[None]:
             os.environ.pop(name, None)
         else:
             os.environ[name] = before
+
+
+def environment_of_jobs(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment for jobs that this process submits to Slurm: without what describes the job that it is in itself.
+
+    Args:
+        environ: By default the environment of this process.
+    """
+    environ = os.environ if environ is None else environ
+    return {name: value for name, value in environ.items() if name == "SLURM_CONF" or not name.startswith("SLURM_")}
 
 
 def hide_stack_traces_of_torch() -> None:

@@ -1,62 +1,129 @@
-"""`python -m estimators.fit_task`: fit a ChicleSVM as a task of a cluster, started on every node by its agent.
+"""`python -m estimators.fit_task`: fit an estimator as a task of a cluster, started on every node by its agent.
 
     python -m chicle_elastic.launch ... -m estimators.fit_task --train FOLDER --out FOLDER --C 0.1
+    python -m chicle_elastic.launch ... -m estimators.fit_task --estimator cnn --train FOLDER --out FOLDER
 
 All tasks run the same fit and come to the same model; each writes it, whole, to the same file. The folder may be a URL,
 such as s3://bucket/model, so that nodes need not share a folder.
 """
 
 import argparse
+import ast
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from numbers import Integral
 from pathlib import Path
+from typing import Any
 
+from sklearn.utils._param_validation import Interval, StrOptions
+
+import estimators
 from chicle_elastic.chunks.folder import ChunkFolder
-from chicle_elastic.errors import ChicleError
+from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.runtime.checkpoint.files import write_file
 from chicle_elastic.runtime.checkpoint.places import Place, place_of, require_writable
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
-from estimators.svm import ChicleSVM
 
 MODEL_NAME = "model.npz"
+ESTIMATORS = {"svm": "ChicleSVM", "logistic": "ChicleLogisticRegression", "cnn": "ChicleCNNClassifier"}
+# Where and how it runs is the business of agents and of this module; what is not here is an option.
+NO_OPTIONS = {"runtime", "n_workers", "policy", "logdir", "verbose", "warm_start", "store_duals"}
+MODULE_PREFIX = "--module__"
 
 
-def parser() -> argparse.ArgumentParser:
-    """Options that are parameters of the estimator have its names and defaults."""
-    defaults = ChicleSVM().get_params()
-    parser = argparse.ArgumentParser(prog="python -m estimators.fit_task", description=__doc__)
+def parser(estimator: str = "svm") -> argparse.ArgumentParser:
+    """Options that are parameters of the estimator have its names, values and defaults.
+
+    Args:
+        estimator: A key of `ESTIMATORS`.
+    """
+    kind = getattr(estimators, ESTIMATORS[estimator])
+    parser = argparse.ArgumentParser(
+        prog="python -m estimators.fit_task", description=__doc__.split("\n\n")[0], allow_abbrev=False
+    )
+    parser.add_argument("--estimator", choices=ESTIMATORS, default="svm", help="default: %(default)s")
     parser.add_argument("--train", type=Path, required=True, help="chunk folder")
     parser.add_argument("--out", required=True, help=f"folder for {MODEL_NAME}, or a URL, e.g. s3://BUCKET/MODEL")
-    for name in ("C", "tol", "intercept_scaling"):
-        parser.add_argument(f"--{name}", type=float, default=defaults[name])
-    parser.add_argument("--max_iter", type=int, default=defaults["max_iter"])
-    parser.add_argument("--n_threads", type=int, default=None)
-    parser.add_argument("--random_state", type=int, default=0)
-    parser.add_argument("--loss", choices=("hinge", "squared_hinge"), default=defaults["loss"])
-    parser.add_argument("--class_weight", choices=("balanced",), default=None)
-    parser.add_argument("--fit_intercept", action=argparse.BooleanOptionalAction, default=True)
+    for name, default in kind().get_params().items():
+        if name not in NO_OPTIONS:
+            _add_option(parser, name, default, kind._parameter_constraints.get(name))
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    params = vars(parser().parse_args(argv))
-    train = params.pop("train")
+    arguments = sys.argv[1:] if argv is None else list(argv)
     try:
-        out = place_of(params.pop("out"), purpose="a model")
+        params = parse(arguments)
+        if params.get("module") is not None:
+            params["module"] = imported_class(params["module"])
+        train, out = params.pop("train"), place_of(params.pop("out"), purpose="a model")
+        kind = getattr(estimators, ESTIMATORS[params.pop("estimator")])
         require_writable(out, who=f"the task on {socket.gethostname()}")  # now, and not after hours of training
-        model = ChicleSVM(runtime=cluster_runtime(), **params).fit(ChunkFolder(train))
+        model = kind(runtime=cluster_runtime(), **params).fit(ChunkFolder(train))
         save_model(model, out)
     except ChicleError as error:
         print(f"fit_task: {error}", file=sys.stderr)
         return 1
-    print(f"{out / MODEL_NAME}: relative duality gap {model.duality_gap_:.1e} after {model.n_iter_} iterations")
+    gap = getattr(model, "duality_gap_", None)
+    quality = f"training loss {model.history_[-1].train_loss:.4f}" if gap is None else f"relative duality gap {gap:.1e}"
+    print(f"{out / MODEL_NAME}: {quality} after {model.n_iter_} iterations")
     return 0
 
 
-def save_model(model: ChicleSVM, out: Place) -> None:
+def parse(arguments: Sequence[str]) -> dict[str, Any]:
+    """Parameters of the estimator, and `estimator`, `train` and `out`; argparse ends the process at what cannot be.
+
+    Nothing is imported or looked at, so that the host that submits a job can judge the options of its tasks.
+    """
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--estimator", choices=ESTIMATORS, default="svm")
+    chosen = first.parse_known_args(arguments)[0].estimator
+    whole = parser(chosen)
+    found, rest = whole.parse_known_args(arguments)
+    params = vars(found)
+    if chosen == "cnn":
+        while len(rest) >= 2 and rest[0].startswith(MODULE_PREFIX):
+            params[rest[0].removeprefix("--")] = literal(rest[1])
+            rest = rest[2:]
+    if rest:
+        whole.error(f"unrecognized arguments of {chosen}: {' '.join(rest)}")
+    return params
+
+
+def imported_class(name: str) -> type:
+    """The class of "package.module:Class".
+
+    Raises:
+        UsageError: There is none; every node has to be able to import it.
+    """
+    module, _, path = name.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"--module {name} cannot be imported here ({error}); write package.module:Class, of a file that every "
+            "node can import"
+        ) from error
+    if not isinstance(found, type):
+        raise UsageError(f"--module {name} is no class, but {type(found).__name__}")
+    return found
+
+
+def literal(text: str) -> Any:
+    """A number, tuple, bool or None as Python writes it; anything else is a string."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def save_model(model: Any, out: Place) -> None:
     """Write the model file into a folder, which is made, or to a URL."""
     if isinstance(out, Path):
         out.mkdir(parents=True, exist_ok=True)
@@ -65,6 +132,50 @@ def save_model(model: ChicleSVM, out: Place) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder) / MODEL_NAME)
         write_file(out / MODEL_NAME, (Path(folder) / MODEL_NAME).read_bytes())
+
+
+# Options from the constraints that scikit-learn checks.
+
+
+def _add_option(parser: argparse.ArgumentParser, name: str, default: Any, constraints: Any) -> None:
+    option = f"--{name}"
+    if name == "random_state":
+        # All tasks have to draw the same, so None cannot be.
+        parser.add_argument(option, type=int, default=0, help="default: %(default)s")
+    elif name == "module":
+        parser.add_argument(option, metavar="PACKAGE.MODULE:CLASS", default=None, help="default: that of the paper")
+    elif name == "image_shape":
+        parser.add_argument(option, type=shape, metavar="HEIGHT,WIDTH", default=None, help="or CHANNELS,HEIGHT,WIDTH")
+    elif constraints == ["boolean"]:
+        parser.add_argument(option, action=argparse.BooleanOptionalAction, default=default)
+    else:
+        parser.add_argument(option, type=_reader(constraints or []), default=default, help="default: %(default)s")
+
+
+def _reader(constraints: Sequence[Any]) -> Callable[[str], Any]:
+    """Reads a value that the constraints allow; the estimator judges its range."""
+    words = {word for each in constraints if isinstance(each, StrOptions) for word in each.options}
+    numbers = [each.type for each in constraints if isinstance(each, Interval)]
+    has_flag = "boolean" in constraints
+
+    def read(text: str) -> Any:
+        if text in words or (str in constraints and not numbers):
+            return text
+        if has_flag and text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        if text.lower() == "none" and None in constraints:
+            return None
+        if numbers:
+            return int(text) if numbers[0] is Integral else float(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(sorted(words))}")
+
+    read.__name__ = "number" if numbers else "word"  # argparse says "invalid number value"
+    return read
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """Numbers with commas between them."""
+    return tuple(int(part) for part in text.split(","))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,14 @@
-"""`python -m torchx_components.anchor`: stays to the end of a run; prepares the data and serves the rendezvous store.
+"""`python -m torchx_components.anchor`: stays to the end of a run, whose nodes all come and go.
 
-It is no member and trains nothing, so nodes may all come and go. It ends when the last node has gone, or at SIGTERM
-(exit code 143).
+    python -m torchx_components.anchor -j 1:4 --train a9a.svm --out model estimators.fit_task --C 0.1
+    python -m torchx_components.anchor -j 1:4 --members slurm --sbatch=--partition=spot --train ... --out ... MODULE ...
+
+It prepares the data, serves the rendezvous store, and starts and ends members as the job's policies, or `python -m
+torchx_components.scale`, ask for. It trains nothing, and needs a place that is not taken away. Members are tasks of a
+job array where it runs in a job of Slurm itself, else processes of this host. `--out` is a folder that all nodes see.
+
+Exit code 0 when the job is over; 1 when a task failed, or it cannot go on; 143 at SIGTERM. Members are ended in any
+case.
 """
 
 import signal
@@ -16,59 +23,163 @@ if __name__ == "__main__":  # before anything that takes long
     )
 
 import argparse
-import selectors
+import contextlib
+import os
+import shlex
 import shutil
 import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from chicle_elastic.chunks.convert import ConvertOptions, convert
 from chicle_elastic.cli.signals import orderly_end
+from chicle_elastic.cluster.rendezvous.resource_board import ResourceBoard
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
-from chicle_elastic.errors import ChicleError
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
+from chicle_elastic.errors import ChicleError, UsageError
+from chicle_elastic.settings import Settings
 from chicle_elastic.transports.secret import JobSecret
+from torchx_components.local_nodes import LocalNodes
 from torchx_components.meeting import SECRET_NAME, MeetingPlace
+from torchx_components.node import PASSED_ON
+from torchx_components.serving import Members, serve
+from torchx_components.slurm import SlurmNodes
 
-FIRST_NODE_S = 600.0
-"""How long the scheduler may take to start the first node."""
-LAST_NODE_S = 5.0
-"""After the last node has gone, another one may still come for so long."""
+SCHEDULERS = ("auto", "local", "slurm")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m torchx_components.anchor", description=__doc__)
-    parser.add_argument("--run", type=Path, required=True, help="folder of the run, which all nodes see")
-    parser.add_argument("--train", type=Path, required=True, help="data file or chunk folder")
-    parser.add_argument("--nodes", type=int, required=True, help="most nodes that there will be")
-    parser.add_argument("--host", default="127.0.0.1", help="address of this host, for the nodes; default: %(default)s")
-    arguments = parser.parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
         with orderly_end():
-            return run(arguments.run, arguments.train, max_nodes=arguments.nodes, host=arguments.host)
-    except ChicleError as error:
+            return run(arguments)
+    except (ChicleError, OSError) as error:
         print(f"anchor: {error}", file=sys.stderr)
         return 1
 
 
-def run(run: Path, train: Path, *, max_nodes: int, host: str) -> int:
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m torchx_components.anchor", description=__doc__.split("\n\n")[0], allow_abbrev=False
+    )
+    parser.add_argument("-j", dest="nodes", required=True, help="MIN:MAX nodes, or N; with fewer than MIN it pauses")
+    parser.add_argument("--train", type=Path, required=True, help="data file or chunk folder")
+    parser.add_argument("--out", type=Path, required=True, help="folder that all nodes see; the task gets it as --out")
+    parser.add_argument(
+        "--members",
+        choices=SCHEDULERS,
+        default="auto",
+        help="where nodes run: a job array of Slurm, or processes of this host; default: the first in a job of Slurm",
+    )
+    parser.add_argument("--host", help="address of this host, for the nodes; default: where packets leave it")
+    parser.add_argument("--grace", type=float, default=25.0, help="seconds of a notice; default: %(default)s")
+    parser.add_argument("--begin", type=int, help="nodes to begin with; default: MAX")
+    parser.add_argument("--python", default=sys.executable, help="interpreter on the nodes; default: %(default)s")
+    parser.add_argument("--secret-file", type=Path, help="of the job secret; default: a new secret")
+    parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="of sbatch, for the members")
+    for option in PASSED_ON:
+        parser.add_argument(option, help="of the nodes, as of python -m chicle_elastic.launch")
+    parser.add_argument("--resume", action="store_true", help="of the nodes: go on from the newest checkpoint")
+    parser.add_argument("module", help="what the tasks run, by python -m; gets --train, --out and what follows it")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Serve a run to its end; returns the exit code.
 
     Raises:
-        ChicleError: The data cannot be used, or the anchor cannot listen there.
+        ChicleError: The data cannot be used, the host has no such address, or the scheduler refuses the members.
+        OSError: The folder cannot be written.
     """
-    run.mkdir(parents=True, exist_ok=True)
-    JobSecret.load_or_create(run / SECRET_NAME)
-    data = prepare(train, run, max_nodes)
-    with StoreServer(f"{host}:0") as store, socket.create_server((host, 0)) as listener:
-        presence = format_endpoint(host, listener.getsockname()[1])
-        MeetingPlace(store=store.endpoint, presence=presence, data=str(data)).write(run)
-        print(f"anchor: rendezvous store at {store.endpoint}", flush=True)
-        has_come = wait_for_nodes(listener)
-    shutil.rmtree(run, ignore_errors=True)
-    if not has_come:
-        print(f"anchor: no node has come within {FIRST_NODE_S:g} s", file=sys.stderr)
-    return 0 if has_come else 1
+    least, most = parse_nodes(arguments.nodes)
+    scheduler = arguments.members
+    if scheduler == "auto":
+        scheduler = Settings.from_environment().scheduler or "local"
+    host = arguments.host or ("127.0.0.1" if scheduler == "local" else own_host())
+    out = arguments.out.absolute()
+    folder = out / f".run-{os.getpid()}-{int(time.time())}"
+    folder.mkdir(parents=True)
+    (out / "nodes").mkdir(exist_ok=True)
+    try:
+        secret = make_secret(folder / SECRET_NAME, arguments.secret_file)
+        data = prepare(arguments.train.absolute(), folder, most)
+        with contextlib.ExitStack() as stack:
+            store = stack.enter_context(StoreServer(f"{host}:0"))
+            listener = stack.enter_context(socket.create_server((host, 0)))
+            presence = format_endpoint(host, listener.getsockname()[1])
+            MeetingPlace(store=store.endpoint, presence=presence, data=str(data)).write(folder)
+            connection = StoreConnection(store.endpoint)
+            connection.connect()
+            board = ResourceBoard(connection, endpoint=store.endpoint, secret=secret)
+            members = make_members(scheduler, arguments, folder)
+            stack.callback(members.close)
+            members.begin()
+            print(f"anchor: run folder {folder}; rendezvous store at {store.endpoint}", flush=True)
+            return serve(members, board, listener, least=least)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_members(scheduler: str, arguments: argparse.Namespace, folder: Path) -> Members:
+    """Nodes of a scheduler, which have not begun.
+
+    Args:
+        scheduler: One of `SCHEDULERS`, but "auto".
+        arguments: Of the command line.
+        folder: Of the run.
+    """
+    most = parse_nodes(arguments.nodes)[1]
+    begin = min(arguments.begin or most, most)
+    command = node_command(arguments, folder)
+    if scheduler == "slurm":
+        script = folder / "member.sh"
+        script.write_text(_member_script(command, arguments))
+        options = ["--output", str(arguments.out.absolute() / "nodes" / "slurm-%A_%a.out"), "--job-name", "chicle"]
+        options += ["--nodes=1", *arguments.sbatch]
+        return SlurmNodes(script, begin=begin, most=most, grace_s=arguments.grace, options=options)
+    task = task_command(arguments)
+    return LocalNodes(lambda name: [*command, "--name", name, *task], begin=begin, most=most, grace_s=arguments.grace)
+
+
+def node_command(arguments: argparse.Namespace, folder: Path) -> list[str]:
+    """The command line of a member, without its name and its task."""
+    least, most = parse_nodes(arguments.nodes)
+    command = [arguments.python, "-m", "torchx_components.node", "--run", str(folder), "--nnodes", f"{least}:{most}"]
+    command += ["--grace", str(arguments.grace), "--log-dir", str(arguments.out.absolute() / "nodes")]
+    for option in PASSED_ON:
+        value = getattr(arguments, option.removeprefix("--").replace("-", "_"))
+        command += [option, value] if value is not None else []
+    return [*command, *(["--resume"] if arguments.resume else [])]
+
+
+def task_command(arguments: argparse.Namespace) -> list[str]:
+    """What the task of a member runs."""
+    return [arguments.module, "--out", str(arguments.out.absolute()), *arguments.arguments]
+
+
+def _member_script(command: Sequence[str], arguments: argparse.Namespace) -> str:
+    name = '--name "job$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}"'
+    # `exec`: signals of Slurm for the batch script reach the agent itself.
+    return f"#!/bin/bash\nexec {shlex.join(command)} {name} {shlex.join(task_command(arguments))}\n"
+
+
+def make_secret(path: Path, given: Path | None) -> JobSecret:
+    """The job secret, in a file of the run: a new one, or a copy of that of the user.
+
+    Raises:
+        ChicleError: The file of the user holds none, or others may read it.
+    """
+    if given is not None:
+        if not given.exists():
+            raise UsageError(f"there is no --secret-file {given}; leave the option out for a new secret")
+        JobSecret.load_or_create(given)  # judges it
+        with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(given.read_text())
+    return JobSecret.load_or_create(path)
 
 
 def prepare(train: Path, run: Path, max_nodes: int) -> Path:
@@ -82,23 +193,30 @@ def prepare(train: Path, run: Path, max_nodes: int) -> Path:
     return convert([train], run / "data", ConvertOptions(max_tasks=max_nodes)).path
 
 
-def wait_for_nodes(listener: socket.socket) -> bool:
-    """Wait until nodes have come and all of them have gone; whether any came."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(listener, selectors.EVENT_READ)
-        has_come = False
-        while True:
-            is_alone = len(selector.get_map()) == 1
-            ready = selector.select((LAST_NODE_S if has_come else FIRST_NODE_S) if is_alone else None)
-            if not ready:
-                return has_come
-            for key, _ in ready:
-                if key.fileobj is listener:
-                    selector.register(listener.accept()[0], selectors.EVENT_READ)
-                    has_come = True
-                elif isinstance(key.fileobj, socket.socket):
-                    selector.unregister(key.fileobj)
-                    key.fileobj.close()
+def parse_nodes(text: str) -> tuple[int, int]:
+    """Fewest and most nodes of "2:3" or "3", or TorchX's own "2:3x1" and "3x1".
+
+    Raises:
+        UsageError: It is none of these, or several processes per node.
+    """
+    least, _, most = text.removesuffix("x1").partition(":")
+    try:
+        found = int(least), int(most or least)
+    except ValueError:
+        found = (0, 0)
+    if not 1 <= found[0] <= found[1]:
+        raise UsageError(
+            f"-j {text}: write MIN:MAX or N, e.g. 2:3; a node runs one task, which uses all its processors"
+        )
+    return found
+
+
+def own_host() -> str:
+    """The address of this host that others are likely to reach: of the interface where packets leave it."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # TEST-NET-1: nothing is sent
+        return str(probe.getsockname()[0])
+    return socket.gethostbyname(socket.gethostname())
 
 
 if __name__ == "__main__":

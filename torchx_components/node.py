@@ -18,6 +18,7 @@ from pathlib import Path
 from chicle_elastic.errors import ChicleError
 from torchx_components.meeting import SECRET_NAME, MeetingPlace
 
+PASSED_ON = ("--checkpoint", "--checkpoint-every", "--notices", "--patience")
 ANCHOR_S = 600.0
 """How long the scheduler may take to start the anchor, and that to prepare the data."""
 
@@ -32,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         LEAVE_OPTION, default="0", help="exit code of a node that left on a notice; default: %(default)s"
     )
+    for option in PASSED_ON:
+        parser.add_argument(option, help="as of python -m chicle_elastic.launch")
+    parser.add_argument("--resume", action="store_true", help="as of python -m chicle_elastic.launch")
     parser.add_argument("--log-dir", required=True, help="folder for event files")
     parser.add_argument("module", help="what the task runs, by python -m; it gets --train and the arguments behind it")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -42,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ChicleError as error:
         print(f"node {arguments.name}: {error}", file=sys.stderr)
         return 1
+    passed = [word for option in PASSED_ON if (value := _value(arguments, option)) for word in (option, value)]
+    passed += ["--resume"] if arguments.resume else []
     from chicle_elastic.cluster import launcher
     from chicle_elastic.cluster.agent.store_resources import StoreManagedAgent
 
@@ -51,11 +57,17 @@ def main(argv: Sequence[str] | None = None) -> int:
                 *("--nnodes", arguments.nnodes, "--name", arguments.name, "--grace", arguments.grace),
                 *("--rdzv-endpoint", place.store, "--secret-file", str(arguments.run / SECRET_NAME)),
                 *(LEAVE_OPTION, arguments.leave_exit_code),
+                *passed,
                 *("--log-dir", arguments.log_dir, "-m", arguments.module, "--train", place.data),
                 *arguments.arguments,
             ],
             make_agent=StoreManagedAgent,
         )
+
+
+def _value(arguments: argparse.Namespace, option: str) -> str | None:
+    value: str | None = getattr(arguments, option.removeprefix("--").replace("-", "_"))
+    return value
 
 
 if __name__ == "__main__":

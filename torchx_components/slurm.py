@@ -13,7 +13,7 @@ another name. If all tasks of an array were used up, another array is submitted.
 A thread of its own talks to Slurm, since its programs may take seconds; the methods of `SlurmNodes` never wait.
 """
 
-import contextlib
+import math
 import re
 import subprocess
 import threading
@@ -25,6 +25,8 @@ from pathlib import Path
 from chicle_elastic.errors import PeerLostError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.resources.managers import Assigned, Revoked, Said
+from chicle_elastic.settings import environment_of_jobs
+from torchx_components.serving import Member
 
 POLL_S = 1.0
 DRAIN_S = 15.0
@@ -34,52 +36,50 @@ SIGNAL_S = 3.0
 TASKS_PER_MEMBER, MOST_TASKS = 10, 1000
 """Tasks of an array: each is one stay of a member, unless it is requeued. Slurm's own limit is 1,001, if not set."""
 SHORT_S = 20.0
-MOST_SHORT = 3
-"""Of so many members for each that may run at once, one after the other, none may have lived for `SHORT_S`."""
+LEAST_SHORT = 2
+"""At least so many members one after the other may live for less, and as many as may run at once; one more ends the
+run."""
 DRAINING = re.compile(r"^(drng|drain|fail|down\*?$|maint)")
 _QUEUE = "ArrayJobID:20,JobID:20,ArrayTaskID:20,StateCompact:8,RestartCnt:12,NodeList:100"
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmMember:
-    """A task of the array that has a node.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmMember(Member):
+    """A task of the array that has a node; one that was requeued has another name.
 
     Attributes:
-        name: Of the node of the job; a task that was requeued has another one.
         job: Slurm's number of this task. The last task of an array has that of the array itself, so that what is done
             to this number is done to all of them.
         task: "ARRAY_INDEX", which is this task and no other.
-        host: Slurm's name of the machine.
-        since_s: When it was seen first.
-        is_noticed: It was given notice.
     """
 
-    name: NodeId
     job: str
     task: str
-    host: str
-    since_s: float
-    is_noticed: bool = False
 
 
 class SlurmNodes:
-    """A `ResourceManager`; see the top of the module.
+    """`Members`; see the top of the module.
 
     Args:
         script: Batch script of a member. It names its node "job$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}".
+        begin: Members to begin with, >= 1.
         most: Most members at once, >= 1.
         grace_s: Seconds that a member has from a notice.
         options: For sbatch: partition, resources, outputs.
-        environment: Of Slurm's programs; by default that of this process.
+        environment: Of Slurm's programs and of the members; by default that of this process.
 
     Attributes:
         members: Tasks of the array that have a node, by name; replaced as a whole.
+        waiting: As of `Members`.
     """
+
+    waiting = "squeue says where the array stands"
 
     def __init__(
         self,
         script: Path,
         *,
+        begin: int,
         most: int,
         grace_s: float,
         options: Sequence[str] = (),
@@ -88,9 +88,10 @@ class SlurmNodes:
         self.members: Mapping[NodeId, SlurmMember] = {}
         self._script, self._most, self._grace_s = script, most, grace_s
         self._options = tuple(options)
-        self._environment = None if environment is None else dict(environment)
-        self._wanted = most
+        self._environment = environment_of_jobs(environment)
+        self._wanted = min(begin, most)
         self._throttles: dict[str, int] = {}
+        self._signals: list[tuple[subprocess.Popen[bytes], float]] = []
         self._said: list[Said] = []
         self._fault: str | None = None
         self._num_short = 0
@@ -155,6 +156,7 @@ class SlurmNodes:
         self._woken.set()
         if self._thread.is_alive():
             self._thread.join(COMMAND_S)
+        self._end_signals(math.inf)
         for array in self._throttles:
             self._run("scancel", array, is_checked=False)
 
@@ -175,6 +177,7 @@ class SlurmNodes:
             self._woken.clear()
 
     def _turn(self, *, looks_for_drains: bool) -> None:
+        self._end_signals(time.monotonic())
         running, waiting = self._queue()
         self._judge_ends(running)
         # First of all: nothing is to start in place of a member that is about to leave.
@@ -188,9 +191,10 @@ class SlurmNodes:
             self._to_cancel, self._to_notice = [], []
         for task in cancels:
             self._run("scancel", task, is_checked=False)
-        for node in notices:
-            if node in running:
-                running[node] = self._signal(running[node])
+        noticed = [node for node in notices if node in running]
+        self._signal([running[node] for node in noticed])
+        for node in noticed:
+            running[node] = replace(running[node], is_noticed=True)
         known = self.members
         said: list[Said] = [Assigned(name) for name in running if name not in known]
         if looks_for_drains and running:
@@ -216,7 +220,7 @@ class SlurmNodes:
                 waiting[array] += 1
             elif state in ("R", "CG", "S", "ST") and len(fields) > 5:
                 name = NodeId(f"job{job}-{restarts}")
-                running[name] = known.get(name) or SlurmMember(name, job, f"{array}_{index}", fields[5], now_s)
+                running[name] = known.get(name) or SlurmMember(name, fields[5], now_s, job=job, task=f"{array}_{index}")
         return running, waiting
 
     def _throttle(self, wanted: int, running: Mapping[NodeId, SlurmMember], waiting: Mapping[str, int]) -> None:
@@ -238,25 +242,49 @@ class SlurmNodes:
             self._run("scontrol", "update", f"ArrayTaskThrottle={throttle}", f"JobId={newest}", is_checked=False)
             self._throttles[newest] = throttle
 
-    def _signal(self, member: SlurmMember) -> SlurmMember:
-        """Give notice. Slurm 22.05 delivers a signal for "ARRAY_INDEX" and then says, for ever, to try again later."""
-        is_last = member.job == member.task.partition("_")[0]
-        command = ("scancel", "--batch", "--signal=USR1", member.task if is_last else member.job)
-        with contextlib.suppress(PeerLostError):
-            self._run(*command, is_checked=False, timeout_s=SIGNAL_S if is_last else COMMAND_S)
-        return replace(member, is_noticed=True)
+    def _signal(self, members: Sequence[SlurmMember]) -> None:
+        """Give notice, to all of them at once.
+
+        Slurm 22.05 delivers the signal at once, and then scancel repeats it for seconds (for a number) or for half a
+        minute (for "ARRAY_INDEX", which the last task of an array needs), so that it is not waited for.
+        """
+        for member in members:
+            is_last = member.job == member.task.partition("_")[0]
+            command = ("scancel", "--batch", "--signal=USR1", member.task if is_last else member.job)
+            process = subprocess.Popen(
+                command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            self._signals.append((process, time.monotonic() + SIGNAL_S))
+
+    def _end_signals(self, now_s: float) -> None:
+        """End what repeats a signal that has been delivered."""
+        for process, end_s in self._signals:
+            if process.poll() is None and now_s >= end_s:
+                process.kill()
+                process.wait()
+        self._signals = [signal for signal in self._signals if signal[0].returncode is None]
 
     def _judge_ends(self, running: Mapping[NodeId, SlurmMember]) -> None:
+        """Count members that fail one after the other; one that was taken away, or has left in order, is none."""
         now_s = time.monotonic()
         for name, member in self.members.items():
             if name not in running:
-                self._num_short = 0 if now_s - member.since_s >= SHORT_S else self._num_short + 1
-        if self._num_short > MOST_SHORT * self._most:
+                is_short = now_s - member.since_s < SHORT_S
+                self._num_short = self._num_short + 1 if is_short and self._has_failed(member) else 0
+        if self._num_short > max(LEAST_SHORT, self._most):
             with self._lock:
                 self._fault = (
-                    f"{self._num_short} members one after the other have ended within {SHORT_S:g} s of their start; "
+                    f"{self._num_short} members one after the other have failed within {SHORT_S:g} s of their start; "
                     "look at the outputs of the array"
                 )
+
+    def _has_failed(self, member: SlurmMember) -> bool:
+        shown = self._run("scontrol", "-o", "show", "job", member.task, is_checked=False)
+        return re.search(r"JobState=(FAILED|OUT_OF_MEMORY|BOOT_FAIL)", shown) is not None
 
     def _drained(self, running: Mapping[NodeId, SlurmMember]) -> list[NodeId]:
         hosts = ",".join(sorted({member.host for member in running.values()}))

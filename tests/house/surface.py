@@ -16,6 +16,7 @@ from tests.house.sources import ROOT
 SURFACE = Path(__file__).with_name("surface.txt")
 FACES = ("chicle_elastic", "estimators")
 COMPONENTS = "torchx_components/chicle.py"
+COMPONENT_LINE = "torchx run "
 
 
 def surface_lines() -> list[str]:
@@ -23,16 +24,17 @@ def surface_lines() -> list[str]:
     found = {face: listed_names(ast.parse((ROOT / face / "__init__.py").read_text(encoding="utf-8"))) for face in FACES}
     components = components_of((ROOT / COMPONENTS).read_text(encoding="utf-8"))
     found["torchx_components"] = [f"chicle.{name}" for name in components]
-    found |= {f"torchx run chicle.{name}": options for name, options in components.items()}
+    found |= {f"{COMPONENT_LINE}chicle.{name}": options for name, options in components.items()}
     found |= commands()
     return [f"{place}: {' '.join(sorted(names or []))}" for place, names in sorted(found.items())]
 
 
 def count_names(lines: list[str]) -> tuple[int, int]:
-    """How many names and commands there are, and how many options."""
-    words = [word for line in lines for word in line.rpartition(": ")[2].split()]
+    """How many names and commands there are, and how many options; components share theirs, and say them once."""
+    words = [word for line in lines for word in line.rpartition(": ")[2].split() if not line.startswith(COMPONENT_LINE)]
     options = [word for word in words if word.startswith("-")]
-    return len(words) - len(options), len(options)
+    shared = {word for line in lines if line.startswith(COMPONENT_LINE) for word in line.rpartition(": ")[2].split()}
+    return len(words) - len(options), len(options) + len(shared)
 
 
 def listed_names(tree: ast.Module) -> list[str] | None:

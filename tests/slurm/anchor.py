@@ -1,4 +1,4 @@
-"""`python -m torchx_components.slurm_run` as a user starts it, and what it and its members print."""
+"""`python -m torchx_components.anchor` on Slurm as a user starts it, and what it and its members print."""
 
 import re
 import subprocess
@@ -28,7 +28,15 @@ class Anchor:
     def __init__(self, slurm: PrivateSlurm, folder: Path, *options: str, solver: tuple[str, ...] = ()) -> None:
         self.slurm, self.out, self.log = slurm, folder / "out", folder / "anchor.log"
         self._write_data(folder / "data.npz")
-        command = [sys.executable, "-m", "torchx_components.slurm_run", "--train", str(folder / "data.npz")]
+        command = [
+            sys.executable,
+            "-m",
+            "torchx_components.anchor",
+            "--members",
+            "slurm",
+            "--train",
+            str(folder / "data.npz"),
+        ]
         command += ["--out", str(self.out), "--host", "127.0.0.1", "--grace", str(GRACE_S), *options]
         command += ["estimators.fit_task", *solver]
         with self.log.open("wb") as output:
@@ -66,7 +74,7 @@ class Anchor:
     def members(self) -> dict[str, str]:
         """Slurm's node by name of the member, of those that have one now."""
         here: dict[str, str] = {}
-        for name, host in re.findall(r"slurm_run: (\S+) (?:has (\S+)|is gone)", self.said()):
+        for name, host in re.findall(r"anchor: (\S+) (?:has (\S+)|is gone)", self.said()):
             if host:
                 here[name] = host
             else:

@@ -24,3 +24,13 @@ def slurm(tmp_path: Path) -> Iterator[PrivateSlurm]:
     """A Slurm with three nodes, which nothing outlives."""
     with PrivateSlurm(tmp_path / "slurm", 3) as slurm:
         yield slurm
+
+
+@pytest.fixture
+def accounted_slurm(tmp_path: Path) -> Iterator[PrivateSlurm]:
+    """The same with slurmdbd."""
+    reason = reason_to_skip(has_accounting=True)
+    if reason is not None:
+        pytest.skip(reason)
+    with PrivateSlurm(tmp_path / "slurm", 3, has_accounting=True) as slurm:
+        yield slurm

@@ -1,4 +1,4 @@
-"""A Slurm of this test's own: munged, slurmctld and several slurmd on one machine, without systemd.
+"""A Slurm of this test's own: munged, slurmctld and several slurmd on one machine, without systemd; slurmdbd if wanted.
 
 Everything that it writes is in one folder; nothing in /etc is used or changed. The nodes n1, n2, ... are daemons of
 this host with a port each, so jobs on them share its file system and its loopback.
@@ -18,7 +18,28 @@ from types import TracebackType
 from tests.timeouts import timeout_s
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "sinfo")
+ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db", "sacct")
 KILL_WAIT_S = 30
+ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={folder}/munge.sock"""
+DBD_CONF = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser={user}
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database_port}
+StorageUser=root
+StorageLoc=slurm
+LogFile={folder}/slurmdbd.log
+PidFile={folder}/slurmdbd.pid
+"""
 CONF = """\
 ClusterName=chicle
 SlurmctldHost={host}(127.0.0.1)
@@ -33,7 +54,7 @@ TaskPlugin=task/none
 SwitchType=switch/none
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+{accounting}
 ReturnToService=2
 StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -63,9 +84,10 @@ PartitionName=spot Nodes=ALL Default=YES PriorityTier=1 MaxTime=INFINITE Default
 """
 
 
-def reason_to_skip() -> str | None:
+def reason_to_skip(*, has_accounting: bool = False) -> str | None:
     """Why there can be no Slurm here; None if there can."""
-    missing = [program for program in PROGRAMS if _find(program) is None]
+    programs = [*PROGRAMS, *(ACCOUNTING_PROGRAMS if has_accounting else ())]
+    missing = [program for program in programs if _find(program) is None]
     return f"needs {', '.join(missing)}: make test-slurm installs them" if missing else None
 
 
@@ -75,13 +97,14 @@ class PrivateSlurm:
     Args:
         folder: For keys, state and logs.
         num_nodes: Nodes n1, n2, ...; one job at a time on each.
+        has_accounting: With slurmdbd, and a database for it.
 
     Attributes:
         environment: What a process needs to be a client of it.
     """
 
-    def __init__(self, folder: Path, num_nodes: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, num_nodes: int, *, has_accounting: bool = False) -> None:
+        self.folder, self._has_accounting = folder, has_accounting
         self.nodes = [f"n{number}" for number in range(1, num_nodes + 1)]
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -91,6 +114,8 @@ class PrivateSlurm:
             self._configure()
             self._start("munged", "--foreground", *self._munge_options())
             self._wait(lambda: (self.folder / "munge.sock").exists(), "munged to listen")
+            if self._has_accounting:
+                self._start_accounting()
             self._start("slurmctld", "-D", "-f", self.environment["SLURM_CONF"])
             for node in self.nodes:
                 self.start_node(node)
@@ -108,16 +133,15 @@ class PrivateSlurm:
     def close(self) -> None:
         """Cancel every job, and end every daemon and what is left of jobs."""
         if "slurmctld" in self._daemons:
-            user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+            user = _user()
             with contextlib.suppress(subprocess.SubprocessError):
-                self.run("scancel", "--signal=KILL", "--full", "-u", user)
                 self.run("scancel", "-u", user)
+                # Slurm waits for a job whose processes another daemon of a node has started until KillWait.
+                self._kill(self._processes_of_jobs())
                 self._wait(lambda: not self.run("squeue", "-h"), "jobs to end")
         for name in reversed(list(self._daemons)):
             self._end(name)
-        for pid in self._processes_of_jobs():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._kill(self._processes_of_jobs())
 
     def start_node(self, node: str) -> None:
         """Start the daemon of a node."""
@@ -129,9 +153,7 @@ class PrivateSlurm:
         daemon = self._daemons.pop(node)
         daemon.kill()
         daemon.wait()
-        for pid in self._processes_of_jobs(jobs):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._kill(self._processes_of_jobs(jobs))
 
     def run(self, *command: str) -> str:
         """What a client program of it prints.
@@ -153,6 +175,24 @@ class PrivateSlurm:
 
     # How.
 
+    @staticmethod
+    def _kill(pids: Sequence[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _start_accounting(self) -> None:
+        """A database, and slurmdbd, which makes its tables there."""
+        data, ready = self.folder / "database", self.folder / "database.sock"
+        options = ["--no-defaults", f"--datadir={data}", f"--user={_user()}"]
+        install = [*options, "--auth-root-authentication-method=normal", "--skip-test-db"]
+        self.run("mariadb-install-db", *install)
+        more = [f"--socket={ready}", f"--port={self._database_port}", "--bind-address=127.0.0.1", "--skip-grant-tables"]
+        self._start("mariadbd", *options, *more, f"--pid-file={self.folder / 'database.pid'}")
+        self._wait(ready.exists, "the database to listen")
+        self._start("slurmdbd", "-D")
+        self._wait(lambda: _listens(self._accounting_port), "slurmdbd to listen")
+
     def _configure(self) -> None:
         self.folder.mkdir(parents=True)
         (self.folder / "state").mkdir()
@@ -160,14 +200,30 @@ class PrivateSlurm:
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
         host = socket.gethostname().split(".")[0]
-        ports = _free_ports(len(self.nodes) + 1)
+        *ports, self._accounting_port, self._database_port = _free_ports(len(self.nodes) + 3)
         lines = [
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=3000 State=UNKNOWN"
             for node, port in zip(self.nodes, ports[1:], strict=True)
         ]
-        user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+        user = _user()
+        accounting = "AccountingStorageType=accounting_storage/none"
+        if self._has_accounting:
+            accounting = ACCOUNTING.format(port=self._accounting_port, folder=self.folder)
+            path = self.folder / "slurmdbd.conf"
+            path.write_text(
+                DBD_CONF.format(
+                    folder=self.folder, port=self._accounting_port, user=user, database_port=self._database_port
+                )
+            )
+            path.chmod(0o600)
         text = CONF.format(
-            host=host, port=ports[0], user=user, folder=self.folder, nodes="\n".join(lines), kill_wait_s=KILL_WAIT_S
+            host=host,
+            port=ports[0],
+            user=user,
+            folder=self.folder,
+            nodes="\n".join(lines),
+            kill_wait_s=KILL_WAIT_S,
+            accounting=accounting,
         )
         (self.folder / "slurm.conf").write_text(text)
         # slurmd looks for cgroups even where it uses none, and finds none in a container.
@@ -221,6 +277,16 @@ class PrivateSlurm:
 
 def _find(program: str) -> str | None:
     return shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
+
+
+def _user() -> str:
+    return subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+        return True
+    return False
 
 
 def _free_ports(count: int) -> list[int]:

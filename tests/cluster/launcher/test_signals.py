@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from chicle_elastic.cluster.rendezvous.store import StoreServer
@@ -70,16 +71,17 @@ def test_a_node_that_waits_for_its_anchor_ends_at_a_notice(tmp_path: Path) -> No
 
 
 def test_an_anchor_ends_at_sigterm(tmp_path: Path) -> None:
-    """While it starts, and while it waits for nodes."""
-    (tmp_path / "data").mkdir()
-    options = ["--run", str(tmp_path / "run"), "--train", str(tmp_path / "data"), "--nodes", "2"]
+    """While it starts, and while it serves, with its members and without its folder."""
+    np.savez(tmp_path / "data.npz", X=np.random.default_rng(0).normal(size=(100, 3)), y=np.arange(100) % 2)
+    options = ["-j", "2", "--train", str(tmp_path / "data.npz"), "--out", str(tmp_path / "out"), "time", "60"]
     for moment in ("starting", "serving"):
         with FirstProcess(["torchx_components.anchor", *options], tmp_path / "output") as process:
             process.wait_until(lambda: process.handles(signal.SIGTERM))
             if moment == "serving":
-                process.wait_until(lambda: "rendezvous store at" in process.output())
+                process.wait_until(lambda: "node-1 has process" in process.output())
             process.send(signal.SIGTERM)
             assert process.exit_code() == LEFT, process.output()
+    assert not list((tmp_path / "out").glob(".run-*"))
 
 
 def test_the_exit_code_for_leaving_is_found_in_an_unparsed_command_line() -> None:
