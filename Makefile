@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -83,6 +83,9 @@ bench-rebalance: $(VENV)/.chicle-test  ## Measure rebalancing on two real agents
 
 bench-policies: $(VENV)/.chicle-test  ## Measure what policies bring, in process and on real agents (ARGS=--quick to try)
 	$(RUN) -m benchmarks.policies $(ARGS)
+
+bench-spot: $(VENV)/.chicle-test  ## Replay the availability of spot machines on real agents: eight minutes
+	$(RUN) -m benchmarks.spot $(ARGS)
 
 paper: $(VENV)/.chicle-test  ## Reproduce the paper's evaluation in projected time (QUICK=1 for a small one; ARGS=...)
 	$(RUN) -m benchmarks.paper $(if $(QUICK),--quick) $(ARGS)

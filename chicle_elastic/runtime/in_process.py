@@ -277,6 +277,9 @@ class _Shell:
         if self.managed is not None:
             self.managed.released(effect.node)
 
+    def save_checkpoint(self, effect: effects.SaveCheckpoint) -> None:
+        """The pause that follows ends the job, and its caller has what is in memory."""
+
     def pause_job(self, effect: effects.PauseJob) -> None:
         raise CapacityError(effect.reason)
 

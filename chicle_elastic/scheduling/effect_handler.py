@@ -60,6 +60,10 @@ class EffectHandler(Protocol):
         """Let a node under notice go; without answer."""
         ...
 
+    def save_checkpoint(self, effect: effects.SaveCheckpoint) -> None:
+        """Write a checkpoint before the job pauses; without answer."""
+        ...
+
     def pause_job(self, effect: effects.PauseJob) -> None:
         """Nothing can be computed until something changes; without answer."""
         ...
@@ -98,6 +102,8 @@ def dispatch(effect: Effect, handler: EffectHandler) -> None:
             handler.request_nodes(effect)
         case effects.ReleaseNode():
             handler.release_node(effect)
+        case effects.SaveCheckpoint():
+            handler.save_checkpoint(effect)
         case effects.PauseJob():
             handler.pause_job(effect)
         case effects.FinishJob():

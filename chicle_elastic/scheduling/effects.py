@@ -143,6 +143,23 @@ class ReleaseNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveCheckpoint:
+    """The job is about to pause, with every chunk in place: write a checkpoint, if the job has a place for one.
+
+    Perhaps no further iteration comes: all nodes are under notice, for example, or too few are left.
+
+    Attributes:
+        round: Current round.
+        iteration: Last merged iteration.
+        nodes: Those that own chunks, under notice or not; the first also writes what all tasks share.
+    """
+
+    round: int
+    iteration: int
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PauseJob:
     """Nothing can be computed until something changes; the reason has the figures. The next round or iteration
     ends the pause."""
@@ -176,6 +193,7 @@ Effect: TypeAlias = (
     | NoticeNode
     | RequestNodes
     | ReleaseNode
+    | SaveCheckpoint
     | PauseJob
     | FinishJob
     | Log

@@ -3,7 +3,7 @@
 A recording is JSON lines in UTF-8. It has parts; each begins with a header, and every other line is one entry, that is
 an event with its effects:
 
-    {"format": "chicle recording", "version": 5, "settings": {"seed": 0, ...}, "policies": ["Rebalance"], ...}
+    {"format": "chicle recording", "version": 6, "settings": {"seed": 0, ...}, "policies": ["Rebalance"], ...}
     {"now": 0.25, "event": {"type": "NodeJoined", "node": "n0", ...}, "effects": [{"type": "FormRound", ...}]}
 
 The header of a scheduler that had handled nothing has its settings. That of a scheduler that went on from elsewhere
@@ -33,11 +33,12 @@ from chicle_elastic.scheduling.text import disabled_text
 from chicle_elastic.values import Decision, Observations
 
 FORMAT = "chicle recording"
-VERSION = 5
+VERSION = 6
 """Version 1 had the format "chicle story", and events about a single chunk, which are gone. Version 2 had one part,
 without a snapshot and without answers. Version 3 had decisions of policies as numbers of chunks. Both can be read where
 no policy has decided. Version 4 had an order to load for each chunk; its replays differ where a node
-joined, and in the order of the nodes that load."""
+joined, and in the order of the nodes that load. Version 5 had no order to save a checkpoint; its replays differ where a
+job paused."""
 NO_PLACE = "decided what a recording has no place for"
 
 

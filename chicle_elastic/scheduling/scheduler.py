@@ -7,7 +7,8 @@ with the same settings give the same effects, so every agent folds the stream an
     FORMING   a round was asked for; answers to older orders are taken, nothing is committed or ordered but frees
     MOVING    a boundary: loads, copies, commits, frees; no task touches a chunk
     RUNNING   an iteration is in flight; no chunk moves or changes its owner, lost ones are loaded in the background
-    PAUSED    a boundary at which no iteration can be started; the reason was told, and may go away with any event
+    PAUSED    a boundary at which no iteration can be started; the reason was told, and may go away with any event;
+              perhaps none does, so a checkpoint was ordered if every chunk has an owner
     FINISHED  the job is over; every event is ignored
 
     WAITING  --enough nodes and chunks-->   FORMING       FORMING --RoundFormed-->             MOVING
@@ -458,7 +459,15 @@ class Scheduler:
         self.state = State.PAUSED
         if reason != self._pause_reason:
             self._pause_reason = reason
+            self._save()
             self._emit(effects.PauseJob(reason=reason))
+
+    def _save(self) -> None:
+        """Save what has been merged, if all of it is there: nodes under notice take their chunks with them."""
+        ledger = self.ledger
+        if ledger.merged > ledger.began and not ledger.num_missing and not ledger.must_rebuild:
+            nodes = tuple(node for node in self._members.present if ledger.node_chunks[node].owned)
+            self._emit(effects.SaveCheckpoint(round=self._members.round, iteration=ledger.merged, nodes=nodes))
 
     def _start_iteration(self) -> None:
         for node in self._members.eligible:

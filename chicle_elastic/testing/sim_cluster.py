@@ -352,6 +352,9 @@ class SimCluster:
     def release_node(self, effect: effects.ReleaseNode) -> None:
         """`Truth.judge` has let the node go."""
 
+    def save_checkpoint(self, effect: effects.SaveCheckpoint) -> None:
+        """No node of this cluster has a place for checkpoints."""
+
     def pause_job(self, effect: effects.PauseJob) -> None:
         """`_judge_end` looks at the reason, if it is the last word."""
 

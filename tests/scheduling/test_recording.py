@@ -69,6 +69,7 @@ EVERY_EFFECT = [
     effects.NoticeNode(node=A),
     effects.RequestNodes(total=4, reason="x"),
     effects.ReleaseNode(node=A),
+    effects.SaveCheckpoint(round=1, iteration=2, nodes=(A, B)),
     effects.PauseJob(reason="x"),
     effects.FinishJob(reason="x"),
     effects.Log(text="x"),
@@ -251,7 +252,7 @@ def test_a_missing_event_is_found(cluster):
         (
             0,
             '{"format":"x","version":2,"settings":{},"policies":[]}',
-            "found 'x' version 2, and this release reads 'chicle recording' version 2 to 5",
+            "found 'x' version 2, and this release reads 'chicle recording' version 2 to 6",
         ),
         (
             0,
@@ -260,8 +261,8 @@ def test_a_missing_event_is_found(cluster):
         ),
         (
             0,
-            '{"format":"chicle recording","version":6,"settings":{},"policies":[]}',
-            "version 6, and this release reads",
+            '{"format":"chicle recording","version":7,"settings":{},"policies":[]}',
+            "version 7, and this release reads",
         ),
         (
             0,

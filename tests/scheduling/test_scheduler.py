@@ -222,6 +222,23 @@ def test_data_that_does_not_fit_is_not_even_begun_to_load():
     assert max(stage.counts().values()) == 3
 
 
+def test_no_checkpoint_is_ordered_where_state_is_missing_or_nothing_was_merged():
+    """One node is lost while all others are under notice: the checkpoint before is the better one."""
+    stage = Stage(num_chunks=4, nodes=["a", "b", "c"])
+    stage.run()
+    for node in ("a", "b"):
+        stage.notice(node)
+    stage.lose("c")
+    ordered = [*stage.abort(), *stage.answer()]
+    assert only(ordered, effects.PauseJob)
+    assert not only(ordered, effects.SaveCheckpoint)
+    fresh = Stage(num_chunks=4, nodes=["a"], min_nodes=1)
+    fresh.answer(effects.FormRound, effects.LoadChunks)
+    fresh.notice("a")
+    assert only(fresh.abort(), effects.PauseJob)
+    assert not only(fresh.orders, effects.SaveCheckpoint)
+
+
 def test_the_same_pause_is_told_once():
     """Events that change nothing do not repeat the reason."""
     stage = Stage(num_chunks=8, nodes=["a"], capacity_bytes=3)
@@ -236,7 +253,8 @@ def test_too_few_nodes_pause_the_job_but_the_leaver_is_drained():
     stage.run()
     stage.notice("b")
     ordered = [*stage.finish(), *stage.answer()]
-    assert kinds(ordered)[-2:] == ["ReleaseNode", "PauseJob"]
+    assert kinds(ordered)[-3:] == ["ReleaseNode", "SaveCheckpoint", "PauseJob"]
+    assert only(ordered, effects.SaveCheckpoint) == [effects.SaveCheckpoint(round=1, iteration=1, nodes=("a",))]
     assert not only(ordered, effects.FormRound)
     assert "1 node here to stay, 2 needed (min_nodes)" in stage.scheduler.pause_reason
     assert stage.counts() == {"a": 6}
@@ -251,7 +269,9 @@ def test_when_all_leave_their_chunks_stay_until_somebody_comes():
     stage.run()
     stage.notice("a")
     stage.notice("b")
-    assert kinds(stage.finish()) == ["PauseJob"]
+    ordered = stage.finish()
+    assert kinds(ordered) == ["SaveCheckpoint", "PauseJob"]
+    assert ordered[0] == effects.SaveCheckpoint(round=1, iteration=1, nodes=("a", "b"))
     stage.join("c")
     ordered = stage.answer()
     assert {order.node for order in only(ordered, effects.ReleaseNode)} == {"a", "b"}
@@ -315,9 +335,10 @@ def test_a_leaver_whose_chunk_nobody_can_copy_is_kept_with_the_reason():
     stage.finish()
     stage.answer(effects.FormRound)
     [copy] = stage.take(effects.CopyChunk)
-    [pause] = stage.tell(
+    [save, pause] = stage.tell(
         events.CopyFailed(chunk=copy.chunk, source="b", target="a", round=2, reason="no route to host")
     )
+    assert save == effects.SaveCheckpoint(round=2, iteration=1, nodes=("a", "b"))
     assert "b cannot leave" in pause.reason
     assert "no route to host" in pause.reason
     stage.join("c")

@@ -51,6 +51,19 @@ def test_a_joiner_gets_the_rows_of_its_share_while_the_others_iterate():
     assert stage.counts() == {"a": 4, "b": 4, "c": 4}
 
 
+def test_fifteen_that_join_at_once_are_one_transition():
+    """A cloud gives machines in bulk: one round, in which all of them get their share."""
+    stage = running(("n0",), num_chunks=32)
+    for number in range(1, 16):
+        stage.join(f"n{number}")
+    result(stage)
+    for order in stage.take(PRECOPY):
+        ended(stage, [order])
+    [round] = only(result(stage), effects.FormRound)
+    assert len(round.members) == 16
+    assert set(stage.counts().values()) == {2}
+
+
 def test_two_that_join_one_after_the_other_share_what_there_is():
     """The plan of the second counts what is on its way to the first."""
     stage = running()

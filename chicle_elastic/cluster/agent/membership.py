@@ -281,7 +281,8 @@ class Membership:
         for silent, address in finding.silent.items():
             self.peer_links.probe(address, silent)
             self._look_up(node_of(silent), silent)
-        self._say_waits(finding.reason, waited_s)
+        if finding.is_late:
+            self._say_waits(finding.reason, waited_s)
         return False
 
     def _say_waits(self, reason: str, waited_s: float) -> None:

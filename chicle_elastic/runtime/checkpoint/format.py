@@ -140,9 +140,15 @@ class Checkpoint:
             raise DataError(f"{self.path / TRAINING}: {error}") from error
 
 
-def attempt_name(iteration: int, time_s: float) -> str:
-    """Name of the folder of a checkpoint; two runs that reach one iteration reach it at different times."""
-    return f"{iteration:09d}-{zlib.crc32(float(time_s).hex().encode()):08x}"
+def attempt_name(iteration: int, time_s: float, mark: str = "") -> str:
+    """Name of the folder of a checkpoint.
+
+    Args:
+        iteration: Last merged iteration.
+        time_s: Two runs that reach one iteration reach it at different times.
+        mark: Tells apart checkpoints of one iteration in one run.
+    """
+    return f"{iteration:09d}-{zlib.crc32((float(time_s).hex() + mark).encode()):08x}"
 
 
 def attempts(folder: Place) -> list[Place]:

@@ -51,6 +51,7 @@ class CheckpointTrigger:
         self._training, self._chunks = training, chunks
         self._folder = place_of(settings.folder, purpose="a folder of checkpoints")
         self._writer = CheckpointWriter(settings, identity, tell, who)
+        self._paused = 0, ""
 
     def require_writable(self) -> None:
         """Try whether this process can write to the URL of its checkpoints.
@@ -89,6 +90,23 @@ class CheckpointTrigger:
         is_due = has_stopped or self._settings.is_due(history[-1], before)
         if is_due and result.is_complete:
             self._writer.begin(self._draft(result.iteration, rank, ranks))
+
+    def paused(self, iteration: int, rank: int, nodes: Sequence[str], round: int) -> None:
+        """The job pauses, perhaps for good, and all chunks of this process are attached.
+
+        Args:
+            iteration: The last one that was merged.
+            rank: Of this process in `nodes`.
+            nodes: Those that have chunks.
+            round: Current round. Chunks may have moved since an earlier checkpoint of this iteration.
+        """
+        mark = f"paused in round {round}: {', '.join(nodes)}"
+        if (iteration, mark) == self._paused:
+            return
+        self._paused = iteration, mark
+        draft = self._draft(iteration, rank, range(len(nodes)))
+        draft.mark = mark
+        self._writer.begin(draft)
 
     def flush(self) -> None:
         """Wait until the part of this process is on the disk, and every checkpoint with all its parts is complete."""

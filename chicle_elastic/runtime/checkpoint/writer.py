@@ -3,8 +3,9 @@
 A checkpoint that is due waits for the previous one: where the disk is slower than the checkpoint interval, training is
 as slow as the disk, and memory holds one copy of the state at most.
 
-The task of rank 0 completes a checkpoint when all its parts exist, which it checks after each iteration. It abandons a
-checkpoint that is incomplete when a later one is complete: a node was lost while it wrote, for example.
+The task of rank 0 completes a checkpoint when all its parts exist, which it checks after each iteration, and at times
+while the job pauses. It abandons a checkpoint that is incomplete when a later one is complete: a node was lost while it
+wrote, for example.
 """
 
 import logging
@@ -12,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from chicle_elastic.chunks.views import Array
@@ -25,6 +26,8 @@ from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettin
 
 FLUSH_S = 20.0
 """How long the end of a job waits for the disk."""
+POLL_S = 0.5
+"""How often the task of rank 0 looks for parts while no iteration ends."""
 CLOSE_S = 4.0
 """How long a node that leaves waits for the disk: grace periods are short."""
 
@@ -43,6 +46,7 @@ class Draft:
         rows: Row ids of the samples of this task; copies, like the state.
         state: Their state.
         shared: Makes the files that all tasks share, by name, arrays or JSON values; None except in rank 0.
+        mark: For `format.attempt_name`: empty, but for the checkpoint of a job that pauses.
     """
 
     iteration: int
@@ -52,6 +56,7 @@ class Draft:
     rows: Array
     state: Array
     shared: Callable[[], Mapping[str, Any]] | None
+    mark: str = ""
     files: dict[str, Any] = field(default_factory=dict)
     parts: dict[int, dict[str, Any]] = field(default_factory=dict)
     started_s: float = field(default_factory=time.monotonic)
@@ -112,7 +117,7 @@ class CheckpointWriter:
         self._thread.join(CLOSE_S)
 
     def _work(self) -> None:
-        while (order := self._orders.get()) is not None:
+        while (order := self._next_order()) is not None:
             try:
                 if isinstance(order, Draft):
                     self._write(order)
@@ -125,6 +130,32 @@ class CheckpointWriter:
                     self._is_written.set()
                 else:
                     order.set()
+
+        self._await_parts()
+
+    def _next_order(self) -> Draft | threading.Event | None:
+        """Look for the parts of other tasks at times: a job that pauses has no iterations that would order it."""
+        try:
+            return self._orders.get(timeout=POLL_S if self._is_paused else None)
+        except Empty:
+            return threading.Event()
+
+    @property
+    def _is_paused(self) -> bool:
+        """Whether a checkpoint of a job that pauses is to be completed."""
+        return any(draft.mark for draft in self._incomplete)
+
+    def _await_parts(self) -> None:
+        """This task ends, and others may still write their parts of the checkpoint of a job that pauses."""
+        until_s = time.monotonic() + CLOSE_S
+        while self._is_paused:
+            try:
+                self._complete()
+            except Exception as error:
+                self._report(error, is_new=False)
+            if time.monotonic() > until_s:
+                return
+            threading.Event().wait(POLL_S)
 
     def _report(self, error: Exception, *, is_new: bool) -> None:
         """Log why a checkpoint was not written, once for each, and not again at each attempt to complete it."""
@@ -188,4 +219,4 @@ class CheckpointWriter:
             remove_folder(path)
 
     def _path(self, draft: Draft) -> Place:
-        return self._folder / checkpoint.attempt_name(draft.iteration, draft.time_s)
+        return self._folder / checkpoint.attempt_name(draft.iteration, draft.time_s, draft.mark)

@@ -7,6 +7,7 @@ time:
     Attach    decode chunks in place in the agent's arenas, pass them to the solver
     Iterate   solve on the local chunks; add up [weight * delta | weight | metrics | samples, seconds and chunks of each
               member | votes] in one all-reduce; merge in place; judge; report to the agent          (`reduce_layout`)
+    Save      write a checkpoint: the job pauses, perhaps for good
     Finish    certify and collect what the job wants, return the outcome
 
 Where the next iteration is certain to follow (`Iterate.may_go_on`, no votes, no stop), the task does not wait for the
@@ -151,6 +152,8 @@ class ClusterTask:
                         following: control.Iterate | None = message
                         while following is not None:
                             following = self._iterate(following)
+                    case control.Save():
+                        self._save(message)
                     case control.Finish():
                         return self._finish(message)
                     case control.Exit():
@@ -433,6 +436,12 @@ class ClusterTask:
         if not goes_on:
             return None
         return dataclasses.replace(order, iteration=order.iteration + 1, lines=(), must_rebuild=False)
+
+    def _save(self, order: control.Save) -> None:
+        """Write a part of the checkpoint of a job that pauses, if this task has the model that belongs to its state."""
+        is_whole = self._version == StateVersion(order.merged_round, order.iteration) and not self._is_dirty
+        if self._checkpoint_trigger is not None and is_whole:
+            self._checkpoint_trigger.paused(order.iteration, order.nodes.index(self._node), order.nodes, order.round)
 
     def _finish(self, order: control.Finish) -> Outcome | None:
         """Certify and collect the outcome in the group, if that still holds; None if this task lacks the last model."""

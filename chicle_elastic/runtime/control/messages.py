@@ -52,7 +52,7 @@ from chicle_elastic.scheduling.events import PolicyDisabled as PolicyDisabled
 from chicle_elastic.values import ChunkAccount, ChunkInfo, ResourceOffer, TaskReport
 from chicle_elastic.values import Proposal as Proposal  # the agent appends it to the log as it is
 
-VERSION = 14
+VERSION = 15
 """Of this list of messages; raised with every change of it."""
 
 
@@ -457,6 +457,23 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """The job pauses, perhaps for good: write this task's part of a checkpoint, if the job has a place for one.
+
+    Attributes:
+        round: Current round.
+        iteration: Last merged iteration.
+        merged_round: Round in which it was merged.
+        nodes: Those that own chunks and so write a part, by rank; the first also writes what all tasks share.
+    """
+
+    round: int
+    iteration: int
+    merged_round: int
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
     """The job is over; `run` returns its outcome in every task that has the last model. The others just end.
 
@@ -481,6 +498,8 @@ class Exit:
 Answer: TypeAlias = Loaded | LoadFailed | GroupReady | GroupBroke | IterationEnded | IterationBroke
 Word: TypeAlias = UserMessage | Saved | Proposal | PolicyDisabled
 TaskMessage: TypeAlias = Hello | Expect | Declare | Answer | Word | Left | Failed
-Order: TypeAlias = Load | Precopied | Attach | StoreAhead | Round | Iterate | Vote | Interrupt | Break | Finish | Exit
+Order: TypeAlias = (
+    Load | Precopied | Attach | StoreAhead | Round | Iterate | Vote | Interrupt | Break | Save | Finish | Exit
+)
 AgentMessage: TypeAlias = Welcome | Arena | Order | Deliver | Transition
 Message: TypeAlias = TaskMessage | AgentMessage

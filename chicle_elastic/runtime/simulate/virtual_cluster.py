@@ -327,6 +327,9 @@ class VirtualCluster:
             self.work.leave(node.name)
             self._at(self.clock.now_s, self._follow_supply)
 
+    def save_checkpoint(self, effect: effects.SaveCheckpoint) -> None:
+        """Costs nothing: training does not go on meanwhile."""
+
     def pause_job(self, effect: effects.PauseJob) -> None:
         """Something that happens later may end the pause."""
         self._lines.append(effect.reason)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chicle_elastic.cluster.agent.job_search import UNREACHABLE_S, JobSearch
+from chicle_elastic.cluster.agent.job_search import PROVEN_S, UNREACHABLE_S, JobSearch
 from chicle_elastic.cluster.consensus.term_store import Beacon, Contact, Term
 
 TERM = Term(term=3, lead="n0#1", address="tcp://10.0.0.1:4000", members=("n0#1", "n1#1"))
@@ -16,6 +16,29 @@ def test_it_is_too_early_to_say_at_first() -> None:
     search = JobSearch(may_begin_anew=True)
     search.begin(0.0)
     assert search.look(TERM, BEACON, dead=set(), waited_s=1.0, now=1.0) is None
+
+
+def test_a_job_whose_agents_are_all_proven_dead_is_begun_anew_soon() -> None:
+    """They left in order, or their processes refuse a connection. One whose state is not known makes it wait."""
+    early_s = (PROVEN_S + UNREACHABLE_S) / 2
+    for dead, is_dead in (({"n0#1", "n1#1"}, True), ({"n0#1"}, False)):
+        search = JobSearch(may_begin_anew=True)
+        search.begin(0.0)
+        search.look(TERM, BEACON, dead=set(), waited_s=0.0, now=0.0)
+        finding = search.look(TERM, BEACON, dead=dead, waited_s=early_s, now=early_s)
+        assert finding is not None
+        assert finding.is_dead is is_dead
+        assert not finding.is_late
+
+
+def test_a_beacon_that_has_just_moved_is_of_an_agent_that_lives() -> None:
+    """It is not among those that are proven dead, as it has joined since."""
+    search = JobSearch(may_begin_anew=False)
+    search.begin(0.0)
+    now = UNREACHABLE_S - 1
+    finding = search.look(TERM, BEACON, dead={"n0#1", "n1#1"}, waited_s=now, now=now)
+    assert finding is not None
+    assert not finding.is_dead
 
 
 @pytest.mark.parametrize("may_begin_anew", [False, True])

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import logging
 import resource
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from chicle_elastic.runtime.checkpoint.files import write_file
 from chicle_elastic.runtime.checkpoint.format import JobIdentity
 from chicle_elastic.runtime.checkpoint.writer import CheckpointWriter, Draft
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
+from tests.timeouts import timeout_s
 
 NUM_ROWS, NUM_TASKS = 40, 3
 SPEC = StateSpec(outputs=2, width=1)
@@ -79,6 +82,14 @@ class Tasks:
             writer.close()
 
 
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait for something that a thread does."""
+    end_s = time.monotonic() + timeout_s(30)
+    while not condition() and time.monotonic() < end_s:
+        threading.Event().wait(0.01)
+    assert condition()
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """For checkpoints; made by the first."""
@@ -116,6 +127,33 @@ def test_a_checkpoint_is_complete_when_the_last_part_is_there(tasks: Tasks, fold
     tasks.look()
     assert tasks.complete == [7]
     assert checkpoint.newest(folder, IDENTITY) is not None
+
+
+def test_the_checkpoint_of_a_job_that_pauses_is_completed_without_another_iteration(tasks: Tasks, folder: Path) -> None:
+    """Rank 0 was first and looks by itself; the checkpoint of the same iteration by other owners is another one."""
+    tasks.write(7)
+    parts = drafts(7, seed=1)
+    for rank in range(NUM_TASKS):
+        parts[rank].mark = "paused in round 2: n0, n1, n2"
+        tasks.writers[rank].begin(parts[rank])
+    wait_for(lambda: tasks.complete == [7, 7])
+    assert len(checkpoint.attempts(folder)) == 2
+    assert all(
+        np.array_equal(checkpoint.read(path, IDENTITY).state, state_of(np.arange(NUM_ROWS), 7))
+        for path in checkpoint.attempts(folder)
+    )
+
+
+def test_a_task_that_ends_completes_the_checkpoint_of_a_job_that_pauses(folder: Path) -> None:
+    """Rank 0 wrote first, and is taken as soon as the others have written."""
+    tasks = Tasks(folder)
+    parts = drafts(7)
+    for rank in range(NUM_TASKS):
+        parts[rank].mark = "paused in round 1: n0, n1, n2"
+        tasks.writers[rank].begin(parts[rank])
+        tasks.writers[rank].flush()
+    tasks.close()
+    wait_for(lambda: tasks.complete == [7])
 
 
 def test_what_nobody_completes_is_given_up_for_the_next_one(tasks: Tasks, folder: Path) -> None:

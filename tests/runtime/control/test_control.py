@@ -125,6 +125,7 @@ MESSAGES = [
         accounts=(ChunkAccount(chunk=ChunkId(4), rows=10, owner=None, iterations={NodeId("n0"): 3}, replays=1),),
     ),
     control.Finish(reason="gap reached", merged=0, failure=None),
+    control.Save(round=3, iteration=7, merged_round=2, nodes=(NodeId("n0"), NodeId("n1"))),
     control.Exit(),
 ]
 
