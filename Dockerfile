@@ -13,7 +13,9 @@ COPY pyproject.toml README.md LICENSE ./
 COPY chicle_elastic chicle_elastic
 COPY estimators estimators
 COPY torchx_components torchx_components
-RUN pip install -c constraints.txt ".[cluster,cnn,tensorboard,parquet,url]" s3fs
+RUN pip install -c constraints.txt ".[cluster,cnn,tensorboard,parquet,url]"
+# s3:// needs s3fs (gs:// gcsfs, abfs:// adlfs), which wants an fsspec of its own version.
+RUN pip install s3fs
 
 FROM python:3.11-slim-bookworm
 COPY --from=build /opt/chicle /opt/chicle

@@ -30,7 +30,7 @@ At a boundary, `_advance` goes as far as it can; it is called after every event.
   shell can never say is a `ProtocolError`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -466,14 +466,19 @@ class Scheduler:
         """Save what has been merged, if all of it is there: nodes under notice take their chunks with them."""
         ledger = self.ledger
         if ledger.merged > ledger.began and not ledger.num_missing and not ledger.must_rebuild:
+            self._attach_changes(self._members.present)  # chunks may have moved since the last iteration
             nodes = tuple(node for node in self._members.present if ledger.node_chunks[node].owned)
             self._emit(effects.SaveCheckpoint(round=self._members.round, iteration=ledger.merged, nodes=nodes))
 
-    def _start_iteration(self) -> None:
-        for node in self._members.eligible:
+    def _attach_changes(self, nodes: Iterable[NodeId]) -> None:
+        """Tell tasks what they have now."""
+        for node in nodes:
             added, removed = self.ledger.take_changes(node)
             if added or removed:
                 self._emit(effects.AttachChunks(node=node, added=added, removed=removed))
+
+    def _start_iteration(self) -> None:
+        self._attach_changes(self._members.eligible)
         round, iteration = self._started = self._members.round, self.ledger.merged + 1
         self._report_boundary()
         self._pause_reason = None

@@ -253,13 +253,18 @@ def test_too_few_nodes_pause_the_job_but_the_leaver_is_drained():
     stage.run()
     stage.notice("b")
     ordered = [*stage.finish(), *stage.answer()]
-    assert kinds(ordered)[-3:] == ["ReleaseNode", "SaveCheckpoint", "PauseJob"]
+    assert kinds(ordered)[-4:] == ["ReleaseNode", "AttachChunks", "SaveCheckpoint", "PauseJob"]
+    [told] = [order for order in only(ordered, effects.AttachChunks) if order.node == "a"]
+    assert len(told.added) == 3, "what is saved is what the task has been told"
     assert only(ordered, effects.SaveCheckpoint) == [effects.SaveCheckpoint(round=1, iteration=1, nodes=("a",))]
     assert not only(ordered, effects.FormRound)
     assert "1 node here to stay, 2 needed (min_nodes)" in stage.scheduler.pause_reason
     assert stage.counts() == {"a": 6}
     assert stage.join("c") == [effects.FormRound(round=2, members=("a", "c"))]
-    assert only(stage.answer(), effects.StartIteration)
+    ordered = stage.answer()
+    assert only(ordered, effects.StartIteration)
+    moved = {order.node: order for order in only(ordered, effects.AttachChunks)}
+    assert moved["a"].removed == moved["c"].added, "also of those that it was told at the pause"
     assert stage.counts() == {"a": 3, "c": 3}
 
 

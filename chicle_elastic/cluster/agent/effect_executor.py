@@ -295,7 +295,6 @@ class EffectExecutor:
         log = self._log.snapshot()
         if self.node not in effect.nodes or log.loss_round is not None:
             return
-        self._memory.attach_owned(self._ledger.owned_by(self.node))  # chunks may have moved since the last iteration
         self._host.tell_task(
             control.Save(
                 round=effect.round,
@@ -315,7 +314,7 @@ class EffectExecutor:
         self._events.write("finished", reason=effect.reason)
         if self._resources is not None:
             self._resources.finish(effect.reason, has_failed=effect.reason.startswith(FAILURE))
-        self._memory.attach_owned(self._ledger.owned_by(self.node) if self.node in self._ledger.node_chunks else ())
+        self._memory.attach_for_end(self._ledger.owned_by(self.node) if self.node in self._ledger.node_chunks else ())
         # Perhaps no surviving node has the model of the last merge, and the job has resumed from an earlier one.
         merged = self._ledger.merged if self._model_of_group is None else min(self._ledger.merged, self._model_of_group)
         self._host.finished(effect.reason, merged, self._ledger.accounts())

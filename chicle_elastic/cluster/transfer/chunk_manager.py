@@ -182,8 +182,8 @@ class ChunkManager:
         if places and self._has_task:
             self._tell_task(control.Precopied(chunks=_placements(places)), None)
 
-    def attach_owned(self, owned: Iterable[ChunkId]) -> None:
-        """The job is over or pauses, perhaps after moves of this boundary: tell the task what it has now."""
+    def attach_for_end(self, owned: Iterable[ChunkId]) -> None:
+        """The job is over, perhaps in the middle of moves: tell the task what it has in the end."""
         held = self.store.inventory()
         places = {chunk: self.store.address(chunk) for chunk in owned if chunk in held}
         removed = [chunk for chunk, place in self._attached.items() if places.get(chunk) != place]
