@@ -6,7 +6,7 @@ torch and no NumPy, opens nothing and sets no variable (docs/style 15).
     algorithm   Trainer, Solver, Update, Budget, Context, StateSpec; Report, Verdict, Action; LinearTrainer
     data        ArraySource, ChunkFolder
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
-    runtime     InProcess, LocalCluster, cluster_runtime
+    runtime     InProcess, LocalCluster, TorchXRuntime, cluster_runtime
     policy      Policy, Observations, Decision; MoveChunks, RedrawOwnership, RequestNodes, ReleaseNode, SetParameter;
                 Rebalance, Scale, Shuffle, Straggler, Tune
     resources   Schedule; ResourceManager, Assigned, Revoked, ResourceOffer
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, Trainer, Update, Verdict
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
     from chicle_elastic.values import ResourceOffer
+    from torchx_components.torchx_runtime import TorchXRuntime
 
 __version__ = "0.1.0"
 
@@ -90,6 +91,7 @@ __all__ = [
     "Solver",
     "StateSpec",
     "Straggler",
+    "TorchXRuntime",
     "Trainer",
     "Tune",
     "Update",
@@ -132,6 +134,7 @@ _MODULES = {
     "Tune": "chicle_elastic.policies.tune",
     "Solver": "chicle_elastic.solvers.base",
     "StateSpec": "chicle_elastic.chunks.views",
+    "TorchXRuntime": "torchx_components.torchx_runtime",
     "Trainer": "chicle_elastic.solvers.base",
     "Update": "chicle_elastic.solvers.base",
     "UsageError": "chicle_elastic.errors",

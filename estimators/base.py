@@ -152,6 +152,11 @@ class LinearClassifier(
         runtime = runtime_of(self)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         training = training_set(self, X, y, sample_weight, max_tasks=runtime.most_tasks(), seed=seed)
+        if hasattr(runtime, "submit"):  # no objects of this process go there
+            from estimators.submitted.fit import fit_elsewhere
+
+            fit_elsewhere(self, runtime, getattr(training, "features", X), y, sample_weight)
+            return self
         trainer = self._trainer(training, runtime)
         try:
             outcome = self._run(runtime, trainer, training, seed)

@@ -376,6 +376,13 @@ class ChicleCNNClassifier(
         if self.outer_momentum == "auto" and runtime.most_tasks() == 1:
             trainer = replace(trainer, outer_momentum=0.0)  # no room in the model for what one task never has
         layout, first = self._first_model(trainer, images, is_warm=is_warm, has_momentum=goes_on)
+        if hasattr(runtime, "submit"):  # no objects of this process go there
+            from estimators.submitted.fit import fit_elsewhere
+
+            if is_partial:
+                raise UsageError("partial_fit cannot run as a job of a cluster, which fits once; use LocalCluster")
+            fit_elsewhere(self, runtime, X, y, sample_weight)
+            return self
         outcome, best = run_job(self, runtime, trainer, images, seed=seed, first=first)
         model = outcome.model if best is None else best
         for name, value in self._predicting_attributes(network, images, layout, model).items():

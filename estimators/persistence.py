@@ -113,7 +113,7 @@ def write_model(
         "version": version,
         "estimator": type(estimator).__name__,
         "chicle": __version__,
-        "params": _params_to_json(params),
+        "params": params_to_json(params),
         "values": {name: _plain(getattr(estimator, name)) for name in values},
         "object": [name for name, array in arrays.items() if array.dtype == object],
         "history": [dataclasses.asdict(record) for record in estimator.history_],
@@ -226,7 +226,7 @@ def _without_objects(name: str, array: Array) -> Array:
     return array.astype(str)
 
 
-def _params_to_json(params: dict[str, Any]) -> dict[str, Any]:
+def params_to_json(params: dict[str, Any]) -> dict[str, Any]:
     """Constructor arguments as JSON values; a dict with keys that need not be strings becomes a list of pairs."""
     plain = {name: _plain(value) for name, value in params.items() if name not in PARAMS_LEFT_OUT}
     weights = plain["class_weight"]

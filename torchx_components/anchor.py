@@ -3,9 +3,10 @@
     python -m torchx_components.anchor -j 1:4 --train a9a.svm --out model estimators.fit_task --C 0.1
     python -m torchx_components.anchor -j 1:4 --members slurm --sbatch=--partition=spot --train ... --out ... MODULE ...
 
-It prepares the data, serves the rendezvous store, and starts and ends members as the job's policies, or `python -m
-torchx_components.scale`, ask for. It trains nothing, and needs a place that is not taken away. Members are tasks of a
-job array where it runs in a job of Slurm itself, else processes of this host. `--out` is a folder that all nodes see.
+It prepares the data, serves the rendezvous store, and starts and ends members as the job's policies, or `chicle
+scale OUT N`, ask for. It trains nothing, and needs a place that is not taken away. Members are tasks of a job array
+where it runs in a job of Slurm itself, else processes of this host. `--out` is a folder that all nodes see; how the job
+stands is in OUT/job.json (`chicle status OUT`).
 
 Exit code 0 when the job is over; 1 when a task failed, or it cannot go on; 143 at SIGTERM. Members are ended in any
 case.
@@ -40,6 +41,7 @@ from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.settings import Settings
 from chicle_elastic.transports.secret import JobSecret
+from torchx_components.job_state import JobState, StateWriter
 from torchx_components.kubernetes import KubernetesApi, KubernetesNodes
 from torchx_components.kubernetes_manifest import STORE_PORT
 from torchx_components.local_nodes import LocalNodes
@@ -117,6 +119,8 @@ def run(arguments: argparse.Namespace, scheduler: str) -> int:
     folder = out / f".run-{os.getpid()}-{int(time.time())}"
     folder.mkdir(parents=True)
     (out / "nodes").mkdir(exist_ok=True)
+    begin = min(arguments.begin or most, most)
+    state = StateWriter(out, JobState(phase="preparing", run=str(folder), host=socket.gethostname(), wanted=begin))
     try:
         secret = make_secret(folder / SECRET_NAME, arguments.secret_file)
         data = prepare(arguments.train.absolute(), folder, most)
@@ -132,8 +136,16 @@ def run(arguments: argparse.Namespace, scheduler: str) -> int:
             stack.callback(members.close)
             members.begin()
             print(f"anchor: run folder {folder}; rendezvous store at {store.endpoint}", flush=True)
-            return serve(members, board, listener, least=least)
+            state.change("running")
+            return serve(members, board, listener, least=least, state=state)
+    except (ChicleError, OSError) as error:
+        state.change("failed", str(error))
+        raise
+    except (SystemExit, KeyboardInterrupt):
+        state.change("cancelled", "the anchor was told to end")
+        raise
     finally:
+        state.change("failed", "the anchor came upon an error of its own; its output says which")
         shutil.rmtree(folder, ignore_errors=True)
 
 
