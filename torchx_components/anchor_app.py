@@ -8,6 +8,8 @@ from typing import Any
 
 import torchx.specs as specs
 
+from chicle_elastic.chunks.places import absolute_place
+
 ANCHOR = "torchx_components.anchor"
 FIT = "estimators.fit_task"
 
@@ -49,7 +51,7 @@ def anchor_of(given: dict[str, Any], member_options: list[str], task: list[str])
         task: The module of the tasks, and its arguments.
     """
     least, most = parse_nodes(str(given["j"]))
-    arguments = [ANCHOR, "-j", f"{least}:{most}", "--train", os.path.abspath(str(given["train"]))]
+    arguments = [ANCHOR, "-j", f"{least}:{most}", "--train", absolute_place(str(given["train"]))]
     arguments += ["--out", os.path.abspath(str(given["out"])), "--grace", str(given["grace"])]
     arguments += ["--python", str(given["python"])]
     arguments += ["--begin", str(given["begin"])] if given["begin"] else []

@@ -12,6 +12,7 @@ from sklearn.base import is_classifier
 
 from chicle_elastic import __version__
 from chicle_elastic.chunks.folder import ChunkFolder
+from chicle_elastic.chunks.places import absolute_place
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from estimators.persistence import params_from_json, params_to_json
@@ -38,7 +39,7 @@ def stage(estimator: Any, X: Any, y: Any, sample_weight: Any, folder: Path) -> N
     described = _described(estimator)
     arrays: dict[str, Array] = {}
     if is_folder(X):
-        described |= {"layout": "folder", "folder": str(Path(X.path).absolute())}
+        described |= {"layout": "folder", "folder": absolute_place(str(X.path))}
     else:
         if sparse.issparse(X):
             X = X.tocsr()
