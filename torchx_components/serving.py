@@ -124,10 +124,10 @@ def serve(
                 _let_go(members, told.total)
                 target = told.total
             leaving = board.notice()
-            if leaving is not None and leaving.number > notice:
-                notice = leaving.number
-                print(f"anchor: {leaving.node} gets notice, from outside", flush=True)
-                members.notice(NodeId(leaving.node))
+            for node in () if leaving is None else leaving.nodes[notice:]:
+                print(f"anchor: {node} gets notice, from outside", flush=True)
+                members.notice(NodeId(node))
+            notice = notice if leaving is None else leaving.number
             here = members.members
             _tell(state, members, target)
             for node in known - here.keys():

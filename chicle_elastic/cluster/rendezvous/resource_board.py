@@ -2,7 +2,7 @@
 
     chicle-resources/request    {"number", "total", "reason"}: what the job wants; the highest number holds
     chicle-resources/scale      {"number", "total"}: what a person wants, whatever the job has asked for
-    chicle-resources/notice     {"number", "node"}: a person wants this node to leave
+    chicle-resources/notice     {"number", "nodes"}: a person wants these nodes to leave, all so far
     chicle-resources/offer      {"number", "available", "price", "text"}: what the manager could give
     chicle-resources/finished   {"reason", "has_failed"}: the job is over and needs no nodes any more
 
@@ -51,15 +51,15 @@ class NodeOffer:
 
 @dataclass(frozen=True, slots=True)
 class NodeNotice:
-    """A node is to leave.
+    """Nodes that are to leave.
 
     Attributes:
-        number: Of the notice, counted up by those who give them.
-        node: Its name.
+        number: How many there are.
+        nodes: Their names, in the order of the notices.
     """
 
     number: int
-    node: str
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class ResourceBoard:
         return self._read("scale", NodeRequest)
 
     def notice(self) -> NodeNotice | None:
-        """The last node that a person has given notice; None for none yet."""
+        """The nodes that a person has given notice; None for none yet."""
         return self._read("notice", NodeNotice)
 
     def offer(self) -> NodeOffer | None:
@@ -127,7 +127,8 @@ class ResourceBoard:
     def put_notice(self, node: str) -> None:
         """Give a node notice."""
         before = self.notice()
-        self._put("notice", NodeNotice, NodeNotice(1 if before is None else before.number + 1, node))
+        nodes = (*(() if before is None else before.nodes), node)
+        self._put("notice", NodeNotice, NodeNotice(len(nodes), nodes))
 
     def put_finished(self, finished: Finished) -> None:
         """Write that the job is over; the first that says so holds."""
