@@ -1,8 +1,9 @@
 """Chicle: elastic training that moves the data, not the tasks.
 
-The public names are here, and in `estimators`; a name is loaded when it is asked for. Importing this package loads no
-torch and no NumPy, opens nothing and sets no variable (docs/style 15).
+The public names are here, those of `estimators` as well; a name is loaded when it is asked for. Importing this package
+loads no torch and no NumPy, opens nothing and sets no variable (docs/style 15).
 
+    estimators  ChicleSVM, ChicleLogisticRegression, ChicleCNNClassifier
     algorithm   Trainer, Solver, Update, Budget, Context, StateSpec; Report, Verdict, Action; LinearTrainer
     data        ArraySource, ChunkFolder
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, Trainer, Update, Verdict
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
     from chicle_elastic.values import ResourceOffer
+    from estimators import ChicleCNNClassifier, ChicleLogisticRegression, ChicleSVM
     from torchx_components.torchx_runtime import TorchXRuntime
 
 __version__ = "0.1.0"
@@ -60,7 +62,10 @@ __all__ = [
     "Assigned",
     "Budget",
     "CheckpointSettings",
+    "ChicleCNNClassifier",
     "ChicleError",
+    "ChicleLogisticRegression",
+    "ChicleSVM",
     "ChunkFolder",
     "Context",
     "DataError",
@@ -106,7 +111,10 @@ _MODULES = {
     "ArraySource": "chicle_elastic.chunks.sources",
     "Budget": "chicle_elastic.solvers.base",
     "CheckpointSettings": "chicle_elastic.runtime.training.checkpoint_settings",
+    "ChicleCNNClassifier": "estimators",
     "ChicleError": "chicle_elastic.errors",
+    "ChicleLogisticRegression": "estimators",
+    "ChicleSVM": "estimators",
     "ChunkFolder": "chicle_elastic.chunks.folder",
     "Context": "chicle_elastic.solvers.base",
     "DataError": "chicle_elastic.errors",

@@ -150,7 +150,11 @@ def _write(path: Path, header: str, arrays: dict[str, Array]) -> None:
     """Write under a temporary name beside the file, then rename: no reader sees half a model."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with temporary.open("xb") as file:
+        file = temporary.open("xb")
+    except OSError as error:  # it names the file of the user, who knows no other one
+        raise type(error)(error.errno, f"the model cannot be saved: {error.strerror}", str(path)) from None
+    try:
+        with file:
             # No array of objects is left, so that nothing is pickled.
             np.savez(file, **{"header": np.array(header), **arrays})  # type: ignore[arg-type]
             file.flush()

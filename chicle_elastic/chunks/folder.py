@@ -78,6 +78,12 @@ class ChunkFolder:
     def __len__(self) -> int:
         return self.num_chunks
 
+    def __array__(self, *_: object, **__: object) -> Array:
+        raise UsageError(
+            f"the chunk folder {self.path} is no array, and its rows cannot be picked one by one, as cross-validation "
+            "and grid search do: fit estimators on folders of their own (chicle convert), or load the rows as an array"
+        )
+
     def __iter__(self) -> Iterator[Chunk]:
         for number in range(self.num_chunks):
             yield self.load(ChunkId(number), NO_STATE)
