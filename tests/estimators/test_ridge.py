@@ -113,6 +113,18 @@ def test_wide_data_is_solved_by_conjugate_gradients(form, num_tasks):
     assert model.dual_objective_ <= best * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e18, 1e-18])
+def test_dense_float32_rows_come_within_tol_too(scale):
+    """Their second derivatives are summed up in float32, if squares have room there, and products repair the rest."""
+    X, y = digits()
+    X = (X * scale).astype(np.float32)
+    alpha = ALPHA * scale**2
+    model = ChicleRidge(alpha=alpha, tol=1e-10).fit(X, y)
+    assert recomputed_gap(model, X, y) <= 1e-10
+    expected = Ridge(alpha=alpha).fit(X.astype(np.float64), y)
+    np.testing.assert_allclose(model.predict(X), expected.predict(X), rtol=1e-3, atol=1e-3)
+
+
 def test_tasks_that_come_and_go_change_nothing():
     """Chunks carry no state, so those that move are only read elsewhere."""
     X, y = digits()
@@ -138,6 +150,28 @@ def test_a_fit_that_is_cut_short_warns_and_says_how_far_it_came():
     assert model.n_iter_ == 4
     assert model.duality_gap_ == pytest.approx(recomputed_gap(model, X, y), rel=1e-6)
     assert model.duality_gap_ > 1e-12
+
+
+@pytest.mark.parametrize("num_tasks", [1, 2])
+def test_next_to_no_penalty_leaves_a_gap_that_is_said(num_tasks):
+    """More columns than rows: rounding of the residual, divided by alpha, is no small gap; the model is good.
+
+    A step that a certificate has refused is not repeated as it is: products follow it.
+    """
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(50, 200)), rng.normal(size=50)
+    with pytest.warns(match="has not converged"):
+        model = ChicleRidge(alpha=1e-12, max_iter=40, runtime=InProcess(num_tasks=num_tasks)).fit(X, y)
+    np.testing.assert_allclose(model.predict(X), y, atol=1e-9)
+    assert 1e-6 < model.duality_gap_ < 1.0
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_squares_beyond_all_numbers_end_in_a_warning():
+    """Nothing can be certified, and the fit says so."""
+    X, y = diabetes()
+    with pytest.warns(match="the relative duality gap is nan"):
+        ChicleRidge(max_iter=5).fit(X * 1e200, y)
 
 
 def test_a_first_iteration_alone_leaves_the_mean():

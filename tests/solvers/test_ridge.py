@@ -22,7 +22,7 @@ ALPHA = 0.7
 def test_a_state_survives_the_way_through_a_vector(phase, has_factor):
     """Every field, infinities included, and the sums of its pass have the same length."""
     rng = np.random.default_rng(0)
-    state = RidgeState.fresh(4, is_sparse=True, has_factor=has_factor)
+    state = RidgeState.fresh(4, is_sparse=True, is_rough=True, has_factor=has_factor)
     state.phase, state.num_rows, state.primal, state.num_products = phase, 12.0, np.inf, 3
     state.means, state.scale, state.residual, state.direction = rng.normal(size=(4, 4))
     state.factor = rng.normal(size=len(state.factor))
@@ -78,7 +78,7 @@ class Rows:
 def test_steps_solve_the_equations(has_factor, num_passes):
     """With second derivatives in a look, an evaluation and one product; without, in as many products as columns."""
     rows = Rows()
-    state = RidgeState.fresh(5, is_sparse=False, has_factor=has_factor)
+    state = RidgeState.fresh(5, is_sparse=False, is_rough=False, has_factor=has_factor)
     model, found = rows.run(state, np.zeros(6))
     np.testing.assert_allclose(model, rows.solution(), rtol=1e-6)
     assert found <= num_passes
@@ -87,7 +87,7 @@ def test_steps_solve_the_equations(has_factor, num_passes):
 def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
     """Means of other rows would solve another problem; the model so far is kept as a place to begin."""
     some, all_rows = Rows(num_rows=30), Rows(num_rows=40, seed=1)
-    state = RidgeState.fresh(5, is_sparse=False, has_factor=True)
+    state = RidgeState.fresh(5, is_sparse=False, is_rough=False, has_factor=True)
     model, _ = some.run(state, np.zeros(6))
     state.phase = RidgePhase.MULTIPLY
     model = steps.advance(state, model, all_rows.sums(state, model), 1.0, alpha=ALPHA, tol=1e-12, has_intercept=True)
@@ -99,7 +99,7 @@ def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
 def test_tasks_that_were_interrupted_make_the_pass_again():
     """Their sums lack rows."""
     rows, model = Rows(), np.zeros(6)
-    state = RidgeState.fresh(5, is_sparse=False, has_factor=True)
+    state = RidgeState.fresh(5, is_sparse=False, is_rough=False, has_factor=True)
     before = state.encode()
     sums = rows.sums(state, model)
     sums[0] = 1.0
@@ -110,7 +110,7 @@ def test_tasks_that_were_interrupted_make_the_pass_again():
 def test_directions_of_several_tasks_are_averaged():
     """What each processor's factor makes of a residual differs in the last digits; the step is the mean's."""
     rows, model = Rows(), np.zeros(6)
-    state = RidgeState.fresh(5, is_sparse=False, has_factor=True)
+    state = RidgeState.fresh(5, is_sparse=False, is_rough=False, has_factor=True)
     for _ in range(2):
         model = steps.advance(state, model, rows.sums(state, model), 1.0, alpha=ALPHA, tol=1e-12, has_intercept=True)
     assert state.phase is RidgePhase.MULTIPLY
@@ -122,7 +122,7 @@ def test_directions_of_several_tasks_are_averaged():
 
 def test_a_matrix_that_rounding_has_made_indefinite_is_no_error():
     """The factor is then an estimate, and products do the rest."""
-    state = RidgeState.fresh(2, is_sparse=False, has_factor=True)
+    state = RidgeState.fresh(2, is_sparse=False, is_rough=False, has_factor=True)
     state.phase, state.num_rows, state.total_weight = RidgePhase.EVALUATE, 3.0, 3.0
     sums = np.concatenate([[0.0, 0.0, 3.0], [0.0, 1.0], [1.0, 1.0], [1.0, 2.0, 1.0]])  # eigenvalues 3 and -1
     steps.advance(state, np.zeros(3), sums, 1.0, alpha=1e-9, tol=1e-9, has_intercept=True)
@@ -156,6 +156,6 @@ def test_parameters_and_data_that_cannot_be_are_refused():
 def test_the_sums_begin_with_a_head():
     """Every phase has one, so that a task can always say that it was interrupted."""
     for phase in RidgePhase:
-        state = RidgeState.fresh(3, is_sparse=False, has_factor=True)
+        state = RidgeState.fresh(3, is_sparse=False, is_rough=False, has_factor=True)
         state.phase = phase
         assert state.sums_size >= HEAD

@@ -124,7 +124,7 @@ def add_dense_products(
             if shift is None:
                 np.multiply(rows[:, columns] if len(columns) else rows, scale[:, None], out=into)
             else:
-                np.subtract(rows, shift, out=into)
+                np.subtract(rows, shift.astype(dtype, copy=False), out=into, casting="same_kind")
                 np.multiply(into, scale[:, None], out=into)
             if has_column:
                 np.multiply(scale, last, out=buffer[num_filled:end, width])

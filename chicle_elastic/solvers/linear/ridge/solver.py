@@ -9,7 +9,7 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.linear.products import add_dense_products
 from chicle_elastic.solvers.linear.ridge.state import HEAD, RidgePhase, RidgeState
-from chicle_elastic.solvers.linear.rows import NewtonRows, newton_rows
+from chicle_elastic.solvers.linear.rows import ALL, NewtonRows, newton_rows
 from chicle_elastic.solvers.linear.tables import (
     Bounds,
     LocalTables,
@@ -41,14 +41,23 @@ class LocalRows:
 
     def residuals(self, model: Array) -> Array:
         """r_i at w and b, shape (num_rows,)."""
+        if not model[:-1].any():  # the first ones
+            return self.targets - model[-1]
         return self.targets - self.rows.times(model)
 
-    def add_products(self, means: Array, out: Array) -> None:
+    def add_products(self, means: Array, out: Array, *, is_rough: bool) -> None:
         """Add sum_i s_i x_i x_i^T, packed, of dense rows less `means`: centring afterwards would cost digits."""
         blocks = [block.rows for block in self.tables.keep_alive]
         dense = [rows for rows in blocks if not isinstance(rows, CsrRows)]
+        if dense and is_rough:
+            total = np.zeros(len(out))
+            with np.errstate(over="ignore", invalid="ignore"):
+                add_dense_products(dense, self.weights, ALL, None, total, is_rough=True, shift=means)
+            if np.isfinite(total).all():  # else squares are beyond float32
+                out += total
+                return
         if dense:
-            add_dense_products(dense, self.weights, np.zeros(0, dtype=np.int64), None, out, shift=means)
+            add_dense_products(dense, self.weights, ALL, None, out, shift=means)
         else:
             self.rows.add_products(self.weights, np.arange(len(means)), out)
 
@@ -122,7 +131,7 @@ class RidgeSolver(Solver):
         sums[0], sums[1] = weighted.sum(), weighted @ r
         sums[2 : 2 + d] = local.rows.weighted_sum(weighted)[:d]
         if state.needs_products:
-            local.add_products(state.means, sums[2 + d :])
+            local.add_products(state.means, sums[2 + d :], is_rough=state.is_rough)
 
     def _multiply(self, state: RidgeState, sums: Array) -> None:
         local, d, p = self.local, state.d, state.direction

@@ -20,6 +20,8 @@ from chicle_elastic.chunks.views import Array
 
 HEAD = 3
 """Values that every sum begins with: tasks that were interrupted; tasks that are the only one; rows read."""
+FIRST_SHARE = 0.9
+"""Share of tol that is aimed at before a certificate has refused anything."""
 
 
 class RidgePhase(IntEnum):
@@ -42,6 +44,7 @@ class RidgeState:
     Attributes:
         phase: What the next pass sums up.
         is_sparse: Rows are CSR, whose second derivatives come without centring.
+        is_rough: Second derivatives are summed up in float32, and products repair what that does.
         has_factor: There is room for all second derivatives.
         has_products: They are known already.
         num_rows: Rows that the means are of.
@@ -56,6 +59,7 @@ class RidgeState:
 
     phase: RidgePhase = RidgePhase.LOOK
     is_sparse: bool = False
+    is_rough: bool = False
     has_factor: bool = False
     has_products: bool = False
     num_rows: float = 0.0
@@ -63,7 +67,7 @@ class RidgeState:
     target_mean: float = 0.0
     primal: float = np.inf
     gap: float = np.inf
-    share: float = 0.9
+    share: float = FIRST_SHARE
     num_products: int = 0
     means: Array
     scale: Array
@@ -72,12 +76,13 @@ class RidgeState:
     factor: Array
 
     @classmethod
-    def fresh(cls, d: int, *, is_sparse: bool, has_factor: bool) -> "RidgeState":
+    def fresh(cls, d: int, *, is_sparse: bool, is_rough: bool, has_factor: bool) -> "RidgeState":
         """Before the first pass over rows of `d` features."""
         zeros = np.zeros(d)
         factor = np.zeros(d * (d + 1) // 2 if has_factor else 0)
         return cls(
             is_sparse=is_sparse,
+            is_rough=is_rough,
             has_factor=has_factor,
             means=zeros,
             scale=zeros,
@@ -100,6 +105,7 @@ class RidgeState:
         return cls(
             phase=RidgePhase(round(values["phase"])),
             is_sparse=bool(values["is_sparse"]),
+            is_rough=bool(values["is_rough"]),
             has_factor=bool(values["has_factor"]),
             has_products=bool(values["has_products"]),
             num_rows=values["num_rows"],

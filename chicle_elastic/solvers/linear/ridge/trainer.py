@@ -66,7 +66,10 @@ class RidgeTrainer(Trainer):
         """Begin with a look at the data, and again after a certificate that was not good enough."""
         if not len(progress):
             d = schema.num_features
-            return RidgeState.fresh(d, is_sparse=schema.kind == "csr", has_factor=_is_narrow(schema)).encode()
+            is_sparse = schema.kind == "csr"
+            is_rough = schema.dtype == "float32" and not is_sparse
+            has_factor = _is_narrow(schema)
+            return RidgeState.fresh(d, is_sparse=is_sparse, is_rough=is_rough, has_factor=has_factor).encode()
         state = RidgeState.decode(progress, len(model))
         if state.phase is not RidgePhase.REST:
             return progress
@@ -89,15 +92,16 @@ class RidgeTrainer(Trainer):
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`."""
         state = RidgeState.decode(progress, len(model))
-        following = steps.advance(
-            state,
-            model,
-            summed.delta,
-            summed.weight,
-            alpha=self.alpha,
-            tol=self.tol,
-            has_intercept=self.has_intercept,
-        )
+        with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
+            following = steps.advance(
+                state,
+                model,
+                summed.delta,
+                summed.weight,
+                alpha=self.alpha,
+                tol=self.tol,
+                has_intercept=self.has_intercept,
+            )
         return following, state.encode()
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
