@@ -1,12 +1,13 @@
 """Chicle: elastic training that moves the data, not the tasks.
 
-The public names are here, and in `estimators`; a name is loaded when it is asked for. Importing this package loads no
-torch and no NumPy, opens nothing and sets no variable (docs/style 15).
+The public names are here, those of `estimators` as well; a name is loaded when it is asked for. Importing this package
+loads no torch and no NumPy, opens nothing and sets no variable (docs/style 15).
 
+    estimators  ChicleSVM, ChicleLogisticRegression, ChicleRidge, ChicleCNNClassifier
     algorithm   Trainer, Solver, Update, Budget, Context, StateSpec; Report, Verdict, Action; LinearTrainer
     data        ArraySource, ChunkFolder
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
-    runtime     InProcess, LocalCluster, cluster_runtime
+    runtime     InProcess, LocalCluster, TorchXRuntime, cluster_runtime
     policy      Policy, Observations, Decision; MoveChunks, RedrawOwnership, RequestNodes, ReleaseNode, SetParameter;
                 Rebalance, Scale, Shuffle, Straggler, Tune
     resources   Schedule; ResourceManager, Assigned, Revoked, ResourceOffer
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, Trainer, Update, Verdict
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
     from chicle_elastic.values import ResourceOffer
+    from estimators import ChicleCNNClassifier, ChicleLogisticRegression, ChicleRidge, ChicleSVM
+    from torchx_components.torchx_runtime import TorchXRuntime
 
 __version__ = "0.1.0"
 
@@ -59,7 +62,11 @@ __all__ = [
     "Assigned",
     "Budget",
     "CheckpointSettings",
+    "ChicleCNNClassifier",
     "ChicleError",
+    "ChicleLogisticRegression",
+    "ChicleRidge",
+    "ChicleSVM",
     "ChunkFolder",
     "Context",
     "DataError",
@@ -90,6 +97,7 @@ __all__ = [
     "Solver",
     "StateSpec",
     "Straggler",
+    "TorchXRuntime",
     "Trainer",
     "Tune",
     "Update",
@@ -104,7 +112,11 @@ _MODULES = {
     "ArraySource": "chicle_elastic.chunks.sources",
     "Budget": "chicle_elastic.solvers.base",
     "CheckpointSettings": "chicle_elastic.runtime.training.checkpoint_settings",
+    "ChicleCNNClassifier": "estimators",
     "ChicleError": "chicle_elastic.errors",
+    "ChicleLogisticRegression": "estimators",
+    "ChicleRidge": "estimators",
+    "ChicleSVM": "estimators",
     "ChunkFolder": "chicle_elastic.chunks.folder",
     "Context": "chicle_elastic.solvers.base",
     "DataError": "chicle_elastic.errors",
@@ -132,6 +144,7 @@ _MODULES = {
     "Tune": "chicle_elastic.policies.tune",
     "Solver": "chicle_elastic.solvers.base",
     "StateSpec": "chicle_elastic.chunks.views",
+    "TorchXRuntime": "torchx_components.torchx_runtime",
     "Trainer": "chicle_elastic.solvers.base",
     "Update": "chicle_elastic.solvers.base",
     "UsageError": "chicle_elastic.errors",

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
-from sklearn.callback import CallbackSupportMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin
+from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
@@ -53,7 +53,7 @@ class LinearClassifier(
         "n_threads": [Interval(Integral, 1, None, closed="left"), None],
         "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
         "runtime": [HasMethods(["run", "most_tasks"]), None],
-        "n_workers": [Interval(Integral, 1, None, closed="left"), tuple, None],
+        "n_workers": [Interval(Integral, 1, None, closed="left"), Options(Integral, {-1}), tuple, None],
         "policy": [HasMethods(["decide"]), tuple, None],
         "logdir": [str, PathLike, None],
         "store_duals": ["boolean"],
@@ -152,6 +152,11 @@ class LinearClassifier(
         runtime = runtime_of(self)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         training = training_set(self, X, y, sample_weight, max_tasks=runtime.most_tasks(), seed=seed)
+        if hasattr(runtime, "submit"):  # no objects of this process go there
+            from estimators.submitted.fit import fit_elsewhere
+
+            fit_elsewhere(self, runtime, getattr(training, "features", X), y, sample_weight)
+            return self
         trainer = self._trainer(training, runtime)
         try:
             outcome = self._run(runtime, trainer, training, seed)

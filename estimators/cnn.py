@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
-from sklearn.callback import CallbackSupportMixin
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DivergedError, MissingExtraError, UsageError
@@ -20,6 +19,7 @@ from chicle_elastic.waits import Wait
 from estimators.cnn_params import ModuleParamsMixin
 from estimators.cnn_persistence import SaveNetworkMixin
 from estimators.cnn_prediction import ImagePredictionMixin
+from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
@@ -110,11 +110,11 @@ class ChicleCNNClassifier(
     runtime : runtime or None, default=None
         Where to fit: None for this process, or a `LocalCluster` or another runtime.
     n_workers : int, tuple of two int, or None, default=None
-        Short for ``runtime=LocalCluster(n_workers)``.
+        Short for ``runtime=LocalCluster(n_workers)``; -1 means as many nodes as there are cores.
     policy : Policy or tuple of them, default=None
         Moves chunks while the fit runs; None leaves it to the runtime. See `ChicleSVM`.
     logdir : str, path-like or None, default=None
-        Folder for TensorBoard.
+        Folder for TensorBoard, in which each fit has a folder of its own.
     **module_params : dict
         Arguments of the module's class, as `module__NAME`.
 
@@ -189,7 +189,7 @@ class ChicleCNNClassifier(
         "kernels": [StrOptions({"auto", "fused", "onednn", "native"})],
         "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
         "runtime": [HasMethods(["run", "most_tasks"]), None],
-        "n_workers": [Interval(Integral, 1, None, closed="left"), tuple, None],
+        "n_workers": [Interval(Integral, 1, None, closed="left"), Options(Integral, {-1}), tuple, None],
         "policy": [HasMethods(["decide"]), tuple, None],
         "logdir": [str, PathLike, None],
     }
@@ -376,6 +376,13 @@ class ChicleCNNClassifier(
         if self.outer_momentum == "auto" and runtime.most_tasks() == 1:
             trainer = replace(trainer, outer_momentum=0.0)  # no room in the model for what one task never has
         layout, first = self._first_model(trainer, images, is_warm=is_warm, has_momentum=goes_on)
+        if hasattr(runtime, "submit"):  # no objects of this process go there
+            from estimators.submitted.fit import fit_elsewhere
+
+            if is_partial:
+                raise UsageError("partial_fit cannot run as a job of a cluster, which fits once; use LocalCluster")
+            fit_elsewhere(self, runtime, X, y, sample_weight)
+            return self
         outcome, best = run_job(self, runtime, trainer, images, seed=seed, first=first)
         model = outcome.model if best is None else best
         for name, value in self._predicting_attributes(network, images, layout, model).items():

@@ -22,9 +22,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 import estimators
 from chicle_elastic.chunks.folder import ChunkFolder
+from chicle_elastic.chunks.places import Place, place_of, require_writable
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.runtime.checkpoint.files import write_file
-from chicle_elastic.runtime.checkpoint.places import Place, place_of, require_writable
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
 
 MODEL_NAME = "model.npz"
@@ -50,7 +50,7 @@ def parser(estimator: str = "svm") -> argparse.ArgumentParser:
         prog="python -m estimators.fit_task", description=__doc__.split("\n\n")[0], allow_abbrev=False
     )
     parser.add_argument("--estimator", choices=ESTIMATORS, default="svm", help="default: %(default)s")
-    parser.add_argument("--train", type=Path, required=True, help="chunk folder")
+    parser.add_argument("--train", required=True, help="chunk folder, or its URL")
     parser.add_argument("--out", required=True, help=f"folder for {MODEL_NAME}, or a URL, e.g. s3://BUCKET/MODEL")
     for name, default in kind().get_params().items():
         if name not in NO_OPTIONS:

@@ -113,7 +113,7 @@ def write_model(
         "version": version,
         "estimator": type(estimator).__name__,
         "chicle": __version__,
-        "params": _params_to_json(params),
+        "params": params_to_json(params),
         "values": {name: _plain(getattr(estimator, name)) for name in values},
         "object": [name for name, array in arrays.items() if array.dtype == object],
         "history": [dataclasses.asdict(record) for record in estimator.history_],
@@ -150,7 +150,11 @@ def _write(path: Path, header: str, arrays: dict[str, Array]) -> None:
     """Write under a temporary name beside the file, then rename: no reader sees half a model."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with temporary.open("xb") as file:
+        file = temporary.open("xb")
+    except OSError as error:  # it names the file of the user, who knows no other one
+        raise type(error)(error.errno, f"the model cannot be saved: {error.strerror}", str(path)) from None
+    try:
+        with file:
             # No array of objects is left, so that nothing is pickled.
             np.savez(file, **{"header": np.array(header), **arrays})  # type: ignore[arg-type]
             file.flush()
@@ -226,7 +230,7 @@ def _without_objects(name: str, array: Array) -> Array:
     return array.astype(str)
 
 
-def _params_to_json(params: dict[str, Any]) -> dict[str, Any]:
+def params_to_json(params: dict[str, Any]) -> dict[str, Any]:
     """Constructor arguments as JSON values; a dict with keys that need not be strings becomes a list of pairs."""
     plain = {name: _plain(value) for name, value in params.items() if name not in PARAMS_LEFT_OUT}
     weights = plain.get("class_weight")  # regressors have none

@@ -38,7 +38,7 @@ def runtime_of(estimator: Any) -> "Runtime":
         )
     from chicle_elastic.cluster.local.local_cluster import shared_cluster
 
-    return shared_cluster(estimator.n_workers)
+    return shared_cluster(settings.available_cores() if estimator.n_workers == -1 else estimator.n_workers)
 
 
 def policies_of(estimator: Any) -> "Sequence[Policy] | None":

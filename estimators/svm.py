@@ -86,13 +86,15 @@ class ChicleSVM(LinearClassifier):
         nodes are processes that come and go while it runs.
     n_workers : int or tuple of (int, int), default=None
         Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
-        ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2 nodes.
+        ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2
+        nodes; -1 means as many nodes as there are cores.
     policy : Policy or tuple of them, default=None
         Moves chunks while the fit runs, e.g. `chicle_elastic.Rebalance()` or `chicle_elastic.Shuffle()`; a grid search
         can vary its fields (``policy__window``). None leaves it to the runtime: a local cluster has the policies it
         was made with, by default none.
     logdir : str or path-like, default=None
-        Folder for TensorBoard; needs ``pip install 'chicle-elastic[tensorboard]'``. Give each fit its own.
+        Folder for TensorBoard, in which each fit has a folder of its own; needs ``pip install
+        'chicle-elastic[tensorboard]'``.
     store_duals : bool, default=False
         Whether to keep `duals_`.
 

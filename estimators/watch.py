@@ -1,10 +1,14 @@
 """Observers of a running job: scikit-learn callbacks, a bar or lines on stdout, TensorBoard."""
 
+import itertools
+import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,10 +21,37 @@ from chicle_elastic.monitoring.progress import FitProgress
 from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.scheduling.text import is_disabled_text
 
+try:
+    from sklearn.callback import CallbackSupportMixin
+except ImportError:  # before scikit-learn 1.9
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Estimators without callbacks, where scikit-learn has none."""
+
+        def _init_callback_context(self, **_: Any) -> "NoContext":
+            return NoContext()
+
+
 Listener: TypeAlias = Callable[[IterationRecord], None]
 
+_fits = itertools.count(1)
 OWN_PACKAGES = ("estimators", "chicle_elastic", "sklearn")
 """Packages between a listener and the line of the user that called `fit`."""
+
+
+class NoContext:
+    """A context of callbacks of which there are none."""
+
+    def subcontext(self, **_: Any) -> "NoContext":
+        """The same for an iteration."""
+        return self
+
+    def call_on_fit_task_begin(self, **_: Any) -> None:
+        """No callback is called."""
+
+    def call_on_fit_task_end(self, **_: Any) -> bool:
+        """No callback asks to stop."""
+        return False
 
 
 class Watcher(NamedTuple):
@@ -118,7 +149,7 @@ def watcher(
     Args:
         name: Name of the estimator, begins every line.
         verbose: 0 silent; 1 a bar on a terminal, and a line per certificate elsewhere; 2 a line per iteration.
-        logdir: Folder for TensorBoard.
+        logdir: Folder for TensorBoard, in which this fit gets a folder of its own: a grid search has many.
         max_iter: Iterations at most, for the bar.
         tol: Gap at which the fit ends, for the bar.
         has_policies: Whether there are policies that may fail: the user is warned of one that is disabled.
@@ -147,12 +178,17 @@ def watcher(
         if logdir is not None:
             from chicle_elastic.monitoring.tensorboard import TensorBoardWriter
 
-            writer = stack.enter_context(TensorBoardWriter(logdir))
+            writer = stack.enter_context(TensorBoardWriter(Path(logdir) / _run_name(name)))
             told.append(writer.write)
             changes.append(writer.write_transition)
         if has_policies:  # the last one, because a warning may be an error
             told.append(_warn_of_policies)
         yield Watcher(partial(_tell, told), partial(_tell, changes)) if told else Watcher(None, None)
+
+
+def _run_name(name: str) -> str:
+    """A name for the folder of a fit: those of one second, and of several processes, differ."""
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_fits)}"
 
 
 class _MethodPrinter:

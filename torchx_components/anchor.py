@@ -3,9 +3,10 @@
     python -m torchx_components.anchor -j 1:4 --train a9a.svm --out model estimators.fit_task --C 0.1
     python -m torchx_components.anchor -j 1:4 --members slurm --sbatch=--partition=spot --train ... --out ... MODULE ...
 
-It prepares the data, serves the rendezvous store, and starts and ends members as the job's policies, or `python -m
-torchx_components.scale`, ask for. It trains nothing, and needs a place that is not taken away. Members are tasks of a
-job array where it runs in a job of Slurm itself, else processes of this host. `--out` is a folder that all nodes see.
+It prepares the data, serves the rendezvous store, and starts and ends members as the job's policies, or `chicle
+scale OUT N`, ask for. It trains nothing, and needs a place that is not taken away. Members are tasks of a job array
+where it runs in a job of Slurm itself, else processes of this host. `--out` is a folder that all nodes see; how the job
+stands is in OUT/job.json (`chicle status OUT`).
 
 Exit code 0 when the job is over; 1 when a task failed, or it cannot go on; 143 at SIGTERM. Members are ended in any
 case.
@@ -33,6 +34,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chicle_elastic.chunks.convert import ConvertOptions, convert
+from chicle_elastic.chunks.folder import ChunkFolder
+from chicle_elastic.chunks.places import absolute_place, is_url
 from chicle_elastic.cli.signals import orderly_end
 from chicle_elastic.cluster.rendezvous.resource_board import ResourceBoard
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
@@ -40,6 +43,7 @@ from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.settings import Settings
 from chicle_elastic.transports.secret import JobSecret
+from torchx_components.job_state import JobState, StateWriter
 from torchx_components.kubernetes import KubernetesApi, KubernetesNodes
 from torchx_components.kubernetes_manifest import STORE_PORT
 from torchx_components.local_nodes import LocalNodes
@@ -71,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m torchx_components.anchor", description=__doc__.split("\n\n")[0], allow_abbrev=False
     )
     parser.add_argument("-j", dest="nodes", required=True, help="MIN:MAX nodes, or N; with fewer than MIN it pauses")
-    parser.add_argument("--train", type=Path, help="data file or chunk folder")
+    parser.add_argument("--train", help="data file, chunk folder, or URL of a chunk folder")
     parser.add_argument("--out", type=Path, help="folder that all nodes see; the task gets it as --out")
     parser.add_argument(
         "--members",
@@ -117,14 +121,16 @@ def run(arguments: argparse.Namespace, scheduler: str) -> int:
     folder = out / f".run-{os.getpid()}-{int(time.time())}"
     folder.mkdir(parents=True)
     (out / "nodes").mkdir(exist_ok=True)
+    begin = min(arguments.begin or most, most)
+    state = StateWriter(out, JobState(phase="preparing", run=str(folder), host=socket.gethostname(), wanted=begin))
     try:
         secret = make_secret(folder / SECRET_NAME, arguments.secret_file)
-        data = prepare(arguments.train.absolute(), folder, most)
+        data = prepare(arguments.train, folder, most)
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(StoreServer(f"{host}:0"))
             listener = stack.enter_context(socket.create_server((host, 0)))
             presence = format_endpoint(host, listener.getsockname()[1])
-            MeetingPlace(store=store.endpoint, presence=presence, data=str(data)).write(folder)
+            MeetingPlace(store=store.endpoint, presence=presence, data=data).write(folder)
             connection = StoreConnection(store.endpoint)
             connection.connect()
             board = ResourceBoard(connection, endpoint=store.endpoint, secret=secret)
@@ -132,8 +138,16 @@ def run(arguments: argparse.Namespace, scheduler: str) -> int:
             stack.callback(members.close)
             members.begin()
             print(f"anchor: run folder {folder}; rendezvous store at {store.endpoint}", flush=True)
-            return serve(members, board, listener, least=least)
+            state.change("running")
+            return serve(members, board, listener, least=least, state=state)
+    except (ChicleError, OSError) as error:
+        state.change("failed", str(error))
+        raise
+    except (SystemExit, KeyboardInterrupt):
+        state.change("cancelled", "the anchor was told to end")
+        raise
     finally:
+        state.change("failed", "the anchor came upon an error of its own; its output says which")
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -224,15 +238,19 @@ def make_secret(path: Path, given: Path | None) -> JobSecret:
     return JobSecret.load_or_create(path)
 
 
-def prepare(train: Path, run: Path, max_nodes: int) -> Path:
-    """The chunk folder to train on; a data file is converted once, for all nodes.
+def prepare(train: str, run: Path, max_nodes: int) -> str:
+    """Path or URL of the chunk folder to train on; a data file is converted once, for all nodes.
 
     Raises:
         DataError: The file cannot be read.
     """
-    if train.is_dir():
-        return train
-    return convert([train], run / "data", ConvertOptions(max_tasks=max_nodes)).path
+    place = absolute_place(train)
+    if is_url(place):
+        ChunkFolder(place)  # what is wrong shows here, and not on every node
+        return place
+    if Path(place).is_dir():
+        return place
+    return str(convert([Path(place)], run / "data", ConvertOptions(max_tasks=max_nodes)).path)
 
 
 def parse_nodes(text: str) -> tuple[int, int]:

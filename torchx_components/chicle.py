@@ -12,17 +12,14 @@ of the anchor (`torchx_components.anchor`).
 # ruff: noqa: UP006, UP035, UP045  (TorchX 0.7.0 reads annotations of arguments, and knows no others)
 
 import os
-import re
-import shlex
-from importlib import import_module
 from typing import Dict, Optional
 
 import torchx
 import torchx.specs as specs
 
-ANCHOR = "torchx_components.anchor"
+from torchx_components.anchor_app import FIT, component_of, parse_nodes, role_of
+
 NODE = "torchx_components.node"
-FIT = "estimators.fit_task"
 
 
 def svm(
@@ -65,7 +62,7 @@ def svm(
         memMB: memory per node in MB
         gpu: GPUs per node
     """
-    return _anchor(locals(), [FIT, "--estimator", "svm", *solver])
+    return component_of(locals(), [FIT, "--estimator", "svm", *solver])
 
 
 def logistic(
@@ -108,7 +105,7 @@ def logistic(
         memMB: memory per node in MB
         gpu: GPUs per node
     """
-    return _anchor(locals(), [FIT, "--estimator", "logistic", *solver])
+    return component_of(locals(), [FIT, "--estimator", "logistic", *solver])
 
 
 def cnn(
@@ -151,7 +148,7 @@ def cnn(
         memMB: memory per node in MB
         gpu: GPUs per node
     """
-    return _anchor(locals(), [FIT, "--estimator", "cnn", *solver])
+    return component_of(locals(), [FIT, "--estimator", "cnn", *solver])
 
 
 def app(
@@ -196,7 +193,7 @@ def app(
         memMB: memory per node in MB
         gpu: GPUs per node
     """
-    return _anchor(locals(), [module, *task])
+    return component_of(locals(), [module, *task])
 
 
 def join(
@@ -236,71 +233,5 @@ def join(
     arguments = [NODE, "--run", run, "--nnodes", f"{least}:{most}", "--name", node, "--grace", str(grace)]
     arguments += ["--log-dir", os.path.join(os.path.dirname(run), "nodes")]
     out = [] if "--out" in task else ["--out", os.path.dirname(run)]
-    role = _role("node", [*arguments, task[0], *out, *task[1:]], locals())
+    role = role_of("node", [*arguments, task[0], *out, *task[1:]], locals())
     return specs.AppDef(name=name, roles=[role])
-
-
-def parse_nodes(j: str) -> tuple[int, int]:
-    """Fewest and most nodes of "2:3", "3", or TorchX's own "2:3x1" and "3x1".
-
-    Args:
-        j: as on the command line
-
-    Raises:
-        ValueError: it says something else, or several processes per node
-    """
-    match = re.fullmatch(r"(?:(\d+):)?(\d+)(?:x1)?", j)
-    least, most = (int(match[1] or match[2]), int(match[2])) if match else (0, 0)
-    if not 1 <= least <= most:
-        raise ValueError(f"-j {j}: write MIN:MAX or N, e.g. 2:3; a node runs one task, which uses all its processors")
-    return least, most
-
-
-def _anchor(given: dict[str, object], task: list[str]) -> specs.AppDef:
-    """The job of a component.
-
-    Args:
-        given: Its arguments, by name.
-        task: The module of the tasks, and its arguments.
-    """
-    least, most = parse_nodes(str(given["j"]))
-    check_task(task, str(given["train"]), str(given["out"]))
-    arguments = [ANCHOR, "-j", f"{least}:{most}", "--train", os.path.abspath(str(given["train"]))]
-    arguments += ["--out", os.path.abspath(str(given["out"])), "--grace", str(given["grace"])]
-    arguments += ["--python", str(given["python"])]
-    arguments += ["--begin", str(given["begin"])] if given["begin"] else []
-    arguments += ["--checkpoint", str(given["checkpoint"])] if given["checkpoint"] else []
-    arguments += ["--resume"] if given["resume"] else []
-    arguments += [f"--sbatch=--cpus-per-task={given['cpu']}", f"--sbatch=--mem={given['memMB']}"]
-    arguments += [f"--sbatch=--gpus-per-node={given['gpu']}"] if given["gpu"] else []
-    arguments += shlex.split(str(given["member_options"]))  # later ones win
-    return specs.AppDef(name=str(given["name"]), roles=[_role("anchor", [*arguments, *task], given)])
-
-
-def check_task(task: list[str], train: str, out: str) -> None:
-    """Refuse options of an estimator that cannot be, here and now and not on every node later.
-
-    Args:
-        task: the module of the tasks, and its arguments
-        train: data
-        out: folder to write
-    """
-    if task[0] == FIT:
-        # By its name, as nodes run it: this package does not build on estimators.
-        import_module(FIT).parse(["--train", train, "--out", out, *task[1:]])
-
-
-def _role(role_name: str, args: list[str], given: dict[str, object]) -> specs.Role:
-    def number(name: str) -> int:
-        return int(str(given[name]))
-
-    return specs.Role(
-        name=role_name,
-        image=str(given["image"]),
-        entrypoint=str(given["python"]),
-        args=["-m", *args],
-        env=dict(given["env"] or {}),  # type: ignore[call-overload]
-        num_replicas=1,
-        resource=specs.Resource(cpu=number("cpu"), gpu=number("gpu"), memMB=number("memMB")),
-        retry_policy=specs.RetryPolicy.REPLICA,
-    )

@@ -19,6 +19,7 @@ from chicle_elastic.errors import PeerLostError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.resources.managed_nodes import ManagedNodes
 from chicle_elastic.resources.managers import ResourceManager
+from torchx_components.job_state import MemberState, StateWriter
 
 TURN_S = 0.5
 FEW_S = 10.0
@@ -79,7 +80,14 @@ class Members(ResourceManager, Protocol):
         ...
 
 
-def serve(members: Members, board: ResourceBoard, listener: socket.socket, *, least: int = 1) -> int:
+def serve(
+    members: Members,
+    board: ResourceBoard,
+    listener: socket.socket,
+    *,
+    least: int = 1,
+    state: StateWriter | None = None,
+) -> int:
     """Stand between the job and its members until the job is over; returns the exit code.
 
     Args:
@@ -87,10 +95,12 @@ def serve(members: Members, board: ResourceBoard, listener: socket.socket, *, le
         least: Nodes that the job needs to train.
         board: In the store that this process serves.
         listener: Where nodes show that they live; they wait for a connection, and for nothing more.
+        state: Where the anchor writes how the job stands; None where no folder is shared.
     """
     managed = ManagedNodes(members)
     began_s = time.monotonic()
-    request = scale = offers = 0
+    request = scale = notice = offers = 0
+    target = 0 if state is None else state.state.wanted
     known: set[NodeId] = set()
     assigned: set[NodeId] = set()
     few_since_s, has_told = began_s, False
@@ -104,6 +114,7 @@ def serve(members: Members, board: ResourceBoard, listener: socket.socket, *, le
                 request = wanted.number
                 print(f"anchor: the job wants {wanted.total} nodes: {wanted.reason}", flush=True)
                 managed.request(wanted.total, wanted.reason)
+                target = wanted.total
             told = board.scale()
             if told is not None and told.number > scale:
                 scale = told.number
@@ -111,7 +122,14 @@ def serve(members: Members, board: ResourceBoard, listener: socket.socket, *, le
                 managed.wanted = None
                 members.request(told.total, "from outside")
                 _let_go(members, told.total)
+                target = told.total
+            leaving = board.notice()
+            for node in () if leaving is None else leaving.nodes[notice:]:
+                print(f"anchor: {node} gets notice, from outside", flush=True)
+                members.notice(NodeId(node))
+            notice = notice if leaving is None else leaving.number
             here = members.members
+            _tell(state, members, target)
             for node in known - here.keys():
                 print(f"anchor: {node} is gone", flush=True)
                 assigned.discard(node)
@@ -139,9 +157,13 @@ def serve(members: Members, board: ResourceBoard, listener: socket.socket, *, le
             finished = board.finished()
             if finished is not None:
                 print(f"anchor: the job is over: {finished.reason}", flush=True)
-                _wait_for_end(members)
+                _wait_for_end(members, state)
+                if state is not None:
+                    state.change("failed" if finished.has_failed else "succeeded", finished.reason)
                 return int(finished.has_failed)
             if managed.fault is not None:
+                if state is not None:
+                    state.change("failed", managed.fault)
                 return 1
 
 
@@ -152,11 +174,18 @@ def _let_go(members: Members, total: int) -> None:
         members.notice(member.name)
 
 
-def _wait_for_end(members: Members) -> None:
+def _tell(state: StateWriter | None, members: Members, wanted: int) -> None:
+    """Write down who is there, where there is a folder to write to."""
+    if state is not None:
+        state.tell((MemberState(one.name, one.host, one.is_noticed) for one in members.members.values()), wanted)
+
+
+def _wait_for_end(members: Members, state: StateWriter | None) -> None:
     """Members write the model and end by themselves."""
     end_s = time.monotonic() + END_S
     members.stop_starting()
     while members.members and time.monotonic() < end_s:
         time.sleep(TURN_S)
+        _tell(state, members, 0)
         with contextlib.suppress(PeerLostError):  # how they end does not matter any more
             members.poll(time.monotonic())

@@ -4,11 +4,14 @@
     request     scontrol update ArrayTaskThrottle=K      more start; fewer: none starts in place of one that ends
     revoked     a node is being drained, which Slurm tells no job: scancel --batch --signal=USR1 gives notice
     release     scancel ID
+    time is up  another array takes over, shortly before members get the notice of their time limit
     the end     scancel ARRAY
 
 Slurm ends a member by itself when it is cancelled, preempted or out of time; SIGTERM or SIGUSR1 is the notice then, and
 the next task of the array takes its place as soon as there is a node. A preempted one is requeued and comes back by
-another name. If all tasks of an array were used up, another array is submitted. Nothing here needs slurmdbd.
+another name. Members that began together have their time limit together; so others are asked for a little earlier, to
+whom they hand their chunks. If all tasks of an array were used up, another array is submitted. Nothing here needs
+slurmdbd.
 
 A thread of its own talks to Slurm, since its programs may take seconds; the methods of `SlurmNodes` never wait.
 """
@@ -36,11 +39,15 @@ SIGNAL_S = 3.0
 TASKS_PER_MEMBER, MOST_TASKS = 10, 1000
 """Tasks of an array: each is one stay of a member, unless it is requeued. Slurm's own limit is 1,001, if not set."""
 SHORT_S = 20.0
+SIGNAL_EARLY_S = 60.0
+"""Slurm gives the notice of a time limit up to a minute early, and takes a minute to end a member."""
+REPLACE_S = 10.0
+"""Members are replaced so long before the earliest notice of their time limit."""
 LEAST_SHORT = 2
 """At least so many members one after the other may live for less, and as many as may run at once; one more ends the
 run."""
 DRAINING = re.compile(r"^(drng|drain|fail|down\*?$|maint)")
-_QUEUE = "ArrayJobID:20,JobID:20,ArrayTaskID:20,StateCompact:8,RestartCnt:12,NodeList:100"
+_QUEUE = "ArrayJobID:20,JobID:20,ArrayTaskID:20,StateCompact:8,RestartCnt:12,TimeLeft:20,NodeList:100"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +58,19 @@ class SlurmMember(Member):
         job: Slurm's number of this task. The last task of an array has that of the array itself, so that what is done
             to this number is done to all of them.
         task: "ARRAY_INDEX", which is this task and no other.
+        limit_s: Seconds that it had left when it was seen first.
+        is_expiring: The notice of its time limit is near, or has come.
     """
 
     job: str
     task: str
+    limit_s: float = math.inf
+    is_expiring: bool = False
+
+    @property
+    def array(self) -> str:
+        """Slurm's number of its array."""
+        return self.task.partition("_")[0]
 
 
 class SlurmNodes:
@@ -87,6 +103,7 @@ class SlurmNodes:
     ) -> None:
         self.members: Mapping[NodeId, SlurmMember] = {}
         self._script, self._most, self._grace_s = script, most, grace_s
+        self._signal_s = math.ceil(grace_s) + SIGNAL_EARLY_S
         self._options = tuple(options)
         self._environment = environment_of_jobs(environment)
         self._wanted = min(begin, most)
@@ -213,20 +230,31 @@ class SlurmNodes:
         waiting = dict.fromkeys(self._throttles, 0)
         for line in printed.splitlines():
             fields = line.split()
-            if len(fields) < 5 or fields[0] not in waiting:
+            if len(fields) < 6 or fields[0] not in waiting:
                 continue
-            array, job, index, state, restarts = fields[:5]
+            array, job, index, state, restarts, left = fields[:6]
             if state == "PD":
                 waiting[array] += 1
-            elif state in ("R", "CG", "S", "ST") and len(fields) > 5:
+            elif state in ("R", "CG", "S", "ST") and len(fields) > 6:
                 name = NodeId(f"job{job}-{restarts}")
-                running[name] = known.get(name) or SlurmMember(name, fields[5], now_s, job=job, task=f"{array}_{index}")
+                task, left_s = f"{array}_{index}", seconds_of(left)
+                member = known.get(name) or SlurmMember(name, fields[6], now_s, job=job, task=task, limit_s=left_s)
+                early_s = self._signal_s + SIGNAL_EARLY_S + REPLACE_S
+                # A limit of some minutes: half of it is training.
+                is_expiring = left_s <= min(early_s, member.limit_s / 2)
+                running[name] = replace(member, is_expiring=True) if is_expiring else member
         return running, waiting
 
     def _throttle(self, wanted: int, running: Mapping[NodeId, SlurmMember], waiting: Mapping[str, int]) -> None:
         """As many may run as are wanted; an array with no task left is followed by another one."""
         newest = next(reversed(self._throttles))
-        num_elsewhere = sum(member.task.partition("_")[0] != newest for member in running.values())
+        if any(member.is_expiring and member.array == newest for member in running.values()):
+            # The throttle of this array counts those that are leaving.
+            self._run("scancel", "--state=PENDING", newest, is_checked=False)
+            num_staying = sum(not member.is_expiring for member in running.values())
+            self._submit(max(1, wanted - num_staying))
+            return
+        num_elsewhere = sum(member.array != newest and not member.is_expiring for member in running.values())
         # Tasks of an older array that were requeued come back by themselves.
         num_elsewhere += sum(count for array, count in waiting.items() if array != newest)
         throttle = wanted - num_elsewhere
@@ -234,7 +262,7 @@ class SlurmNodes:
             if waiting[newest]:
                 self._run("scancel", "--state=PENDING", newest, is_checked=False)
         elif not waiting[newest]:
-            num_here = sum(member.task.partition("_")[0] == newest for member in running.values())
+            num_here = sum(member.array == newest for member in running.values())
             if throttle > num_here:
                 self._submit(throttle - num_here)
         elif self._throttles[newest] != throttle:
@@ -249,7 +277,7 @@ class SlurmNodes:
         minute (for "ARRAY_INDEX", which the last task of an array needs), so that it is not waited for.
         """
         for member in members:
-            is_last = member.job == member.task.partition("_")[0]
+            is_last = member.job == member.array
             command = ("scancel", "--batch", "--signal=USR1", member.task if is_last else member.job)
             process = subprocess.Popen(
                 command,
@@ -302,7 +330,7 @@ class SlurmNodes:
             "--parsable",
             f"--array=0-{min(TASKS_PER_MEMBER * self._most, MOST_TASKS) - 1}%{throttle}",
             "--requeue",
-            f"--signal=B:USR1@{int(self._grace_s) + 60}",
+            f"--signal=B:USR1@{int(self._signal_s)}",
             "--open-mode=append",
             *self._options,
             str(self._script),
@@ -328,3 +356,15 @@ class SlurmNodes:
         if is_checked and done.returncode:
             raise UsageError(f"{command[0]} refuses: {done.stderr.strip() or done.returncode} ({' '.join(command)})")
         return done.stdout
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of a time as Slurm prints it, "1-02:03:04", "3:04" or "UNLIMITED"; infinite where it is none."""
+    days, _, rest = text.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdigit() for part in parts) or not (days == "" or days.isdigit()):
+        return math.inf
+    seconds = 0.0
+    for part in parts:
+        seconds = 60.0 * seconds + int(part)
+    return seconds + 86400.0 * int(days or 0)

@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", required=True, help="of the run; objects are called after it")
     parser.add_argument("-j", dest="nodes", required=True, help="MIN:MAX members, or N")
     parser.add_argument("--image", required=True, help="with Chicle in it")
-    parser.add_argument("--train", required=True, help="chunk folder (chicle convert), as pods see it")
+    parser.add_argument("--train", required=True, help="chunk folder (chicle convert), as pods see it, or its URL")
     parser.add_argument("--out", required=True, help="folder or URL for the model, as pods see it")
     parser.add_argument("--namespace", default="default", help="default: %(default)s")
     parser.add_argument("--begin", type=int, help="members to begin with; default: MAX")

@@ -1,9 +1,9 @@
-"""A data set on disk: a folder of chunk files (`layout`) and `manifest.json` (`manifest`)."""
+"""A data set on disk or at a URL: a folder of chunk files (`layout`) and `manifest.json` (`manifest`)."""
 
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.header_reading import Buffer, bytes_of, crc_of_header, read_header
 from chicle_elastic.chunks.headers import HEADER_BYTES, Header, aligned
 from chicle_elastic.chunks.manifest import MANIFEST_NAME, ChunkFile, Label, Manifest
+from chicle_elastic.chunks.places import Place, UrlPath, place_of
 from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, DataSchema, StateSpec
 from chicle_elastic.errors import CapacityError, ChunkCorruptError, DataError, UsageError
 from chicle_elastic.ids import ChunkId
@@ -19,21 +20,24 @@ from chicle_elastic.values import ChunkInfo
 
 
 class ChunkFolder:
-    """A data set on disk, as `chicle convert` writes it. It is a `ChunkSource`, and `fit` takes it in place of X and y.
+    """A data set, as `chicle convert` writes it. It is a `ChunkSource`, and `fit` takes it in place of X and y.
 
     Opening it reads the manifest and looks at the files, not into them; a chunk is checked whenever it is loaded.
     Iterating over the folder loads one chunk after the other, without state.
 
     Args:
-        path: The folder.
+        path: The folder; or the URL of a copy of it, e.g. s3://bucket/data, of a file system that fsspec knows. From
+            there each chunk comes by one request.
 
     Raises:
         DataError: There is no manifest, or it does not fit the files; the message names the file.
         ChunkCorruptError: A chunk file is missing, or has another size than the manifest says.
+        UnreachablePlaceError: The URL does not answer, or refuses.
+        MissingExtraError: A package for the URL is not installed.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path | UrlPath) -> None:
+        self.path: Place = place_of(path, purpose="a chunk folder") if isinstance(path, str) else path
         self.manifest = _read_manifest(self.path)
         sizes = _sizes_of_files(self.path)
         for number, file in enumerate(self.manifest.chunks):
@@ -74,6 +78,12 @@ class ChunkFolder:
     def __len__(self) -> int:
         return self.num_chunks
 
+    def __array__(self, *_: object, **__: object) -> Array:
+        raise UsageError(
+            f"the chunk folder {self.path} is no array, and its rows cannot be picked one by one, as cross-validation "
+            "and grid search do: fit estimators on folders of their own (chicle convert), or load the rows as an array"
+        )
+
     def __iter__(self) -> Iterator[Chunk]:
         for number in range(self.num_chunks):
             yield self.load(ChunkId(number), NO_STATE)
@@ -87,8 +97,8 @@ class ChunkFolder:
         """Equal for folders with the same chunks and labels; differs for others."""
         return hashlib.sha256(self.manifest.to_json().encode()).hexdigest()
 
-    def file(self, chunk_id: ChunkId) -> Path:
-        """Path of a chunk's file."""
+    def file(self, chunk_id: ChunkId) -> Place:
+        """Path or URL of a chunk's file."""
         return self.path / self._entry(chunk_id).name
 
     def infos(self, state: StateSpec) -> tuple[ChunkInfo, ...]:
@@ -104,10 +114,25 @@ class ChunkFolder:
         Raises:
             ChunkCorruptError: It is damaged, or says something else than the manifest.
         """
-        path = self.file(chunk_id)
+        packed = np.zeros(HEADER_BYTES, dtype=np.uint8)
+        num_read = _read_fully(self.file(chunk_id), packed)
+        return self._checked_header(packed[:num_read], chunk_id)
+
+    def targets(self, chunk_id: ChunkId) -> Array:
+        """The targets of a chunk, shape (num_rows,), as they stand in its file; nothing but the header is checked.
+
+        Raises:
+            ChunkCorruptError: As in `header`.
+        """
+        header, path = self.header(chunk_id), self.file(chunk_id)
+        (section,) = (section for section in header.sections if section.name == "targets")
+        dtype = np.dtype(section.dtype).newbyteorder("<")
+        if isinstance(path, UrlPath):
+            end = section.offset + section.length * dtype.itemsize
+            return np.frombuffer(path.read_bytes(section.offset, end), dtype=dtype)
         with path.open("rb") as file:
-            packed = file.read(HEADER_BYTES)
-        return self._checked_header(packed, chunk_id)
+            file.seek(section.offset)
+            return np.fromfile(file, dtype=dtype, count=section.length)
 
     def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
         """The chunk in memory of its own, checked, with fresh state.
@@ -225,7 +250,7 @@ class ChunkFolder:
                 )
 
 
-def _read_manifest(folder: Path) -> Manifest:
+def _read_manifest(folder: Place) -> Manifest:
     path = folder / MANIFEST_NAME
     try:
         text = path.read_text(encoding="utf-8")
@@ -237,8 +262,10 @@ def _read_manifest(folder: Path) -> Manifest:
     return Manifest.from_json(text, where=str(path))
 
 
-def _sizes_of_files(folder: Path) -> dict[str, int | None]:
+def _sizes_of_files(folder: Place) -> Mapping[str, int | None]:
     """Size of every regular file in the folder, by name; None for what is no file, or leads out of the folder."""
+    if isinstance(folder, UrlPath):
+        return folder.sizes()
     sizes: dict[str, int | None] = {}
     root = os.path.realpath(folder)
     with os.scandir(folder) as entries:
@@ -252,10 +279,11 @@ def _sizes_of_files(folder: Path) -> dict[str, int | None]:
     return sizes
 
 
-def _check_file(folder: Path, number: int, file: ChunkFile, size_bytes: int | None) -> None:
+def _check_file(folder: Place, number: int, file: ChunkFile, size_bytes: int | None) -> None:
     path = folder / file.name
     if size_bytes is None:
-        problem = "is no regular file within the folder" if os.path.lexists(path) else "is missing"
+        is_there = isinstance(path, Path) and os.path.lexists(path)
+        problem = "is no regular file within the folder" if is_there else "is missing"
         raise ChunkCorruptError(f"{path}: the file of chunk {number} {problem}; copy or convert the data again")
     if size_bytes != file.size_bytes:
         raise ChunkCorruptError(
@@ -268,9 +296,13 @@ def _size_with(file: ChunkFile, state: StateSpec) -> int:
     return file.size_bytes + aligned(state.size_bytes(file.num_rows))
 
 
-def _read_fully(path: Path, content: Array) -> int:
+def _read_fully(path: Place, content: Array) -> int:
     """Fill `content` from a file; returns the bytes read, fewer only where the file ends."""
     view = content.data
+    if isinstance(path, UrlPath):
+        read = path.read_bytes(0, len(view))
+        view[: len(read)] = read
+        return len(read)
     done = 0
     with path.open("rb", buffering=0) as file:
         while done < len(view) and (count := file.readinto(view[done:])):

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +55,7 @@ class Damage:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `chicle inspect` takes."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of chunks")
+    parser.add_argument("folder", metavar="FOLDER", help="folder of chunks, or its URL")
     parser.add_argument("--verify", action="store_true", help="read every chunk and check it against its CRC")
     parser.add_argument("--json", action="store_true", help="print one object of JSON instead of tables")
 
@@ -114,11 +113,7 @@ def _contents(folder: ChunkFolder) -> Contents:
     lowest, highest = np.inf, -np.inf
     for number in range(folder.num_chunks):
         chunk_id = ChunkId(number)
-        header = folder.header(chunk_id)
-        (section,) = (section for section in header.sections if section.name == "targets")
-        with folder.file(chunk_id).open("rb") as file:
-            file.seek(section.offset)
-            targets = np.fromfile(file, dtype=np.dtype(section.dtype).newbyteorder("<"), count=section.length)
+        header, targets = folder.header(chunk_id), folder.targets(chunk_id)
         lowest, highest = min(lowest, float(targets.min())), max(highest, float(targets.max()))
         if num_classes:
             if lowest < 0 or highest >= num_classes:

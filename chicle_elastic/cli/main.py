@@ -36,14 +36,20 @@ class Command:
     summary: str
 
 
+# By their names: the components are built on this package.
 COMMANDS = {
+    "attach": Command("torchx_components.commands.attach", "follow a job of a cluster until it is over"),
     "convert": Command("chicle_elastic.cli.convert", "turn a data file into a folder of chunks"),
     "doctor": Command("chicle_elastic.cli.doctor", "show what this node can do, and what to install for the rest"),
+    "drain": Command("torchx_components.commands.drain", "have a member of a job hand over its chunks and leave"),
     "inspect": Command("chicle_elastic.cli.inspect", "show what a folder of chunks holds, and verify it"),
+    "logs": Command("torchx_components.commands.logs", "print what the processes of a job have printed"),
     "replay": Command("chicle_elastic.cli.replay", "fold the recording of a job again, and compare what it ordered"),
+    "scale": Command("torchx_components.commands.scale", "have so many members in a job from now on"),
     "simulate": Command(
         "chicle_elastic.cli.simulate", "say how long a job would take on other nodes, or under other policies"
     ),
+    "status": Command("torchx_components.commands.status", "say how a job stands, and who its members are"),
 }
 
 

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 
+from chicle_elastic.chunks.places import absolute_place, is_of_one_process
 from chicle_elastic.cluster.net.cloud_notices import CLOUDS
 from chicle_elastic.cluster.rendezvous.own_address import AddressOptions
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.runtime.checkpoint.places import absolute_place, is_of_one_process
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.settings import Settings
 from chicle_elastic.start_signals import LEAVE_OPTION

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, _fit_context
-from sklearn.callback import CallbackSupportMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils._param_validation import HasMethods, Interval, Options
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
 from estimators.regression.common import RegressionMixin
+from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
@@ -72,11 +72,13 @@ class ChicleRidge(RegressionMixin, RegressorMixin, CallbackSupportMixin, BaseEst
         nodes are processes that come and go while it runs.
     n_workers : int or tuple of (int, int), default=None
         Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
-        ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2 nodes.
+        ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2
+        nodes; -1 means as many nodes as there are cores.
     policy : Policy or tuple of them, default=None
         Moves chunks while the fit runs, e.g. `chicle_elastic.Rebalance()`. None leaves it to the runtime.
     logdir : str or path-like, default=None
-        Folder for TensorBoard; needs ``pip install 'chicle-elastic[tensorboard]'``. Give each fit its own.
+        Folder for TensorBoard, in which each fit has a folder of its own; needs ``pip install
+        'chicle-elastic[tensorboard]'``.
 
     Attributes
     ----------
@@ -134,7 +136,7 @@ class ChicleRidge(RegressionMixin, RegressorMixin, CallbackSupportMixin, BaseEst
         "verbose": ["verbose"],
         "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
         "runtime": [HasMethods(["run", "most_tasks"]), None],
-        "n_workers": [Interval(Integral, 1, None, closed="left"), tuple, None],
+        "n_workers": [Interval(Integral, 1, None, closed="left"), Options(Integral, {-1}), tuple, None],
         "policy": [HasMethods(["decide"]), tuple, None],
         "logdir": [str, PathLike, None],
     }
@@ -211,6 +213,11 @@ class ChicleRidge(RegressionMixin, RegressorMixin, CallbackSupportMixin, BaseEst
         runtime = runtime_of(self)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         training = regression_set(self, X, y, sample_weight, max_tasks=runtime.most_tasks(), seed=seed)
+        if hasattr(runtime, "submit"):  # no objects of this process go there
+            from estimators.submitted.fit import fit_elsewhere
+
+            fit_elsewhere(self, runtime, X if training.features is None else training.features, y, sample_weight)
+            return self
         trainer = RidgeTrainer(alpha=float(self.alpha), tol=float(self.tol), has_intercept=bool(self.fit_intercept))
         try:
             outcome = run_job(self, runtime, trainer, training, seed)

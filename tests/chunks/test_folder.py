@@ -287,3 +287,10 @@ def test_verify_tells_how_far_it_is(tmp_path: Path) -> None:
     steps: list[tuple[int, int]] = []
     folder.verify(lambda done, total: steps.append((done, total)))
     assert steps == [(done, len(folder)) for done in range(1, len(folder) + 1)]
+
+
+def test_it_is_no_array_and_says_what_to_do(tmp_path: Path) -> None:
+    """Cross-validation would pick rows."""
+    folder = write_folder(tmp_path / "data")
+    with pytest.raises(UsageError, match="cross-validation and grid search"):
+        np.asarray(folder)

@@ -51,7 +51,7 @@ class OtherData(Recorder):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks([ChicleSVM(n_workers=2)])
+@parametrize_with_checks([ChicleSVM(n_workers=2), ChicleRidge(n_workers=2)])
 def test_scikit_learns_checks_pass_on_a_cluster(estimator, check):
     """The same as in process, on one cluster that all fits of this process share."""
     check(estimator)

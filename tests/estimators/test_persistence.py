@@ -249,3 +249,10 @@ def test_the_exported_model_is_a_copy(name):
     before = ours.coef_.copy()
     getattr(ours, name)().coef_[:] = 0.0
     np.testing.assert_array_equal(ours.coef_, before)
+
+
+def test_a_folder_that_is_not_there_is_named_as_the_user_has_written_it(tmp_path):
+    """And not by the temporary name of the file."""
+    model = ChicleSVM(C=0.1).fit(*problems.cancer())
+    with pytest.raises(FileNotFoundError, match=r"the model cannot be saved: .*: '.*/nowhere/model\.npz'"):
+        model.save(tmp_path / "nowhere" / "model.npz")

@@ -67,13 +67,6 @@ def test_scikit_learns_checks_pass(estimator, check):
     check(estimator)
 
 
-@pytest.mark.slow
-@parametrize_with_checks([ChicleRidge(n_workers=2)])
-def test_scikit_learns_checks_pass_on_a_cluster(estimator, check):
-    """The same as in process, on one cluster that all fits of this process share."""
-    check(estimator)
-
-
 @pytest.mark.parametrize("num_tasks", [1, 3])
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("has_weights", [False, True])

@@ -163,12 +163,21 @@ def test_logdir_holds_the_figures_of_every_iteration(tmp_path):
     """TensorBoard reads them back."""
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
     X, y = problems.cancer()
-    model = make("hinge", logdir=tmp_path / "run").fit(X, y)
-    events = reader.EventAccumulator(str(tmp_path / "run")).Reload()
+    model = make("hinge", logdir=tmp_path / "runs").fit(X, y)
+    [run] = (tmp_path / "runs").iterdir()
+    events = reader.EventAccumulator(str(run)).Reload()
     gaps = events.Scalars("model/duality_gap")
     assert gaps[-1].step == model.n_iter_
     assert gaps[-1].value == pytest.approx(model.duality_gap_, rel=1e-6)
     assert len(events.Scalars("job/samples")) == model.n_iter_
+
+
+def test_every_fit_of_a_search_has_a_folder(tmp_path):
+    """TensorBoard shows them as runs of their own."""
+    pytest.importorskip("tensorboard", reason="needs tensorboard")
+    X, y = problems.cancer()
+    GridSearchCV(make("hinge", logdir=tmp_path), {"C": [0.01, 0.1]}, cv=2).fit(X, y)
+    assert [run.name.startswith("ChicleSVM-") for run in tmp_path.iterdir()] == [True] * 5
 
 
 def test_two_fits_leave_no_trace_of_the_first():

@@ -68,7 +68,7 @@ PRODUCT = ("chicle_elastic", *TOP_FOLDERS)
 STDLIB = sys.stdlib_module_names
 # What the lower floors may import of others: at once, and lazily on top of that.
 ALLOWED_BELOW_FLOOR_2 = {
-    "chunks": (("numpy",), ("scipy", "sklearn", "pyarrow")),
+    "chunks": (("numpy",), ("scipy", "sklearn", "pyarrow", "fsspec")),
     "scheduling": (("numpy", "msgspec"), ()),
     "policies": (("numpy",), ()),
     "resources": ((), ()),

@@ -30,8 +30,11 @@ def surface_lines() -> list[str]:
 
 
 def count_names(lines: list[str]) -> tuple[int, int]:
-    """How many names and commands there are, and how many options; components share theirs, and say them once."""
+    """How many names and commands there are, and how many options; what two faces share is counted once."""
     words = [word for line in lines for word in line.rpartition(": ")[2].split() if not line.startswith(COMPONENT_LINE)]
+    faces = [word for line in lines if line.partition(": ")[0] in FACES for word in line.rpartition(": ")[2].split()]
+    for word in {word for word in faces if faces.count(word) > 1}:
+        words.remove(word)
     options = [word for word in words if word.startswith("-")]
     shared = {word for line in lines if line.startswith(COMPONENT_LINE) for word in line.rpartition(": ")[2].split()}
     return len(words) - len(options), len(options) + len(shared)

@@ -15,7 +15,7 @@ from tests.house.test_face import code_blocks
 
 MODULES = [module_of(path) for path, text in product_files().items() if ">>> " in text]
 BLOCKS = [(page, block) for page in sorted((ROOT / "docs").rglob("*.md")) for block in code_blocks(page)]
-ON_A_CLUSTER = ("LocalCluster", "n_workers", "cluster_runtime")
+ON_A_CLUSTER = ("TorchXRuntime", "LocalCluster", "n_workers", "cluster_runtime")
 """What starts processes is run by the tests of the cluster; here its code is compiled only."""
 WITH_EXAMPLES = {
     "chicle_elastic.monitoring.history.History",

@@ -62,7 +62,7 @@ class Anchor:
     def scale(self, nodes: int) -> None:
         """As a person does it."""
         subprocess.run(
-            [sys.executable, "-m", "torchx_components.scale", str(self.run), str(nodes)],
+            [sys.executable, "-m", "chicle_elastic", "scale", str(self.out), str(nodes)],
             check=True,
             timeout=timeout_s(60),
         )

@@ -101,11 +101,11 @@ def test_without_slurm_that_is_said(tmp_path: Path) -> None:
 
 
 def test_to_scale_needs_a_run(tmp_path: Path) -> None:
-    """One line, and exit code 1."""
-    command = [sys.executable, "-m", "torchx_components.scale", str(tmp_path), "2"]
+    """One line, and the exit code of wrong usage."""
+    command = [sys.executable, "-m", "chicle_elastic", "scale", str(tmp_path), "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s(60))
-    assert done.returncode == 1
-    assert "is no folder of a run that goes on" in done.stderr
+    assert done.returncode == 2
+    assert "is no folder of a job" in done.stderr
 
 
 def anchor_task(slurm: PrivateSlurm, member: str) -> str:

@@ -30,10 +30,18 @@ else:
 
 from sklearn.datasets import load_iris
 
+from chicle_elastic import TorchXRuntime
+from chicle_elastic.errors import MissingExtraError
 from estimators import ChicleSVM, fit_task
 
 model = ChicleSVM(n_workers=2, C=0.1).fit(*load_iris(return_X_y=True))
 assert len(model.history_.members) == 2
+try:
+    ChicleSVM(runtime=TorchXRuntime("local_cwd")).fit(*load_iris(return_X_y=True))
+except MissingExtraError as error:
+    assert "chicle-elastic[torchx]" in str(error), error
+else:
+    sys.exit("a job was submitted")
 print("fitted by", *model.history_.members)
 """
 

@@ -17,6 +17,7 @@ import numpy as np
 from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.headers import aligned
+from chicle_elastic.chunks.places import absolute_place
 from chicle_elastic.chunks.sources import ChunkSource
 from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, DataSchema, StateSpec
 from chicle_elastic.errors import CapacityError, UsageError
@@ -84,7 +85,7 @@ def describe_source(source: ChunkSource, file: StagedFile) -> dict[str, Any]:
         CapacityError: There is no memory left.
     """
     if isinstance(source, ChunkFolder):
-        return {"folder": str(source.path.absolute())}
+        return {"folder": absolute_place(str(source.path))}
     infos = source.infos(NO_STATE)
     buffer = layout.empty_buffer(max(info.size_bytes for info in infos))
     places = []

@@ -2,6 +2,7 @@
 
     chicle-resources/request    {"number", "total", "reason"}: what the job wants; the highest number holds
     chicle-resources/scale      {"number", "total"}: what a person wants, whatever the job has asked for
+    chicle-resources/notice     {"number", "nodes"}: a person wants these nodes to leave, all so far
     chicle-resources/offer      {"number", "available", "price", "text"}: what the manager could give
     chicle-resources/finished   {"reason", "has_failed"}: the job is over and needs no nodes any more
 
@@ -49,6 +50,19 @@ class NodeOffer:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeNotice:
+    """Nodes that are to leave.
+
+    Attributes:
+        number: How many there are.
+        nodes: Their names, in the order of the notices.
+    """
+
+    number: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The job is over.
 
@@ -74,7 +88,7 @@ class ResourceBoard:
         self._endpoint = endpoint
         self._values = {
             name: SignedValue(store, endpoint=endpoint, key=PREFIX + name, secret=secret)
-            for name in ("request", "scale", "offer", "finished")
+            for name in ("request", "scale", "notice", "offer", "finished")
         }
 
     def request(self) -> NodeRequest | None:
@@ -84,6 +98,10 @@ class ResourceBoard:
     def scale(self) -> NodeRequest | None:
         """What a person wants; None for nothing yet."""
         return self._read("scale", NodeRequest)
+
+    def notice(self) -> NodeNotice | None:
+        """The nodes that a person has given notice; None for none yet."""
+        return self._read("notice", NodeNotice)
 
     def offer(self) -> NodeOffer | None:
         """What the manager could give; None where it has said nothing."""
@@ -105,6 +123,12 @@ class ResourceBoard:
         """Write what a person wants."""
         before = self.scale()
         self._put("scale", NodeRequest, NodeRequest(1 if before is None else before.number + 1, total))
+
+    def put_notice(self, node: str) -> None:
+        """Give a node notice."""
+        before = self.notice()
+        nodes = (*(() if before is None else before.nodes), node)
+        self._put("notice", NodeNotice, NodeNotice(len(nodes), nodes))
 
     def put_finished(self, finished: Finished) -> None:
         """Write that the job is over; the first that says so holds."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from chicle_elastic.chunks.places import Place, UrlPath
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
-from chicle_elastic.runtime.checkpoint.places import Place, UrlPath
 
 BLOCK_BYTES = 1 << 20
 

@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 
 from chicle_elastic import __version__
+from chicle_elastic.chunks.places import Place, flush_place, folders_in
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import DataError, ProtocolError, UnreachablePlaceError, UsageError
 from chicle_elastic.monitoring.records import PARAMETERS_PREFIX
 from chicle_elastic.runtime.checkpoint.files import parse_json, read_array, read_bytes, write_json
-from chicle_elastic.runtime.checkpoint.places import Place, flush_place, folders_in
 from chicle_elastic.runtime.checkpoint.training_state import adopt
 from chicle_elastic.runtime.training.training import Training
 from chicle_elastic.solvers.base import NO_PROGRESS, Trainer

@@ -7,11 +7,11 @@ one reads that instead.
 
 import threading
 
+from chicle_elastic.chunks.places import place_of
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
 from chicle_elastic.runtime.checkpoint import format as checkpoint
 from chicle_elastic.runtime.checkpoint.format import Checkpoint, JobIdentity
-from chicle_elastic.runtime.checkpoint.places import place_of
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import Job
 

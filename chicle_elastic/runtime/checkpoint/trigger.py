@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from chicle_elastic.chunks.places import place_of, require_writable
 from chicle_elastic.chunks.views import Chunk
 from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.history import History
 from chicle_elastic.runtime.checkpoint import format as checkpoint
 from chicle_elastic.runtime.checkpoint.format import JobIdentity
-from chicle_elastic.runtime.checkpoint.places import place_of, require_writable
 from chicle_elastic.runtime.checkpoint.training_state import describe
 from chicle_elastic.runtime.checkpoint.writer import CheckpointWriter, Draft
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from chicle_elastic.chunks.places import Place, flush_place, make_folder, place_of, remove_folder
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UnreachablePlaceError
 from chicle_elastic.runtime.checkpoint import format as checkpoint
 from chicle_elastic.runtime.checkpoint.files import write_file, write_json
 from chicle_elastic.runtime.checkpoint.format import JobIdentity
-from chicle_elastic.runtime.checkpoint.places import Place, flush_place, make_folder, place_of, remove_folder
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 
 FLUSH_S = 20.0

@@ -14,9 +14,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from chicle_elastic import ArraySource, CheckpointSettings, InProcess, Job
-from chicle_elastic.errors import DataError, MissingExtraError, UnreachablePlaceError, UsageError
-from chicle_elastic.runtime.checkpoint import format as checkpoint
-from chicle_elastic.runtime.checkpoint.places import (
+from chicle_elastic.chunks.places import (
     Place,
     UrlPath,
     absolute_place,
@@ -24,6 +22,8 @@ from chicle_elastic.runtime.checkpoint.places import (
     place_of,
     require_writable,
 )
+from chicle_elastic.errors import DataError, MissingExtraError, UnreachablePlaceError, UsageError
+from chicle_elastic.runtime.checkpoint import format as checkpoint
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from estimators import ChicleSVM
 from estimators.fit_task import MODEL_NAME, save_model

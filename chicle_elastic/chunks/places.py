@@ -1,6 +1,6 @@
 """Places of files: a folder of this machine, or a URL of a file system that fsspec knows (s3://, gs://, ...).
 
-A `UrlPath` has those methods of `pathlib.Path` that checkpoints need, so the rest of the room handles both alike. An
+A `UrlPath` has those methods of `pathlib.Path` that checkpoints and chunk folders need, so they handle both alike. An
 object store has no rename. There a file appears under its name by one request, completely or not at all; other file
 systems of fsspec may show half a file, whose checksum is then wrong. Both are safe: only the manifest, written last
 and with a checksum of its own, makes a checkpoint.
@@ -68,6 +68,18 @@ class UrlPath:
         """Whether there is such a file."""
         return bool(self._ask(lambda: self.file_system.exists(self.path), "cannot be looked for"))
 
+    def is_dir(self) -> bool:
+        """Whether there is such a folder; in an object store, whether a name begins with it."""
+        return bool(self._ask(lambda: self.file_system.isdir(self.path), "cannot be looked for"))
+
+    def sizes(self) -> dict[str, int]:
+        """Sizes of the files in this folder in bytes, by name; none where it does not exist."""
+        try:
+            entries = self._ask(lambda: self.file_system.ls(self.path, detail=True), "cannot be listed")
+        except FileNotFoundError:
+            return {}
+        return {entry["name"].rpartition("/")[2]: int(entry["size"]) for entry in entries if entry["type"] == "file"}
+
     def folders(self) -> list["UrlPath"]:
         """The folders in this folder; none where it does not exist."""
         try:
@@ -77,13 +89,22 @@ class UrlPath:
         names = [entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory"]
         return [self / name for name in names]
 
-    def read_bytes(self) -> bytes:
-        """Content of the file.
+    def read_bytes(self, start: int | None = None, end: int | None = None) -> bytes:
+        """Content of the file, from byte `start` to byte `end`, by one request.
 
         Raises:
             FileNotFoundError: There is none.
         """
-        return bytes(self._ask(lambda: self.file_system.cat_file(self.path), "cannot be read"))
+        return bytes(self._ask(lambda: self.file_system.cat_file(self.path, start=start, end=end), "cannot be read"))
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        """The same as text.
+
+        Raises:
+            FileNotFoundError: There is none.
+            UnicodeDecodeError: It is no text.
+        """
+        return self.read_bytes().decode(encoding)
 
     def write_bytes(self, content: bytes) -> None:
         """Write the file; in an object store by one request, or by an upload that counts when it is complete."""

@@ -1,0 +1,100 @@
+"""The anchor of a job as an application of TorchX, for components and for `TorchXRuntime`."""
+
+import os
+import re
+import shlex
+from importlib import import_module
+from typing import Any
+
+import torchx.specs as specs
+
+from chicle_elastic.chunks.places import absolute_place
+
+ANCHOR = "torchx_components.anchor"
+FIT = "estimators.fit_task"
+
+
+def parse_nodes(j: str) -> tuple[int, int]:
+    """Fewest and most nodes of "2:3", "3", or TorchX's own "2:3x1" and "3x1".
+
+    Args:
+        j: as on the command line
+
+    Raises:
+        ValueError: it says something else, or several processes per node
+    """
+    match = re.fullmatch(r"(?:(\d+):)?(\d+)(?:x1)?", j)
+    least, most = (int(match[1] or match[2]), int(match[2])) if match else (0, 0)
+    if not 1 <= least <= most:
+        raise ValueError(f"-j {j}: write MIN:MAX or N, e.g. 2:3; a node runs one task, which uses all its processors")
+    return least, most
+
+
+def component_of(given: dict[str, Any], task: list[str]) -> specs.AppDef:
+    """The job of a component.
+
+    Args:
+        given: Its arguments, by name.
+        task: The module of the tasks, and its arguments.
+    """
+    check_task(task, str(given["train"]), str(given["out"]))
+    return anchor_of(given, shlex.split(str(given["member_options"])), task)
+
+
+def anchor_of(given: dict[str, Any], member_options: list[str], task: list[str]) -> specs.AppDef:
+    """The job of an anchor.
+
+    Args:
+        given: What the components take, by name: train, out, j, checkpoint, resume, grace, begin, env, name, image,
+            python, cpu, memMB, gpu.
+        member_options: Further options of the anchor.
+        task: The module of the tasks, and its arguments.
+    """
+    least, most = parse_nodes(str(given["j"]))
+    arguments = [ANCHOR, "-j", f"{least}:{most}", "--train", absolute_place(str(given["train"]))]
+    arguments += ["--out", os.path.abspath(str(given["out"])), "--grace", str(given["grace"])]
+    arguments += ["--python", str(given["python"])]
+    arguments += ["--begin", str(given["begin"])] if given["begin"] else []
+    arguments += ["--checkpoint", str(given["checkpoint"])] if given["checkpoint"] else []
+    arguments += ["--resume"] if given["resume"] else []
+    arguments += [f"--sbatch=--cpus-per-task={given['cpu']}", f"--sbatch=--mem={given['memMB']}"]
+    arguments += [f"--sbatch=--gpus-per-node={given['gpu']}"] if given["gpu"] else []
+    arguments += member_options  # later ones win
+    return specs.AppDef(name=str(given["name"]), roles=[role_of("anchor", [*arguments, *task], given)])
+
+
+def check_task(task: list[str], train: str, out: str) -> None:
+    """Refuse options of an estimator that cannot be, here and now and not on every node later.
+
+    Args:
+        task: the module of the tasks, and its arguments
+        train: data
+        out: folder to write
+    """
+    if task[0] == FIT:
+        # By its name, as nodes run it: this package does not build on estimators.
+        import_module(FIT).parse(["--train", train, "--out", out, *task[1:]])
+
+
+def role_of(role_name: str, args: list[str], given: dict[str, Any]) -> specs.Role:
+    """One replica of a module of Python's.
+
+    Args:
+        role_name: Of the role.
+        args: The module, and its arguments.
+        given: As of `anchor_of`.
+    """
+
+    def number(name: str) -> int:
+        return int(str(given[name]))
+
+    return specs.Role(
+        name=role_name,
+        image=str(given["image"]),
+        entrypoint=str(given["python"]),
+        args=["-m", *args],
+        env=dict(given["env"] or {}),
+        num_replicas=1,
+        resource=specs.Resource(cpu=number("cpu"), gpu=number("gpu"), memMB=number("memMB")),
+        retry_policy=specs.RetryPolicy.REPLICA,
+    )

@@ -1,0 +1,124 @@
+"""What a job has done so far, read from the event files that its agents write to the folder `nodes`.
+
+Every agent writes every iteration that its task was in, so each is told once, whichever agent wrote it first. Files
+grow while they are read, and members come and go: `read` goes on where it was.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from chicle_elastic.cluster.net.event_file import SUFFIX
+from chicle_elastic.monitoring.records import IterationRecord, Transition
+
+NODES = "nodes"
+GAP_S = 3.0
+"""An iteration that is missing is waited for so long: its agent writes a moment later, or was killed before."""
+KINDS = (b'"kind":"iteration"', b'"kind":"transition"', b'"kind":"whole"')
+_TRANSITION = tuple(field.name for field in fields(Transition))
+
+
+class JobProgress:
+    """Follows the event files of a job.
+
+    Args:
+        job: Its folder.
+        on_iteration: Called with each iteration, once, in order; iterations that no agent could write are left out.
+        on_transition: Called with each change of the membership as an agent saw it, at most once for each round, and
+            again for a loss when all samples are back.
+
+    Attributes:
+        last: The last iteration; None before the first one.
+    """
+
+    def __init__(
+        self,
+        job: Path,
+        *,
+        on_iteration: Callable[[IterationRecord], object] | None = None,
+        on_transition: Callable[[Transition], object] | None = None,
+    ) -> None:
+        self.last: IterationRecord | None = None
+        self._folder = job / NODES
+        self._on_iteration, self._on_transition = on_iteration, on_transition
+        self._places: dict[Path, tuple[int, int]] = {}
+        self._early: dict[int, IterationRecord] = {}
+        self._early_s = 0.0
+        self._began_s: float | None = None
+        self._told: set[tuple[int, bool]] = set()
+
+    def read(self, *, is_over: bool = False) -> None:
+        """Read what is new, and call for it.
+
+        Args:
+            is_over: The job is over: what is missing now will not come.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        for path in sorted(self._folder.glob(f"*{SUFFIX}")):
+            for line in self._new_lines(path):
+                if any(kind in line for kind in KINDS):
+                    self._hear(json.loads(line))
+        self._tell_early(is_over=is_over)
+
+    def _new_lines(self, path: Path) -> list[bytes]:
+        """Whole lines that were not read yet; a file that was rotated is read from its begin."""
+        try:
+            with path.open("rb") as file:
+                inode = path.stat().st_ino
+                known, offset = self._places.get(path, (inode, 0))
+                file.seek(offset if known == inode else 0)
+                offset = file.tell()
+                content = file.read()
+        except FileNotFoundError:  # it is being rotated
+            return []
+        end = content.rfind(b"\n") + 1
+        self._places[path] = inode, offset + end
+        return content[:end].splitlines()
+
+    def _hear(self, event: Mapping[str, Any]) -> None:
+        if self._began_s is None:
+            self._began_s = event["time"] - 1e-3 * event.get("duration_ms", 0.0)
+        if event["kind"] == "iteration":
+            self._keep(_record(event, self._began_s))
+        elif self._on_transition is not None:
+            transition = Transition.of({name: event[name] for name in _TRANSITION})
+            news = transition.round, transition.whole_ms is not None
+            if news not in self._told:
+                self._told.add(news)
+                self._on_transition(transition)
+
+    def _keep(self, record: IterationRecord) -> None:
+        if self.last is not None and record.iteration <= self.last.iteration:
+            return
+        if not self._early:
+            self._early_s = time.monotonic()
+        self._early.setdefault(record.iteration, record)
+
+    def _tell_early(self, *, is_over: bool) -> None:
+        is_late = is_over or self._on_iteration is None or time.monotonic() - self._early_s > GAP_S
+        while self._early:
+            number = min(self._early)
+            if not is_late and number != (1 if self.last is None else self.last.iteration + 1):
+                break
+            self.last = self._early.pop(number)
+            if self._on_iteration is not None:
+                self._on_iteration(self.last)
+        self._early_s = time.monotonic() if not self._early else self._early_s
+
+
+def _record(event: Mapping[str, Any], began_s: float) -> IterationRecord:
+    return IterationRecord(
+        iteration=event["iteration"],
+        epochs=event["epochs"],
+        time_s=max(0.0, event["time"] - began_s),
+        num_tasks=len(event["seconds"]),
+        num_chunks=event["chunks"],
+        seconds=event["seconds"],
+        samples=sum(event["samples"].values()),
+        figures={name: figure for name, figure in event["figures"].items() if figure is not None},
+    )
