@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from estimators.cnn import ChicleCNNClassifier
     from estimators.logistic import ChicleLogisticRegression
+    from estimators.regression.ridge import ChicleRidge
     from estimators.svm import ChicleSVM
 
-__all__ = ["ChicleCNNClassifier", "ChicleLogisticRegression", "ChicleSVM"]
+__all__ = ["ChicleCNNClassifier", "ChicleLogisticRegression", "ChicleRidge", "ChicleSVM"]
 
 _MODULES = {
     "ChicleCNNClassifier": "estimators.cnn",
     "ChicleLogisticRegression": "estimators.logistic",
+    "ChicleRidge": "estimators.regression.ridge",
     "ChicleSVM": "estimators.svm",
 }
 

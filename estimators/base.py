@@ -209,56 +209,17 @@ class LinearClassifier(
 
     def _run(self, runtime: "Runtime", trainer: "LinearTrainer", training: "TrainingSet", seed: int) -> "Outcome":
         """Run the job, with its callbacks and observers."""
-        from chicle_elastic.runtime.training.job import Job
-        from estimators.place import has_policies, policies_of
-        from estimators.watch import CallbackBridge, watcher
+        from estimators.run import run_job
 
-        context = self._init_callback_context(max_subtasks=self.max_iter)
-        context.call_on_fit_task_begin(estimator=self, **training.hook_arguments)
-        name, most = type(self).__name__, int(self.max_iter)
-        with watcher(
-            name,
-            verbose=self.verbose,
-            logdir=self.logdir,
-            max_iter=most,
-            tol=float(self.tol),
-            has_policies=has_policies(self, runtime),
-            method_on=partial(trainer.method, training.source.schema),
-        ) as told:
-            bridge = CallbackBridge(
-                self,
-                context,
-                max_iter=self.max_iter,
-                tol=self.tol,
-                arguments=training.hook_arguments,
-                attributes=partial(self._predicting_attributes, trainer, training),
-            )
-            has_callbacks = bool(getattr(self, "_skl_callbacks", ()))
-            if has_callbacks:
-                bridge.begin()
-            outcome = runtime.run(
-                Job(
-                    trainer=trainer,
-                    source=training.source,
-                    max_iterations=int(self.max_iter),
-                    seed=seed,
-                    initial_state=self._initial_state(trainer, training),
-                    keep_state=bool(self.warm_start or self.store_duals),
-                    policies=policies_of(self),
-                    on_iteration=told.on_iteration,
-                    on_transition=told.on_transition,
-                    on_model=bridge.on_model if has_callbacks else None,
-                )
-            )
-            bridge.close()
-        context.call_on_fit_task_end(
-            estimator=self,
-            reconstruction_attributes=partial(
-                self._predicting_attributes, trainer, training, outcome.model, len(outcome.history)
-            ),
-            **training.hook_arguments,
+        return run_job(
+            self,
+            runtime,
+            trainer,
+            training,
+            seed,
+            initial_state=self._initial_state(trainer, training),
+            keep_state=bool(self.warm_start or self.store_duals),
         )
-        return outcome
 
     def _initial_state(self, trainer: "LinearTrainer", training: "TrainingSet") -> Array | None:
         """Duals of the last fit, when there were some and they belong to the same data."""

@@ -39,13 +39,14 @@ def validated_features(estimator: Any, X: Any) -> Any:
     return X
 
 
-def validated_samples(estimator: Any, X: Any, y: Any) -> tuple[Any, Array]:
+def validated_samples(estimator: Any, X: Any, y: Any, *, has_real_targets: bool = False) -> tuple[Any, Array]:
     """Features and labels to fit; `n_features_in_` and `feature_names_in_` of the estimator are set.
 
     Args:
         estimator: The one to fit.
         X: {array-like, sparse matrix} of shape (n_samples, n_features). What the user passed.
         y: Labels.
+        has_real_targets: Whether `y` are numbers to be regressed on, one for each sample.
 
     Returns:
         `X`: ndarray or CSR matrix of shape (n_samples, n_features), float32 or float64. Dense rows are C-contiguous;
@@ -58,7 +59,15 @@ def validated_samples(estimator: Any, X: Any, y: Any) -> tuple[Any, Array]:
         ValueError: Anything else that scikit-learn refuses.
     """
     X, y = validate_data(
-        estimator, X, y, accept_sparse="csr", accept_large_sparse=True, dtype=DTYPES, order="C", ensure_all_finite=False
+        estimator,
+        X,
+        y,
+        accept_sparse="csr",
+        accept_large_sparse=True,
+        dtype=DTYPES,
+        order="C",
+        ensure_all_finite=False,
+        y_numeric=has_real_targets,
     )
     values = X.data if sparse.issparse(X) else X
     if values.size <= MAX_VALUES_CHECKED_FIRST:

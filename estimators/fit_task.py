@@ -28,7 +28,12 @@ from chicle_elastic.runtime.checkpoint.files import write_file
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
 
 MODEL_NAME = "model.npz"
-ESTIMATORS = {"svm": "ChicleSVM", "logistic": "ChicleLogisticRegression", "cnn": "ChicleCNNClassifier"}
+ESTIMATORS = {
+    "svm": "ChicleSVM",
+    "logistic": "ChicleLogisticRegression",
+    "ridge": "ChicleRidge",
+    "cnn": "ChicleCNNClassifier",
+}
 # Where and how it runs is the business of agents and of this module; what is not here is an option.
 NO_OPTIONS = {"runtime", "n_workers", "policy", "logdir", "verbose", "warm_start", "store_duals"}
 MODULE_PREFIX = "--module__"

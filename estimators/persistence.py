@@ -233,7 +233,7 @@ def _without_objects(name: str, array: Array) -> Array:
 def params_to_json(params: dict[str, Any]) -> dict[str, Any]:
     """Constructor arguments as JSON values; a dict with keys that need not be strings becomes a list of pairs."""
     plain = {name: _plain(value) for name, value in params.items() if name not in PARAMS_LEFT_OUT}
-    weights = plain["class_weight"]
+    weights = plain.get("class_weight")  # regressors have none
     if isinstance(weights, dict):
         plain["class_weight"] = [[_plain(label), _plain(weight)] for label, weight in weights.items()]
         if not all(isinstance(label, str | int | float) for label, _ in plain["class_weight"]):
@@ -247,8 +247,8 @@ def params_to_json(params: dict[str, Any]) -> dict[str, Any]:
 
 def params_from_json(params: dict[str, Any]) -> dict[str, Any]:
     """Constructor arguments from the header."""
-    weights = params["class_weight"]
-    return {**params, "class_weight": dict(weights) if isinstance(weights, list) else weights}
+    weights = params.get("class_weight")
+    return {**params, "class_weight": dict(weights)} if isinstance(weights, list) else params
 
 
 def _plain(value: Any) -> Any:

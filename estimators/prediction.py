@@ -121,7 +121,7 @@ class LinearPredictionMixin(PredictionMixin):
 
     def _scores(self, rows: Any) -> Array:
         """Decision values of dense or CSR rows; shape (n,) for two classes, else (n, n_classes)."""
-        scores = _products(rows, self.coef_) + self.intercept_
+        scores = products(rows, self.coef_) + self.intercept_
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def _codes(self, rows: Any) -> Array:
@@ -129,7 +129,7 @@ class LinearPredictionMixin(PredictionMixin):
         return (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
 
 
-def _products(rows: Any, coef: Array) -> Array:
+def products(rows: Any, coef: Array) -> Array:
     """`rows @ coef.T` in float64, shape (n, outputs); of dense float32 a block at a time is converted, never all."""
     if issparse(rows) or rows.dtype == np.float64:
         return np.asarray(rows @ coef.T)

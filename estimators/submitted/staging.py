@@ -73,7 +73,7 @@ def _described(estimator: Any) -> dict[str, Any]:
             f"the policy of {name} cannot go to a job of a cluster, which gets no objects of this process; leave it "
             "out (jobs rebalance by themselves), or write a module for the component chicle.app"
         )
-    if estimator.warm_start:
+    if getattr(estimator, "warm_start", False):
         raise UsageError(f"warm_start of {name} cannot go to a job of a cluster; leave it out, or use LocalCluster")
     if getattr(import_module(PACKAGE), name, None) is not type(estimator):
         raise UsageError(f"{name} is none of Chicle's own estimators, which tasks of a cluster make by their names")

@@ -13,11 +13,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from chicle_elastic.cluster.local.local_cluster import LocalCluster, shared_cluster
 from chicle_elastic.errors import UsageError
-from estimators import ChicleLogisticRegression, ChicleSVM
+from estimators import ChicleLogisticRegression, ChicleRidge, ChicleSVM
 from tests.cluster.local.local_trainers import Shift
 from tests.estimators import problems
 from tests.estimators.test_callbacks import Recorder
 from tests.estimators.test_folder import write
+from tests.estimators.test_ridge import ALPHA, diabetes, objective, recomputed_gap, wide
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,9 +41,17 @@ def make(loss, **params):
     return ChicleLogisticRegression(**params) if loss == "logistic" else ChicleSVM(loss=loss, **params)
 
 
+class OtherData(Recorder):
+    """A recorder for data that the others of its kind do not know."""
+
+    def on_fit_task_begin(self, estimator, context):
+        """Note the hook alone."""
+        self.hooks.append(f"begin {context.task_name} {context.task_id}")
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks([ChicleSVM(n_workers=2)])
+@parametrize_with_checks([ChicleSVM(n_workers=2), ChicleRidge(n_workers=2)])
 def test_scikit_learns_checks_pass_on_a_cluster(estimator, check):
     """The same as in process, on one cluster that all fits of this process share."""
     check(estimator)
@@ -64,6 +73,32 @@ def test_four_agents_come_to_the_objective_of_one_task(of_four, loss, data, form
     np.testing.assert_allclose(four.objective_, one.objective_, rtol=2e-3)
     assert four.history_.column("num_tasks").tolist() == [4] * four.n_iter_
     assert len(four.history_.members) == 4
+
+
+@pytest.mark.parametrize("data", [diabetes, wide])
+def test_four_agents_solve_a_ridge_regression(of_four, data):
+    """By a Newton step or by conjugate gradients, to the objective of one task."""
+    X, y = data()
+    weights = np.random.default_rng(0).uniform(0.5, 2, size=len(y))
+    one = ChicleRidge(alpha=ALPHA).fit(X, y, weights)
+    four = ChicleRidge(alpha=ALPHA, runtime=of_four, chunk_size=9_000).fit(X, y, weights)
+    assert recomputed_gap(four, X, y, weights) <= 1e-6
+    assert four.objective_ == pytest.approx(objective(four, X, y, weights), rel=1e-9)
+    assert four.objective_ == pytest.approx(one.objective_, rel=2e-6)
+    assert four.history_.column("num_tasks").tolist() == [4] * four.n_iter_
+
+
+def test_a_ridge_regression_goes_on_without_a_killed_process(of_two):
+    """What the tasks knew of the lost rows is found out anew, and the gap is that of all rows."""
+    X, y = wide()
+
+    def kill():
+        os.kill(of_two.members()["n1"].pid, signal.SIGKILL)
+
+    model = ChicleRidge(alpha=ALPHA, tol=1e-9, max_iter=100_000, chunk_size=9_000, n_workers=2)
+    model.set_callbacks(OtherData({5: kill})).fit(X, y)
+    assert recomputed_gap(model, X, y) <= 1e-9
+    assert model.history_.column("num_tasks").min() == 1
 
 
 def test_a_chunk_folder_is_read_in_place(of_two, tmp_path):

@@ -25,6 +25,7 @@ WITH_EXAMPLES = {
     "chicle_elastic.solvers.base.Trainer",
     "estimators.cnn.ChicleCNNClassifier",
     "estimators.logistic.ChicleLogisticRegression",
+    "estimators.regression.ridge.ChicleRidge",
     "estimators.svm.ChicleSVM",
 }
 

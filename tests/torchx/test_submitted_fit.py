@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.datasets import load_digits, load_iris
+from sklearn.datasets import load_diabetes, load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 from chicle_elastic import JobFailedError, Rebalance, TorchXRuntime, UsageError
 from chicle_elastic.cli.main import main as chicle
 from chicle_elastic.errors import DataError, PeerLostError
-from estimators import ChicleCNNClassifier, ChicleLogisticRegression, ChicleSVM
+from estimators import ChicleCNNClassifier, ChicleLogisticRegression, ChicleRidge, ChicleSVM
 from estimators.submitted.fit import attach
 from estimators.submitted.staging import Staged, stage
 from tests.chunks.folders import write_folder
@@ -69,6 +69,19 @@ def test_sparse_rows_go_along_and_warnings_come_back(runtime: AnchorRuntime) -> 
     with pytest.warns(ConvergenceWarning, match="after max_iter=1 iterations"):
         model = ChicleLogisticRegression(max_iter=1, tol=0.0, runtime=runtime).fit(sparse.csr_matrix(X), y)
     assert model.n_iter_ == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_real_targets_go_along(runtime: AnchorRuntime, form: Callable[[Any], Any]) -> None:
+    """As they are, with weights, to the model of a fit here."""
+    X, y = load_diabetes(return_X_y=True)
+    weights = np.linspace(0.5, 2.0, len(y))
+    model = ChicleRidge(alpha=0.5, runtime=runtime).fit(form(X), y, weights)
+    here = ChicleRidge(alpha=0.5).fit(X, y, weights)
+    np.testing.assert_allclose(model.coef_, here.coef_, rtol=1e-8)
+    assert model.intercept_ == pytest.approx(here.intercept_)
+    assert model.duality_gap_ <= 1e-6
 
 
 @pytest.mark.slow

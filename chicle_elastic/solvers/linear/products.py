@@ -79,6 +79,7 @@ def add_dense_products(
     out: Array,  # OUT
     *,
     is_rough: bool = False,
+    shift: Array | None = None,
 ) -> None:
     """Add sum_i weights_i x_i x_i^T; rows of weight 0 are not multiplied.
 
@@ -89,6 +90,7 @@ def add_dense_products(
         intercept: Value of one more column at the end; None for no such column.
         out: Packed; added to.
         is_rough: Whether float32 will do, in half the time: for a preconditioner of rows that are float32 themselves.
+        shift: Subtracted from each row first, shape (num_features,), float64; only where all features are summed up.
     """
     dtype, syrk = (np.float32, ssyrk) if is_rough else (np.float64, dsyrk)
     scales = np.sqrt(weights).astype(dtype, copy=False)
@@ -118,7 +120,12 @@ def add_dense_products(
                 total = syrk(1.0, buffer[:num_filled].T, beta=1.0, c=total, overwrite_c=1)
                 num_filled = 0
             end = num_filled + len(rows)
-            np.multiply(rows[:, columns] if len(columns) else rows, scale[:, None], out=buffer[num_filled:end, :width])
+            into = buffer[num_filled:end, :width]
+            if shift is None:
+                np.multiply(rows[:, columns] if len(columns) else rows, scale[:, None], out=into)
+            else:
+                np.subtract(rows, shift.astype(dtype, copy=False), out=into, casting="same_kind")
+                np.multiply(into, scale[:, None], out=into)
             if has_column:
                 np.multiply(scale, last, out=buffer[num_filled:end, width])
             num_filled = end

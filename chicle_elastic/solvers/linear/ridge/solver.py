@@ -1,0 +1,156 @@
+"""The local part of a ridge regression: the sums of a pass over the rows of one task."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.linear.products import add_dense_products
+from chicle_elastic.solvers.linear.ridge.state import HEAD, RidgePhase, RidgeState
+from chicle_elastic.solvers.linear.rows import ALL, NewtonRows, newton_rows
+from chicle_elastic.solvers.linear.tables import (
+    Bounds,
+    LocalTables,
+    Notes,
+    build_tables,
+    require_finite_values,
+    upper_of_rows,
+)
+from chicle_elastic.solvers.local_chunk import LocalChunk
+
+
+class LocalRows:
+    """Rows, targets and weights of all local chunks (at least one), for as long as these stay.
+
+    Attributes:
+        tables: For the kernels.
+        rows: The rows, with a last column of ones for the intercept, or of zeros.
+        targets: y_i, shape (num_rows,), float64.
+        weights: s_i, shape (num_rows,), float64.
+    """
+
+    def __init__(self, chunks: dict[ChunkId, LocalChunk], *, has_intercept: bool) -> None:
+        bounds = Bounds(C=1.0, class_weights=None)  # so that C_i is the weight of the sample
+        notes: dict[ChunkId, Notes] = {}
+        self.tables: LocalTables = build_tables(chunks, notes, bounds)
+        self.rows: NewtonRows = newton_rows(self.tables, 1.0 if has_intercept else 0.0)
+        self.targets: Array = np.concatenate([block.targets for block in self.tables.keep_alive], dtype=np.float64)
+        self.weights: Array = upper_of_rows(self.tables, notes, 1.0)
+
+    def residuals(self, model: Array) -> Array:
+        """r_i at w and b, shape (num_rows,)."""
+        if not model[:-1].any():  # the first ones
+            return self.targets - model[-1]
+        return self.targets - self.rows.times(model)
+
+    def add_products(self, means: Array, out: Array, *, is_rough: bool) -> None:
+        """Add sum_i s_i x_i x_i^T, packed, of dense rows less `means`: centring afterwards would cost digits."""
+        blocks = [block.rows for block in self.tables.keep_alive]
+        dense = [rows for rows in blocks if not isinstance(rows, CsrRows)]
+        if dense and is_rough:
+            total = np.zeros(len(out))
+            with np.errstate(over="ignore", invalid="ignore"):
+                add_dense_products(dense, self.weights, ALL, None, total, is_rough=True, shift=means)
+            if np.isfinite(total).all():  # else squares are beyond float32
+                out += total
+                return
+        if dense:
+            add_dense_products(dense, self.weights, ALL, None, out, shift=means)
+        else:
+            self.rows.add_products(self.weights, np.arange(len(means)), out)
+
+
+class RidgeSolver(Solver):
+    """One per uni-task.
+
+    Args:
+        ctx: Of the task.
+        has_intercept: Whether b is anything but 0.
+    """
+
+    def __init__(self, ctx: Context, *, has_intercept: bool) -> None:
+        super().__init__(ctx)
+        self._has_intercept = has_intercept
+        self._local: LocalRows | None = None
+
+    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
+        """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
+        super().attach(added, removed)
+        self._local = None
+
+    @property
+    def local(self) -> LocalRows:
+        """Of the present chunks; there is at least one."""
+        if self._local is None:
+            self._local = LocalRows(self.chunks, has_intercept=self._has_intercept)
+        return self._local
+
+    def solve(self, model: Array, budget: Budget) -> Update:
+        """One pass over the local rows.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        state = RidgeState.decode(budget.progress, len(model))
+        sums = np.zeros(state.sums_size)
+        if not self.chunks:
+            return Update(delta=sums, samples=0, weight=0.0)
+        if budget.is_spent():
+            sums[0] = 1.0
+            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
+        sums[1] = budget.num_ranks == 1
+        for chunk in self.chunks.values():
+            chunk.count(chunk.num_rows)
+            sums[2] += chunk.num_rows
+        if state.phase is RidgePhase.LOOK:
+            self._look(state, sums[HEAD:])
+        elif state.phase is RidgePhase.EVALUATE:
+            self._evaluate(state, model, sums[HEAD:])
+        elif state.phase is RidgePhase.MULTIPLY:
+            self._multiply(state, sums[HEAD:])
+        return Update(delta=sums, samples=self.local.tables.num_rows, weight=1.0)
+
+    def _look(self, state: RidgeState, sums: Array) -> None:
+        local, d = self.local, state.d
+        s, y = local.weights, local.targets
+        sums[0], sums[1], sums[2] = s.sum(), s @ y, s @ (y * y)
+        sums[3 : 3 + d] = local.rows.weighted_sum(s)[:d]
+        if not np.isfinite(sums[3 : 3 + d]).all():  # or of values near the largest number
+            with np.errstate(invalid="ignore"):
+                values = local.rows.times(np.zeros(d + 1))
+            require_finite_values(local.tables, values)
+        if not state.has_factor:
+            sums[3 + d :] = local.rows.squares_sum(s)[:d]
+
+    def _evaluate(self, state: RidgeState, model: Array, sums: Array) -> None:
+        local, d = self.local, state.d
+        r = local.residuals(model)
+        weighted = local.weights * r
+        sums[0], sums[1] = weighted.sum(), weighted @ r
+        sums[2 : 2 + d] = local.rows.weighted_sum(weighted)[:d]
+        if state.needs_products:
+            local.add_products(state.means, sums[2 + d :], is_rough=state.is_rough)
+
+    def _multiply(self, state: RidgeState, sums: Array) -> None:
+        local, d, p = self.local, state.d, state.direction
+        if self._has_intercept:  # the column of ones centres the rows, and its sum is that of s u
+            product = local.rows.curved_product(local.weights, np.append(p, -(state.means @ p)))
+            sums[0] = product[d]
+        else:
+            product = local.rows.curved_product(local.weights, np.append(p, 0.0))
+        sums[1 : 1 + d] = product[:d]
+        sums[1 + d :] = p
+
+    def evaluate(self, model: Array, progress: Array) -> Update:
+        """As delta sum_i s_i r_i x_i and sum_i s_i r_i; as metrics the sums of s_i r_i^2 and of s_i."""
+        if not self.chunks:
+            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
+        local = self.local
+        r = local.residuals(model)
+        weighted = local.weights * r
+        delta = local.rows.weighted_sum(weighted)
+        delta[-1] = weighted.sum()
+        metrics = {"loss": float(weighted @ r), "weight": float(local.weights.sum())}
+        return Update(delta=delta, samples=0, weight=1.0, metrics=metrics)

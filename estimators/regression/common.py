@@ -1,0 +1,213 @@
+"""What the fit of a regressor needs besides its mathematics: validated input, prediction, R^2, model files."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from sklearn.metrics import r2_score
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+
+from chicle_elastic.chunks.sources import ArraySource, ChunkSource
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import DataError, UsageError
+from estimators.checks import require_finite, validated_features, validated_samples
+from estimators.persistence import params_from_json, read_model, set_attributes, write_model
+from estimators.prediction import PredictionMixin, products
+from estimators.streaming import chunks_of, is_folder, require_no_labels, require_same_features, rows_in_order
+
+if TYPE_CHECKING:
+    from chicle_elastic.chunks.folder import ChunkFolder
+
+ARRAYS = ("coef_", "feature_names_in_")
+VALUES = ("intercept_", "objective_", "dual_objective_", "n_features_in_", "n_iter_", "duality_gap_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressionSet:
+    """Validated input of a fit.
+
+    Attributes:
+        source: Where the runtime takes the chunks from.
+        features: ndarray or CSR matrix of shape (n_samples, n_features); None where the rows lie in a folder.
+        hook_arguments: `X`, `y` and `metadata` for the hooks of callbacks; empty where there is no X.
+    """
+
+    source: ChunkSource
+    features: Any = None
+    hook_arguments: dict[str, Any] = field(default_factory=dict)
+
+    def require_finite(self, estimator: Any) -> None:
+        """Refuse NaN and infinity in rows that were passed to fit; those of a folder were looked at when it was made.
+
+        Raises:
+            DataError: With row and column.
+        """
+        if self.features is not None:
+            require_finite(estimator, self.features)
+
+
+def regression_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_tasks: int, seed: int) -> RegressionSet:
+    """Validate the arguments of `fit`.
+
+    Args:
+        estimator: The one to fit; `n_features_in_` and, where there are names, `feature_names_in_` are set.
+        X, y, sample_weight: Arguments of `fit`.
+        max_tasks: Largest number of tasks; with one the chunks lie over the memory of X, with more the rows are
+            shuffled.
+        seed: Of the shuffle.
+
+    Raises:
+        DataError: A value of X is NaN or infinite.
+        UsageError: All weights are 0, or a folder has class labels.
+        ValueError: Anything else that scikit-learn refuses.
+    """
+    name = type(estimator).__name__
+    if is_folder(X):
+        require_no_labels(X, y, sample_weight)
+        return _from_folder(estimator, X)
+    X, y = validated_samples(estimator, X, y, has_real_targets=True)
+    weights, metadata = None, None
+    if sample_weight is not None:
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        metadata = {"sample_weight": weights}
+        _require_weight(name, float(weights.sum()))
+    source = ArraySource(
+        X,
+        y.astype(np.float64, copy=False),
+        weights=weights,
+        max_tasks=max_tasks,
+        chunk_bytes=estimator.chunk_size,
+        seed=seed,
+    )
+    return RegressionSet(source=source, features=X, hook_arguments={"X": X, "y": y, "metadata": metadata})
+
+
+def _from_folder(estimator: Any, folder: "ChunkFolder") -> RegressionSet:
+    schema = folder.schema
+    if schema.target_dtype == "int32":
+        raise UsageError(
+            f"{type(estimator).__name__} needs real targets, but those of the chunk folder {folder.path} are class "
+            "labels; convert the data with --regression"
+        )
+    if schema.has_weights:
+        _require_weight(type(estimator).__name__, _total_weight(folder))
+    estimator.n_features_in_ = schema.num_features
+    estimator.__dict__.pop("feature_names_in_", None)
+    return RegressionSet(source=folder)
+
+
+def _total_weight(folder: "ChunkFolder") -> float:
+    """Sum of the sample weights, read chunk by chunk."""
+    total = 0.0
+    for chunk in chunks_of(folder):
+        total += float(np.asarray(chunk.weights).sum())
+    return total
+
+
+def _require_weight(name: str, total: float) -> None:
+    if total == 0:
+        raise UsageError(f"{name} needs samples of a weight above 0, but all weights are 0; check sample_weight")
+
+
+class RegressionMixin(PredictionMixin):
+    """Predictions of a linear regressor, their R^2, and model files."""
+
+    coef_: Array
+    intercept_: float
+    n_features_in_: int
+
+    def predict(self, X: Any) -> Array:
+        """Targets of samples.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or ChunkFolder
+            Samples. Of a ChunkFolder one chunk is in memory at a time.
+
+        Returns
+        -------
+        targets : ndarray of shape (n_samples,), float64
+            The rows of a ChunkFolder come in the order of the data that it was made from.
+        """
+        return self._by_row(X, lambda rows: products(rows, self.coef_[np.newaxis])[:, 0] + self.intercept_)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Coefficient of determination R^2.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or ChunkFolder
+            Samples as in `fit`. A ChunkFolder brings its targets and weights along.
+        y : array-like of shape (n_samples,)
+            True targets; none for a ChunkFolder.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights; none for a ChunkFolder.
+
+        Returns
+        -------
+        score : float
+            1 at best; 0 for the mean of `y`.
+        """
+        check_is_fitted(self)
+        if is_folder(X):
+            require_no_labels(X, y, sample_weight)
+            self._require_same_folder(X)
+            y = rows_in_order(X, lambda chunk: chunk.targets)
+            if X.schema.has_weights:
+                sample_weight = rows_in_order(X, lambda chunk: chunk.weights)
+        return float(r2_score(y, self.predict(X), sample_weight=sample_weight))
+
+    def _validated(self, X: Any) -> Any:
+        return validated_features(self, X)
+
+    def _require_same_folder(self, folder: "ChunkFolder") -> None:
+        require_same_features(self, folder)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file, without pickle.
+
+        Parameters
+        ----------
+        path : str or path-like
+            File to write; it appears when it is complete. Runtime, callbacks and a `RandomState` instance are not
+            saved.
+        """
+        check_is_fitted(self)
+        params = self.get_params(deep=False)  # type: ignore[attr-defined]
+        write_model(path, self, params, {name: getattr(self, name, None) for name in ARRAYS}, values=VALUES)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a model that `save` wrote.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file.
+
+        Returns
+        -------
+        estimator : object
+            Fitted; its runtime is the default one.
+
+        Raises
+        ------
+        DataError
+            The file is damaged, of a newer version, or no model at all.
+        UsageError
+            The file holds another estimator.
+        """
+        header, arrays = read_model(Path(path), estimator=cls.__name__, arrays=ARRAYS, required=ARRAYS[:1])
+        try:
+            estimator = cls(**params_from_json(header["params"]))
+            set_attributes(estimator, header, VALUES, arrays)
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
+        if estimator.coef_.shape != (estimator.n_features_in_,):
+            raise DataError(
+                f"{path}: coef_ has shape {estimator.coef_.shape}, but {estimator.n_features_in_} features need one "
+                "value each; save the model again"
+            )
+        return estimator

@@ -1,0 +1,97 @@
+"""The job of a linear estimator, with its callbacks and observers."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from chicle_elastic.chunks.sources import ChunkSource
+    from chicle_elastic.chunks.views import Array
+    from chicle_elastic.runtime.training.job import Outcome, Runtime
+    from chicle_elastic.solvers.base import Trainer
+
+
+class Data(Protocol):
+    """What a job needs to know of the input of a fit."""
+
+    @property
+    def source(self) -> "ChunkSource":
+        """Where the runtime takes the chunks from."""
+        ...
+
+    @property
+    def hook_arguments(self) -> dict[str, Any]:
+        """`X`, `y` and `metadata` for the hooks of callbacks; empty where there is no X."""
+        ...
+
+
+def run_job(
+    estimator: Any,
+    runtime: "Runtime",
+    trainer: "Trainer",
+    training: Data,
+    seed: int,
+    *,
+    initial_state: "Array | None" = None,
+    keep_state: bool = False,
+) -> "Outcome":
+    """Run the job of a fit.
+
+    Args:
+        estimator: Being fitted; its `_predicting_attributes(trainer, training, model, number of iterations)` make what
+            it needs to predict.
+        runtime: Where.
+        trainer: The algorithm.
+        training: The data.
+        seed: Of the job.
+        initial_state: Chunk state to begin with.
+        keep_state: Whether the outcome is to have the state.
+    """
+    from chicle_elastic.runtime.training.job import Job
+    from estimators.place import has_policies, policies_of
+    from estimators.watch import CallbackBridge, watcher
+
+    context = estimator._init_callback_context(max_subtasks=estimator.max_iter)
+    context.call_on_fit_task_begin(estimator=estimator, **training.hook_arguments)
+    with watcher(
+        type(estimator).__name__,
+        verbose=estimator.verbose,
+        logdir=estimator.logdir,
+        max_iter=int(estimator.max_iter),
+        tol=float(estimator.tol),
+        has_policies=has_policies(estimator, runtime),
+        method_on=partial(trainer.method, training.source.schema),
+    ) as told:
+        bridge = CallbackBridge(
+            estimator,
+            context,
+            max_iter=estimator.max_iter,
+            tol=estimator.tol,
+            arguments=training.hook_arguments,
+            attributes=partial(estimator._predicting_attributes, trainer, training),
+        )
+        has_callbacks = bool(getattr(estimator, "_skl_callbacks", ()))
+        if has_callbacks:
+            bridge.begin()
+        outcome = runtime.run(
+            Job(
+                trainer=trainer,
+                source=training.source,
+                max_iterations=int(estimator.max_iter),
+                seed=seed,
+                initial_state=initial_state,
+                keep_state=keep_state,
+                policies=policies_of(estimator),
+                on_iteration=told.on_iteration,
+                on_transition=told.on_transition,
+                on_model=bridge.on_model if has_callbacks else None,
+            )
+        )
+        bridge.close()
+    context.call_on_fit_task_end(
+        estimator=estimator,
+        reconstruction_attributes=partial(
+            estimator._predicting_attributes, trainer, training, outcome.model, len(outcome.history)
+        ),
+        **training.hook_arguments,
+    )
+    return outcome

@@ -1,0 +1,304 @@
+"""ChicleRidge: scikit-learn's objective, a gap that NumPy finds again, folders, files, clusters, and bad input."""
+
+import pickle
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_digits
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV
+from sklearn.multioutput import MultiOutputRegressor
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
+from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.runtime.in_process import InProcess
+from estimators import ChicleRidge, ChicleSVM
+from tests.estimators.test_folder import rows_of
+from tests.estimators.test_folder import write as write_labels
+
+ALPHA = 0.5
+
+
+def diabetes():
+    """442 samples, 10 features; targets of mean 152."""
+    return load_diabetes(return_X_y=True)
+
+
+def digits():
+    """1797 samples, 64 features on another scale, and weights; the label as a number."""
+    X, y = load_digits(return_X_y=True)
+    return X + 3.0, y.astype(np.float64)
+
+
+def wide():
+    """200 samples, 3000 features, mostly zeros: no second derivatives of all columns."""
+    rng = np.random.default_rng(3)
+    X = sparse.random(200, 3000, density=0.02, format="csr", random_state=3)
+    return X, X @ rng.normal(size=3000) + rng.normal(size=200) + 5.0
+
+
+def objective(model, X, y, weights=None):
+    """Sum of weighted squared residuals, and the penalty."""
+    residuals = y - X @ model.coef_ - model.intercept_
+    weights = np.ones(len(y)) if weights is None else weights
+    return float(weights @ residuals**2 + model.alpha * model.coef_ @ model.coef_)
+
+
+def recomputed_gap(model, X, y, weights=None):
+    """(P - D) / P with the dual written out, from duals a_i = 2 s_i r_i whose sum is 0."""
+    X = X.toarray() if sparse.issparse(X) else np.asarray(X, dtype=np.float64)
+    s = np.ones(len(y)) if weights is None else weights
+    r = y - X @ model.coef_ - model.intercept_
+    if model.fit_intercept:
+        r = r - (s @ r) / s.sum()
+    a = 2.0 * s * r
+    conjugates = np.where(s > 0, a**2 / (4.0 * np.where(s > 0, s, 1.0)), 0.0).sum()
+    dual = a @ y - conjugates - (X.T @ a) @ (X.T @ a) / (4.0 * model.alpha)
+    P = objective(model, X, y, weights)
+    return (P - dual) / P
+
+
+@parametrize_with_checks([ChicleRidge(), ChicleRidge(chunk_size=64, runtime=InProcess(num_tasks=2, changes=((2, 3),)))])
+def test_scikit_learns_checks_pass(estimator, check):
+    """All of them, those of weights too: one Newton step finds more digits than they ask for."""
+    check(estimator)
+
+
+@pytest.mark.parametrize("num_tasks", [1, 3])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("has_weights", [False, True])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("data", [diabetes, digits])
+def test_the_model_is_that_of_scikit_learn(data, form, has_weights, fit_intercept, num_tasks):
+    """To many digits, whatever the form of the rows and the number of tasks."""
+    X, y = data()
+    weights = np.random.default_rng(0).uniform(0.0, 2.0, size=len(y)) if has_weights else None
+    params = {"alpha": ALPHA, "fit_intercept": fit_intercept}
+    model = ChicleRidge(**params, chunk_size=9_000, runtime=InProcess(num_tasks=num_tasks)).fit(form(X), y, weights)
+    expected = Ridge(**params).fit(X, y, weights)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-7, atol=1e-7 * np.abs(expected.coef_).max())
+    assert model.intercept_ == pytest.approx(expected.intercept_, rel=1e-8)
+    assert model.objective_ == pytest.approx(objective(expected, X, y, weights), rel=1e-12)
+    assert model.duality_gap_ <= 1e-6
+    assert recomputed_gap(model, X, y, weights) <= 1e-6
+    np.testing.assert_allclose(model.predict(X), expected.predict(X), rtol=1e-6)
+    assert model.score(X, y) == pytest.approx(expected.score(X, y), rel=1e-9)
+    assert set(model.history_.column("num_tasks").tolist()) == {num_tasks}
+
+
+@pytest.mark.parametrize("num_tasks", [1, 3])
+@pytest.mark.parametrize("form", [sparse.csr_matrix, lambda X: X.toarray().astype(np.float32)])
+def test_wide_data_is_solved_by_conjugate_gradients(form, num_tasks):
+    """The gap is the one that is certified, and the objective within it of scikit-learn's."""
+    X, y = wide()
+    rows = form(X)
+    X = sparse.csr_matrix(rows).astype(np.float64)
+    model = ChicleRidge(alpha=ALPHA, tol=1e-6, runtime=InProcess(num_tasks=num_tasks), chunk_size=9_000).fit(rows, y)
+    assert "conjugate gradients" in model.history_.method
+    gap = recomputed_gap(model, X, y)
+    assert gap <= 1e-6
+    assert model.duality_gap_ == pytest.approx(gap, rel=1e-3, abs=1e-12)
+    best = objective(Ridge(alpha=ALPHA, solver="cholesky").fit(X.toarray(), y), X, y)
+    assert best * (1 - 1e-12) <= model.objective_ <= best * (1 + gap + 1e-12)
+    assert model.dual_objective_ <= best * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e18, 1e-18])
+def test_dense_float32_rows_come_within_tol_too(scale):
+    """Their second derivatives are summed up in float32, if squares have room there, and products repair the rest."""
+    X, y = digits()
+    X = (X * scale).astype(np.float32)
+    alpha = ALPHA * scale**2
+    model = ChicleRidge(alpha=alpha, tol=1e-10).fit(X, y)
+    assert recomputed_gap(model, X, y) <= 1e-10
+    expected = Ridge(alpha=alpha).fit(X.astype(np.float64), y)
+    np.testing.assert_allclose(model.predict(X), expected.predict(X), rtol=1e-3, atol=1e-3)
+
+
+def test_tasks_that_come_and_go_change_nothing():
+    """Chunks carry no state, so those that move are only read elsewhere."""
+    X, y = digits()
+    one = ChicleRidge(alpha=ALPHA).fit(X, y)
+    moving = InProcess(num_tasks=2, changes=((2, 4), (3, 1)))
+    model = ChicleRidge(alpha=ALPHA, chunk_size=9_000, runtime=moving).fit(X, y)
+    np.testing.assert_allclose(model.coef_, one.coef_, rtol=1e-8, atol=1e-10)
+
+
+def test_columns_far_from_zero_keep_their_digits():
+    """Rows are centred before they are multiplied: a mean of a million would leave few digits of a product."""
+    X, y = diabetes()
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    model = ChicleRidge(alpha=ALPHA, tol=1e-9).fit(X + 1e6, y)
+    np.testing.assert_allclose(model.coef_, ChicleRidge(alpha=ALPHA).fit(X, y).coef_, rtol=1e-5)
+
+
+def test_a_fit_that_is_cut_short_warns_and_says_how_far_it_came():
+    """Its gap is true, and above tol."""
+    X, y = wide()
+    with pytest.warns(match="has not converged: after max_iter=4 iterations the relative duality gap is"):
+        model = ChicleRidge(alpha=ALPHA, tol=1e-12, max_iter=4).fit(X, y)
+    assert model.n_iter_ == 4
+    assert model.duality_gap_ == pytest.approx(recomputed_gap(model, X, y), rel=1e-6)
+    assert model.duality_gap_ > 1e-12
+
+
+@pytest.mark.parametrize("num_tasks", [1, 2])
+def test_next_to_no_penalty_leaves_a_gap_that_is_said(num_tasks):
+    """More columns than rows: rounding of the residual, divided by alpha, is no small gap; the model is good.
+
+    A step that a certificate has refused is not repeated as it is: products follow it.
+    """
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(50, 200)), rng.normal(size=50)
+    with pytest.warns(match="has not converged"):
+        model = ChicleRidge(alpha=1e-12, max_iter=40, runtime=InProcess(num_tasks=num_tasks)).fit(X, y)
+    np.testing.assert_allclose(model.predict(X), y, atol=1e-9)
+    assert 1e-6 < model.duality_gap_ < 1.0
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_squares_beyond_all_numbers_end_in_a_warning():
+    """Nothing can be certified, and the fit says so."""
+    X, y = diabetes()
+    with pytest.warns(match="the relative duality gap is nan"):
+        ChicleRidge(max_iter=5).fit(X * 1e200, y)
+
+
+def test_a_first_iteration_alone_leaves_the_mean():
+    """max_iter=1 has only looked at the data."""
+    X, y = diabetes()
+    with pytest.warns(match="has not converged"):
+        model = ChicleRidge(max_iter=1).fit(X, y)
+    assert not model.coef_.any()
+    assert model.intercept_ == pytest.approx(y.mean())
+    assert model.duality_gap_ == pytest.approx(recomputed_gap(model, X, y), rel=1e-9)
+
+
+def test_several_targets_go_through_scikit_learn():
+    """One fit each."""
+    X, y = diabetes()
+    Y = np.column_stack([y, -2.0 * y])
+    model = MultiOutputRegressor(ChicleRidge(alpha=ALPHA)).fit(X, Y)
+    np.testing.assert_allclose(model.predict(X), Ridge(alpha=ALPHA).fit(X, Y).predict(X), rtol=1e-8)
+    with pytest.raises(ValueError, match="should be a 1d array"):
+        ChicleRidge().fit(X, Y)
+
+
+def test_a_grid_search_finds_what_that_of_ridge_finds():
+    """A clone has the parameters, and a score is R^2."""
+    X, y = diabetes()
+    grid = {"alpha": [1e-3, 1e-2, 1e-1, 1.0]}
+    ours, theirs = (GridSearchCV(clone(model), grid, cv=3).fit(X, y) for model in (ChicleRidge(), Ridge()))
+    assert ours.best_params_ == theirs.best_params_
+    np.testing.assert_allclose(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], rtol=1e-6)
+
+
+def write(path, X, y, *, weights=None):
+    """A chunk folder of X and real targets y, in small chunks."""
+    kind = "csr" if sparse.issparse(X) else "dense"
+    with ChunkFolderWriter(
+        path, kind=kind, dtype=str(X.dtype), num_features=X.shape[1], has_weights=weights is not None, chunk_bytes=9_000
+    ) as writer:
+        writer.add(rows_of(X), y, weights)
+        return writer.finish()
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_a_folder_and_its_arrays_give_the_same_model(form, tmp_path):
+    """Targets and weights come with the folder, and predictions in the order of the rows that it was made from."""
+    X, y = digits()
+    weights = np.random.default_rng(0).uniform(0.1, 2.0, size=len(y))
+    folder = write(tmp_path / "data", form(X), y, weights=weights)
+    model = ChicleRidge(alpha=ALPHA).fit(folder)
+    expected = ChicleRidge(alpha=ALPHA).fit(X, y, weights)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(model.predict(folder), expected.predict(X), rtol=1e-8, atol=1e-8)
+    assert model.score(folder) == pytest.approx(expected.score(X, y, weights), rel=1e-9)
+
+
+def test_labels_and_targets_are_not_mixed_up(tmp_path):
+    """A folder of labels for a regression, one of targets for a classifier, and labels beside a folder."""
+    X, y = digits()
+    labels = write_labels(tmp_path / "labels", X, y, classes=tuple(range(10)))
+    with pytest.raises(UsageError, match=r"ChicleRidge needs real targets.*convert the data with --regression"):
+        ChicleRidge().fit(labels)
+    targets = write(tmp_path / "targets", X, y)
+    with pytest.raises(UsageError, match=r"ChicleSVM needs class labels.*real values"):
+        ChicleSVM().fit(targets)
+    with pytest.raises(UsageError, match="leave y out"):
+        ChicleRidge().fit(targets, y)
+
+
+def test_a_model_file_brings_all_back(tmp_path):
+    """Parameters, attributes and history; and not in place of another estimator's."""
+    X, y = diabetes()
+    model = ChicleRidge(alpha=ALPHA, fit_intercept=False, random_state=4).fit(X, y)
+    model.save(tmp_path / "model.npz")
+    loaded = ChicleRidge.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    assert loaded.get_params() == model.get_params()
+    for name in ("intercept_", "objective_", "dual_objective_", "duality_gap_", "n_iter_", "n_features_in_"):
+        assert getattr(loaded, name) == getattr(model, name)
+    assert loaded.history_.method == model.history_.method
+    with pytest.raises(UsageError, match="holds a ChicleRidge, not a ChicleSVM"):
+        ChicleSVM.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("params", "what"),
+    [
+        ({"alpha": 0.0}, "'alpha' parameter of ChicleRidge must be a float in the range \\(0.0, inf"),
+        ({"alpha": -1.0}, "'alpha' parameter"),
+        ({"tol": -1.0}, "'tol' parameter"),
+        ({"max_iter": 0}, "'max_iter' parameter"),
+        ({"n_workers": 2, "runtime": InProcess(num_tasks=1)}, "leave one of them out"),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused(params, what):
+    """With their name."""
+    X, y = diabetes()
+    with pytest.raises(ValueError, match=what):
+        ChicleRidge().set_params(**params).fit(X, y)
+    with pytest.raises(ValueError, match="Invalid parameter 'C'"):
+        ChicleRidge().set_params(C=1.0)
+
+
+def test_data_that_cannot_be_is_refused():
+    """NaN with its place, targets that are no numbers, and weights that leave nothing."""
+    X, y = diabetes()
+    bad = X.copy()
+    bad[7, 3] = np.nan
+    with pytest.raises(DataError, match="NaN in column 3, row 7"):
+        ChicleRidge().fit(bad, y)
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        ChicleRidge().fit(X, np.array(["a"] * len(y), dtype=object))
+    with pytest.raises(ValueError, match="Input y contains infinity"):
+        ChicleRidge().fit(X, np.where(np.arange(len(y)) == 2, np.inf, y))
+    with pytest.raises(ValueError, match=r"non-zero number|all weights are 0"):
+        ChicleRidge().fit(X, y, np.zeros(len(y)))
+
+
+def test_a_large_value_that_is_not_finite_is_found_in_the_first_pass(monkeypatch):
+    """Of large data only the solver looks at every value."""
+    from estimators import checks
+
+    X, y = diabetes()
+    X = X.copy()
+    X[11, 2] = np.inf
+    monkeypatch.setattr(checks, "MAX_VALUES_CHECKED_FIRST", 0)
+    with pytest.raises(DataError, match="infinity in column 2, row 11"):
+        ChicleRidge().fit(X, y)
+
+
+def test_constant_targets_and_constant_columns_are_no_trouble():
+    """Nothing to explain, and a column that cannot explain anything."""
+    X, y = diabetes()
+    X = np.column_stack([X, np.full(len(X), 3.0)])
+    model = ChicleRidge().fit(X, y)
+    assert model.coef_[-1] == pytest.approx(0.0, abs=1e-8)
+    flat = ChicleRidge().fit(X, np.full(len(X), 2.5))
+    np.testing.assert_allclose(flat.predict(X), 2.5)
