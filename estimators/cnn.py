@@ -2,6 +2,7 @@
 
 import math
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral, Real
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
 
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
     from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
     from chicle_elastic.solvers.network import Network, Scaling
     from estimators.cnn_inputs import ImageSet
+
+
+GUESSING = 0.97
+"""A mean loss above this share of that of guessing is as good as guessing."""
+ROWS_LOOKED_AT = 64
+"""Samples whose outputs are looked at before a fit."""
 
 
 class ChicleCNNClassifier(
@@ -296,8 +304,12 @@ class ChicleCNNClassifier(
 
         Warns
         -----
+        ConvergenceWarning
+            The last epoch's mean loss is near that of guessing.
         RuntimeWarning
             A policy is disabled, because it raised, decided nonsense or did not answer.
+        UserWarning
+            The module returns probabilities, and logits are expected.
         """
         is_warm = self.warm_start and hasattr(self, "module_")
         return self._fit(X, y, sample_weight, epochs=int(self.max_epochs), is_warm=is_warm, is_partial=False)
@@ -375,6 +387,7 @@ class ChicleCNNClassifier(
             trainer = replace(trainer, decay=0.0)
         if self.outer_momentum == "auto" and runtime.most_tasks() == 1:
             trainer = replace(trainer, outer_momentum=0.0)  # no room in the model for what one task never has
+        self._warn_of_probabilities(trainer, images)
         layout, first = self._first_model(trainer, images, is_warm=is_warm, has_momentum=goes_on)
         if hasattr(runtime, "submit"):  # no objects of this process go there
             from estimators.submitted.fit import fit_elsewhere
@@ -400,7 +413,37 @@ class ChicleCNNClassifier(
         last = outcome.history[-1].figures.get("loss", 0.0) if outcome.history else 0.0
         if not math.isfinite(last):
             raise DivergedError(outcome.reason)
+        guess = math.log(max(2, len(images.classes)))
+        if not is_partial and self.loss_ > GUESSING * guess:
+            warnings.warn(
+                f"{type(self).__name__} has hardly learned: the mean loss of its last epoch is {self.loss_:.3g}, and "
+                f"guessing among {len(images.classes)} classes gives {guess:.3g}. Try another learning_rate (it was "
+                f"{trainer.learning_rate:.2g}), more max_epochs, or standardize=True; and look whether y belongs to X.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
         return self
+
+    def _warn_of_probabilities(self, trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
+        """Warn where a module of the user's returns probabilities: the loss takes the softmax of its outputs."""
+        from chicle_elastic.chunks.rows import matrix_of
+        from chicle_elastic.solvers.engines.predict import filled_module, logits
+        from estimators.streaming import chunks_of
+
+        if self.module is None:
+            return
+        module = filled_module(trainer.network, *trainer.engine().initial())
+        rows = matrix_of(next(iter(chunks_of(images.source))).rows)[:ROWS_LOOKED_AT]
+        scaling = trainer.network.scaling_of(is_byte=images.is_byte)
+        outputs = logits(module, rows, images.input_shape, scaling=scaling)
+        if np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-4):
+            warnings.warn(
+                f"the outputs of the module {type(module).__name__} look like probabilities: they are at least 0 and "
+                "sum to 1. The loss expects logits and takes their softmax itself; leave out the softmax at the end "
+                "of the module, which learns slowly and badly otherwise.",
+                UserWarning,
+                stacklevel=5,
+            )
 
     def _network(self, images: "ImageSet", scaling: "Scaling | None") -> "Network":
         from chicle_elastic.solvers.network import PAPER_CNN, Network

@@ -62,14 +62,10 @@ def run_job(
         attributes=attributes,
     )
     stopper = _early_stopping(estimator, trainer, images, layout)
-    observers = [] if stopper is None else [stopper.on_model]
+    observers = []
     if getattr(estimator, "_skl_callbacks", ()):
         bridge.begin()
         observers.append(bridge.on_model)
-
-    def on_model(record: "IterationRecord", model: Array) -> bool:
-        answers = [observe(record, model) for observe in observers]  # all of them, also after one asked to stop
-        return any(answers)
 
     steps = images.source.schema.num_rows / (trainer.batch_size * trainer.local_steps)
     most = trainer.max_epochs * math.ceil(steps + 1)
@@ -81,6 +77,14 @@ def run_job(
         max_iter=most,
         has_policies=has_policies(estimator, runtime),
     ) as told:
+
+        def on_model(record: "IterationRecord", model: Array) -> bool:
+            answers = [] if stopper is None else [stopper.on_model(record, model)]
+            if stopper is not None and told.on_iteration is not None:
+                told.on_iteration(stopper.scored(record))
+            answers += [observe(record, model) for observe in observers]  # all, also after one asked to stop
+            return any(answers)
+
         outcome = runtime.run(
             Job(
                 trainer=trainer,
@@ -89,12 +93,14 @@ def run_job(
                 seed=seed,
                 initial_model=first,
                 policies=policies_of(estimator),
-                on_iteration=told.on_iteration,
+                on_iteration=told.on_iteration if stopper is None else None,  # else once it has a score
                 on_transition=told.on_transition,
-                on_model=on_model if observers else None,
+                on_model=on_model if observers or stopper is not None else None,
             )
         )
         bridge.close()
+    if stopper is not None:
+        outcome.history = stopper.scored_history(outcome.history)
     if stopper is not None and stopper.scores:
         estimator.validation_scores_ = stopper.scores
         estimator.best_validation_score_ = max(stopper.scores)

@@ -34,6 +34,23 @@ class ImagePredictionMixin(PredictionMixin):
         """
         return softmax(self._by_row(X, self._logits).astype(np.float64), axis=1)
 
+    def decision_function(self, X: Any) -> Array:
+        """Outputs of the network, before the softmax.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...), or ChunkFolder
+            Images as in `fit`, of the same shape and dtype.
+
+        Returns
+        -------
+        decision : ndarray of shape (n_samples,) or (n_samples, n_classes), float64
+            With two classes how much the second output is above the first; else the outputs, columns in the order of
+            `classes_`.
+        """
+        outputs = self._by_row(X, self._logits).astype(np.float64)
+        return outputs[:, 1] - outputs[:, 0] if outputs.shape[1] == 2 else outputs
+
     def _validated(self, X: Any) -> Any:
         return validated_images(self, X, reset=False)[0]
 

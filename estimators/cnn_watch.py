@@ -1,12 +1,17 @@
 """What happens at the end of each epoch of a fit: callbacks are told, and early stopping has its say."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.records import IterationRecord
 from estimators.watch import CallbackBridge
+
+SCORE = "validation_score"
+"""The figure of a record at the end of an epoch: accuracy on the samples that are held out."""
 
 
 class EpochBridge(CallbackBridge):
@@ -35,6 +40,7 @@ class EarlyStopping:
         self._score, self._tol, self._patience = score, tol, patience
         self._num_without = 0
         self._goal = -np.inf
+        self._score_of: dict[int, float] = {}
         self.scores: list[float] = []
         self.best_model: Array | None = None
 
@@ -52,4 +58,18 @@ class EarlyStopping:
         self.scores.append(score)
         self._num_without = 0 if score > self._goal + self._tol else self._num_without + 1
         self._goal = max(self._goal, score)
+        self._score_of[round(record.figures["epoch"])] = score
         return self._num_without >= self._patience
+
+    def scored(self, record: IterationRecord) -> IterationRecord:
+        """The record, with the score where an epoch has ended."""
+        score = self._score_of.get(round(record.figures.get("epoch", -1.0)))
+        return record if score is None else replace(record, figures={**record.figures, SCORE: score})
+
+    def scored_history(self, history: History) -> History:
+        """A history with the scores of its epochs."""
+        scored = History(self.scored(record) for record in history)
+        scored.members, scored.methods = history.members, history.methods
+        for transition in history.transitions:
+            scored.note(transition)
+        return scored

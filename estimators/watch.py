@@ -262,6 +262,8 @@ def line_of(record: IterationRecord) -> str:
     figures = record.figures
     if "epoch" in figures:
         what = f"epoch {figures['epoch']:.0f} done, mean loss {figures['epoch_loss']:.4g}"
+        if "validation_score" in figures:
+            what += f", validation score {figures['validation_score']:.4g}"
     elif "loss" in figures:
         what = f"loss {figures['loss']:.4g}"
     elif "duality_gap" in figures:

@@ -401,7 +401,7 @@ class _Shell:
         self.num_joined += 1
         self.mailboxes.add(node)
         context = LocalContext(node, np.random.default_rng([self.job.seed, self.num_joined]), self.mailboxes)
-        self.tasks[node] = UniTask(node, self.job.trainer, context, self.clock)
+        self.tasks[node] = UniTask(node, self.job.trainer, context, self.clock, self.job.source.schema)
         self.inbox.append(events.NodeJoined(node=node))
 
     def chunks(self) -> list[Chunk]:

@@ -46,7 +46,7 @@ def check_solver_contract(
     for k in range(num_tasks):
         mailboxes.add(f"task-{k}")
         context = LocalContext(f"task-{k}", np.random.default_rng([0, k]), mailboxes)
-        tasks.append(UniTask(NodeId(context.name), trainer, context, clock))
+        tasks.append(UniTask(NodeId(context.name), trainer, context, clock, schema))
     owners: dict[ChunkId, int] = {}
     current = {chunk.id: _moved(chunk) for chunk in chunks}
     try:

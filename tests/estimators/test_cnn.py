@@ -6,12 +6,15 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_blobs
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
 
 from chicle_elastic.errors import DataError, DivergedError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
@@ -376,3 +379,51 @@ def test_predictions_need_images_like_those_of_the_fit():
         model.predict(X / 255)
     with pytest.raises(ValueError, match="expecting 64 features"):
         model.predict(X.reshape(-1, 64)[:, :60])
+
+
+class Probable(nn.Module):
+    """A network that ends with a softmax, as those of other libraries do."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(64, 3)
+
+    def forward(self, x):
+        return torch.softmax(self.out(x.flatten(1)), dim=1)
+
+
+def test_a_module_that_returns_probabilities_is_warned_of():
+    """Before the fit; the same module without its softmax is not."""
+    X, y = load_digits(n_class=3, return_X_y=True)
+    with pytest.warns(UserWarning, match="leave out the softmax"):
+        ChicleCNNClassifier(Probable, max_epochs=1, random_state=0).fit(X, y)
+
+
+def test_a_fit_that_has_learned_nothing_says_so():
+    """Labels that have nothing to do with the images."""
+    X, y = digits(300)
+    y = np.random.default_rng(0).permutation(y)
+    with pytest.warns(ConvergenceWarning, match=r"guessing among 10 classes gives 2\.3"):
+        paper(max_epochs=1).fit(X, y)
+
+
+def test_decisions_are_outputs_of_the_network():
+    """One column per class; with two classes one number, whose sign is the label."""
+    X, y = digits(300)
+    model = paper(max_epochs=3).fit(X, y)
+    decision = model.decision_function(X)
+    assert decision.shape == (len(X), 10)
+    np.testing.assert_allclose(softmax(decision, axis=1), model.predict_proba(X), rtol=1e-5)
+    X, y = X[y < 2], y[y < 2]
+    model.fit(X, y)
+    assert model.decision_function(X).shape == (len(X),)
+    np.testing.assert_array_equal(model.decision_function(X) > 0, model.predict(X) == 1)
+
+
+def test_validation_scores_are_in_the_history_and_in_lines(capsys):
+    """At the ends of epochs."""
+    model = tiny(max_epochs=3, early_stopping=True, verbose=1).fit(*bars())
+    found = [record.figures["validation_score"] for record in model.history_ if "validation_score" in record.figures]
+    assert found == model.validation_scores_
+    assert len(found) == 3
+    assert f"validation score {found[0]:.4g}" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """The in-process runtime: a job through the real scheduler, while tasks join and leave."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -259,6 +259,19 @@ def test_a_breach_of_the_contract_ends_the_job_by_name():
     """The real runtime checks what the contract checker checks."""
     with pytest.raises(ContractError, match=r"task-\d"):
         run(InProcess(num_tasks=2), CountingTrainer(solver_class=SkippingSolver))
+
+
+class TalkativeSolver(CountingSolver):
+    """Reports a sum that its trainer does not know of."""
+
+    def solve(self, model, budget):
+        return replace(super().solve(model, budget), metrics={"loss": 1.0})
+
+
+def test_metrics_that_the_trainer_does_not_name_are_refused():
+    """They would be lost, and nothing would say so."""
+    with pytest.raises(ContractError, match=r"metrics 'loss', .* name them in CountingTrainer\.metric_names\(schema\)"):
+        run(InProcess(num_tasks=2), CountingTrainer(solver_class=TalkativeSolver))
 
 
 @dataclass(frozen=True, kw_only=True)

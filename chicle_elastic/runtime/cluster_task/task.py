@@ -181,7 +181,7 @@ class ClusterTask:
             raise MissingExtraError.for_package("torch", extra="cluster", purpose="a task of a cluster") from error
         context = LocalContext(self._node, np.random.default_rng([job.seed, seed]), self._message_router)
         self._context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self._message_router)
-        self._task = UniTask(self._node, job.trainer, context, self._clock)
+        self._task = UniTask(self._node, job.trainer, context, self._clock, job.source.schema)
         self._training = Training(job, context=self._context, elapsed_s=self._shared_elapsed_s, keeps_address=True)
         self._device = device_of_updates(job.trainer)
         warm_up(job, self._state, self._clock)

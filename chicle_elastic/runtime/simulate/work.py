@@ -254,7 +254,7 @@ class Real:
         self._num_joined += 1
         self._mailboxes.add(node)
         context = LocalContext(node, np.random.default_rng([self._job.seed, self._num_joined]), self._mailboxes)
-        self._tasks[node] = UniTask(node, self._job.trainer, context, self._clock)
+        self._tasks[node] = UniTask(node, self._job.trainer, context, self._clock, self._job.source.schema)
 
     def leave(self, node: NodeId) -> None:
         """End its task."""

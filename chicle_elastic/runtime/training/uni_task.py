@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from chicle_elastic.chunks.views import Array, Chunk
+from chicle_elastic.chunks.views import Array, Chunk, DataSchema
 from chicle_elastic.clock import Clock
 from chicle_elastic.errors import ContractError, UsageError
 from chicle_elastic.ids import ChunkId, NodeId
@@ -110,12 +110,21 @@ class UniTask:
     A held chunk is in memory; an attached chunk has been given to the solver. Between the two lies the commit. The task
     checks the solver's reads against its own list, not the solver's.
 
+    Args:
+        node: Of the task.
+        trainer: Makes the solver.
+        context: Of the solver.
+        clock: Times it.
+        schema: Of the data, by which the trainer names its metrics; None takes any metrics.
+
     Attributes:
         held: Chunks in memory.
         reads: Rows processed per chunk in the last `solve`, counted where they were read.
     """
 
-    def __init__(self, node: NodeId, trainer: Trainer, context: LocalContext, clock: Clock) -> None:
+    def __init__(
+        self, node: NodeId, trainer: Trainer, context: LocalContext, clock: Clock, schema: DataSchema | None = None
+    ) -> None:
         self.node = node
         self.held: dict[ChunkId, Chunk] = {}
         self.reads: Counter[ChunkId] = Counter()
@@ -123,6 +132,7 @@ class UniTask:
         self._gate = Gate(node)
         self._clock = clock
         self._trainer = trainer
+        self._metric_names = None if schema is None else tuple(trainer.metric_names(schema))
         self._solver = trainer.solver(context)
 
     @property
@@ -168,7 +178,8 @@ class UniTask:
             The update, and the seconds it took.
 
         Raises:
-            ContractError: The solver skipped a chunk, read one twice, returned another shape, or counted wrong.
+            ContractError: The solver skipped a chunk, read one twice, counted wrong, or returned another shape, or
+                metrics that the trainer does not name.
         """
         self._gate.open(budget.iteration)
         started = self._clock.now()
@@ -183,6 +194,7 @@ class UniTask:
                 f"the solver of task {self.node!r} returned a delta of shape {update.delta.shape} in iteration "
                 f"{budget.iteration}; the trainer sums updates of shape {(size,)}"
             )
+        self._require_known_metrics(update)
         if update.samples != reads.total():
             raise ContractError(
                 f"the solver of task {self.node!r} reports {update.samples} samples in iteration {budget.iteration}, "
@@ -201,12 +213,30 @@ class UniTask:
             self._gate.close()
 
     def evaluate(self, model: Array, progress: Array) -> Update:
-        """This node's part of a rebuilt model, and local sums at a fixed model."""
+        """This node's part of a rebuilt model, and local sums at a fixed model.
+
+        Raises:
+            ContractError: The solver returned metrics that the trainer does not name.
+        """
         self._gate.open(self._gate.iteration)
         try:
-            return self._solver.evaluate(model, progress)
+            update = self._solver.evaluate(model, progress)
         finally:
             self._gate.close()
+        self._require_known_metrics(update)
+        return update
+
+    def _require_known_metrics(self, update: Update) -> None:
+        if self._metric_names is None:
+            return
+        unknown = [name for name in update.metrics if name not in self._metric_names]
+        if unknown:
+            kind = type(self._trainer).__name__
+            raise ContractError(
+                f"the solver of task {self.node!r} returned the metrics {', '.join(map(repr, unknown))}, which the "
+                f"trainer does not sum; name them in {kind}.metric_names(schema), which now returns "
+                f"{self._metric_names}"
+            )
 
     def close(self) -> None:
         """End the solver and drop the chunks."""

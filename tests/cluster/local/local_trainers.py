@@ -22,6 +22,23 @@ from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TalkativeCocoa(LinearTrainer):
+    """CoCoA whose solver reports a sum that no trainer knows of."""
+
+    def solver(self, ctx: Context) -> Solver:
+        """The solver of CoCoA, which says more."""
+        solver = LinearTrainer.solver(self, ctx)
+        solve = solver.solve
+
+        def talkative_solve(model: Array, budget: Budget) -> Update:
+            update = solve(model, budget)
+            return replace(update, metrics={**update.metrics, "mine": 1.0})
+
+        solver.solve = talkative_solve  # type: ignore[method-assign]
+        return solver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultyCocoa(LinearTrainer):
     """CoCoA whose solver raises in an iteration, in the tasks of some nodes."""
 

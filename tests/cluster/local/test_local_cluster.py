@@ -24,7 +24,7 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import NO_STATE
 from chicle_elastic.cluster.local import local_cluster
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
-from chicle_elastic.errors import JobFailedError, MissingExtraError, UsageError
+from chicle_elastic.errors import ContractError, JobFailedError, MissingExtraError, UsageError
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.in_process import InProcess
@@ -32,7 +32,15 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.kernels import cache as kernel_cache
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.waits import Wait
-from tests.cluster.local.local_trainers import Double, FaultyCocoa, LetGo, TunedCocoa, UnevenCocoa, WaitingCocoa
+from tests.cluster.local.local_trainers import (
+    Double,
+    FaultyCocoa,
+    LetGo,
+    TalkativeCocoa,
+    TunedCocoa,
+    UnevenCocoa,
+    WaitingCocoa,
+)
 from tests.cluster.train_svm import PacedLinear, breast_cancer
 from tests.timeouts import timeout_s
 
@@ -242,6 +250,8 @@ def test_what_a_task_raises_comes_back_with_its_node_and_traceback(cluster: Loca
         cluster.run(make_job(FaultyCocoa(C=0.1)))
     assert "faulty_solve" in str(raised.value)
     assert "ZeroDivisionError: the fault of the test" in str(raised.value)
+    with pytest.raises(ContractError, match=r"metrics 'mine', .* name them in TalkativeCocoa\.metric_names"):
+        cluster.run(make_job(TalkativeCocoa(C=0.1)))
     assert cluster.run(make_job()).certificate is not None
 
 
