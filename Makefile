@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-ridge bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-regression bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,8 +53,8 @@ bench-svm: $(VENV)/.chicle-bench  ## Measure ChicleSVM against liblinear, Snap M
 bench-glm: $(VENV)/.chicle-bench  ## Measure all losses against every peer on ten data sets (ARGS=--quick to try)
 	$(RUN) -m benchmarks.glm $(ARGS)
 
-bench-ridge: $(VENV)/.chicle-bench  ## Measure ChicleRidge against the solvers of Ridge (ARGS=--quick to try)
-	$(RUN) -m benchmarks.ridge $(ARGS)
+bench-regression: $(VENV)/.chicle-bench  ## Measure ChicleRidge and ChicleSVR against scikit-learn (ARGS=--quick to try)
+	$(RUN) -m benchmarks.regression $(ARGS)
 
 bench-cnn: $(VENV)/.chicle-bench  ## Measure the steps of ChicleCNNClassifier against torch loops, skorch and DDP
 	$(RUN) -m benchmarks.cnn $(ARGS)

@@ -3,7 +3,7 @@
 The public names are here, those of `estimators` as well; a name is loaded when it is asked for. Importing this package
 loads no torch and no NumPy, opens nothing and sets no variable (docs/style 15).
 
-    estimators  ChicleSVM, ChicleLogisticRegression, ChicleRidge, ChicleCNNClassifier
+    estimators  ChicleSVM, ChicleLogisticRegression, ChicleRidge, ChicleSVR, ChicleCNNClassifier
     algorithm   Trainer, Solver, Update, Budget, Context, StateSpec; Report, Verdict, Action; LinearTrainer
     data        ArraySource, ChunkFolder
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, Trainer, Update, Verdict
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
     from chicle_elastic.values import ResourceOffer
-    from estimators import ChicleCNNClassifier, ChicleLogisticRegression, ChicleRidge, ChicleSVM
+    from estimators import ChicleCNNClassifier, ChicleLogisticRegression, ChicleRidge, ChicleSVM, ChicleSVR
     from torchx_components.torchx_runtime import TorchXRuntime
 
 __version__ = "0.1.0"
@@ -67,6 +67,7 @@ __all__ = [
     "ChicleLogisticRegression",
     "ChicleRidge",
     "ChicleSVM",
+    "ChicleSVR",
     "ChunkFolder",
     "Context",
     "DataError",
@@ -117,6 +118,7 @@ _MODULES = {
     "ChicleLogisticRegression": "estimators",
     "ChicleRidge": "estimators",
     "ChicleSVM": "estimators",
+    "ChicleSVR": "estimators",
     "ChunkFolder": "chicle_elastic.chunks.folder",
     "Context": "chicle_elastic.solvers.base",
     "DataError": "chicle_elastic.errors",

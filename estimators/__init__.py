@@ -9,15 +9,17 @@ if TYPE_CHECKING:
     from estimators.cnn import ChicleCNNClassifier
     from estimators.logistic import ChicleLogisticRegression
     from estimators.regression.ridge import ChicleRidge
+    from estimators.regression.svr import ChicleSVR
     from estimators.svm import ChicleSVM
 
-__all__ = ["ChicleCNNClassifier", "ChicleLogisticRegression", "ChicleRidge", "ChicleSVM"]
+__all__ = ["ChicleCNNClassifier", "ChicleLogisticRegression", "ChicleRidge", "ChicleSVM", "ChicleSVR"]
 
 _MODULES = {
     "ChicleCNNClassifier": "estimators.cnn",
     "ChicleLogisticRegression": "estimators.logistic",
     "ChicleRidge": "estimators.regression.ridge",
     "ChicleSVM": "estimators.svm",
+    "ChicleSVR": "estimators.regression.svr",
 }
 
 

@@ -32,6 +32,7 @@ ESTIMATORS = {
     "svm": "ChicleSVM",
     "logistic": "ChicleLogisticRegression",
     "ridge": "ChicleRidge",
+    "svr": "ChicleSVR",
     "cnn": "ChicleCNNClassifier",
 }
 # Where and how it runs is the business of agents and of this module; what is not here is an option.

@@ -123,8 +123,9 @@ class LocalSGDTrainer(Trainer):
         ):
             raise UsageError(
                 f"local SGD needs batch_size, local_steps and max_epochs >= 1, learning rates and mean_weight > 0, "
-                f"momenta in [0, 1) (outer_momentum may be 'auto'), decay in [0, 1], weight_decay >= 0, "
-                f"lr_scaling of {LR_SCALINGS}, optimizer of {optimizers.NAMES} and schedule of {SCHEDULES}, got {dict(self.identity())}"
+                f"momenta in [0, 1) (outer_momentum may be 'auto'), decay in [0, 1], weight_decay >= 0, lr_scaling of "
+                f"{LR_SCALINGS}, optimizer of {optimizers.NAMES} and schedule of {SCHEDULES}, got "
+                f"{dict(self.identity())}"
             )
 
     def engine(self) -> "EagerEngine":

@@ -1,29 +1,20 @@
 """Ridge regression."""
 
-import warnings
-from numbers import Integral, Real
+from numbers import Real
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin, _fit_context
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, Options
+from sklearn.utils._param_validation import Interval
 
-from chicle_elastic.chunks.views import Array
-from chicle_elastic.errors import DataError
-from estimators.regression.common import RegressionMixin
-from estimators.watch import CallbackSupportMixin
+from estimators.regression.base import LinearRegressor
 
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
-    from chicle_elastic.runtime.training.job import Outcome, Runtime
+    from chicle_elastic.runtime.training.job import Runtime
     from chicle_elastic.solvers.linear.ridge.trainer import RidgeTrainer
-    from estimators.regression.common import RegressionSet
 
 
-class ChicleRidge(RegressionMixin, RegressorMixin, CallbackSupportMixin, BaseEstimator):
+class ChicleRidge(LinearRegressor):
     """Linear least squares with l2 penalty and a certified duality gap, on one machine or many.
 
     It is used like :class:`sklearn.linear_model.Ridge`, and minimises the same function,
@@ -128,20 +119,9 @@ class ChicleRidge(RegressionMixin, RegressorMixin, CallbackSupportMixin, BaseEst
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **LinearRegressor._parameter_constraints,
         "alpha": [Interval(Real, 0.0, None, closed="neither")],
-        "fit_intercept": ["boolean"],
-        "tol": [Interval(Real, 0.0, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-        "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
-        "runtime": [HasMethods(["run", "most_tasks"]), None],
-        "n_workers": [Interval(Integral, 1, None, closed="left"), Options(Integral, {-1}), tuple, None],
-        "policy": [HasMethods(["decide"]), tuple, None],
-        "logdir": [str, PathLike, None],
     }
-
-    n_iter_: int
 
     def __init__(
         self,
@@ -170,96 +150,10 @@ class ChicleRidge(RegressionMixin, RegressorMixin, CallbackSupportMixin, BaseEst
         self.policy = policy
         self.logdir = logdir
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features), or ChunkFolder
-            Samples. float32 and float64 are used as they are, without a copy where they are C-contiguous or CSR. A
-            `chicle_elastic.chunks.folder.ChunkFolder` brings its targets and weights along.
-        y : array-like of shape (n_samples,)
-            Real targets; none for a ChunkFolder.
-        sample_weight : array-like of shape (n_samples,) or float, default=None
-            Factor of the squared residual per sample, >= 0; none for a ChunkFolder.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Raises
-        ------
-        DataError
-            A value of X is NaN or infinite; the message names its column and row.
-        ValueError
-            X, y or a parameter cannot be used.
-        KeyboardInterrupt
-            Ctrl-C; the attributes are set and belong together, as after `max_iter` iterations.
-
-        Warns
-        -----
-        ConvergenceWarning
-            The duality gap is above `tol` after `max_iter` iterations.
-        RuntimeWarning
-            A policy is disabled, because it raised, decided nonsense or did not answer.
-        """
+    def _trainer(self) -> "RidgeTrainer":
         from chicle_elastic.solvers.linear.ridge.trainer import RidgeTrainer
-        from estimators.place import runtime_of
-        from estimators.regression.common import regression_set
-        from estimators.run import run_job
 
-        runtime = runtime_of(self)
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        training = regression_set(self, X, y, sample_weight, max_tasks=runtime.most_tasks(), seed=seed)
-        if hasattr(runtime, "submit"):  # no objects of this process go there
-            from estimators.submitted.fit import fit_elsewhere
+        return RidgeTrainer(alpha=float(self.alpha), tol=float(self.tol), has_intercept=bool(self.fit_intercept))
 
-            fit_elsewhere(self, runtime, X if training.features is None else training.features, y, sample_weight)
-            return self
-        trainer = RidgeTrainer(alpha=float(self.alpha), tol=float(self.tol), has_intercept=bool(self.fit_intercept))
-        try:
-            outcome = run_job(self, runtime, trainer, training, seed)
-        except DataError:
-            training.require_finite(self)  # says it with names of columns
-            raise
-        self._set_attributes(trainer, training, outcome)
-        if outcome.is_interrupted:
-            raise KeyboardInterrupt
-        if self.n_iter_ >= self.max_iter and not self.duality_gap_ <= self.tol:
-            warnings.warn(
-                f"{type(self).__name__} has not converged: after max_iter={self.max_iter} iterations the relative "
-                f"duality gap is {self.duality_gap_:.1e}, above tol={self.tol:g}. To converge: scale the features "
-                "(StandardScaler), raise alpha, or raise max_iter or tol.",
-                ConvergenceWarning,
-                stacklevel=3,  # the caller of fit, behind the decorator
-            )
-        return self
-
-    def _predicting_attributes(
-        self, trainer: "RidgeTrainer", training: "RegressionSet", model: Array, num_iterations: int
-    ) -> dict[str, Any]:
-        """What an estimator needs to predict with a model."""
-        return {"coef_": model[:-1].copy(), "intercept_": float(model[-1]), "n_iter_": num_iterations}
-
-    def _set_attributes(self, trainer: "RidgeTrainer", training: "RegressionSet", outcome: "Outcome") -> None:
-        from functools import partial
-
-        from estimators.watch import methods_of
-
-        attributes = self._predicting_attributes(trainer, training, outcome.model, len(outcome.history))
-        for name, value in attributes.items():
-            setattr(self, name, value)
-        self.history_, self.ledger_ = outcome.history, outcome.ledger
-        self.history_.methods = methods_of(outcome.history, partial(trainer.method, training.source.schema))
-        if outcome.certificate is None:  # samples were lost and not yet restored: nothing can be certified
-            self.objective_ = self.dual_objective_ = self.duality_gap_ = float("nan")
-            return
-        self.objective_, self.dual_objective_ = trainer.primal_and_dual(outcome.model, outcome.certificate)
-        self.duality_gap_ = trainer.relative_gap(outcome.model, outcome.certificate)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
+    def _advice(self) -> str:
+        return "raise alpha"

@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from chicle_elastic.cluster.local.local_cluster import LocalCluster, shared_cluster
 from chicle_elastic.errors import UsageError
-from estimators import ChicleLogisticRegression, ChicleRidge, ChicleSVM
+from estimators import ChicleLogisticRegression, ChicleRidge, ChicleSVM, ChicleSVR
 from tests.cluster.local.local_trainers import Shift
 from tests.estimators import problems
 from tests.estimators.test_callbacks import Recorder
@@ -51,7 +51,7 @@ class OtherData(Recorder):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks([ChicleSVM(n_workers=2), ChicleRidge(n_workers=2)])
+@parametrize_with_checks([ChicleSVM(n_workers=2), ChicleRidge(n_workers=2), ChicleSVR(n_workers=2)])
 def test_scikit_learns_checks_pass_on_a_cluster(estimator, check):
     """The same as in process, on one cluster that all fits of this process share."""
     check(estimator)
@@ -86,6 +86,34 @@ def test_four_agents_solve_a_ridge_regression(of_four, data):
     assert four.objective_ == pytest.approx(objective(four, X, y, weights), rel=1e-9)
     assert four.objective_ == pytest.approx(one.objective_, rel=2e-6)
     assert four.history_.column("num_tasks").tolist() == [4] * four.n_iter_
+
+
+@pytest.mark.parametrize("loss", ["epsilon_insensitive", "squared_epsilon_insensitive"])
+def test_four_agents_solve_a_support_vector_regression(of_four, loss):
+    """To the objective of one task, within both gaps."""
+    X, y = diabetes()
+    params = {"loss": loss, "C": 10.0, "epsilon": 2.0}
+    one = ChicleSVR(**params).fit(X, y)
+    four = ChicleSVR(**params, runtime=of_four, chunk_size=9_000).fit(X, y)
+    assert four.duality_gap_ <= 1e-3
+    assert four.objective_ == pytest.approx(one.objective_, rel=2e-3)
+    assert max(one.dual_objective_, four.dual_objective_) <= min(one.objective_, four.objective_) * (1 + 1e-12)
+
+
+def test_a_support_vector_regression_goes_on_without_a_killed_process(of_two):
+    """On the rows that are left, and on all when they are back."""
+    X, y = diabetes()
+
+    def kill():
+        os.kill(of_two.members()["n1"].pid, signal.SIGKILL)
+
+    params = {"C": 1000.0, "epsilon": 1.0, "tol": 1e-7}
+    here = ChicleSVR(**params).fit(X, y)
+    assert here.n_iter_ > 5
+    model = ChicleSVR(**params, max_iter=100_000, chunk_size=9_000, n_workers=2)
+    model.set_callbacks(OtherData({4: kill})).fit(X, y)
+    assert model.duality_gap_ <= 1e-7
+    assert model.objective_ == pytest.approx(here.objective_, rel=2e-7)
 
 
 def test_a_ridge_regression_goes_on_without_a_killed_process(of_two):

@@ -26,6 +26,7 @@ WITH_EXAMPLES = {
     "estimators.cnn.ChicleCNNClassifier",
     "estimators.logistic.ChicleLogisticRegression",
     "estimators.regression.ridge.ChicleRidge",
+    "estimators.regression.svr.ChicleSVR",
     "estimators.svm.ChicleSVM",
 }
 

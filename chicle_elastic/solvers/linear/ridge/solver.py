@@ -26,16 +26,16 @@ class LocalRows:
 
     Attributes:
         tables: For the kernels.
-        rows: The rows, with a last column of ones for the intercept, or of zeros.
+        rows: The rows, with a last column of the value `intercept`.
         targets: y_i, shape (num_rows,), float64.
         weights: s_i, shape (num_rows,), float64.
     """
 
-    def __init__(self, chunks: dict[ChunkId, LocalChunk], *, has_intercept: bool) -> None:
+    def __init__(self, chunks: dict[ChunkId, LocalChunk], *, intercept: float) -> None:
         bounds = Bounds(C=1.0, class_weights=None)  # so that C_i is the weight of the sample
         notes: dict[ChunkId, Notes] = {}
         self.tables: LocalTables = build_tables(chunks, notes, bounds)
-        self.rows: NewtonRows = newton_rows(self.tables, 1.0 if has_intercept else 0.0)
+        self.rows: NewtonRows = newton_rows(self.tables, intercept)
         self.targets: Array = np.concatenate([block.targets for block in self.tables.keep_alive], dtype=np.float64)
         self.weights: Array = upper_of_rows(self.tables, notes, 1.0)
 
@@ -44,6 +44,19 @@ class LocalRows:
         if not model[:-1].any():  # the first ones
             return self.targets - model[-1]
         return self.targets - self.rows.times(model)
+
+    def weighted_sum(self) -> Array:
+        """sum_i s_i x_i, shape (num_features + 1,).
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        total = self.rows.weighted_sum(self.weights)
+        if not np.isfinite(total).all():  # or of values near the largest number
+            with np.errstate(invalid="ignore"):
+                values = self.rows.times(np.zeros(len(total)))
+            require_finite_values(self.tables, values)
+        return total
 
     def add_products(self, means: Array, out: Array, *, is_rough: bool) -> None:
         """Add sum_i s_i x_i x_i^T, packed, of dense rows less `means`: centring afterwards would cost digits."""
@@ -84,7 +97,7 @@ class RidgeSolver(Solver):
     def local(self) -> LocalRows:
         """Of the present chunks; there is at least one."""
         if self._local is None:
-            self._local = LocalRows(self.chunks, has_intercept=self._has_intercept)
+            self._local = LocalRows(self.chunks, intercept=1.0 if self._has_intercept else 0.0)
         return self._local
 
     def solve(self, model: Array, budget: Budget) -> Update:
@@ -116,11 +129,7 @@ class RidgeSolver(Solver):
         local, d = self.local, state.d
         s, y = local.weights, local.targets
         sums[0], sums[1], sums[2] = s.sum(), s @ y, s @ (y * y)
-        sums[3 : 3 + d] = local.rows.weighted_sum(s)[:d]
-        if not np.isfinite(sums[3 : 3 + d]).all():  # or of values near the largest number
-            with np.errstate(invalid="ignore"):
-                values = local.rows.times(np.zeros(d + 1))
-            require_finite_values(local.tables, values)
+        sums[3 : 3 + d] = local.weighted_sum()[:d]
         if not state.has_factor:
             sums[3 + d :] = local.rows.squares_sum(s)[:d]
 

@@ -1,0 +1,113 @@
+"""The local part of a support vector regression: the sums of a pass over the rows of one task."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.linear.ridge.solver import LocalRows
+from chicle_elastic.solvers.linear.rows import ALL
+from chicle_elastic.solvers.linear.svr.losses import Insensitive
+from chicle_elastic.solvers.linear.svr.state import HEAD, SHARES, SvrPhase, SvrState
+from chicle_elastic.solvers.local_chunk import LocalChunk
+
+
+class SvrSolver(Solver):
+    """One per uni-task.
+
+    Args:
+        ctx: Of the task.
+        loss: The loss.
+        C: Factor of the losses.
+        intercept: Value of the intercept column; 0 for none.
+    """
+
+    def __init__(self, ctx: Context, *, loss: Insensitive, C: float, intercept: float) -> None:
+        super().__init__(ctx)
+        self._loss = loss
+        self._C = C
+        self._intercept = intercept
+        self._local: LocalRows | None = None
+        self._upper = np.zeros(0)
+        self._known: tuple[Array, Array] | None = None
+
+    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
+        """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
+        super().attach(added, removed)
+        self._local = self._known = None
+
+    @property
+    def local(self) -> LocalRows:
+        """Of the present chunks; there is at least one."""
+        if self._local is None:
+            self._local = LocalRows(self.chunks, intercept=self._intercept)
+            self._upper = self._C * self._local.weights
+        return self._local
+
+    def _residuals(self, model: Array) -> Array:
+        """r_i at w, shape (num_rows,): one product of the rows per w."""
+        if self._known is None or not np.array_equal(self._known[0], model):
+            self._known = model.copy(), self.local.residuals(model)
+        return self._known[1]
+
+    def solve(self, model: Array, budget: Budget) -> Update:
+        """One pass over the local rows.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        state = SvrState.decode(budget.progress, len(model))
+        sums = np.zeros(state.sums_size)
+        if not self.chunks:
+            return Update(delta=sums, samples=0, weight=0.0)
+        if budget.is_spent():
+            sums[0] = 1.0
+            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
+        for chunk in self.chunks.values():
+            chunk.count(chunk.num_rows)
+            sums[1] += chunk.num_rows
+        local, part = self.local, sums[HEAD:]
+        if state.phase is SvrPhase.LOOK:
+            local.weighted_sum()
+            part[0], part[1] = self._upper @ np.abs(local.targets), self._upper.sum()
+        elif state.phase is SvrPhase.EVALUATE:
+            self._evaluate(state, model, part)
+        elif state.phase is SvrPhase.MULTIPLY:
+            curvatures = self._loss.curvatures(self._residuals(model), self._upper, state.width)
+            part[: len(model)] = local.rows.curved_product(curvatures, state.conjugate)
+            part[len(model) :] = state.conjugate
+        elif state.phase is SvrPhase.SEARCH:
+            residuals, changes = self._residuals(model), local.rows.times(state.direction)
+            for k, share in enumerate(SHARES):
+                part[k] = self._loss.losses(residuals - state.reach * share * changes, self._upper, state.width).sum()
+            part[len(SHARES) :] = state.direction
+        return Update(delta=sums, samples=local.tables.num_rows, weight=1.0)
+
+    def _evaluate(self, state: SvrState, model: Array, sums: Array) -> None:
+        local, loss, upper, D = self.local, self._loss, self._upper, len(model)
+        residuals = self._residuals(model)
+        duals = loss.duals(residuals, upper, state.width)
+        sums[0] = loss.losses(residuals, upper, state.width).sum()
+        sums[1] = loss.losses(residuals, upper).sum()
+        sums[2] = loss.dual_values(duals, local.targets, upper).sum()
+        sums[3 : 3 + D] = local.rows.weighted_sum(duals)
+        curvatures = loss.curvatures(residuals, upper, state.width)
+        if state.has_factor:
+            local.rows.add_products(curvatures, ALL, sums[3 + D :])
+        else:
+            sums[3 + D :] = local.rows.squares_sum(curvatures)
+
+    def evaluate(self, model: Array, progress: Array) -> Update:
+        """As delta sum_i a_i x_i; as metrics the sums of losses and of dual values."""
+        if not self.chunks:
+            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
+        local, width = self.local, SvrState.decode(progress, len(model)).width
+        residuals = local.residuals(model)
+        duals = self._loss.duals(residuals, self._upper, width)
+        metrics = {
+            "loss": float(self._loss.losses(residuals, self._upper).sum()),
+            "dual": float(self._loss.dual_values(duals, local.targets, self._upper).sum()),
+        }
+        return Update(delta=local.rows.weighted_sum(duals), samples=0, weight=1.0, metrics=metrics)
