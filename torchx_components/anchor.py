@@ -161,8 +161,8 @@ def run_in_kubernetes(arguments: argparse.Namespace) -> int:
     server = Settings.from_environment().kubernetes
     if server is None or arguments.run_name is None or arguments.secret_file is None or arguments.host is None:
         raise UsageError(
-            "--members kubernetes needs --run-name, --secret-file and --host, and runs in a pod; python -m "
-            "torchx_components.submit_kubernetes makes the manifest"
+            "--members kubernetes needs --run-name, --secret-file and --host, and runs in a pod; chicle submit "
+            "kubernetes makes the manifest"
         )
     secret = JobSecret.load(arguments.secret_file)
     begin = max(least, min(arguments.begin or most, most))

@@ -1,6 +1,6 @@
-"""`python -m torchx_components.submit_kubernetes`: the manifest of a run, printed for kubectl, or applied.
+"""`chicle submit kubernetes`: the manifest of a run, printed for kubectl, or applied.
 
-    python -m torchx_components.submit_kubernetes --name a9a -j 2:8 --image REGISTRY/chicle --claim /data=datasets \\
+    chicle submit kubernetes --name a9a -j 2:8 --image REGISTRY/chicle --claim /data=datasets \\
         --train /data/a9a --out s3://bucket/a9a-model estimators.fit_task --C 0.1 | kubectl apply -f -
 
 The output is JSON, which kubectl reads like YAML. It holds the job secret.
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             print(text)
     except ChicleError as error:
-        print(f"submit_kubernetes: {error}", file=sys.stderr)
+        print(f"chicle submit kubernetes: {error}", file=sys.stderr)
         return 1
     return 0
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m torchx_components.submit_kubernetes", description=__doc__.split("\n\n")[0], allow_abbrev=False
+        prog="chicle submit kubernetes", description=__doc__.split("\n\n")[0], allow_abbrev=False
     )
     parser.add_argument("--name", required=True, help="of the run; objects are called after it")
     parser.add_argument("-j", dest="nodes", required=True, help="MIN:MAX members, or N")
@@ -143,7 +143,3 @@ def _count(name: str, value: str) -> int:
     if not value.isdecimal():
         raise UsageError(f"--resource {name}={value}: write a number")
     return int(value)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -80,7 +80,7 @@ class TorchXRuntime:
         if self.scheduler not in SCHEDULERS:
             raise UsageError(
                 f"TorchXRuntime({self.scheduler!r}): it submits to {' or '.join(map(repr, SCHEDULERS))}; for "
-                "Kubernetes, python -m torchx_components.submit_kubernetes makes a job of a chunk folder"
+                "Kubernetes, chicle submit kubernetes makes a job of a chunk folder"
             )
         least, most = self.limits
         if not 1 <= least <= most:

@@ -50,6 +50,7 @@ COMMANDS = {
         "chicle_elastic.cli.simulate", "say how long a job would take on other nodes, or under other policies"
     ),
     "status": Command("torchx_components.commands.status", "say how a job stands, and who its members are"),
+    "submit": Command("torchx_components.commands.submit", "print or apply a job for Kubernetes"),
 }
 
 

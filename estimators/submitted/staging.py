@@ -58,7 +58,10 @@ def stage(estimator: Any, X: Any, y: Any, sample_weight: Any, folder: Path) -> N
             np.save(folder / f"{name}.npy", array, allow_pickle=False)
         (folder / FIT_NAME).write_text(json.dumps(described))
     except OSError as error:
-        raise UsageError(f"the data of the fit cannot be written to {folder}: {error.strerror}") from error
+        raise UsageError(
+            f"the data of the fit cannot be written to {folder} ({error.strerror or error}); make room there, or "
+            "choose another folder that all nodes see"
+        ) from error
     except TypeError as error:
         raise UsageError(f"{type(estimator).__name__} cannot go to a cluster: {error}") from error
 

@@ -138,16 +138,16 @@ def test_what_cannot_be_is_refused(changed: dict[str, Any], said: str) -> None:
 
 def test_the_command_prints_a_list_and_says_what_is_wrong(tmp_path: Path) -> None:
     """With exit code 1 and one line."""
-    command = [sys.executable, "-m", "torchx_components.submit_kubernetes", *OPTIONS]
+    command = [sys.executable, "-m", "chicle_elastic", "submit", "kubernetes", *OPTIONS]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=timeout_s(60))
     printed = json.loads(done.stdout)
     assert [each["kind"] for each in printed["items"]].count("Job") == 3
     command[command.index("2:5")] = "5:2"
     wrong = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s(60))
     assert wrong.returncode == 1
-    assert wrong.stderr.startswith("submit_kubernetes: -j 5:2: write MIN:MAX")
+    assert wrong.stderr.startswith("chicle submit kubernetes: -j 5:2: write MIN:MAX")
     command[command.index("5:2")] = "2:5"
-    command.insert(3, "--apply")
+    command.insert(5, "--apply")
     nowhere = {"PATH": str(tmp_path)}
     there_is_none = subprocess.run(
         command, env=nowhere, capture_output=True, text=True, check=False, timeout=timeout_s(60)
