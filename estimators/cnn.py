@@ -68,16 +68,22 @@ class ChicleCNNClassifier(
         Steps between two averages, H; with 1 this is mini-batch SGD.
     learning_rate : float or "auto", default="auto"
         For one task; see `lr_scaling`. "auto" is 1 / (3 sqrt(steps of the fit)), at least 0.001 and at most 0.01, for
-        the `batch_size` and `momentum` of the defaults; it grows with sqrt(batch_size) and with 1 - momentum. In
-        `partial_fit` the steps are those of all calls so far.
+        the `batch_size` and `momentum` of the defaults; it grows with sqrt(batch_size) and with 1 - momentum. Of
+        Adam it is 0.001, and grows with sqrt(batch_size). In `partial_fit` the steps are those of all calls so far.
     momentum : float, default=0.9
-        Of each step.
+        Of each step; of Adam its first beta.
+    optimizer : {"sgd", "adam", "adamw"} or class of torch.optim, default="sgd"
+        What a step does. Tasks average its state with the weights, so it moves and is saved with the model.
+    weight_decay : float, default=0.0
+        Factor of the weights in the gradient; of AdamW of the weights themselves, as in torch.
     lr_scaling : {"sqrt", "linear", "none"}, default="sqrt"
         How the learning rate grows with the number of tasks, also when that changes during the fit. The paper has the
         square root; "linear" is beyond it.
     decay : float, default=0.2
-        Part of the fit, at its end, over which the learning rate falls to zero in a line, so that what is left of the
+        Part of the fit, at its end, over which the learning rate falls to zero, so that what is left of the
         noise of single steps is averaged away; 0 keeps it constant, as the paper has it, and so does `partial_fit`.
+    schedule : {"linear", "cosine"}, default="linear"
+        How the learning rate falls; with ``decay=1.0`` from the beginning on.
     outer_momentum : float or "auto", default="auto"
         Nesterov momentum of the averaged changes, beyond the paper, so that many tasks need about as few epochs as one.
         "auto" takes as much as the number of tasks asks for, also when that changes during the fit: none for one task,
@@ -181,7 +187,10 @@ class ChicleCNNClassifier(
         "learning_rate": [StrOptions({"auto"}), Interval(Real, 0.0, None, closed="neither")],
         "momentum": [Interval(Real, 0.0, 1.0, closed="left")],
         "lr_scaling": [StrOptions({"sqrt", "linear", "none"})],
+        "optimizer": [StrOptions({"sgd", "adam", "adamw"}), type],
+        "weight_decay": [Interval(Real, 0.0, None, closed="left")],
         "decay": [Interval(Real, 0.0, 1.0, closed="both")],
+        "schedule": [StrOptions({"linear", "cosine"})],
         "outer_momentum": [StrOptions({"auto"}), Interval(Real, 0.0, 1.0, closed="left")],
         "outer_learning_rate": [Interval(Real, 0.0, None, closed="neither")],
         "standardize": [StrOptions({"auto"}), "boolean"],
@@ -218,8 +227,11 @@ class ChicleCNNClassifier(
         local_steps: int = 16,
         learning_rate: float | Literal["auto"] = "auto",
         momentum: float = 0.9,
+        optimizer: Any = "sgd",
+        weight_decay: float = 0.0,
         lr_scaling: Literal["sqrt", "linear", "none"] = "sqrt",
         decay: float = 0.2,
+        schedule: Literal["linear", "cosine"] = "linear",
         outer_momentum: float | Literal["auto"] = "auto",
         outer_learning_rate: float = 0.7,
         standardize: bool | Literal["auto"] = "auto",
@@ -247,8 +259,11 @@ class ChicleCNNClassifier(
         self.local_steps = local_steps
         self.learning_rate = learning_rate
         self.momentum = momentum
+        self.optimizer = optimizer
+        self.weight_decay = weight_decay
         self.lr_scaling = lr_scaling
         self.decay = decay
+        self.schedule = schedule
         self.outer_momentum = outer_momentum
         self.outer_learning_rate = outer_learning_rate
         self.standardize = standardize
@@ -469,11 +484,13 @@ class ChicleCNNClassifier(
     ) -> "LocalSGDTrainer":
         """The trainer of a fit that uses `num_samples` samples, those of earlier calls included."""
         from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
-        from estimators.cnn_defaults import auto_learning_rate
+        from estimators.cnn_defaults import auto_learning_rate, optimizer_name
 
-        rate = self.learning_rate
+        optimizer, rate = optimizer_name(self.optimizer), self.learning_rate
         if rate == "auto":
-            rate = auto_learning_rate(num_samples, batch_size=int(self.batch_size), momentum=float(self.momentum))
+            rate = auto_learning_rate(
+                num_samples, batch_size=int(self.batch_size), momentum=float(self.momentum), optimizer=optimizer
+            )
 
         return LocalSGDTrainer(
             network=network,
@@ -481,8 +498,11 @@ class ChicleCNNClassifier(
             local_steps=int(self.local_steps),
             learning_rate=float(rate),
             momentum=float(self.momentum),
+            optimizer=optimizer,
+            weight_decay=float(self.weight_decay),
             lr_scaling=self.lr_scaling,
             decay=float(self.decay),
+            schedule=self.schedule,
             outer_momentum="auto" if self.outer_momentum == "auto" else float(self.outer_momentum),
             outer_learning_rate=float(self.outer_learning_rate),
             max_epochs=epochs,
@@ -510,6 +530,8 @@ class ChicleCNNClassifier(
                 f"{layout.num_weights}; fit a new estimator, or turn warm_start off"
             )
         v = self._momentum if has_momentum and hasattr(self, "_momentum") else None
+        if v is not None and len(v) != len(layout.v(np.empty(layout.size, np.float32))):
+            v = None  # of another optimizer
         return layout, layout.begin(w, buffers, num_rows=images.source.schema.num_rows, v=v)
 
     def _predicting_attributes(

@@ -7,11 +7,12 @@ with a constant rate: many steps average more noise away, and few have no time t
 """
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import UsageError
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.network import Scaling
@@ -21,12 +22,13 @@ USUAL_BATCH, USUAL_MOMENTUM = 8, 0.9
 LEAST_RATE, MOST_RATE = 1e-3, 1e-2
 """Learning rates with these; more is not stable, and less does not arrive."""
 RATE_TIMES_ROOT = 1 / 3
+ADAM_RATE = 1e-3
 VALUES_AT_ONCE = 1 << 20
 DIGITS = 6
 """Digits of mean and scale that are kept, so that the order in which values are summed does not show."""
 
 
-def auto_learning_rate(num_samples: int, *, batch_size: int, momentum: float) -> float:
+def auto_learning_rate(num_samples: int, *, batch_size: int, momentum: float, optimizer: str = "sgd") -> float:
     """Learning rate of one task for a training that uses so many samples, each epoch's counted.
 
     With 8 samples a step and a momentum of 0.9 it is 1 / (3 sqrt(steps)), but from 0.001 to 0.01. It grows with the
@@ -36,7 +38,10 @@ def auto_learning_rate(num_samples: int, *, batch_size: int, momentum: float) ->
         num_samples: Samples in all epochs.
         batch_size: Samples of a step.
         momentum: Of each step.
+        optimizer: "sgd"; steps of the others are as long as the learning rate, whatever the gradient.
     """
+    if optimizer != "sgd":
+        return ADAM_RATE * math.sqrt(batch_size / USUAL_BATCH)
     rate = RATE_TIMES_ROOT / math.sqrt(max(num_samples / USUAL_BATCH, 1.0))
     rate = min(max(rate, LEAST_RATE), MOST_RATE)
     return rate * math.sqrt(batch_size / USUAL_BATCH) * (1.0 - momentum) / (1.0 - USUAL_MOMENTUM)
@@ -81,3 +86,21 @@ class Moments:
         scale = 1.0 if is_constant else float(f"{1.0 / deviation:.{DIGITS}g}")
         mean = float(f"{mean:.{DIGITS}g}")
         return Scaling(scale=scale, shift=-mean * scale, padding=mean)
+
+
+def optimizer_name(optimizer: Any) -> Any:
+    """The name of an optimizer that is given by its name, or as a class of torch.optim.
+
+    Raises:
+        UsageError: It is another one: its state cannot be averaged, as far as Chicle knows.
+    """
+    names = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
+    if isinstance(optimizer, type) and optimizer.__module__.startswith("torch.optim"):
+        optimizer = names.get(optimizer.__name__, optimizer)
+    if isinstance(optimizer, str) and optimizer in names.values():
+        return optimizer
+    given = optimizer.__name__ if isinstance(optimizer, type) else repr(optimizer)
+    raise UsageError(
+        f"optimizer={given}: tasks average the state of an optimizer with the weights, and that is known to work for "
+        "'sgd', 'adam' and 'adamw' only; settings go to learning_rate, momentum and weight_decay"
+    )

@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from estimators import persistence
+from estimators.cnn_defaults import optimizer_name
 
 VERSION = 2
 ARRAYS = ("classes_", "feature_names_in_", "w", "buffers", "v")
@@ -61,6 +62,7 @@ class SaveNetworkMixin:
             "v": getattr(estimator, "_momentum", np.zeros_like(w)),
         }
         params = estimator.get_params(deep=False)
+        params["optimizer"] = optimizer_name(params["optimizer"])
         network = {
             "module": _name_of(params.pop("module")),
             "input_shape": list(estimator.image_shape_),

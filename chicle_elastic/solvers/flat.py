@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.optimizers import Optimizer
 
 
 class FlatModule:
@@ -18,18 +19,19 @@ class FlatModule:
     Args:
         module: Its parameters and buffers get other memory, with the same values as float32.
         device: Where to.
+        optimizer: What a step does.
 
     Attributes:
         module: The module.
         w: Parameters, tensor of shape (num_weights,), float32, in the order of `Module.parameters()`.
         g: Gradients, of the same shape; backward adds to them.
-        v: Momentum, of the same shape.
+        v: State of the optimizer, tensor of shape (num_state,), float32; of SGD its momentum.
 
     Raises:
         UsageError: A parameter is not real, or the module has none.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
+    def __init__(self, module: nn.Module, device: torch.device, optimizer: Optimizer | None = None) -> None:
         self.module = module.to(device)
         self._parameters = list(module.parameters())
         for name, parameter in module.named_parameters():
@@ -46,7 +48,8 @@ class FlatModule:
         num_weights = sum(parameter.numel() for parameter in self._parameters)
         self.w = torch.empty(num_weights, device=device)
         self.g = torch.zeros(num_weights, device=device)
-        self.v = torch.zeros(num_weights, device=device)
+        self._optimizer = optimizer or Optimizer()
+        self.v = torch.zeros(self._optimizer.num_state(num_weights), device=device)
         start = 0
         for parameter in self._parameters:
             span = slice(start, start + parameter.numel())
@@ -92,7 +95,5 @@ class FlatModule:
                 yield name
 
     def step(self, lr: float, momentum: float) -> None:
-        """v <- momentum v + g; w <- w - lr v; g <- 0."""
-        self.v.mul_(momentum).add_(self.g)
-        self.w.add_(self.v, alpha=-lr)
-        self.g.zero_()
+        """A step of the optimizer; g <- 0."""
+        self._optimizer.step(self.w, self.g, self.v, lr, momentum)

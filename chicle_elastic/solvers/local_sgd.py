@@ -21,7 +21,7 @@ second task joins.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,10 +30,11 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers import model_vector
+from chicle_elastic.solvers import model_vector, optimizers
 from chicle_elastic.solvers.base import Action, Context, Report, Solver, Trainer, Verdict
 from chicle_elastic.solvers.model_vector import ModelLayout, Place
 from chicle_elastic.solvers.network import Network
+from chicle_elastic.solvers.optimizers import Optimizer
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.engines.eager import EagerEngine
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 LEARNING_RATE = "learning_rate"
 LOCAL_STEPS = "local_steps"
 LR_SCALINGS = ("sqrt", "linear", "none")
+SCHEDULES = ("linear", "cosine")
+SINCE_0_2 = ("optimizer", "weight_decay", "schedule")
 OUTER_RATE = 0.7
 """Outer learning rate where none is given; DiLoCo's."""
 OUTER_GROWTH = 0.7
@@ -65,10 +68,13 @@ class LocalSGDTrainer(Trainer):
         batch_size: Samples of a step, L.
         local_steps: Steps between two averages, H; 1 for mini-batch SGD.
         learning_rate: For one task.
-        momentum: Of each step.
+        momentum: Of each step; of Adam its first beta.
+        optimizer: "sgd", "adam" or "adamw"; see `optimizers`.
+        weight_decay: Of each step.
         lr_scaling: The learning rate grows with sqrt(K), K, or not at all.
-        decay: Part of the training, at its end, over which the learning rate falls to zero in a line; 0 for a constant
-            one, which is the paper's.
+        decay: Part of the training, at its end, over which the learning rate falls to zero; 0 for a constant one, which
+            is the paper's.
+        schedule: How it falls: "linear", or "cosine" (Loshchilov and Hutter 2017, "SGDR", equation 5).
         outer_momentum: Nesterov momentum of the averaged changes, not in the paper; 0 for none, "auto" for what
             `outer_step` says, which depends on the number of tasks.
         outer_learning_rate: Their learning rate, used together with `outer_momentum`.
@@ -89,6 +95,9 @@ class LocalSGDTrainer(Trainer):
     decay: float = 0.0
     outer_momentum: float | Literal["auto"] = "auto"
     outer_learning_rate: float = OUTER_RATE
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    weight_decay: float = 0.0
+    schedule: Literal["linear", "cosine"] = "linear"
     max_epochs: int = 10
     seed: int = 0
     class_weights: tuple[float, ...] | None = None
@@ -108,11 +117,15 @@ class LocalSGDTrainer(Trainer):
             and self.mean_weight > 0
             and self.lr_scaling in LR_SCALINGS
             and 0 <= self.decay <= 1
+            and self.optimizer in optimizers.NAMES
+            and 0 <= self.weight_decay < math.inf
+            and self.schedule in SCHEDULES
         ):
             raise UsageError(
                 f"local SGD needs batch_size, local_steps and max_epochs >= 1, learning rates and mean_weight > 0, "
-                f"momenta in [0, 1) (outer_momentum may be 'auto'), decay in [0, 1] and lr_scaling of {LR_SCALINGS}, "
-                f"got {dict(self.identity())}"
+                f"momenta in [0, 1) (outer_momentum may be 'auto'), decay in [0, 1], weight_decay >= 0, lr_scaling of "
+                f"{LR_SCALINGS}, optimizer of {optimizers.NAMES} and schedule of {SCHEDULES}, got "
+                f"{dict(self.identity())}"
             )
 
     def engine(self) -> "EagerEngine":
@@ -123,13 +136,12 @@ class LocalSGDTrainer(Trainer):
         """
         from chicle_elastic.solvers.engines.eager import EagerEngine
 
-        return EagerEngine(self.network, seed=self.seed, device=self.device, kernels=self.kernels)
+        optimizer = Optimizer(name=self.optimizer, weight_decay=self.weight_decay)
+        return EagerEngine(self.network, seed=self.seed, device=self.device, kernels=self.kernels, optimizer=optimizer)
 
     def layout(self, layout: ModelLayout) -> ModelLayout:
         """Of the model, from that of the engine."""
-        return ModelLayout(
-            num_weights=layout.num_weights, num_buffers=layout.num_buffers, has_outer=self.has_outer_momentum
-        )
+        return replace(layout, has_outer=self.has_outer_momentum)
 
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
         """The network's first weights, which depend on `seed` only; see `model_vector`, float32."""
@@ -154,7 +166,9 @@ class LocalSGDTrainer(Trainer):
 
     def identity(self) -> Mapping[str, Any]:
         """Everything but when to stop and what does not change the meaning of a model."""
-        left_out = ("network", "max_epochs", "device", "kernels")
+        left_out = ["network", "max_epochs", "device", "kernels"]
+        # Jobs that were saved before there were these go on.
+        left_out += [name for name in SINCE_0_2 if getattr(self, name) == getattr(LocalSGDTrainer, name)]
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
         network = {
             "module": self.network.name,
@@ -207,7 +221,8 @@ class LocalSGDTrainer(Trainer):
         """
         factor = {"sqrt": math.sqrt(num_tasks), "linear": float(num_tasks), "none": 1.0}[self.lr_scaling]
         if progress > 1.0 - self.decay:
-            factor *= (1.0 - progress) / self.decay
+            left = (1.0 - progress) / self.decay
+            factor *= left if self.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * left))
         return parameters.get(LEARNING_RATE, self.learning_rate) * factor
 
     @property

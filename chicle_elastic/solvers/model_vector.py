@@ -74,11 +74,13 @@ class ModelLayout:
     Attributes:
         num_weights: Values in all parameters.
         num_buffers: Values in all buffers.
+        num_state: Values of the optimizer's state; None for as many as weights, the momentum of SGD.
         has_outer: Whether there may be an outer momentum.
     """
 
     num_weights: int
     num_buffers: int
+    num_state: int | None = None
     has_outer: bool = False
 
     @property
@@ -89,7 +91,8 @@ class ModelLayout:
     @property
     def num_averaged(self) -> int:
         """Length of what tasks change and the trainer averages: w, buffers and v."""
-        return 2 * self.num_weights + self.num_buffers
+        num_state = self.num_weights if self.num_state is None else self.num_state
+        return self.num_weights + self.num_buffers + num_state
 
     def w(self, model: Array) -> Array:
         """View of the weights, shape (num_weights,)."""
@@ -100,7 +103,7 @@ class ModelLayout:
         return model[self.num_weights : self.num_weights + self.num_buffers]
 
     def v(self, model: Array) -> Array:
-        """View of the momentum, shape (num_weights,)."""
+        """View of the optimizer's state, shape (num_state,)."""
         return model[self.num_weights + self.num_buffers : self.num_averaged]
 
     def outer(self, model: Array) -> Array:
@@ -118,7 +121,7 @@ class ModelLayout:
             w: Shape (num_weights,).
             buffers: Shape (num_buffers,).
             num_rows: Samples in the data set.
-            v: Momentum to go on with, shape (num_weights,); None for zeros.
+            v: State of the optimizer to go on with, shape (num_state,); None for zeros.
 
         Returns:
             ndarray of shape (size,), float32.

@@ -15,6 +15,7 @@ from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.places import absolute_place
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
+from estimators.cnn_defaults import optimizer_name
 from estimators.persistence import params_from_json, params_to_json
 from estimators.streaming import is_folder
 
@@ -79,6 +80,8 @@ def _described(estimator: Any) -> dict[str, Any]:
         raise UsageError(f"{name} is none of Chicle's own estimators, which tasks of a cluster make by their names")
     params = estimator.get_params(deep=False)
     module = params.pop("module", None)
+    if "optimizer" in params:
+        params["optimizer"] = optimizer_name(params["optimizer"])
     params = params_to_json({**params, "verbose": 0, "logdir": None})
     if not isinstance(estimator.random_state, int | np.integer):  # all tasks have to draw the same
         params["random_state"] = int(np.random.default_rng().integers(np.iinfo(np.int32).max))

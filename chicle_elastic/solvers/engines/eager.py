@@ -25,6 +25,7 @@ from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.flat import FlatModule
 from chicle_elastic.solvers.model_vector import ModelLayout
 from chicle_elastic.solvers.network import AS_THEY_ARE, Network, Scaling, is_fusible
+from chicle_elastic.solvers.optimizers import Optimizer
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.engines.fused import FusedSteps
@@ -59,7 +60,7 @@ _tuned: dict[tuple[str, tuple[int, ...], int], Kernels] = {}
 
 
 class EagerEngine:
-    """Takes steps of SGD with momentum on one replica of a network. Used by one thread at a time.
+    """Takes steps of an optimizer on one replica of a network. Used by one thread at a time.
 
     A pass over a batch is the engine's business, and so is where the replica lives; which samples, in which order, and
     what becomes of the result is the solver's.
@@ -75,19 +76,28 @@ class EagerEngine:
         UsageError: The network cannot be made or used, or the device is not there.
     """
 
-    def __init__(self, network: Network, *, seed: int, device: str = "cpu", kernels: str = "auto") -> None:
+    def __init__(
+        self,
+        network: Network,
+        *,
+        seed: int,
+        device: str = "cpu",
+        kernels: str = "auto",
+        optimizer: Optimizer | None = None,
+    ) -> None:
         self._device = device_of(device)
         self._network = network
         with one_thread(self._device):
             module = build_module(network, seed)
             check_module(module, network)
-            self._flat = FlatModule(module, self._device)
+            self._flat = FlatModule(module, self._device, optimizer)
         self._kernels = KERNELS.get(kernels, Kernels())
-        can_fuse = is_fusible(network) and self._device.type == "cpu"
+        is_plain = optimizer is None or optimizer.is_plain
+        can_fuse = is_fusible(network) and self._device.type == "cpu" and is_plain
         if kernels == "fused" and not can_fuse:
             raise UsageError(
-                f"kernels='fused' is for the default network on a CPU, and this is {network.name} on {device}; say "
-                "kernels='auto'"
+                f"kernels='fused' is for the default network on a CPU by SGD without weight decay, and this is "
+                f"{network.name} on {device}{'' if is_plain else ' by another optimizer'}; say kernels='auto'"
             )
         self._can_fuse = can_fuse and kernels in ("auto", "fused")
         self._fused: FusedSteps | None = None
@@ -102,7 +112,9 @@ class EagerEngine:
     @property
     def layout(self) -> ModelLayout:
         """Of the models that it takes, without outer momentum."""
-        return ModelLayout(num_weights=self._flat.num_weights, num_buffers=self._flat.num_buffers)
+        return ModelLayout(
+            num_weights=self._flat.num_weights, num_buffers=self._flat.num_buffers, num_state=len(self._flat.v)
+        )
 
     def initial(self) -> tuple[Array, Array]:
         """Weights and buffers at present, float32."""
@@ -164,7 +176,7 @@ class EagerEngine:
             samples: At least one.
             batch_size: Samples per step.
             lr: Learning rate.
-            momentum: Of v.
+            momentum: As of `Optimizer.step`.
             seed: Of what is drawn on the way (dropout).
             is_spent: Asked before each step; True ends the run.
 
