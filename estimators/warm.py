@@ -20,8 +20,9 @@ class KeptDuals:
 
     Attributes:
         fingerprint: Of features and labels.
-        slopes: ndarray of shape (n_samples, n_outputs), float64. alpha_i / C_i of each output. Other weights and another
-            loss leave them nearly as they were, and so does a new C for the hinge: a dual at its bound stays there.
+        slopes: ndarray of shape (n_samples, n_outputs), float64. alpha_i / C_i of each output. Other weights and
+            another loss leave them nearly as they were, and so does a new C for the hinge: a dual at its bound stays
+            there.
         upper: ndarray of shape (n_samples,), float64. The C_i.
     """
 
