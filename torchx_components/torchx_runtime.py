@@ -50,7 +50,8 @@ class TorchXRuntime:
         memory_mb: Memory of a node, in MB.
         gpu: GPUs of a node.
         grace_s: Seconds from a notice until a node has to be gone.
-        checkpoint: Folder that all nodes see, or URL, for periodic checkpoints; None for none.
+        checkpoint: Folder that all nodes see, or URL, for periodic checkpoints, in which each job gets a folder of its
+            own. A job all of whose nodes were lost goes on from there. None for none.
         cfg: Options of TorchX's scheduler for the anchor, e.g. {"partition": "main"}; `torchx runopts slurm` lists
             them.
         member_options: Further options of the anchor, e.g. ("--sbatch=--partition=spot",); `python -m
@@ -221,8 +222,8 @@ class TorchXRuntime:
             "train": train,
             "out": job,
             "j": f"{least}:{most}",
-            "checkpoint": self.checkpoint or "",
-            "resume": False,
+            "checkpoint": f"{self.checkpoint.rstrip('/')}/{job.name}" if self.checkpoint else "",
+            "resume": self.checkpoint is not None,
             "grace": self.grace_s,
             "begin": self.start_nodes or 0,
             "env": dict(self.env),

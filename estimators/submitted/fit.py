@@ -85,7 +85,9 @@ def attach(job: Path, wait: Callable[..., Any], *, verbose: int) -> Any:
         UsageError: There is no such job.
         JobFailedError: It failed or was cancelled.
     """
-    if (job / MODEL_NAME).exists() and not (job / DATA / FIT_NAME).exists():  # over, and its data is gone
+    if not (job / DATA / FIT_NAME).exists():  # it is over, and its data is gone
+        if not (job / MODEL_NAME).exists():
+            wait(job)  # raises, and says why there is none
         return _load(job)
     staged = Staged(job / DATA)
     return _result(staged.name, {**staged.params, "verbose": verbose}, job, wait)

@@ -175,6 +175,8 @@ def test_a_task_that_fails_ends_the_fit(runtime: AnchorRuntime, tmp_path: Path) 
     with pytest.raises(JobFailedError, match=r"(?s)failed: .*A task said: DataError on .*manifest"):
         attach(job, runtime.wait, verbose=0)
     assert not list(job.glob(".run-*"))
+    with pytest.raises(JobFailedError, match=r"(?s)failed: "):  # once more, without its data
+        attach(job, runtime.wait, verbose=0)
 
 
 @pytest.mark.parametrize(
