@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-regression bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-regression bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-oldest test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -121,6 +121,11 @@ test-slurm: $(VENV)/.chicle-test  ## Members of a job array on a Slurm of the te
 	  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SLURM_PACKAGES)) || \
 	  echo "Slurm's packages cannot be installed here, so its tests are skipped" >&2
 	$(RUN) -m pytest -m slurm tests/slurm $(ARGS)
+
+OLDEST := scikit-learn==1.6.1
+test-oldest: $(VENV)/.chicle-test  ## The estimators in process with the oldest scikit-learn that is supported
+	test -d $(VENV)/$(OLDEST) || $(BIN)/python -m pip install -q --no-input --no-deps --target $(VENV)/$(OLDEST) $(OLDEST)
+	PYTHONPATH=$(CURDIR)/$(VENV)/$(OLDEST) $(RUN) -m pytest tests/estimators --ignore-glob '*cluster.py' $(ARGS)
 
 TORCHX_VERSIONS := torchx==0.7.0 torchx-nightly
 test-torchx: $(VENV)/.chicle-test  ## The components with TorchX's last release and its nightly, each in a folder of its own

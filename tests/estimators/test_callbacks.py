@@ -4,13 +4,14 @@ import signal
 
 import numpy as np
 import pytest
-from sklearn.callback import ProgressBar, ScoringMonitor
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from estimators import ChicleLogisticRegression, ChicleSVM
 from tests.estimators import problems
+
+callback = pytest.importorskip("sklearn.callback", reason="scikit-learn 1.9 and newer have callbacks")
 
 
 class Recorder:
@@ -131,7 +132,7 @@ def test_an_error_in_a_callback_comes_out_of_fit():
 @pytest.fixture(scope="module")
 def monitor():
     """Made outside of the test: its socket stays open until the process ends (scikit-learn caches its hooks)."""
-    return ScoringMonitor(scoring=["accuracy", "roc_auc"])
+    return callback.ScoringMonitor(scoring=["accuracy", "roc_auc"])
 
 
 def test_a_scoring_monitor_logs_a_score_per_iteration(monitor):
@@ -164,7 +165,7 @@ def test_a_progress_bar_is_drawn(nested, capfd):
     estimator = ChicleSVM(C=0.1)
     if nested:
         estimator = GridSearchCV(make_pipeline(StandardScaler(), estimator), {"chiclesvm__C": [0.01, 0.1]}, cv=2)
-    estimator.set_callbacks(ProgressBar(max_propagation_depth=None)).fit(X, y)
+    estimator.set_callbacks(callback.ProgressBar(max_propagation_depth=None)).fit(X, y)
     drawn = capfd.readouterr().out
     assert "ChicleSVM - fit" in drawn
     assert "100%" in drawn

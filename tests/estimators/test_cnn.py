@@ -329,6 +329,7 @@ class Stop:
 
 def test_callbacks_are_told_of_every_epoch(capsys, tmp_path):
     """And may end the fit; there are lines and a folder for TensorBoard besides."""
+    pytest.importorskip("sklearn.callback", reason="scikit-learn 1.9 and newer have callbacks")
     X, y = bars()
     stop = Stop()
     model = tiny(max_epochs=9, verbose=1, logdir=tmp_path).set_callbacks(stop).fit(X, y)
