@@ -26,6 +26,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
+from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.products import pack, unpack
 from chicle_elastic.solvers.linear.ridge.state import FIRST_SHARE, HEAD, RidgePhase, RidgeState
 
@@ -33,7 +34,6 @@ PRODUCTS_BETWEEN = 100
 """Products after which the residual is evaluated afresh: by then rounding may have led it astray."""
 LEAST_SHARE = 0.05
 """Share of tol that is aimed at, at least: a certificate that refuses that one sees rounding, or rows are missing."""
-TINY = float(np.finfo(np.float64).tiny)
 JITTER = 1e-12
 """Added to a diagonal of ones where rounding has made a matrix indefinite."""
 

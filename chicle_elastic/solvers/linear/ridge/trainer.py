@@ -8,15 +8,15 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.base import Action, Context, Report, Solver, Summed, Trainer, Verdict
+from chicle_elastic.solvers.base import Context, Report, Solver, Summed
 from chicle_elastic.solvers.linear.agreement import squared
-from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
+from chicle_elastic.solvers.linear.certified import TINY, CertifiedTrainer, is_narrow
 from chicle_elastic.solvers.linear.ridge import steps
 from chicle_elastic.solvers.linear.ridge.state import RidgePhase, RidgeState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RidgeTrainer(Trainer):
+class RidgeTrainer(CertifiedTrainer):
     """Linear regression with squared loss and l2 penalty, as scikit-learn's Ridge has it.
 
     The model is w and the intercept, shape (num_features + 1,), float64.
@@ -68,7 +68,7 @@ class RidgeTrainer(Trainer):
             d = schema.num_features
             is_sparse = schema.kind == "csr"
             is_rough = schema.dtype == "float32" and not is_sparse
-            has_factor = _is_narrow(schema)
+            has_factor = is_narrow(schema)
             return RidgeState.fresh(d, is_sparse=is_sparse, is_rough=is_rough, has_factor=has_factor).encode()
         state = RidgeState.decode(progress, len(model))
         if state.phase is not RidgePhase.REST:
@@ -78,7 +78,7 @@ class RidgeTrainer(Trainer):
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
-        if _is_narrow(schema):
+        if is_narrow(schema):
             return (
                 "a Newton step on chunks, because of the squared loss, and second derivatives of "
                 f"{schema.num_features} columns fit into a message"
@@ -104,10 +104,6 @@ class RidgeTrainer(Trainer):
             )
         return following, state.encode()
 
-    def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
-        """Never called: what is summed up is not a change of the model."""
-        raise NotImplementedError("the sums of a ridge regression are merged by advance")
-
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate; D is that of residuals less their weighted mean, where there is an intercept."""
         assert report.rebuilt is not None, "only a certificate has P and D"
@@ -117,41 +113,10 @@ class RidgeTrainer(Trainer):
         if not self.has_intercept:
             return primal, primal - squared(part - self.alpha * w) / self.alpha
         gap = squared(steps.centred(state, part, total) - self.alpha * w) / self.alpha
-        gap += total * total / max(report.metrics["weight"], steps.TINY)
+        gap += total * total / max(report.metrics["weight"], TINY)
         return primal, primal - gap
 
-    def relative_gap(self, model: Array, report: Report) -> float:
-        """(P - D) / P; an estimate unless the report is a certificate."""
-        if not report.is_certificate:
-            return steps.relative_gap(RidgeState.decode(report.progress, len(model)))
-        primal, dual = self.primal_and_dual(model, report)
-        return (primal - dual) / max(primal, steps.TINY)
-
-    def figures(self, model: Array, report: Report) -> Mapping[str, float]:
-        """ "objective", "dual_objective" and "duality_gap" at a certificate, else "duality_gap_estimate"."""
-        gap = self.relative_gap(model, report)
-        if not report.is_certificate:
-            return {"duality_gap_estimate": gap}
-        primal, dual = self.primal_and_dual(model, report)
-        return {"objective": primal, "dual_objective": dual, "duality_gap": gap}
-
-    def verdict(self, model: Array, report: Report) -> Verdict:
-        """Certify where the steps rest; stop only on a certificate."""
-        gap = self.relative_gap(model, report)
-        is_last = report.iteration >= report.max_iterations
-        if report.is_certificate:
-            if self.tol > 0 and gap <= self.tol and report.is_complete:
-                return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {self.tol:.2e}")
-            if is_last:
-                end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
-                return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
-            return Verdict(action=Action.GO_ON)
-        is_at_rest = RidgeState.decode(report.progress, len(model)).phase is RidgePhase.REST
-        if is_last or (is_at_rest and report.is_complete):
-            return Verdict(action=Action.CERTIFY, reason="the steps rest" if is_at_rest else "iterations used")
-        return Verdict(action=Action.GO_ON)
-
-
-def _is_narrow(schema: DataSchema) -> bool:
-    """Whether second derivatives of all columns fit into a message."""
-    return schema.num_features < MOST_COLUMNS
+    def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
+        """See `CertifiedTrainer`."""
+        state = RidgeState.decode(report.progress, len(model))
+        return steps.relative_gap(state), state.phase is RidgePhase.REST

@@ -16,6 +16,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
+from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.products import unpack
 from chicle_elastic.solvers.linear.svr.state import HEAD, SHARES, SvrPhase, SvrState
 
@@ -31,7 +32,6 @@ ROUNDING = 1e-13
 """Relative change of the objective that is none."""
 LEAST_SHARE = 0.05
 """Share of tol that is aimed at, at least."""
-TINY = float(np.finfo(np.float64).tiny)
 
 
 def reopen(state: SvrState) -> None:

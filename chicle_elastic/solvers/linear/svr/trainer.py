@@ -8,8 +8,9 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.base import Action, Context, Report, Solver, Summed, Trainer, Verdict
+from chicle_elastic.solvers.base import Context, Report, Solver, Summed
 from chicle_elastic.solvers.linear.agreement import squared
+from chicle_elastic.solvers.linear.certified import CertifiedTrainer, is_narrow
 from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
 from chicle_elastic.solvers.linear.svr import steps
 from chicle_elastic.solvers.linear.svr.state import SvrPhase, SvrState
@@ -18,7 +19,7 @@ LOSSES = ("epsilon_insensitive", "squared_epsilon_insensitive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SvrTrainer(Trainer):
+class SvrTrainer(CertifiedTrainer):
     """Linear support vector regression, as scikit-learn's LinearSVR has it.
 
     The model is w, shape (num_features + 1,), float64; the last value belongs to the intercept column.
@@ -61,7 +62,7 @@ class SvrTrainer(Trainer):
                 "a regression needs real targets, but those of the data are class codes (int32); pass y as floats, or "
                 "convert the data with --regression"
             )
-        if not self._is_squared and not _is_narrow(schema):
+        if not self._is_squared and not is_narrow(schema):
             raise UsageError(
                 f"epsilon_insensitive takes up to {MOST_COLUMNS - 1} features, and the data has {schema.num_features}; "
                 "use squared_epsilon_insensitive, select features, or fit sklearn.svm.LinearSVR"
@@ -93,7 +94,7 @@ class SvrTrainer(Trainer):
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Begin with a look at the data, and again after a certificate that was not good enough."""
         if not len(progress):
-            return SvrState.fresh(len(model), has_factor=_is_narrow(schema)).encode()
+            return SvrState.fresh(len(model), has_factor=is_narrow(schema)).encode()
         state = SvrState.decode(progress, len(model))
         if state.phase is not SvrPhase.REST:
             return progress
@@ -103,7 +104,7 @@ class SvrTrainer(Trainer):
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
         columns = f"second derivatives of {schema.num_features + 1} columns"
-        if _is_narrow(schema):
+        if is_narrow(schema):
             return f"Newton's method on chunks, because {columns} fit into a message"
         return f"Newton's method on chunks by conjugate gradients, because {columns} do not fit into a message"
 
@@ -120,48 +121,13 @@ class SvrTrainer(Trainer):
             )
         return following, state.encode()
 
-    def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
-        """Never called: what is summed up is not a change of the model."""
-        raise NotImplementedError("the sums of a support vector regression are merged by advance")
-
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate."""
         assert report.rebuilt is not None, "only a certificate has P and D"
         primal = 0.5 * squared(model) + report.metrics["loss"]
         return primal, report.metrics["dual"] - 0.5 * squared(report.rebuilt)
 
-    def relative_gap(self, model: Array, report: Report) -> float:
-        """(P - D) / P; an estimate unless the report is a certificate."""
-        if not report.is_certificate:
-            return SvrState.decode(report.progress, len(model)).gap
-        primal, dual = self.primal_and_dual(model, report)
-        return (primal - dual) / max(primal, steps.TINY)
-
-    def figures(self, model: Array, report: Report) -> Mapping[str, float]:
-        """ "objective", "dual_objective" and "duality_gap" at a certificate, else "duality_gap_estimate"."""
-        gap = self.relative_gap(model, report)
-        if not report.is_certificate:
-            return {"duality_gap_estimate": gap}
-        primal, dual = self.primal_and_dual(model, report)
-        return {"objective": primal, "dual_objective": dual, "duality_gap": gap}
-
-    def verdict(self, model: Array, report: Report) -> Verdict:
-        """Certify where the steps rest; stop only on a certificate."""
-        gap = self.relative_gap(model, report)
-        is_last = report.iteration >= report.max_iterations
-        if report.is_certificate:
-            if self.tol > 0 and gap <= self.tol and report.is_complete:
-                return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {self.tol:.2e}")
-            if is_last:
-                end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
-                return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
-            return Verdict(action=Action.GO_ON)
-        is_at_rest = SvrState.decode(report.progress, len(model)).phase is SvrPhase.REST
-        if is_last or (is_at_rest and report.is_complete):
-            return Verdict(action=Action.CERTIFY, reason="the steps rest" if is_at_rest else "iterations used")
-        return Verdict(action=Action.GO_ON)
-
-
-def _is_narrow(schema: DataSchema) -> bool:
-    """Whether second derivatives of all columns fit into a message."""
-    return schema.num_features < MOST_COLUMNS
+    def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
+        """See `CertifiedTrainer`."""
+        state = SvrState.decode(report.progress, len(model))
+        return state.gap, state.phase is SvrPhase.REST

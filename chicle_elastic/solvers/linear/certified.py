@@ -1,0 +1,70 @@
+"""The stopping rule of trainers whose steps come to rest: certify there, and end on a certificate only."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array, DataSchema
+from chicle_elastic.solvers.base import Action, Report, Trainer, Verdict
+from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
+
+TINY = float(np.finfo(np.float64).tiny)
+
+
+class CertifiedTrainer(Trainer):
+    """A trainer that certifies a duality gap.
+
+    Attributes:
+        tol: Relative duality gap at which the job ends; 0 never does.
+    """
+
+    tol: float
+
+    @abstractmethod
+    def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
+        """P and D at a certificate."""
+
+    @abstractmethod
+    def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
+        """Between certificates: an estimate of (P - D) / P, and whether the steps rest."""
+
+    def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
+        """Never called: what is summed up is not a change of the model."""
+        raise NotImplementedError(f"the sums of {type(self).__name__} are merged by advance")
+
+    def relative_gap(self, model: Array, report: Report) -> float:
+        """(P - D) / P; an estimate unless the report is a certificate."""
+        if not report.is_certificate:
+            return self.estimate(model, report)[0]
+        primal, dual = self.primal_and_dual(model, report)
+        return (primal - dual) / max(primal, TINY)
+
+    def figures(self, model: Array, report: Report) -> Mapping[str, float]:
+        """ "objective", "dual_objective" and "duality_gap" at a certificate, else "duality_gap_estimate"."""
+        gap = self.relative_gap(model, report)
+        if not report.is_certificate:
+            return {"duality_gap_estimate": gap}
+        primal, dual = self.primal_and_dual(model, report)
+        return {"objective": primal, "dual_objective": dual, "duality_gap": gap}
+
+    def verdict(self, model: Array, report: Report) -> Verdict:
+        """Certify where the steps rest; stop only on a certificate."""
+        is_last = report.iteration >= report.max_iterations
+        if report.is_certificate:
+            gap = self.relative_gap(model, report)
+            if self.tol > 0 and gap <= self.tol and report.is_complete:
+                return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {self.tol:.2e}")
+            if is_last:
+                end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
+                return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
+            return Verdict(action=Action.GO_ON)
+        _, is_at_rest = self.estimate(model, report)
+        if is_last or (is_at_rest and report.is_complete):
+            return Verdict(action=Action.CERTIFY, reason="the steps rest" if is_at_rest else "iterations used")
+        return Verdict(action=Action.GO_ON)
+
+
+def is_narrow(schema: DataSchema) -> bool:
+    """Whether second derivatives of all columns fit into a message."""
+    return schema.num_features < MOST_COLUMNS
