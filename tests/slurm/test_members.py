@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_a_job_ends_and_one_beside_it_fails(slurm: PrivateSlurm, tmp_path: Path)
         assert failing.process.wait(timeout_s(240)) == 1, failing.said() + failing.printed()
         assert "members one after the other have failed within" in failing.said()
         assert "C" in failing.printed()
-        assert not slurm.run("squeue", "-h").strip()
+        wait_for_empty_queue(slurm)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_what_slurm_refuses_is_said(slurm: PrivateSlurm, tmp_path: Path, options
         assert anchor.process.wait(timeout_s(120)) == 1
         assert said in anchor.said()
         assert "Traceback" not in anchor.said()
-        assert not slurm.run("squeue", "-h").strip()
+        wait_for_empty_queue(slurm)
         assert not list(anchor.out.glob(".run-*"))
 
 
@@ -106,6 +107,14 @@ def test_to_scale_needs_a_run(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s(60))
     assert done.returncode == 2
     assert "is no folder of a job" in done.stderr
+
+
+def wait_for_empty_queue(slurm: PrivateSlurm) -> None:
+    """Nothing is left in the queue, as soon as Slurm has ended what was cancelled."""
+    end_s = time.monotonic() + timeout_s(60)
+    while left := slurm.run("squeue", "-h").strip():
+        assert time.monotonic() < end_s, left
+        time.sleep(0.2)
 
 
 def anchor_task(slurm: PrivateSlurm, member: str) -> str:
