@@ -91,19 +91,24 @@ class JobState:
 
 @dataclass(slots=True)
 class StateWriter:
-    """Writes the state of a job, as the anchor sees it.
+    """Writes the state of a job, as the anchor sees it. A folder that is full for a while costs news, and not the job.
 
     Args:
         job: Its folder.
         state: The first one, which is written at once.
+
+    Raises:
+        OSError: The first one cannot be written.
     """
 
     job: Path
     state: JobState
     _written_s: float = field(default=0.0, init=False)
+    _has_begun: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._write()
+        self._has_begun = True
 
     def change(self, phase: Phase, reason: str = "") -> None:
         """Go on to another phase; the first end holds."""
@@ -121,7 +126,12 @@ class StateWriter:
     def _write(self) -> None:
         self._written_s = time.monotonic()
         self.state = replace(self.state, beat=self.state.beat + 1, time_s=time.time())
-        self.state.write(self.job)
+        try:
+            self.state.write(self.job)
+        except OSError as error:
+            if not self._has_begun:
+                raise
+            print(f"anchor: {self.job / FILE_NAME} cannot be written ({error}); the job goes on", flush=True)
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
 """Waits for the end of a job of which this process sees the folder only."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +46,8 @@ def wait_for_end(
     asked_s = few_since_s = time.monotonic()
     while True:
         state = JobState.read(job)
-        progress.read(is_over=state is not None and state.is_over)
+        with contextlib.suppress(OSError):  # a shared folder that hiccups; it is read again
+            progress.read(is_over=state is not None and state.is_over)
         now_s = time.monotonic()
         if state is not None:
             if state.is_over:

@@ -24,7 +24,7 @@ from tests.chunks.folders import write_folder
 from tests.timeouts import timeout_s
 from tests.torchx.anchor_runtime import AnchorRuntime
 from torchx_components import job_state
-from torchx_components.job_state import JobState
+from torchx_components.job_state import JobState, StateWriter
 
 
 @pytest.fixture
@@ -243,3 +243,22 @@ def test_arguments_of_the_runtime_that_cannot_be_are_refused(arguments: dict[str
     """With what to say instead."""
     with pytest.raises(UsageError, match=said):
         TorchXRuntime(**arguments)
+
+
+def test_a_state_that_cannot_be_written_for_a_while_is_no_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line each time, and the next one that can be written is."""
+    job = tmp_path / "job"
+    with pytest.raises(FileNotFoundError):
+        StateWriter(job, JobState(phase="preparing"))
+    job.mkdir()
+    writer = StateWriter(job, JobState(phase="preparing"))
+    job.rename(tmp_path / "gone")
+    writer.change("running")
+    assert "cannot be written" in capsys.readouterr().out
+    (tmp_path / "gone").rename(job)
+    writer.change("succeeded", "done")
+    state = JobState.read(job)
+    assert state is not None
+    assert (state.phase, state.reason) == ("succeeded", "done")
