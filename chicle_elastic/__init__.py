@@ -3,7 +3,8 @@
 The public names are here, those of `estimators` as well; a name is loaded when it is asked for. Importing this package
 loads no torch and no NumPy, opens nothing and sets no variable (docs/style 15).
 
-    estimators  ChicleSVM, ChicleLogisticRegression, ChicleRidge, ChicleSVR, ChicleCNNClassifier
+    estimators  ChicleSVM, ChicleLogisticRegression, ChicleRidge, ChicleLasso, ChicleElasticNet, ChicleSVR,
+                ChicleCNNClassifier
     algorithm   Trainer, Solver, Update, Budget, Context, StateSpec; Report, Verdict, Action; LinearTrainer
     data        ArraySource, ChunkFolder
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
@@ -51,7 +52,15 @@ if TYPE_CHECKING:
     from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, Trainer, Update, Verdict
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
     from chicle_elastic.values import ResourceOffer
-    from estimators import ChicleCNNClassifier, ChicleLogisticRegression, ChicleRidge, ChicleSVM, ChicleSVR
+    from estimators import (
+        ChicleCNNClassifier,
+        ChicleElasticNet,
+        ChicleLasso,
+        ChicleLogisticRegression,
+        ChicleRidge,
+        ChicleSVM,
+        ChicleSVR,
+    )
     from torchx_components.torchx_runtime import TorchXRuntime
 
 __version__ = "0.1.0"
@@ -63,7 +72,9 @@ __all__ = [
     "Budget",
     "CheckpointSettings",
     "ChicleCNNClassifier",
+    "ChicleElasticNet",
     "ChicleError",
+    "ChicleLasso",
     "ChicleLogisticRegression",
     "ChicleRidge",
     "ChicleSVM",
@@ -114,7 +125,9 @@ _MODULES = {
     "Budget": "chicle_elastic.solvers.base",
     "CheckpointSettings": "chicle_elastic.runtime.training.checkpoint_settings",
     "ChicleCNNClassifier": "estimators",
+    "ChicleElasticNet": "estimators",
     "ChicleError": "chicle_elastic.errors",
+    "ChicleLasso": "estimators",
     "ChicleLogisticRegression": "estimators",
     "ChicleRidge": "estimators",
     "ChicleSVM": "estimators",

@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from estimators.cnn import ChicleCNNClassifier
     from estimators.logistic import ChicleLogisticRegression
+    from estimators.regression.lasso import ChicleElasticNet, ChicleLasso
     from estimators.regression.ridge import ChicleRidge
     from estimators.regression.svr import ChicleSVR
     from estimators.svm import ChicleSVM
 
-__all__ = ["ChicleCNNClassifier", "ChicleLogisticRegression", "ChicleRidge", "ChicleSVM", "ChicleSVR"]
+__all__ = [
+    "ChicleCNNClassifier",
+    "ChicleElasticNet",
+    "ChicleLasso",
+    "ChicleLogisticRegression",
+    "ChicleRidge",
+    "ChicleSVM",
+    "ChicleSVR",
+]
 
 _MODULES = {
     "ChicleCNNClassifier": "estimators.cnn",
+    "ChicleElasticNet": "estimators.regression.lasso",
+    "ChicleLasso": "estimators.regression.lasso",
     "ChicleLogisticRegression": "estimators.logistic",
     "ChicleRidge": "estimators.regression.ridge",
     "ChicleSVM": "estimators.svm",

@@ -64,8 +64,9 @@ class ChicleCNNClassifier(
         Passes over the data.
     batch_size : int, default=8
         Samples of a step, L.
-    local_steps : int, default=16
-        Steps between two averages, H; with 1 this is mini-batch SGD.
+    local_steps : int or "auto", default="auto"
+        Steps between two averages, H; with 1 this is mini-batch SGD. "auto" is 16, and on several tasks and little data
+        so few that a fit has a hundred averages, but at least 4. `local_steps_` tells.
     learning_rate : float or "auto", default="auto"
         For one task; see `lr_scaling`. "auto" is 1 / (3 sqrt(steps of the fit)), at least 0.001 and at most 0.01, for
         the `batch_size` and `momentum` of the defaults; it grows with sqrt(batch_size) and with 1 - momentum. Of
@@ -144,6 +145,8 @@ class ChicleCNNClassifier(
         Whether it was fitted with uint8 images.
     scaling_ : chicle_elastic.solvers.network.Scaling
         `module_` gets ``X * scaling_.scale + scaling_.shift``; see `standardize`.
+    local_steps_ : int
+        Steps between two averages of the last fit.
     learning_rate_ : float
         That of one task in the last fit.
     n_epochs_ : int
@@ -183,11 +186,15 @@ class ChicleCNNClassifier(
         "image_shape": [tuple, list, None],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "local_steps": [Interval(Integral, 1, None, closed="left")],
+        "local_steps": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "learning_rate": [StrOptions({"auto"}), Interval(Real, 0.0, None, closed="neither")],
         "momentum": [Interval(Real, 0.0, 1.0, closed="left")],
         "lr_scaling": [StrOptions({"sqrt", "linear", "none"})],
-        "optimizer": [StrOptions({"sgd", "adam", "adamw"}), type],
+        "optimizer": [
+            StrOptions({"sgd", "adam", "adamw"}),
+            type,
+            object,
+        ],  # `optimizer_name` says why another one will not do
         "weight_decay": [Interval(Real, 0.0, None, closed="left")],
         "decay": [Interval(Real, 0.0, 1.0, closed="both")],
         "schedule": [StrOptions({"linear", "cosine"})],
@@ -224,7 +231,7 @@ class ChicleCNNClassifier(
         image_shape: tuple[int, ...] | None = None,
         max_epochs: int = 10,
         batch_size: int = 8,
-        local_steps: int = 16,
+        local_steps: int | Literal["auto"] = "auto",
         learning_rate: float | Literal["auto"] = "auto",
         momentum: float = 0.9,
         optimizer: Any = "sgd",
@@ -397,12 +404,15 @@ class ChicleCNNClassifier(
             scaling = self.scaling_  # the weights to begin with are for values that are scaled like this
         network = self._network(images, scaling)
         num_samples = images.source.schema.num_rows * epochs + (self._samples_seen if goes_on else 0)
-        trainer = self._trainer(network, images, seed, epochs, num_samples)
+        # Calls of partial_fit go on with one model, whose layout follows from the local steps: those of one task.
+        most_tasks = 1 if is_partial else runtime.most_tasks()
+        trainer = self._trainer(network, images, seed, epochs, num_samples, most_tasks)
         if is_partial:
             trainer = replace(trainer, decay=0.0)
         if self.outer_momentum == "auto" and runtime.most_tasks() == 1:
             trainer = replace(trainer, outer_momentum=0.0)  # no room in the model for what one task never has
-        self._warn_of_probabilities(trainer, images)
+        if not goes_on and not is_warm:  # once is enough for a module
+            self._warn_of_probabilities(trainer, images)
         layout, first = self._first_model(trainer, images, is_warm=is_warm, has_momentum=goes_on)
         if hasattr(runtime, "submit"):  # no objects of this process go there
             from estimators.submitted.fit import fit_elsewhere
@@ -417,7 +427,7 @@ class ChicleCNNClassifier(
             setattr(self, name, value)
         self._momentum = layout.v(outcome.model).copy()
         self._samples_seen = num_samples
-        self.learning_rate_ = trainer.learning_rate
+        self.learning_rate_, self.local_steps_ = trainer.learning_rate, trainer.local_steps
         self.history_, self.ledger_ = outcome.history, outcome.ledger
         self.n_iter_ = len(outcome.history)
         ends = [record for record in outcome.history if "epoch" in record.figures]
@@ -480,22 +490,24 @@ class ChicleCNNClassifier(
         return Network(module=PAPER_CNN, settings=settings, input_shape=shape, num_classes=num_classes, scaling=scaling)
 
     def _trainer(
-        self, network: "Network", images: "ImageSet", seed: int, epochs: int, num_samples: int
+        self, network: "Network", images: "ImageSet", seed: int, epochs: int, num_samples: int, most_tasks: int
     ) -> "LocalSGDTrainer":
         """The trainer of a fit that uses `num_samples` samples, those of earlier calls included."""
         from chicle_elastic.solvers.local_sgd import LocalSGDTrainer
-        from estimators.cnn_defaults import auto_learning_rate, optimizer_name
+        from estimators.cnn_defaults import auto_learning_rate, auto_local_steps, optimizer_name
 
         optimizer, rate = optimizer_name(self.optimizer), self.learning_rate
         if rate == "auto":
             rate = auto_learning_rate(
                 num_samples, batch_size=int(self.batch_size), momentum=float(self.momentum), optimizer=optimizer
             )
-
+        local_steps = self.local_steps
+        if local_steps == "auto":
+            local_steps = auto_local_steps(num_samples, batch_size=int(self.batch_size), num_tasks=most_tasks)
         return LocalSGDTrainer(
             network=network,
             batch_size=int(self.batch_size),
-            local_steps=int(self.local_steps),
+            local_steps=int(local_steps),
             learning_rate=float(rate),
             momentum=float(self.momentum),
             optimizer=optimizer,

@@ -26,6 +26,8 @@ ADAM_RATE = 1e-3
 VALUES_AT_ONCE = 1 << 20
 DIGITS = 6
 """Digits of mean and scale that are kept, so that the order in which values are summed does not show."""
+LEAST_LOCAL_STEPS, MOST_LOCAL_STEPS = 4, 16
+USUAL_AVERAGES = 100
 
 
 def auto_learning_rate(num_samples: int, *, batch_size: int, momentum: float, optimizer: str = "sgd") -> float:
@@ -45,6 +47,22 @@ def auto_learning_rate(num_samples: int, *, batch_size: int, momentum: float, op
     rate = RATE_TIMES_ROOT / math.sqrt(max(num_samples / USUAL_BATCH, 1.0))
     rate = min(max(rate, LEAST_RATE), MOST_RATE)
     return rate * math.sqrt(batch_size / USUAL_BATCH) * (1.0 - momentum) / (1.0 - USUAL_MOMENTUM)
+
+
+def auto_local_steps(num_samples: int, *, batch_size: int, num_tasks: int) -> int:
+    """Steps between two averages, so that a fit has some hundred of them: 16, and on little data fewer, but at least 4.
+
+    A task that takes 16 steps of some hundred alone has moved far from the others before it hears of them.
+
+    Args:
+        num_samples: Samples in all epochs.
+        batch_size: Samples of a step.
+        num_tasks: The most tasks that there may be; with one there is nothing to average.
+    """
+    if num_tasks == 1:
+        return MOST_LOCAL_STEPS
+    steps = num_samples // (batch_size * num_tasks)
+    return min(max(steps // USUAL_AVERAGES, LEAST_LOCAL_STEPS), MOST_LOCAL_STEPS)
 
 
 class Moments:
@@ -99,6 +117,12 @@ def optimizer_name(optimizer: Any) -> Any:
         optimizer = names.get(optimizer.__name__, optimizer)
     if isinstance(optimizer, str) and optimizer in names.values():
         return optimizer
+    if type(optimizer).__module__.startswith("torch.optim"):
+        name = type(optimizer).__name__
+        raise UsageError(
+            f"optimizer={name}(...) holds the weights of another module: give the class, torch.optim.{name}, and its "
+            "settings as learning_rate, momentum and weight_decay"
+        )
     given = optimizer.__name__ if isinstance(optimizer, type) else repr(optimizer)
     raise UsageError(
         f"optimizer={given}: tasks average the state of an optimizer with the weights, and that is known to work for "

@@ -76,6 +76,7 @@ def run_job(
         logdir=estimator.logdir,
         max_iter=most,
         has_policies=has_policies(estimator, runtime),
+        params=estimator.get_params(deep=False),
     ) as told:
 
         def on_model(record: "IterationRecord", model: Array) -> bool:

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from estimators import persistence
-from estimators.cnn_defaults import optimizer_name
+from estimators.cnn_defaults import MOST_LOCAL_STEPS, optimizer_name
 
 VERSION = 2
 ARRAYS = ("classes_", "feature_names_in_", "w", "buffers", "v")
@@ -68,7 +68,7 @@ class SaveNetworkMixin:
             "input_shape": list(estimator.image_shape_),
             "scaling": dataclasses.asdict(estimator.scaling_),
         }
-        values = VALUES + VALUES_SINCE_2
+        values = (*VALUES, *VALUES_SINCE_2, "local_steps_")
         persistence.write_model(path, estimator, params, arrays, values=values, version=VERSION, network=network)
 
     @classmethod
@@ -120,6 +120,7 @@ class SaveNetworkMixin:
                 estimator._samples_seen = sum(record.samples for record in estimator.history_)
             else:
                 estimator.scaling_ = Scaling(**header["network"]["scaling"])
+            estimator.local_steps_ = header["values"].get("local_steps_", MOST_LOCAL_STEPS)
         except (KeyError, TypeError) as error:
             raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
         estimator.image_shape_ = shape

@@ -32,6 +32,8 @@ ESTIMATORS = {
     "svm": "ChicleSVM",
     "logistic": "ChicleLogisticRegression",
     "ridge": "ChicleRidge",
+    "lasso": "ChicleLasso",
+    "elastic_net": "ChicleElasticNet",
     "svr": "ChicleSVR",
     "cnn": "ChicleCNNClassifier",
 }

@@ -32,6 +32,7 @@ def run_job(
     seed: int,
     *,
     initial_state: "Array | None" = None,
+    initial_model: "Array | None" = None,
     keep_state: bool = False,
 ) -> "Outcome":
     """Run the job of a fit.
@@ -44,6 +45,7 @@ def run_job(
         training: The data.
         seed: Of the job.
         initial_state: Chunk state to begin with.
+        initial_model: Model to begin with.
         keep_state: Whether the outcome is to have the state.
     """
     from chicle_elastic.runtime.training.job import Job
@@ -60,6 +62,7 @@ def run_job(
         tol=float(estimator.tol),
         has_policies=has_policies(estimator, runtime),
         method_on=partial(trainer.method, training.source.schema),
+        params=estimator.get_params(deep=False),
     ) as told:
         bridge = CallbackBridge(
             estimator,
@@ -79,6 +82,7 @@ def run_job(
                 max_iterations=int(estimator.max_iter),
                 seed=seed,
                 initial_state=initial_state,
+                initial_model=initial_model,
                 keep_state=keep_state,
                 policies=policies_of(estimator),
                 on_iteration=told.on_iteration,

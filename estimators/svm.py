@@ -44,9 +44,10 @@ class ChicleSVM(LinearClassifier):
                             CSR indices may be int64; ``coef_`` is float64      and int32
     ``intercept_``          zeros of shape (n_outputs,) without an intercept    0.0
     only in one             ``warm_start``, ``n_threads``, ``chunk_size``,      ``sparsify``, ``densify``
-                            ``runtime``, ``n_workers``, ``policy``, ``logdir``,
-                            ``store_duals``, callbacks, ``save``, ``load``,
-                            ``fit(ChunkFolder(path))``, ``to_linear_svc``
+                            ``runtime``, ``n_workers``, ``policy``,
+                            ``logdir``, ``store_duals``, callbacks, ``save``,
+                            ``load``, ``fit(ChunkFolder(path))``,
+                            ``to_linear_svc``
     ======================  ==================================================  ===========================
 
     Parameters

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,8 @@ Listener: TypeAlias = Callable[[IterationRecord], None]
 _fits = itertools.count(1)
 OWN_PACKAGES = ("estimators", "chicle_elastic", "sklearn")
 """Packages between a listener and the line of the user that called `fit`."""
+NO_HYPER_PARAMETERS = frozenset({"runtime", "logdir", "verbose"})
+"""Parameters that say where a fit runs and how it is watched."""
 
 
 class NoContext:
@@ -143,6 +145,7 @@ def watcher(
     tol: float = 0.0,
     has_policies: bool = False,
     method_on: Callable[[int], str] | None = None,
+    params: Mapping[str, Any] | None = None,
 ) -> Iterator[Watcher]:
     """The callbacks for each iteration and for each change of the membership.
 
@@ -154,6 +157,7 @@ def watcher(
         tol: Gap at which the fit ends, for the bar.
         has_policies: Whether there are policies that may fail: the user is warned of one that is disabled.
         method_on: How the model is found on a number of tasks, in words; printed with `verbose`.
+        params: Parameters of the estimator, which TensorBoard shows with their result.
 
     Yields:
         Callables that take an `IterationRecord` and a `Transition`.
@@ -178,7 +182,8 @@ def watcher(
         if logdir is not None:
             from chicle_elastic.monitoring.tensorboard import TensorBoardWriter
 
-            writer = stack.enter_context(TensorBoardWriter(Path(logdir) / _run_name(name)))
+            shown = {name: value for name, value in (params or {}).items() if name not in NO_HYPER_PARAMETERS}
+            writer = stack.enter_context(TensorBoardWriter(Path(logdir) / _run_name(name), hyper_parameters=shown))
             told.append(writer.write)
             changes.append(writer.write_transition)
         if has_policies:  # the last one, because a warning may be an error

@@ -23,8 +23,7 @@ from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
     from chicle_elastic.runtime.training.job import Outcome
-    from chicle_elastic.solvers.linear.ridge.trainer import RidgeTrainer
-    from chicle_elastic.solvers.linear.svr.trainer import SvrTrainer
+    from chicle_elastic.solvers.linear.certified import CertifiedTrainer
     from estimators.regression.common import RegressionSet
 
 
@@ -55,12 +54,16 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
     random_state: Any
 
     @abstractmethod
-    def _trainer(self) -> "RidgeTrainer | SvrTrainer":
+    def _trainer(self) -> "CertifiedTrainer":
         """The algorithm, with the parameters."""
 
     @abstractmethod
     def _advice(self) -> str:
         """What to do when a fit has not converged, beyond what helps every regressor."""
+
+    def _initial_model(self) -> Array | None:
+        """The model to begin with, shape (n_features + 1,); by default that of the trainer."""
+        return None
 
     def _intercept_factor(self) -> float:
         """Of the last value of the model, which makes the intercept of it."""
@@ -115,7 +118,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
             return self
         trainer = self._trainer()
         try:
-            outcome = run_job(self, runtime, trainer, training, seed)
+            outcome = run_job(self, runtime, trainer, training, seed, initial_model=self._initial_model())
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise
@@ -133,7 +136,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         return self
 
     def _predicting_attributes(
-        self, trainer: "RidgeTrainer | SvrTrainer", training: "RegressionSet", model: Array, num_iterations: int
+        self, trainer: "CertifiedTrainer", training: "RegressionSet", model: Array, num_iterations: int
     ) -> dict[str, Any]:
         """What an estimator needs to predict with a model."""
         return {
@@ -142,9 +145,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
             "n_iter_": num_iterations,
         }
 
-    def _set_attributes(
-        self, trainer: "RidgeTrainer | SvrTrainer", training: "RegressionSet", outcome: "Outcome"
-    ) -> None:
+    def _set_attributes(self, trainer: "CertifiedTrainer", training: "RegressionSet", outcome: "Outcome") -> None:
         from estimators.watch import methods_of
 
         attributes = self._predicting_attributes(trainer, training, outcome.model, len(outcome.history))

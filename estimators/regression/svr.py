@@ -34,8 +34,8 @@ class ChicleSVR(LinearRegressor):
                             and attributes are float64
     ``intercept_``          float                                               ndarray
     only in one             ``chunk_size``, ``runtime``, ``n_workers``,
-                            ``policy``, ``logdir``, ``fit(ChunkFolder(path))``,
-                            ``save``, ``load``
+                            ``policy``, ``logdir``, ``save``, ``load``,
+                            ``fit(ChunkFolder(path))``
     ======================  ==================================================  ============================
 
     Parameters

@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from chicle_elastic import waits
 from chicle_elastic.errors import ChicleError, DataError, JobFailedError
+from estimators.cnn_defaults import LEAST_LOCAL_STEPS
 from estimators.submitted.staging import FIT_NAME, Staged, kind_of, stage
 from estimators.watch import watcher
 
@@ -102,6 +103,7 @@ def _result(name: str, params: Mapping[str, Any], job: Path, wait: Callable[...,
             logdir=params["logdir"],
             max_iter=_most_iterations(params, job),
             tol=float(params["tol"]),
+            params=params,
         ) as told:
             wait(job, on_iteration=told.on_iteration, on_transition=told.on_transition)
     except KeyboardInterrupt:
@@ -137,4 +139,5 @@ def _most_iterations(params: Mapping[str, Any], job: Path) -> int:
     if "max_iter" in params:
         return int(params["max_iter"])
     rows = Staged(job / DATA).num_rows
-    return int(params["max_epochs"]) * math.ceil(rows / (params["batch_size"] * params["local_steps"]) + 1)
+    local_steps = LEAST_LOCAL_STEPS if params["local_steps"] == "auto" else int(params["local_steps"])
+    return int(params["max_epochs"]) * math.ceil(rows / (params["batch_size"] * local_steps) + 1)

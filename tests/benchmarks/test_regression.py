@@ -7,7 +7,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.linear_model import Ridge
 
 from benchmarks.datasets import DataSet
-from benchmarks.regression import compare, problems, ridge, shaped, svr, text
+from benchmarks.regression import compare, l1, problems, ridge, shaped, svr, text
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
@@ -22,6 +22,16 @@ def test_the_objective_is_least_at_the_model_of_ridge(form: object) -> None:
         aside = Ridge(alpha=0.3).fit(X, y)
         aside.coef_ = model.coef_ + 1e-2 * direction
         assert problem.of(aside, data) > least
+
+
+def test_a_peer_of_the_lasso_finds_the_same_objective() -> None:
+    """At the least alpha that leaves no weight there is none."""
+    data = DataSet("diabetes", "diabetes", *load_diabetes(return_X_y=True))
+    for share, is_empty in ((1.001, True), (0.5, False)):
+        problem = l1(data, share, 1.0)
+        model = problem.ours.fit(data.X, data.y)
+        assert problem.of(model, data) == pytest.approx(model.objective_, rel=1e-12)
+        assert (not model.coef_.any()) == is_empty
 
 
 def test_a_comparison_has_the_certified_gap_and_all_peers_that_arrive() -> None:

@@ -13,11 +13,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from chicle_elastic.cluster.local.local_cluster import LocalCluster, shared_cluster
 from chicle_elastic.errors import UsageError
-from estimators import ChicleLogisticRegression, ChicleRidge, ChicleSVM, ChicleSVR
+from estimators import ChicleElasticNet, ChicleLasso, ChicleLogisticRegression, ChicleRidge, ChicleSVM, ChicleSVR
 from tests.cluster.local.local_trainers import Shift
 from tests.estimators import problems
 from tests.estimators.test_callbacks import Recorder
 from tests.estimators.test_folder import write
+from tests.estimators.test_lasso import alpha_of
 from tests.estimators.test_ridge import ALPHA, diabetes, objective, recomputed_gap, wide
 
 
@@ -51,7 +52,9 @@ class OtherData(Recorder):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks([ChicleSVM(n_workers=2), ChicleRidge(n_workers=2), ChicleSVR(n_workers=2)])
+@parametrize_with_checks(
+    [ChicleSVM(n_workers=2), ChicleRidge(n_workers=2), ChicleSVR(n_workers=2), ChicleLasso(n_workers=2)]
+)
 def test_scikit_learns_checks_pass_on_a_cluster(estimator, check):
     """The same as in process, on one cluster that all fits of this process share."""
     check(estimator)
@@ -98,6 +101,37 @@ def test_four_agents_solve_a_support_vector_regression(of_four, loss):
     assert four.duality_gap_ <= 1e-3
     assert four.objective_ == pytest.approx(one.objective_, rel=2e-3)
     assert max(one.dual_objective_, four.dual_objective_) <= min(one.objective_, four.objective_) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("data", "share"), [(diabetes, 0.01), (wide, 0.1)])
+def test_four_agents_solve_an_elastic_net(of_four, data, share):
+    """From products of all columns or of a working set: the same weights as one task's, to rounding."""
+    X, y = data()
+    weights = np.random.default_rng(0).uniform(0.5, 2, size=len(y))
+    params = {"alpha": alpha_of(X, y, share, 0.7), "l1_ratio": 0.7}
+    one = ChicleElasticNet(**params).fit(X, y, weights)
+    four = ChicleElasticNet(**params, runtime=of_four, chunk_size=9_000).fit(X, y, weights)
+    assert four.duality_gap_ <= 1e-6
+    np.testing.assert_allclose(four.coef_, one.coef_, rtol=1e-4, atol=1e-4 * np.abs(one.coef_).max())
+    assert four.objective_ == pytest.approx(one.objective_, rel=2e-6)
+    assert four.history_.column("num_tasks").tolist() == [4] * four.n_iter_
+
+
+def test_a_lasso_goes_on_without_a_killed_process(of_two):
+    """What the tasks knew of the lost rows is found out anew, and the gap is that of all rows."""
+    X, y = wide()
+
+    def kill():
+        os.kill(of_two.members()["n1"].pid, signal.SIGKILL)
+
+    alpha = alpha_of(X, y, 0.05)
+    here = ChicleLasso(alpha=alpha).fit(X, y)
+    assert here.n_iter_ > 10
+    model = ChicleLasso(alpha=alpha, max_iter=100_000, chunk_size=9_000, n_workers=2)
+    model.set_callbacks(OtherData({5: kill})).fit(X, y)
+    assert model.duality_gap_ <= 1e-6
+    assert model.objective_ == pytest.approx(here.objective_, rel=2e-6)
+    assert model.history_.column("num_tasks").min() == 1
 
 
 def test_a_support_vector_regression_goes_on_without_a_killed_process(of_two):

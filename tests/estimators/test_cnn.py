@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from chicle_elastic.errors import DataError, DivergedError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.solvers.network import Scaling
 from estimators import ChicleCNNClassifier
-from estimators.cnn_defaults import auto_learning_rate
+from estimators.cnn_defaults import auto_learning_rate, auto_local_steps
 from tests.estimators.cnn_data import FAST, bars, digits, folder, paper, tiny
 from tests.solvers import nets
 
@@ -400,6 +401,51 @@ def test_a_module_that_returns_probabilities_is_warned_of():
         ChicleCNNClassifier(Probable, max_epochs=1, random_state=0).fit(X, y)
 
 
+@pytest.mark.parametrize(
+    ("num_samples", "num_tasks", "expected"),
+    [(13_470, 1, 16), (13_470, 4, 4), (600_000, 16, 16), (60_000, 4, 16), (32_000, 4, 10), (100, 8, 4)],
+)
+def test_local_steps_leave_a_hundred_averages(num_samples, num_tasks, expected):
+    """16 where there is data enough, and one task has nothing to average."""
+    assert auto_local_steps(num_samples, batch_size=8, num_tasks=num_tasks) == expected
+
+
+def test_local_steps_of_a_fit_follow_the_most_tasks_there_may_be(tmp_path):
+    """`partial_fit` keeps those of one task, because its calls go on with one model; a file has them, too."""
+    X, y = digits(300)
+    model = paper(max_epochs=2, runtime=InProcess(num_tasks=2, changes=((3, 4),))).fit(X, y)
+    assert model.local_steps_ == 4
+    model.save(tmp_path / "model.npz")
+    assert ChicleCNNClassifier.load(tmp_path / "model.npz").local_steps_ == 4
+    assert paper(runtime=InProcess(num_tasks=4)).partial_fit(X, y).local_steps_ == 16
+    assert paper(max_epochs=1, local_steps=7).fit(X, y).local_steps_ == 7
+
+
+def test_the_module_is_looked_at_once():
+    """Further calls of partial_fit warn of nothing."""
+    X, y = load_digits(n_class=3, return_X_y=True)
+    model = ChicleCNNClassifier(Probable, random_state=0)
+    with pytest.warns(UserWarning, match="leave out the softmax"):
+        model.partial_fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.partial_fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "match"),
+    [
+        ("rmsprop", "'sgd', 'adam' and 'adamw' only"),
+        (torch.optim.LBFGS, r"optimizer=LBFGS: tasks average"),
+        (torch.optim.Adam([torch.zeros(1)]), r"give the class, torch\.optim\.Adam, and its settings"),
+    ],
+)
+def test_other_optimizers_are_refused_with_the_reason(optimizer, match):
+    """By name, class and instance."""
+    with pytest.raises(UsageError, match=match):
+        tiny(optimizer=optimizer).fit(*bars())
+
+
 def test_a_fit_that_has_learned_nothing_says_so():
     """Labels that have nothing to do with the images."""
     X, y = digits(300)
@@ -421,10 +467,14 @@ def test_decisions_are_outputs_of_the_network():
     np.testing.assert_array_equal(model.decision_function(X) > 0, model.predict(X) == 1)
 
 
-def test_validation_scores_are_in_the_history_and_in_lines(capsys):
+def test_validation_scores_are_in_the_history_in_lines_and_in_tensorboard(capsys, tmp_path):
     """At the ends of epochs."""
-    model = tiny(max_epochs=3, early_stopping=True, verbose=1).fit(*bars())
+    model = tiny(max_epochs=3, early_stopping=True, verbose=1, logdir=tmp_path).fit(*bars())
     found = [record.figures["validation_score"] for record in model.history_ if "validation_score" in record.figures]
     assert found == model.validation_scores_
     assert len(found) == 3
     assert f"validation score {found[0]:.4g}" in capsys.readouterr().out
+    [run] = tmp_path.iterdir()
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
+    board = reader.EventAccumulator(str(run)).Reload()
+    assert [event.value for event in board.Scalars("model/validation_score")] == pytest.approx(found)

@@ -1,5 +1,6 @@
 """Where and how a fit runs: tasks that come and go, threads, seeds, what is printed and recorded."""
 
+import importlib
 import signal
 import warnings
 
@@ -162,6 +163,8 @@ def test_history_says_how_the_model_was_found():
 def test_logdir_holds_the_figures_of_every_iteration(tmp_path):
     """TensorBoard reads them back."""
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    plugin_data = importlib.import_module("tensorboard.plugins.hparams.plugin_data_pb2").HParamsPluginData
     X, y = problems.cancer()
     model = make("hinge", logdir=tmp_path / "runs").fit(X, y)
     [run] = (tmp_path / "runs").iterdir()
@@ -170,6 +173,11 @@ def test_logdir_holds_the_figures_of_every_iteration(tmp_path):
     assert gaps[-1].step == model.n_iter_
     assert gaps[-1].value == pytest.approx(model.duality_gap_, rel=1e-6)
     assert len(events.Scalars("job/samples")) == model.n_iter_
+    assert events.Images("pictures/swimlanes")[-1].step == model.n_iter_
+    assert "_hparams_/session_end_info" in events.PluginTagToContent("hparams")
+    begun = plugin_data.FromString(events.PluginTagToContent("hparams")["_hparams_/session_start_info"])
+    assert begun.session_start_info.hparams["tol"].number_value == model.tol
+    assert not {"logdir", "runtime", "verbose"} & set(begun.session_start_info.hparams)
 
 
 def test_every_fit_of_a_search_has_a_folder(tmp_path):

@@ -17,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from chicle_elastic import JobFailedError, Rebalance, TorchXRuntime, UsageError
 from chicle_elastic.cli.main import main as chicle
 from chicle_elastic.errors import DataError, PeerLostError
-from estimators import ChicleCNNClassifier, ChicleLogisticRegression, ChicleRidge, ChicleSVM
+from estimators import ChicleCNNClassifier, ChicleLasso, ChicleLogisticRegression, ChicleRidge, ChicleSVM
 from estimators.submitted.fit import attach
 from estimators.submitted.staging import Staged, stage
 from tests.chunks.folders import write_folder
@@ -72,13 +72,13 @@ def test_sparse_rows_go_along_and_warnings_come_back(runtime: AnchorRuntime) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-def test_real_targets_go_along(runtime: AnchorRuntime, form: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize(("kind", "form"), [(ChicleRidge, np.asarray), (ChicleLasso, sparse.csr_matrix)])
+def test_real_targets_go_along(runtime: AnchorRuntime, kind: Any, form: Callable[[Any], Any]) -> None:
     """As they are, with weights, to the model of a fit here."""
     X, y = load_diabetes(return_X_y=True)
     weights = np.linspace(0.5, 2.0, len(y))
-    model = ChicleRidge(alpha=0.5, runtime=runtime).fit(form(X), y, weights)
-    here = ChicleRidge(alpha=0.5).fit(X, y, weights)
+    model = kind(alpha=0.5, runtime=runtime).fit(form(X), y, weights)
+    here = kind(alpha=0.5).fit(X, y, weights)
     np.testing.assert_allclose(model.coef_, here.coef_, rtol=1e-8)
     assert model.intercept_ == pytest.approx(here.intercept_)
     assert model.duality_gap_ <= 1e-6

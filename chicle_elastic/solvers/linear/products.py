@@ -90,7 +90,7 @@ def add_dense_products(
         intercept: Value of one more column at the end; None for no such column.
         out: Packed; added to.
         is_rough: Whether float32 will do, in half the time: for a preconditioner of rows that are float32 themselves.
-        shift: Subtracted from each row first, shape (num_features,), float64; only where all features are summed up.
+        shift: Subtracted from each row first, one value for each of `columns`, float64.
     """
     dtype, syrk = (np.float32, ssyrk) if is_rough else (np.float64, dsyrk)
     scales = np.sqrt(weights).astype(dtype, copy=False)
@@ -121,10 +121,11 @@ def add_dense_products(
                 num_filled = 0
             end = num_filled + len(rows)
             into = buffer[num_filled:end, :width]
+            chosen = rows[:, columns] if len(columns) else rows
             if shift is None:
-                np.multiply(rows[:, columns] if len(columns) else rows, scale[:, None], out=into)
+                np.multiply(chosen, scale[:, None], out=into)
             else:
-                np.subtract(rows, shift.astype(dtype, copy=False), out=into, casting="same_kind")
+                np.subtract(chosen, shift.astype(dtype, copy=False), out=into, casting="same_kind")
                 np.multiply(into, scale[:, None], out=into)
             if has_column:
                 np.multiply(scale, last, out=buffer[num_filled:end, width])

@@ -58,21 +58,24 @@ class LocalRows:
             require_finite_values(self.tables, values)
         return total
 
-    def add_products(self, means: Array, out: Array, *, is_rough: bool) -> None:
-        """Add sum_i s_i x_i x_i^T, packed, of dense rows less `means`: centring afterwards would cost digits."""
+    def add_products(self, means: Array, out: Array, *, is_rough: bool, columns: Array = ALL) -> None:
+        """Add sum_i s_i x_i x_i^T, packed, of dense rows less `means`: centring afterwards would cost digits.
+
+        With `columns` (ascending, int64) it has only these, and `means` are theirs; empty means all features.
+        """
         blocks = [block.rows for block in self.tables.keep_alive]
         dense = [rows for rows in blocks if not isinstance(rows, CsrRows)]
         if dense and is_rough:
             total = np.zeros(len(out))
             with np.errstate(over="ignore", invalid="ignore"):
-                add_dense_products(dense, self.weights, ALL, None, total, is_rough=True, shift=means)
+                add_dense_products(dense, self.weights, columns, None, total, is_rough=True, shift=means)
             if np.isfinite(total).all():  # else squares are beyond float32
                 out += total
                 return
         if dense:
-            add_dense_products(dense, self.weights, ALL, None, out, shift=means)
+            add_dense_products(dense, self.weights, columns, None, out, shift=means)
         else:
-            self.rows.add_products(self.weights, np.arange(len(means)), out)
+            self.rows.add_products(self.weights, columns if len(columns) else np.arange(len(means)), out)
 
 
 class RidgeSolver(Solver):

@@ -1,0 +1,131 @@
+"""The local part of a lasso or elastic net: the sums of a pass over the rows of one task, or the solution of one."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.linear.lasso.state import HEAD, LassoPhase, LassoState
+from chicle_elastic.solvers.linear.lasso.steps import Penalty, second_derivatives
+from chicle_elastic.solvers.linear.lasso.subproblem import minimise, worst_slope
+from chicle_elastic.solvers.linear.ridge.solver import LocalRows
+from chicle_elastic.solvers.linear.rows import ALL
+from chicle_elastic.solvers.local_chunk import LocalChunk
+
+ROUGH_DIAGONAL = 1e-6
+"""Share of the diagonal that is added to second derivatives of float32, which rounding may have made indefinite."""
+SLOPE_SHARE = 0.05
+"""Share of tol that slopes may be off at a solution, by l1."""
+WIDE_SHARE = 0.01
+"""Share of how far they were off that they may be where the working set may lack columns."""
+
+
+class LassoSolver(Solver):
+    """One per uni-task.
+
+    Args:
+        ctx: Of the task.
+        penalty: Of the weights.
+        tol: Relative gap to reach.
+        has_intercept: Whether b is anything but 0.
+    """
+
+    def __init__(self, ctx: Context, *, penalty: Penalty, tol: float, has_intercept: bool) -> None:
+        super().__init__(ctx)
+        self._penalty = penalty
+        self._tol = tol
+        self._has_intercept = has_intercept
+        self._local: LocalRows | None = None
+
+    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
+        """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
+        super().attach(added, removed)
+        self._local = None
+
+    @property
+    def local(self) -> LocalRows:
+        """Of the present chunks; there is at least one."""
+        if self._local is None:
+            self._local = LocalRows(self.chunks, intercept=1.0 if self._has_intercept else 0.0)
+        return self._local
+
+    def solve(self, model: Array, budget: Budget) -> Update:
+        """One pass over the local rows, or in the phase SOLVE, for the task whose turn it is, one solution.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        state = LassoState.decode(budget.progress, len(model))
+        sums = np.zeros(state.sums_size)
+        if state.phase is LassoPhase.SOLVE:
+            if budget.rank == state.turn % budget.num_ranks:
+                self._minimise(state, model, sums[HEAD:], budget)
+            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
+        if not self.chunks:
+            return Update(delta=sums, samples=0, weight=0.0)
+        if budget.is_spent():
+            sums[0] = 1.0
+            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
+        for chunk in self.chunks.values():
+            chunk.count(chunk.num_rows)
+            sums[1] += chunk.num_rows
+        local, part = self.local, sums[HEAD:]
+        if state.phase is LassoPhase.LOOK:
+            self._look(state, part)
+        elif state.phase is LassoPhase.EVALUATE:
+            part[:3], part[3 : 3 + state.d] = self._residuals(state, model)
+            if state.needs_products:
+                self._multiply(state, part[3 + state.d :])
+        elif state.phase is LassoPhase.MULTIPLY:
+            self._multiply(state, part)
+        return Update(delta=sums, samples=local.tables.num_rows, weight=1.0)
+
+    def _look(self, state: LassoState, sums: Array) -> None:
+        local, d, s = self.local, state.d, self.local.weights
+        sums[0], sums[1] = s.sum(), s @ local.targets
+        sums[2 : 2 + d] = local.weighted_sum()[:d]
+        if not state.is_narrow:
+            sums[2 + d :] = local.rows.squares_sum(s)[:d]
+
+    def _residuals(self, state: LassoState, model: Array) -> tuple[Array, Array]:
+        """Sums of s r, s r^2 and s r y_c, shape (3,), and of s r x, shape (d,)."""
+        local = self.local
+        r = local.residuals(model)
+        weighted = local.weights * r
+        sums = np.array([weighted.sum(), weighted @ r, weighted @ (local.targets - state.target_mean)])
+        return sums, local.rows.weighted_sum(weighted)[: state.d]
+
+    def _multiply(self, state: LassoState, sums: Array) -> None:
+        columns = state.places
+        means = state.means[columns]
+        self.local.add_products(means, sums, is_rough=state.is_rough, columns=ALL if state.is_narrow else columns)
+
+    def _minimise(self, state: LassoState, model: Array, sums: Array, budget: Budget) -> None:
+        places, H = state.places, second_derivatives(state)
+        if state.is_rough:
+            H.ravel()[:: len(H) + 1] *= 1.0 + ROUGH_DIAGONAL
+        q, w, l1, l2 = state.slopes[places], model[places], self._penalty.l1, self._penalty.l2
+        accuracy = SLOPE_SHARE * self._tol * l1
+        with np.errstate(all="ignore"):  # of squares beyond all numbers; the gap is then NaN
+            enough = 0.0 if state.is_narrow else max(accuracy, WIDE_SHARE * worst_slope(q, w, l1, l2))
+            sums[2:], sums[1] = minimise(
+                H,
+                q,
+                w,
+                l1=l1,
+                l2=l2,
+                enough=enough,
+                accuracy=accuracy,
+                is_spent=budget.is_spent,
+            )
+        sums[0] = 1.0
+
+    def evaluate(self, model: Array, progress: Array) -> Update:
+        """As delta sum_i s_i r_i x_i and sum_i s_i r_i; as metrics the other sums of `steps.Residuals`, and rows."""
+        if not self.chunks:
+            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
+        sums, part = self._residuals(LassoState.decode(progress, len(model)), model)
+        metrics = {"squares": float(sums[1]), "products": float(sums[2]), "rows": float(self.local.tables.num_rows)}
+        return Update(delta=np.append(part, sums[0]), samples=0, weight=1.0, metrics=metrics)

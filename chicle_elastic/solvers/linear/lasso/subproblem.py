@@ -1,0 +1,139 @@
+"""The solution over some columns, from their second derivatives: coordinate descent, and exact steps between sweeps.
+
+With w0 where the gradient is known, H the second derivatives and q the negative gradient at w0, it minimises
+
+    f(w) = 1/2 (w - w0)^T H (w - w0) - <q, w - w0> + l1 |w|_1 + l2/2 |w|^2
+
+Sweeps of coordinate descent (Friedman, Hastie and Tibshirani 2010, "Regularization paths for generalized linear models
+via coordinate descent") find which weights are 0 and the signs of the others. With signs fixed f is smooth, and a
+Cholesky factor leads to its minimum at once; weights that would change their sign on the way become 0 (as in the
+feature-sign search of Lee et al. 2007, "Efficient sparse coding algorithms"). Where a sweep after such a step changes
+no sign, the solution is found, to rounding.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from chicle_elastic.chunks.views import Array
+
+MOST_ROUNDS = 500
+"""Of sweeps and an exact step; a degenerate problem that takes more is left to the next pass over the rows."""
+SWEEPS = 100
+"""Over the weights that are not 0, before an exact step; while their signs change much, sweeps are what helps."""
+MOST_CUTS = 3
+"""Factors for one exact step, each with fewer weights than the one before."""
+PATIENT_ROUNDS = 10
+"""After which a solution will do whose signs still change, for rounding."""
+FEW_CHANGES = 1e-24
+"""Share of f(w0) that ends sweeps early."""
+JITTER = 1e-10
+"""Share of the diagonal that is added where columns depend on each other."""
+
+
+def minimise(
+    H: Array,
+    q: Array,
+    start: Array,
+    *,
+    l1: float,
+    l2: float,
+    enough: float,
+    accuracy: float,
+    is_spent: Callable[[], bool],
+) -> tuple[Array, bool]:
+    """Minimise f.
+
+    Args:
+        H: Shape (h, h), float64, symmetric.
+        q: Shape (h,), float64.
+        start: w0, shape (h,), float64.
+        l1, l2: Factors of the penalties, >= 0.
+        enough: Slopes that are off by at most this end it at once; 0 for a solution to rounding.
+        accuracy: The same where signs do not come to rest.
+        is_spent: Whether to stop at the next chance.
+
+    Returns:
+        w, shape (h,), and whether it is the solution.
+    """
+    from chicle_elastic.solvers.kernels.penalised import descend
+
+    w, slopes, settled = start.copy(), q.copy(), None
+    everything = np.arange(len(w))
+    few = FEW_CHANGES * float(np.abs(q @ start) + np.max(q * q / np.maximum(H.diagonal() + l2, 1e-300), initial=0.0))
+    for number in range(MOST_ROUNDS):
+        descend(H, everything, l1, l2, 1, 0.0, slopes, w)
+        if settled is not None and np.array_equal(np.sign(w), settled):
+            return w, True
+        if worst_slope(slopes, w, l1, l2) <= (enough if number < PATIENT_ROUNDS else max(enough, accuracy)):
+            return w, True
+        if is_spent():
+            return w, False
+        descend(H, np.flatnonzero(w), l1, l2, SWEEPS, few, slopes, w)
+        settled = _exact_step(H, l1, l2, slopes, w)
+        slopes = q - (w - start) @ H
+    return w, False
+
+
+def worst_slope(slopes: Array, w: Array, l1: float, l2: float) -> float:
+    """How far a slope is from where it is optimal, at most."""
+    distances = np.where(w != 0, np.abs(slopes - l2 * w - l1 * np.sign(w)), np.abs(slopes) - l1)
+    return float(np.max(distances, initial=0.0))
+
+
+def _exact_step(H: Array, l1: float, l2: float, slopes: Array, w: Array) -> Array | None:
+    """Go to the minimum over the weights that are not 0, with their signs; `slopes` and `w` are changed.
+
+    Returns:
+        The signs of all weights, if they stayed as they were in the last step and it was exact; else None.
+    """
+    for _ in range(MOST_CUTS):
+        active = np.flatnonzero(w)
+        if not len(active):
+            return np.sign(w)
+        rows = H[active]
+        old, signs = w[active], np.sign(w[active])
+        step, is_exact = _solved(rows[:, active], l2, slopes[active] - l2 * old - l1 * signs)
+        if step is None:
+            return None
+        new = old + step
+        has_crossed = np.sign(new) != signs
+        new[has_crossed] = 0.0
+        if has_crossed.any() and not _is_lower(rows[:, active], l1, l2, slopes[active], old, new):
+            shares = np.where(has_crossed, np.abs(old), np.inf) / np.maximum(np.abs(step), 1e-300)
+            first = int(np.argmin(shares))
+            new = old + shares[first] * step
+            new[first] = 0.0
+            new[np.sign(new) != signs] = 0.0
+        slopes -= (new - old) @ rows
+        w[active] = new
+        if not has_crossed.any():
+            return np.sign(w) if is_exact else None
+    return None
+
+
+def _solved(matrix: Array, l2: float, right: Array) -> tuple[Array | None, bool]:
+    """The solution of (matrix + l2 I) x = right, or None; and whether nothing was added to the diagonal."""
+    diagonal = matrix.diagonal() + l2
+    if not np.isfinite(right).all() or not (diagonal > 0).all():
+        return None, False
+    scale = 1.0 / np.sqrt(diagonal)
+    scaled = matrix * scale * scale[:, None]
+    for jitter in (0.0, JITTER):
+        np.fill_diagonal(scaled, 1.0 + jitter)
+        try:
+            factor = cho_factor(scaled, lower=True, check_finite=False)
+        except (LinAlgError, ValueError):
+            continue
+        found = scale * cho_solve(factor, scale * right, check_finite=False)
+        if np.isfinite(found).all():
+            return found, jitter == 0.0
+    return None, False
+
+
+def _is_lower(H: Array, l1: float, l2: float, slopes: Array, old: Array, new: Array) -> bool:
+    """Whether f is lower at `new` than at `old`, where its slopes are given."""
+    change = new - old
+    value = 0.5 * change @ (H @ change) - slopes @ change + l1 * (np.abs(new).sum() - np.abs(old).sum())
+    return bool(value + 0.5 * l2 * (new @ new - old @ old) < 0)

@@ -1,0 +1,341 @@
+"""Lasso and elastic net."""
+
+from numbers import Real
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils._param_validation import Interval
+
+from chicle_elastic.chunks.views import Array
+from estimators.regression.base import LinearRegressor
+
+if TYPE_CHECKING:
+    from chicle_elastic.policies.base import Policy
+    from chicle_elastic.runtime.training.job import Runtime
+    from chicle_elastic.solvers.linear.lasso.trainer import LassoTrainer
+
+
+class ChicleElasticNet(LinearRegressor):
+    """Linear least squares with l1 and l2 penalties and a certified duality gap, on one machine or many.
+
+    It is used like :class:`sklearn.linear_model.ElasticNet`, and minimises the same function, with n the number of
+    samples or the sum of their weights::
+
+        sum(weight * (y - X @ coef - intercept)**2) / (2 * n)
+            + alpha * l1_ratio * sum(|coef|) + alpha * (1 - l1_ratio) / 2 * sum(coef**2)
+
+    Every difference:
+
+    ======================  ==================================================  ============================
+    what                    ChicleElasticNet                                    ElasticNet
+    ======================  ==================================================  ============================
+    ``alpha``               a number > 0                                        >= 0
+    ``l1_ratio``            0 to 1; 0 takes up to 2047 features                 0 to 1
+    targets                 one; several with                                   one or more
+                            :class:`sklearn.multioutput.MultiOutputRegressor`
+    ``tol``                 relative duality gap (P - D) / P, certified before  gap, relative to the squared
+                            the fit stops; 1e-6                                 length of y; 1e-4
+    ``max_iter``            iterations, each of one pass over the data; 1000    sweeps over the columns
+    method                  sums of products of columns, of all where these     coordinate descent on the
+                            fit into a message, else of a working set;          data, or on ``precompute``
+                            coordinate descent and exact steps on them
+    ``random_state``        decides which rows share a chunk                    for ``selection="random"``
+    dtype                   float32 and float64 input is used as it is; sums    ``coef_`` has the dtype of X
+                            and attributes are float64
+    only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``positive``, ``precompute``,
+                            ``n_workers``, ``policy``, ``logdir``,              ``copy_X``, ``selection``,
+                            ``fit(ChunkFolder(path))``, ``save``, ``load``      ``path``
+    ======================  ==================================================  ============================
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Factor of both penalties, > 0. Larger values regularise more.
+    l1_ratio : float, default=0.5
+        Share of the l1 penalty, from 0 to 1; with 1 it is the lasso, with 0 ridge regression, for which
+        :class:`ChicleRidge` is faster.
+    fit_intercept : bool, default=True
+        Whether there is an intercept; it is not penalised.
+    tol : float, default=1e-6
+        Relative duality gap (P - D) / P at which the fit stops: the objective P is then certified to be at most
+        ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
+    max_iter : int, default=1000
+        Most iterations, each of one pass over the data at most.
+    warm_start : bool, default=False
+        Whether a fit begins with `coef_` of the fit before, if that had as many features; along a path of `alpha` on
+        wide data it needs fewer passes.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the shuffle of rows for several tasks.
+    verbose : int, default=0
+        1 shows a bar on a terminal, and elsewhere prints the method and a line per certificate; 2 prints the method and
+        a line per iteration.
+    chunk_size : int, default=None
+        Bytes of a chunk; None chooses. It matters for several tasks only.
+    runtime : Runtime, default=None
+        Where the job runs; None means `chicle_elastic.InProcess(num_tasks=1)`. With a `chicle_elastic.LocalCluster`
+        nodes are processes that come and go while it runs.
+    n_workers : int or tuple of (int, int), default=None
+        Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
+        ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2
+        nodes; -1 means as many nodes as there are cores.
+    policy : Policy or tuple of them, default=None
+        Moves chunks while the fit runs, e.g. `chicle_elastic.Rebalance()`. None leaves it to the runtime.
+    logdir : str or path-like, default=None
+        Folder for TensorBoard, in which each fit has a folder of its own; needs ``pip install
+        'chicle-elastic[tensorboard]'``.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,), float64
+        Weights of the features; most of them may be 0.
+    sparse_coef_ : sparse matrix of shape (1, n_features), float64
+        The same as CSR.
+    intercept_ : float
+        Intercept.
+    n_iter_ : int
+        Iterations.
+    duality_gap_ : float
+        (P - D) / P, evaluated in float64 at the returned model.
+    objective_ : float
+        Primal objective P, the function above.
+    dual_objective_ : float
+        Dual objective D <= P.
+    history_ : chicle_elastic.monitoring.history.History
+        A record per iteration; ``pandas.DataFrame(history_.to_dict())``. `history_.method` says how the model was
+        found, and why so.
+    ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
+        What became of each chunk: rows, owner, iterations by node, replays.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X had some.
+
+    See Also
+    --------
+    ChicleLasso : The same with the l1 penalty alone.
+    sklearn.linear_model.ElasticNet : On small data and one machine it is as good or faster.
+
+    Notes
+    -----
+    More than 2047 weights that are not 0 are more than a working set takes. They are solved for in turns, which may
+    take so many iterations that the fit ends with a warning; a larger `alpha` has fewer of them.
+
+    References
+    ----------
+    Massias, Gramfort and Salmon 2018, "Celer: a fast solver for the lasso with dual extrapolation". Ndiaye, Fercoq,
+    Gramfort and Salmon 2017, "Gap safe screening rules for sparsity enforcing penalties".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from estimators import ChicleElasticNet
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = ChicleElasticNet(alpha=0.01, l1_ratio=0.9).fit(X, y)
+    >>> bool(model.duality_gap_ <= 1e-6), round(model.score(X, y), 3)
+    (True, 0.491)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **LinearRegressor._parameter_constraints,
+        "alpha": [Interval(Real, 0.0, None, closed="neither")],
+        "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
+        "warm_start": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        l1_ratio: float = 0.5,
+        fit_intercept: bool = True,
+        tol: float = 1e-6,
+        max_iter: int = 1000,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: int = 0,
+        chunk_size: int | None = None,
+        runtime: "Runtime | None" = None,
+        n_workers: int | tuple[int, int] | None = None,
+        policy: "Policy | tuple[Policy, ...] | None" = None,
+        logdir: str | PathLike[str] | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+        self.chunk_size = chunk_size
+        self.runtime = runtime
+        self.n_workers = n_workers
+        self.policy = policy
+        self.logdir = logdir
+
+    @property
+    def sparse_coef_(self) -> Any:
+        """`coef_` as a CSR matrix."""
+        return sparse.csr_matrix(self.coef_[np.newaxis])
+
+    def _share(self) -> float:
+        """Of the l1 penalty."""
+        return float(self.l1_ratio)
+
+    def _trainer(self) -> "LassoTrainer":
+        from chicle_elastic.solvers.linear.lasso.trainer import LassoTrainer
+
+        return LassoTrainer(
+            alpha=float(self.alpha),
+            l1_ratio=self._share(),
+            tol=float(self.tol),
+            has_intercept=bool(self.fit_intercept),
+        )
+
+    def _initial_model(self) -> Array | None:
+        found = getattr(self, "coef_", None) if self.warm_start else None
+        return None if found is None or len(found) != self.n_features_in_ else np.append(found, self.intercept_)
+
+    def _advice(self) -> str:
+        return "raise alpha"
+
+
+class ChicleLasso(ChicleElasticNet):
+    """Linear least squares with l1 penalty and a certified duality gap, on one machine or many.
+
+    It is used like :class:`sklearn.linear_model.Lasso`, and minimises the same function, with n the number of samples
+    or the sum of their weights: ``sum(weight * (y - X @ coef - intercept)**2) / (2 * n) + alpha * sum(|coef|)``. Every
+    difference:
+
+    ======================  ==================================================  ============================
+    what                    ChicleLasso                                         Lasso
+    ======================  ==================================================  ============================
+    ``alpha``               a number > 0                                        >= 0
+    targets                 one; several with                                   one or more
+                            :class:`sklearn.multioutput.MultiOutputRegressor`
+    ``tol``                 relative duality gap (P - D) / P, certified before  gap, relative to the squared
+                            the fit stops; 1e-6                                 length of y; 1e-4
+    ``max_iter``            iterations, each of one pass over the data; 1000    sweeps over the columns
+    method                  sums of products of columns, of all where these     coordinate descent on the
+                            fit into a message, else of a working set;          data, or on ``precompute``
+                            coordinate descent and exact steps on them
+    ``random_state``        decides which rows share a chunk                    for ``selection="random"``
+    dtype                   float32 and float64 input is used as it is; sums    ``coef_`` has the dtype of X
+                            and attributes are float64
+    only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``positive``, ``precompute``,
+                            ``n_workers``, ``policy``, ``logdir``,              ``copy_X``, ``selection``,
+                            ``fit(ChunkFolder(path))``, ``save``, ``load``      ``path``
+    ======================  ==================================================  ============================
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Factor of the sum of absolute weights, > 0. Larger values regularise more, and leave fewer weights.
+    fit_intercept : bool, default=True
+        Whether there is an intercept; it is not penalised.
+    tol : float, default=1e-6
+        Relative duality gap (P - D) / P at which the fit stops: the objective P is then certified to be at most
+        ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
+    max_iter : int, default=1000
+        Most iterations, each of one pass over the data at most.
+    warm_start : bool, default=False
+        Whether a fit begins with `coef_` of the fit before, if that had as many features; along a path of `alpha` on
+        wide data it needs fewer passes.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the shuffle of rows for several tasks.
+    verbose : int, default=0
+        1 shows a bar on a terminal, and elsewhere prints the method and a line per certificate; 2 prints the method and
+        a line per iteration.
+    chunk_size : int, default=None
+        Bytes of a chunk; None chooses. It matters for several tasks only.
+    runtime : Runtime, default=None
+        Where the job runs; None means `chicle_elastic.InProcess(num_tasks=1)`. With a `chicle_elastic.LocalCluster`
+        nodes are processes that come and go while it runs.
+    n_workers : int or tuple of (int, int), default=None
+        Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
+        ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2
+        nodes; -1 means as many nodes as there are cores.
+    policy : Policy or tuple of them, default=None
+        Moves chunks while the fit runs, e.g. `chicle_elastic.Rebalance()`. None leaves it to the runtime.
+    logdir : str or path-like, default=None
+        Folder for TensorBoard, in which each fit has a folder of its own; needs ``pip install
+        'chicle-elastic[tensorboard]'``.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,), float64
+        Weights of the features; most of them may be 0.
+    sparse_coef_ : sparse matrix of shape (1, n_features), float64
+        The same as CSR.
+    intercept_ : float
+        Intercept.
+    n_iter_ : int
+        Iterations.
+    duality_gap_ : float
+        (P - D) / P, evaluated in float64 at the returned model.
+    objective_ : float
+        Primal objective P, the function above.
+    dual_objective_ : float
+        Dual objective D <= P.
+    history_ : chicle_elastic.monitoring.history.History
+        A record per iteration; ``pandas.DataFrame(history_.to_dict())``. `history_.method` says how the model was
+        found, and why so.
+    ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
+        What became of each chunk: rows, owner, iterations by node, replays.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X had some.
+
+    See Also
+    --------
+    ChicleElasticNet : The same with an l2 penalty beside it; its notes and references hold here, too.
+    sklearn.linear_model.Lasso : On small data and one machine it is as good or faster.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from estimators import ChicleLasso
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = ChicleLasso(alpha=0.1).fit(X, y)
+    >>> bool(model.duality_gap_ <= 1e-6), round(model.score(X, y), 3), model.sparse_coef_.nnz
+    (True, 0.509, 7)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        name: each for name, each in ChicleElasticNet._parameter_constraints.items() if name != "l1_ratio"
+    }
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        tol: float = 1e-6,
+        max_iter: int = 1000,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: int = 0,
+        chunk_size: int | None = None,
+        runtime: "Runtime | None" = None,
+        n_workers: int | tuple[int, int] | None = None,
+        policy: "Policy | tuple[Policy, ...] | None" = None,
+        logdir: str | PathLike[str] | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+        self.chunk_size = chunk_size
+        self.runtime = runtime
+        self.n_workers = n_workers
+        self.policy = policy
+        self.logdir = logdir
+
+    def _share(self) -> float:
+        return 1.0
