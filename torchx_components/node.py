@@ -21,7 +21,7 @@ from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.errors import ChicleError, PeerLostError
 from torchx_components.meeting import SECRET_NAME, MeetingPlace
 
-PASSED_ON = ("--checkpoint", "--checkpoint-every", "--notices", "--patience")
+PASSED_ON = ("--checkpoint", "--checkpoint-every", "--metrics", "--notices", "--patience")
 POLL_S = 0.5
 ANCHOR_S = 600.0
 """How long the scheduler may take to start the anchor, and that to prepare the data."""

@@ -14,6 +14,7 @@ from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 
 from chicle_elastic.chunks.places import absolute_place, is_of_one_process
 from chicle_elastic.cluster.net.cloud_notices import CLOUDS
+from chicle_elastic.cluster.net.metrics_server import MetricsAddress
 from chicle_elastic.cluster.rendezvous.own_address import AddressOptions
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.errors import UsageError
@@ -57,6 +58,7 @@ class NodeOptions:
         patience_s: The quorum timeout: seconds for which the job may have too few nodes before this one gives up.
         memory_bytes: Memory for chunks; None for what the control group or the machine allows.
         log_dir: Folder for event files, recordings and the logs of the task; None for none.
+        metrics: Where the agent serves metrics for a scraper; None for nowhere.
         checkpoint: Where and when the job is saved; None for the settings of the `Job`.
         wants_resume: Resume from the newest checkpoint.
         start_nodes: Nodes that the job waits for at its start; None for the minimum.
@@ -75,6 +77,7 @@ class NodeOptions:
     patience_s: float = DEFAULT_PATIENCE_S
     memory_bytes: int | None = None
     log_dir: Path | None = None
+    metrics: MetricsAddress | None = None
     checkpoint: CheckpointSettings | None = None
     wants_resume: bool = False
     start_nodes: int | None = None
@@ -192,6 +195,13 @@ def parser() -> argparse.ArgumentParser:
         help="memory for chunks, e.g. 8G; default: what the control group or the host has left",
     )
     group.add_argument(
+        "--metrics",
+        type=metrics_address,
+        metavar="[HOST:]PORT",
+        help="serve metrics of the job for Prometheus at http://HOST:PORT/metrics, HOST is 127.0.0.1 by default; "
+        "default: none",
+    )
+    group.add_argument(
         "--checkpoint",
         metavar="FOLDER|URL",
         help="where periodic checkpoints go: a folder on storage that all nodes share, or a URL, e.g. "
@@ -293,6 +303,7 @@ def parse(argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> S
         patience_s=arguments.patience,
         memory_bytes=arguments.memory,
         log_dir=None if arguments.log_dir is None else Path(arguments.log_dir).absolute(),
+        metrics=arguments.metrics,
         checkpoint=_checkpoint(arguments),
         wants_resume=arguments.resume,
         may_begin_anew=arguments.begin_anew,
@@ -333,6 +344,14 @@ def port_range(text: str) -> PortRange:
     if ports.is_any:
         raise argparse.ArgumentTypeError(f"{text!r} is no range of ports; write FIRST-LAST, e.g. 29410-29449")
     return ports
+
+
+def metrics_address(text: str) -> MetricsAddress:
+    """Parse where to serve metrics, "9464" or "0.0.0.0:9464"; for argparse."""
+    try:
+        return MetricsAddress.parse(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def seconds(text: str) -> float:

@@ -1,26 +1,21 @@
-"""A cluster's job on TensorBoard, made of the lines of an agent's event file.
+"""A cluster's job on TensorBoard, made of the lines of an agent's event file; the tags are those of `board_pages`, and
 
-    model/FIGURE                        the trainer's figures of the model: objective, duality gap, loss
-    parameters/NAME                     what policies have set
-    job/epochs, samples, iteration_s    as in a job in process
-    job/num_tasks, members              tasks that took part in the iteration; members of the round
-    chunks/NODE, seconds/NODE           chunks that the node's task held, and how long it computed; 0 after it has left
-    transition/PHASE_ms                 each change of the membership: detect, ahead, pause, rendezvous, move, group,
-                                        first, stall, and time to whole after a loss
-    events                              the reasons of the decisions (the Text tab)
+    job/members                   members of the round
+    bytes/moved, bytes/hidden     chunks that changed nodes since the iteration before; of these, what was copied ahead
 
-Steps are iterations. All agents see the same numbers, so one of them writes: the first member of the round. When it is
-gone, the next member continues, in a file of its own in the same folder, which TensorBoard shows as one run. Nodes
-without a common folder have a part each.
+All agents see the same numbers, so one of them writes: the first member of the round. When it is gone, the next member
+continues, in a file of its own in the same folder, which TensorBoard shows as one run. Nodes without a common folder
+have a part each.
 
 A thread takes the lines from a queue and writes them: the agent never waits for a disk, and the thread imports the
-package before the node has joined. A disk that hangs fills the queue; what comes then is not on TensorBoard.
+package before the node has joined. A disk that hangs fills the queue; what comes then is not on TensorBoard. Pictures
+are drawn by a process of their own, for which the thread waits and the agent does not.
 """
 
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from queue import Full, Queue
@@ -28,14 +23,18 @@ from typing import Any
 
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.monitoring.records import Transition
-from chicle_elastic.monitoring.tensorboard import StepTexts, TensorBoardWriter, require_tensorboard, scalars_of, tag_of
+from chicle_elastic.monitoring.board_pages import Page, RunPages
+from chicle_elastic.monitoring.pictures import draw_in_child
+from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.monitoring.tensorboard import TensorBoardWriter, require_tensorboard
 
 BOARD_FOLDER = "tensorboard"
 """Folder below the log folder."""
 MAX_LINES = 20_000
 CLOSE_S = 60.0
 """How long the end of an agent waits for the disk, and for the import of tensorboard if the job was short."""
+DRAWS_FROM_S = 10.0
+"""A shorter job has no picture at its end: it would wait for it a tenth of its time and more."""
 TRANSITION_FIELDS = tuple(field.name for field in fields(Transition))
 
 logger = logging.getLogger(__name__)
@@ -49,14 +48,15 @@ class ClusterBoard:
     Args:
         log_dir: Folder of the job's logs; None writes nothing.
         node: The node of the agent.
+        command: Arguments of the task; its options are shown as hyper-parameters.
     """
 
-    def __init__(self, log_dir: Path | None, node: NodeId) -> None:
+    def __init__(self, log_dir: Path | None, node: NodeId, *, command: Sequence[str] = ()) -> None:
         self._lines: Queue[Line | None] = Queue(MAX_LINES)
         self._num_dropped = 0
         self._thread: threading.Thread | None = None
         if log_dir is not None:
-            pages = _Pages(log_dir / BOARD_FOLDER, node)
+            pages = _Pages(log_dir / BOARD_FOLDER, node, options_of(command))
             self._thread = threading.Thread(
                 target=_write_all, args=(pages, self._lines), name="chicle-board", daemon=True
             )
@@ -105,36 +105,38 @@ def _write_all(pages: "_Pages", lines: "Queue[Line | None]") -> None:
 
 
 class _Pages:
-    """Turns lines into scalars, and writes them while this node is the first member."""
+    """Turns lines into pages, and writes them while this node is the first member."""
 
-    def __init__(self, folder: Path, node: NodeId) -> None:
-        self._folder, self._node = folder, node
+    def __init__(self, folder: Path, node: NodeId, options: Mapping[str, bool | float | str]) -> None:
+        self._folder, self._node, self._options = folder, node, options
         self._writer: TensorBoardWriter | None = None
+        self._pages = RunPages()
         self._iteration = 0
-        self._ended_unix_s: float | None = None
+        self._first_s: float | None = None
+        self._last_s = 0.0
         self._num_members = 0
-        self._nodes: dict[str, None] = {}  # an ordered set
         self._texts: list[str] = []
-        self._last_text_unix_s = 0.0
-        self._written = StepTexts()
 
     def take(self, line: Line) -> None:
         """Handle a line. Every agent keeps the state that it needs to become the writer."""
+        if line["kind"] in ("round", "log", "iteration", "transition", "whole"):
+            self._last_s = line["time"]
         if line["kind"] == "round":
             self._enter_round(line["members"])
         elif line["kind"] == "log":
             self._texts.append(line["text"])
-            self._last_text_unix_s = line["time"]
         elif line["kind"] == "iteration":
             self._take_iteration(line)
         elif line["kind"] in ("transition", "whole"):
-            self._take_transition(line)
+            transition = Transition.of({name: line[name] for name in TRANSITION_FIELDS})
+            self._put(self._pages.transition(transition, step=self._iteration, unix_s=line["time"]))
 
     def finish(self) -> None:
-        """There are no more lines: write the texts after the last iteration."""
+        """There are no more lines: write the texts after the last iteration, and what the end of a run has."""
         texts, self._texts = self._texts, []
-        if self._writer is not None and texts:
-            self._writer.add(self._iteration, {}, unix_s=self._last_text_unix_s, texts=texts)
+        if self._writer is not None:
+            self._put(self._pages.texts(self._iteration, texts, unix_s=self._last_s))
+            self._writer.finish()
 
     def close(self) -> None:
         """Write everything to disk."""
@@ -148,33 +150,56 @@ class _Pages:
         if names[0] != self._node:
             self.close()
         elif self._writer is None:
-            self._writer = TensorBoardWriter(self._folder, texts=self._written)
+            self._writer = TensorBoardWriter(
+                self._folder,
+                started_unix_s=self._last_s,
+                hyper_parameters=self._options,
+                pages=self._pages,
+                draw=draw_in_child,
+                draws_from_s=DRAWS_FROM_S,
+            )
 
     def _take_iteration(self, line: Line) -> None:
-        before_s, self._ended_unix_s = self._ended_unix_s, line["time"]
         self._iteration = line["iteration"]
-        chunks, seconds = line["chunks"], line["seconds"]
-        self._nodes |= dict.fromkeys([*chunks, *seconds])
+        self._first_s = line["time"] if self._first_s is None else self._first_s
         texts, self._texts = self._texts, []
-        scalars = {tag_of(name): figure for name, figure in line["figures"].items()}
-        scalars |= {
-            "job/epochs": line["epochs"],
-            "job/samples": sum(line["samples"].values()),
-            "job/num_tasks": len(seconds),
-            "job/members": self._num_members,
-        }
-        if before_s is not None:
-            scalars["job/iteration_s"] = line["time"] - before_s
-        scalars |= {f"chunks/{node}": chunks.get(node, 0) for node in self._nodes}
-        scalars |= {f"seconds/{node}": seconds.get(node, 0.0) for node in self._nodes}
-        self._add(line, scalars, texts)
+        record = IterationRecord(
+            iteration=self._iteration,
+            epochs=line["epochs"],
+            time_s=line["time"] - self._first_s,
+            num_tasks=len(line["seconds"]),
+            samples=sum(line["samples"].values()),
+            num_chunks=line["chunks"],
+            seconds=line["seconds"],
+            figures=line["figures"],
+            events=tuple(texts),
+        )
+        besides: dict[str, float] = {"job/members": self._num_members}
+        besides |= {f"bytes/{name}": line[f"{name}_bytes"] for name in ("moved", "hidden") if f"{name}_bytes" in line}
+        self._put(self._pages.iteration(record, unix_s=line["time"], besides=besides))
 
-    def _take_transition(self, line: Line) -> None:
-        transition = Transition.of({name: line[name] for name in TRANSITION_FIELDS})
-        self._add(line, scalars_of(transition), [transition.words()])
-
-    def _add(self, line: Line, scalars: Mapping[str, float], texts: list[str]) -> None:
+    def _put(self, page: Page) -> None:
         if self._writer is not None:
-            self._writer.add(self._iteration, scalars, unix_s=line["time"], texts=texts)
-        elif texts:  # the first member writes them; the next writer must not hide them
-            self._written.add(self._iteration, texts)
+            self._writer.put(page)
+
+
+def options_of(command: Sequence[str]) -> dict[str, bool | float | str]:
+    """The options of a command, "--C 0.1" or "--C=0.1", as hyper-parameters; an option without a value is True."""
+    found: dict[str, bool | float | str] = {}
+    name = None
+    for word in command:
+        if word.startswith("--"):
+            name, has_value, value = word.removeprefix("--").partition("=")
+            found[name] = _value_of(value) if has_value else True
+            name = None if has_value else name
+        elif name is not None:
+            found[name] = _value_of(word)
+            name = None
+    return found
+
+
+def _value_of(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

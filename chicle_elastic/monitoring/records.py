@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.moved import moved_error
-from chicle_elastic.scheduling.text import is_boundary_text
+from chicle_elastic.scheduling.text import MOST_TALLIED, is_boundary_text
 
 __all__ = ["IterationRecord", "Member", "RecordTable", "Transition"]
 
@@ -132,14 +132,15 @@ class Transition:
     whole_ms: float | None = None
 
     def words(self) -> str:
-        """One line: the reasons, the members of the new round, and how long training stalled."""
+        """One line: the reasons, the members of the new round (of many the number), and how long training stalled."""
         reasons = "; ".join(self.reasons) or "the job begins"
+        members = ", ".join(self.members) if len(self.members) <= MOST_TALLIED else f"{len(self.members)} nodes"
         if self.whole_ms is not None:
             return f"{reasons}: all samples are back after {self.whole_ms:.0f} ms"
         if self.iteration <= 1 and self.stall_ms is None:  # nodes that joined before the first iteration count as first
-            return f"the job began with {', '.join(self.members)}"
+            return f"the job began with {members}"
         stall = "" if self.stall_ms is None else f", stalled for {self.stall_ms:.0f} ms"
-        return f"{reasons}: round {self.round} of {', '.join(self.members)}{stall}"
+        return f"{reasons}: round {self.round} of {members}{stall}"
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Transition":

@@ -1,55 +1,25 @@
-"""Records of iterations as TensorBoard scalars, written by the tensorboard package alone (no torch, no TensorFlow).
+"""A run on TensorBoard, written by the tensorboard package alone (no torch, no TensorFlow); `board_pages` has the tags.
 
-    model/FIGURE                  what the trainer says of the model: objective, duality gap, loss
-    parameters/NAME               what policies have set
-    job/epochs, samples, num_tasks, iteration_s
-    chunks/TASK, seconds/TASK     chunks that the task held, and what it computed; 0 after it has left
-    transition/PHASE_ms           each change of the membership: detect, ahead, pause, rendezvous, move, group, first,
-                                  stall, and time to whole after a loss
-    events                        reasons of decisions, in their own words (the Text tab)
-
-Steps are iterations. TensorBoard shows one text per step, the one that was written last, and forgets texts when steps
-go back: so a text is written with all that its step had before it, and never at an earlier step (`StepTexts`).
+Beside scalars and texts: pictures at intervals and at the end, where matplotlib is installed (`pictures`); the layout
+of the tab Custom Scalars, so that all nodes are in one chart; hyper-parameters with the last figures as their result.
 """
 
 import os
 import time
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
+from pathlib import PurePath
 from typing import Any
 
-from chicle_elastic.errors import MissingExtraError, UsageError
-from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord, Transition
+from chicle_elastic.errors import UsageError
+from chicle_elastic.monitoring.board_pages import Page, RunPages
+from chicle_elastic.monitoring.board_values import Values, layout_of, plain_parameters, require_tensorboard
+from chicle_elastic.monitoring.pictures import Draw, can_draw, draw_pictures
+from chicle_elastic.monitoring.records import IterationRecord, Transition
 
-__all__ = ["StepTexts", "TensorBoardWriter", "require_tensorboard", "tag_of"]
-
-PHASES_MS = ("detect_ms", "ahead_ms", "pause_ms", "rendezvous_ms", "move_ms", "group_ms", "first_ms", "stall_ms")
+__all__ = ["TensorBoardWriter", "require_tensorboard"]
 
 # TensorBoard can show an iteration after this long; its own reload interval comes on top.
 FLUSH_INTERVAL_S = 2
-
-
-class StepTexts:
-    """The texts of the latest step, so that the next one of that step does not hide them."""
-
-    def __init__(self) -> None:
-        self._step = 0
-        self._texts: tuple[str, ...] = ()
-
-    def add(self, step: int, texts: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-        """Take texts.
-
-        Args:
-            step: Of these texts.
-            texts: At least one.
-
-        Returns:
-            The step to write at, which is never before the latest one, and all texts of that step.
-        """
-        if step > self._step:
-            self._step, self._texts = step, ()
-        self._texts = (*self._texts, *texts)
-        return self._step, self._texts
 
 
 class TensorBoardWriter:
@@ -58,7 +28,11 @@ class TensorBoardWriter:
     Args:
         logdir: Folder of this run; it is created. `tensorboard --logdir PARENT` compares the runs below one folder.
         started_unix_s: When the job began, on the wall clock; by default now.
-        texts: The texts that another writer to the same folder has written at the latest step.
+        hyper_parameters: For the tab HParams: numbers, strings and bools by name. The last value of each figure of the
+            model, and the time, are their result.
+        pages: What other writers to the same folder have written; by default nothing.
+        draw: Draws the pictures; None for a run without pictures.
+        draws_from_s: Shorter runs have no picture at their end.
 
     Raises:
         MissingExtraError: The package tensorboard is not installed.
@@ -70,13 +44,25 @@ class TensorBoardWriter:
         logdir: str | os.PathLike[str],
         *,
         started_unix_s: float | None = None,
-        texts: StepTexts | None = None,
+        hyper_parameters: Mapping[str, Any] | None = None,
+        pages: RunPages | None = None,
+        draw: Draw | None = draw_pictures,
+        draws_from_s: float = 0.0,
     ) -> None:
-        self._protos = require_tensorboard()
+        protos = require_tensorboard()
+        self._protos, self._values = protos, Values(protos)
         self._started_unix_s = time.time() if started_unix_s is None else started_unix_s
-        self._previous_s = 0.0
-        self._texts = StepTexts() if texts is None else texts
-        self._tasks: dict[str, None] = {}  # an ordered set
+        self._pages = RunPages(started_unix_s=self._started_unix_s) if pages is None else pages
+        self._pages.repeat_texts()
+        self._unix_s = self._started_unix_s
+        self._step = 0
+        self._draw = draw if can_draw() else None
+        self._draws_from_s = draws_from_s
+        self._drawn_step = 0
+        self._layout: Any = {}
+        self._num_tags = 0
+        self._params = plain_parameters(hyper_parameters or {})
+        self._is_finished = False
         path = os.fspath(logdir)
         if "://" not in path:
             # The package would raise in a thread of its own, where no caller sees the error.
@@ -84,32 +70,19 @@ class TensorBoardWriter:
                 os.makedirs(path, exist_ok=True)
             except OSError as error:
                 raise UsageError(f"logdir={path!r} cannot be made ({error.strerror}); name another folder") from error
-        self._writer = self._protos.EventFileWriter(path, flush_secs=FLUSH_INTERVAL_S)
+        self._writer = protos.EventFileWriter(path, flush_secs=FLUSH_INTERVAL_S)
+        if self._params:
+            begun = self._values.hyper_parameters(PurePath(path).name, self._params, self._started_unix_s)
+            self._write(0, self._started_unix_s, [begun])
 
     def write(self, record: IterationRecord) -> None:
         """Add one iteration; it is on disk about two seconds later, or after `close`."""
-        self._tasks |= dict.fromkeys(record.num_chunks)
-        scalars = {tag_of(name): figure for name, figure in record.figures.items()}
-        scalars |= {
-            "job/epochs": record.epochs,
-            "job/samples": record.samples,
-            "job/num_tasks": record.num_tasks,
-            "job/iteration_s": record.time_s - self._previous_s,
-        }
-        scalars |= {f"chunks/{task}": record.num_chunks.get(task, 0) for task in self._tasks}
-        if record.seconds:
-            scalars |= {f"seconds/{task}": record.seconds.get(task, 0.0) for task in self._tasks}
-        self._previous_s = record.time_s
-        self.add(record.iteration, scalars, unix_s=self._started_unix_s + record.time_s, texts=record.events)
+        unix_s = self._started_unix_s + record.time_s
+        self.put(self._pages.iteration(record, unix_s=unix_s, besides={"job/time_s": record.time_s}))
 
     def write_transition(self, transition: Transition) -> None:
         """Add a change of the membership: `Job(on_transition=writer.write_transition)`."""
-        self.add(
-            transition.iteration,
-            scalars_of(transition),
-            unix_s=self._started_unix_s + self._previous_s,
-            texts=[transition.words()],
-        )
+        self.put(self._pages.transition(transition, step=transition.iteration, unix_s=self._unix_s))
 
     def add(self, step: int, scalars: Mapping[str, float], *, unix_s: float, texts: Sequence[str] = ()) -> None:
         """Add scalars of any tags.
@@ -120,12 +93,46 @@ class TensorBoardWriter:
             unix_s: When that was, on the wall clock.
             texts: Reasons, for the tag `events`.
         """
-        values = [self._protos.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-        if values:
-            self._write(step, unix_s, values)
-        if texts:
-            text_step, lines = self._texts.add(step, texts)
-            self._write(text_step, unix_s, [self._text("events", "\n".join(f"- {line}" for line in lines))])
+        page = self._pages.texts(step, texts, unix_s=unix_s)
+        page.scalars = dict(scalars)
+        self.put(page)
+
+    def put(self, page: Page) -> None:
+        """Write a page, and a picture when it is time for one."""
+        self._step, self._unix_s = max(self._step, page.step), page.unix_s
+        scalars = [self._values.scalar(tag, value) for tag, value in page.scalars.items()]
+        if len(self._pages.tags) > self._num_tags:
+            self._num_tags = len(self._pages.tags)
+            self._write_layout(page)
+        if scalars:
+            self._write(page.step, page.unix_s, scalars)
+        if page.by_samples:
+            values = [self._values.scalar(tag, value) for tag, value in page.by_samples.items()]
+            self._write(page.num_samples, page.unix_s, values)
+        for tag, step, markdown in page.texts:
+            self._write(step, page.unix_s, [self._values.text(tag, markdown)])
+        if self._pages.pictures.is_due(page.unix_s):
+            self._draw_now()
+
+    def finish(self, *, is_success: bool = True) -> None:
+        """The run has ended: write the last texts; and of one that has succeeded the last picture and the results."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self.put(self._pages.texts(self._step, (), unix_s=self._unix_s, is_last=True))
+        if not is_success:
+            return
+        pictures = self._pages.pictures
+        if pictures.records and self._drawn_step != self._step and pictures.last_s >= self._draws_from_s:
+            self._draw_now()
+        if self._params:
+            results = sorted(tag for tag in self._pages.tags if tag.startswith("model/"))
+            results += [tag for tag in ("job/epochs", "job/time_s") if tag in self._pages.tags]
+            values = [
+                self._values.experiment(self._params, results),
+                self._values.hyper_parameters_end(self._unix_s),
+            ]
+            self._write(self._step, self._unix_s, values)
 
     def close(self) -> None:
         """Write everything to disk. May be called again."""
@@ -134,59 +141,28 @@ class TensorBoardWriter:
     def __enter__(self) -> "TensorBoardWriter":
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *exc_info: object) -> None:
+        try:
+            self.finish(is_success=kind is None)
+        finally:
+            self.close()
+
+    def _write_layout(self, page: Page) -> None:
+        layout = layout_of(self._pages.tags)
+        if layout != self._layout:
+            self._layout = layout
+            self._write(page.step, page.unix_s, [self._values.layout(layout)])
+
+    def _draw_now(self) -> None:
+        pictures = self._pages.pictures
+        before_s = time.perf_counter()
+        found = {} if self._draw is None else self._draw(pictures.records)
+        pictures.drawn(self._unix_s, duration_s=time.perf_counter() - before_s)
+        self._drawn_step = self._step
+        if found:
+            values = [self._values.picture(tag, png) for tag, png in found.items()]
+            self._write(self._step, self._unix_s, values)
 
     def _write(self, step: int, unix_s: float, values: list[Any]) -> None:
         summary = self._protos.Summary(value=values)
         self._writer.add_event(self._protos.Event(wall_time=unix_s, step=step, summary=summary))
-
-    def _text(self, tag: str, markdown: str) -> Any:
-        """A value of the Text tab."""
-        protos = self._protos
-        return protos.Summary.Value(
-            tag=tag,
-            metadata=protos.SummaryMetadata(plugin_data=protos.SummaryMetadata.PluginData(plugin_name="text")),
-            tensor=protos.TensorProto(
-                dtype="DT_STRING",
-                string_val=[markdown.encode()],
-                tensor_shape=protos.TensorShapeProto(dim=[protos.TensorShapeProto.Dim(size=1)]),
-            ),
-        )
-
-
-def scalars_of(transition: Transition) -> dict[str, float]:
-    """Its phases by tag; of a time to whole that alone, because the rest was told before."""
-    names = PHASES_MS if transition.whole_ms is None else ("whole_ms",)
-    phases = {name: getattr(transition, name) for name in names}
-    return {f"transition/{name}": value for name, value in phases.items() if value is not None}
-
-
-def require_tensorboard() -> SimpleNamespace:
-    """The names of the package that are used here; imported now, so that the first writer costs nothing.
-
-    Raises:
-        MissingExtraError: The package tensorboard is not installed.
-    """
-    try:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-        from tensorboard.compat.proto.tensor_pb2 import TensorProto
-        from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    except ImportError as error:
-        raise MissingExtraError.for_package("tensorboard", extra="tensorboard", purpose="logdir=") from error
-    return SimpleNamespace(
-        Event=Event,
-        Summary=Summary,
-        SummaryMetadata=SummaryMetadata,
-        TensorProto=TensorProto,
-        TensorShapeProto=TensorShapeProto,
-        EventFileWriter=EventFileWriter,
-    )
-
-
-def tag_of(figure: str) -> str:
-    """Where TensorBoard shows a figure of a record: those of the trainer under "model", parameters apart."""
-    is_set = figure.startswith(PARAMETERS_PREFIX)
-    return f"parameters/{figure.removeprefix(PARAMETERS_PREFIX)}" if is_set else f"model/{figure}"

@@ -38,8 +38,8 @@ class Schedule:
     """How many nodes there are for a job, over time.
 
     Args:
-        steps: (seconds, nodes) or (seconds, nodes, price), the first one at 0 seconds, in the order of time. Kept as
-            `ScheduleStep`s.
+        steps: (seconds, nodes) or (seconds, nodes, price), the first one at 0 seconds, in the order of time. Each is
+            kept as a `ScheduleStep`.
 
     Raises:
         UsageError: Steps that cannot be.

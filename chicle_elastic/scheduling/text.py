@@ -63,6 +63,12 @@ def is_boundary_text(line: str) -> bool:
     return line.startswith("boundary before iteration ")
 
 
+def boundary_ms_of(line: str) -> float | None:
+    """The duration in a line of `boundary_text`; None for any other line."""
+    match = re.match(r"boundary before iteration \d+ took ([\d.]+) ms", line)
+    return float(match[1]) if match else None
+
+
 def no_manager_text(total: int) -> str:
     """What a runtime says that cannot start nodes by itself when a policy asks for some."""
     return (

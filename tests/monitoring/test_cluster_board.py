@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from chicle_elastic.ids import NodeId
-from chicle_elastic.monitoring import cluster_board
+from chicle_elastic.monitoring import cluster_board, pictures
 from chicle_elastic.monitoring.cluster_board import BOARD_FOLDER, ClusterBoard
 from tests.monitoring.test_tensorboard import texts_shown
 from tests.timeouts import timeout_s
@@ -202,3 +202,27 @@ def test_a_disk_that_hangs_holds_no_agent_up(
     board._lines.put(None)
     thread.join(timeout_s(30))
     assert not thread.is_alive()
+
+
+def test_a_long_job_has_pictures_bytes_and_the_options_of_its_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pictures are drawn by another process, at the end of a job of more than ten seconds."""
+    monkeypatch.setattr(pictures, "CHILD_S", timeout_s(600))
+    monkeypatch.setattr(cluster_board, "CLOSE_S", timeout_s(1200))
+    lines = [{**iteration(number, {"n0": 2, "n1": 2}), "moved_bytes": 100, "hidden_bytes": 80} for number in range(30)]
+    with ClusterBoard(tmp_path, NodeId("n0"), command=("-m", "estimators.fit_task", "--C", "0.1")) as board:
+        for line in (joined_round(1, "n0", "n1"), *lines):
+            board.write(line)
+    shown = read_back(tmp_path)
+    assert sorted(shown.Tags()["images"]) == ["pictures/chunk_map", "pictures/swimlanes"]
+    assert [image.step for image in shown.Images("pictures/swimlanes")] == [29]
+    assert {event.value for event in shown.Scalars("bytes/moved")} == {100.0}
+    assert {event.value for event in shown.Scalars("bytes/hidden")} == {80.0}
+    assert "_hparams_/session_start_info" in shown.PluginTagToContent("hparams")
+
+
+def test_a_short_job_waits_for_no_picture(tmp_path: Path) -> None:
+    """Its history has one."""
+    write_all(tmp_path, "n0", joined_round(1, "n0"), iteration(1, {"n0": 4}), iteration(2, {"n0": 4}))
+    assert read_back(tmp_path).Tags()["images"] == []

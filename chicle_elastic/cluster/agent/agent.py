@@ -15,12 +15,13 @@ membership. What the agent does:
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
@@ -34,6 +35,7 @@ from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.cloud_notices import NoticeWatch, grace_of
 from chicle_elastic.cluster.net.event_file import EventFile
 from chicle_elastic.cluster.net.event_loop import EventLoop
+from chicle_elastic.cluster.net.metrics_server import MetricsServer
 from chicle_elastic.cluster.options import END_S, NodeOptions
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.handler import ChicleRendezvousHandler
@@ -42,6 +44,7 @@ from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.cluster_board import ClusterBoard
+from chicle_elastic.monitoring.openmetrics import CONTENT_TYPE, JobMetrics
 from chicle_elastic.monitoring.recording_file import RecordingFile, new_recording
 from chicle_elastic.runtime.control.channel import new_address
 from chicle_elastic.settings import Settings
@@ -89,6 +92,7 @@ class ElasticAgent(SingleTaskAgent):
         self.has_left = False
         self.resources: ResourceLink | None = None
         self._options = options
+        self._command = tuple(str(word) for word in spec.args)
         self._handler = handler
         self._control = new_address()
         self._meeting = threading.Lock()
@@ -102,8 +106,16 @@ class ElasticAgent(SingleTaskAgent):
         """
         options, handler = self._options, self._handler
         with contextlib.ExitStack() as stack:
-            board = stack.enter_context(ClusterBoard(options.log_dir, options.node))
-            event_file = stack.enter_context(EventFile(options.log_dir, options.node, tell=board.write))
+            board = stack.enter_context(ClusterBoard(options.log_dir, options.node, command=self._command))
+            metrics = JobMetrics(options.node, handler.get_run_id())
+            server = MetricsServer(options.metrics, metrics.text, content_type=CONTENT_TYPE)
+            url = stack.enter_context(server).url
+            told = [board.write] if options.log_dir is not None else []
+            told += [] if url is None else [metrics.take]
+            tell = functools.partial(_tell_all, told) if told else None
+            event_file = stack.enter_context(EventFile(options.log_dir, options.node, tell=tell))
+            if url is not None:
+                event_file.write("metrics", url=url)
             secret = open_secret(options.secret_file, endpoint=handler.endpoint)
             tls = None if options.tls is None else TlsIdentity(options.tls)
             listens = store_listens_on(handler.store, endpoint=handler.endpoint)
@@ -212,6 +224,11 @@ class ElasticAgent(SingleTaskAgent):
                     logger.warning("the job is over, and the store cannot be told; end its process, too: %s", error)
                     return
                 time.sleep(CLOSE_RETRY_S)
+
+
+def _tell_all(told: Sequence[Callable[[Mapping[str, Any]], object]], line: Mapping[str, Any]) -> None:
+    for tell in told:
+        tell(line)
 
 
 def _mark_ended(term_store: TermStore) -> None:

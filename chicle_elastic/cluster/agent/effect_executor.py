@@ -4,6 +4,7 @@ Shell of the scheduler, as `runtime.in_process` is in one process: an `EffectHan
 other nodes are performed by their agents, which fold the same log.
 """
 
+import contextlib
 import dataclasses
 import gc
 import logging
@@ -12,6 +13,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from chicle_elastic.cluster.agent.group_formation import GroupFormation
+from chicle_elastic.cluster.agent.moved_bytes import MovedBytes
 from chicle_elastic.cluster.agent.pipelining import Pipelining
 from chicle_elastic.cluster.agent.placement_check import PlacementCheck
 from chicle_elastic.cluster.agent.resource_link import ResourceLink
@@ -135,6 +137,7 @@ class EffectExecutor:
         self._is_frozen = False
         self._broken: tuple[int, str] = (0, "")
         self._pace = Pipelining()
+        self._moved = MovedBytes(lambda chunk: self._ledger.info(chunk).size_bytes, self._immutable_share)
         self._resources = resources
         self._offer_told = 0
 
@@ -158,6 +161,7 @@ class EffectExecutor:
         self._met_round = self._offer_told = 0
         self._is_return = True
         self._pace.forget()
+        self._moved.forget()
 
     # Effects, in the order of a round.
 
@@ -201,6 +205,7 @@ class EffectExecutor:
 
     def precopy_chunk(self, effect: effects.PrecopyChunk) -> None:
         """Transfer the rows of a chunk, while the tasks compute."""
+        self._moved.ordered(effect)
         self._transfer(effect)
 
     def _transfer(self, order: Order) -> None:
@@ -211,11 +216,13 @@ class EffectExecutor:
 
     def commit_chunk(self, effect: effects.CommitChunk) -> None:
         """The scheduler of every agent has the new owner in its ledger: nothing else has to change hands."""
+        self._moved.committed(effect)
         if self.node in (effect.source, effect.target):
             hit("commit.done", chunk=effect.chunk, source=effect.source, target=effect.target)
 
     def free_chunk(self, effect: effects.FreeChunk) -> None:
         """Give a slot of this node back."""
+        self._moved.freed(effect)
         if effect.node == self.node:
             self._memory.free(effect)
 
@@ -388,6 +395,7 @@ class EffectExecutor:
             seconds={node: report.duration_s for node, report in message.reports.items()},
             samples={node: report.samples for node, report in message.reports.items()},
             chunks=chunks,
+            **self._moved.since_last(),
         )
         self._write_ledger(message.ledger)
         hit("iteration.ended", round=message.round, iteration=message.iteration)
@@ -544,6 +552,17 @@ class EffectExecutor:
             self._memory.lose_source(event.node)
         elif isinstance(event, events.IterationAborted):
             self._events.write("aborted", round=event.round, iteration=event.iteration, reason=event.reason)
+        elif isinstance(event, events.PrecopiesEnded):
+            self._moved.ended(event)
+        elif isinstance(event, events.ChunksLoaded) and self._ledger.merged > self._ledger.began:
+            self._moved.reloaded(event)
+
+    def _immutable_share(self) -> float:
+        """Of a chunk here; 1 where there is none."""
+        for chunk in self._ledger.owned_by(self.node) if self.node in self._ledger.node_chunks else ():
+            with contextlib.suppress(ChicleError):  # it is about to come or to go
+                return self._memory.store.immutable_extent(chunk)[1] / self._ledger.info(chunk).size_bytes
+        return 1.0
 
     def _check_placement(self, message: control.IterationEnded) -> None:
         """Tasks write pages where there is an event file; those of another time have nothing to be compared with."""

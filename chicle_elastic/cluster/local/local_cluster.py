@@ -12,6 +12,7 @@ import dataclasses
 import math
 import os
 import secrets
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,7 +61,7 @@ class LocalCluster:
         address: Of the cluster; by default a new one.
 
     Raises:
-        UsageError: Numbers of nodes, times, memory, policies or a schedule that cannot be.
+        UsageError: Numbers of nodes, times, memory, policies or a schedule that cannot be; or this is no Linux.
     """
 
     nodes: int | tuple[int, int] = 2
@@ -74,6 +75,11 @@ class LocalCluster:
     address: str = field(default_factory=lambda: f"chicle-{secrets.token_hex(16)}", kw_only=True)
 
     def __post_init__(self) -> None:
+        if not sys.platform.startswith("linux"):
+            raise UsageError(
+                f"LocalCluster: nodes run on Linux only, and this is {sys.platform}; leave out runtime= and "
+                "n_workers=, and the fit runs in this process"
+            )
         least, most = self.limits
         if not 1 <= least <= most <= MAX_NODES:
             raise UsageError(

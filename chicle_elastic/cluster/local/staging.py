@@ -5,7 +5,6 @@ The file (memfd) has no name, so nothing is left of it when its last holder ends
 lies.
 """
 
-import fcntl
 import mmap
 import os
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from chicle_elastic.errors import CapacityError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.values import ChunkInfo
 
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+SEALS = 0x0002 | 0x0004 | 0x0008  # F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE, which fcntl has on Linux only
 WHERE = "the memory file of the driver"
 
 
@@ -62,6 +61,8 @@ class StagedFile:
 
     def seal(self) -> None:
         """No process can change it from now on, so that a task can trust what it maps."""
+        import fcntl  # not on Windows
+
         os.ftruncate(self.fd, max(1, self.num_bytes))
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
 
@@ -125,6 +126,8 @@ def require_sealed(fd: int) -> None:
     Raises:
         UsageError: It is no memory file that `StagedFile.seal` has sealed.
     """
+    import fcntl  # not on Windows
+
     try:
         is_sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
     except OSError:  # it is no memory file

@@ -32,7 +32,7 @@ class EventFile:
     Args:
         folder: Folder of the file, made when it is missing; None writes nothing.
         node: The node whose events these are.
-        tell: Called with each line, too, by the caller of `write`.
+        tell: Called with each line, too, by the caller of `write`; also where there is no file.
     """
 
     def __init__(
@@ -53,10 +53,11 @@ class EventFile:
 
     def write(self, kind: str, **fields: Any) -> None:
         """Write one line, soon; numbers that JSON does not have (nan, inf) become null. Never waits."""
-        if self._writer is None:
+        if self._writer is None and self._on_line is None:
             return
         line = {"time": time.time(), "node": self._node, "kind": kind, **fields}
-        self._writer.write(_text(line), is_essential=kind not in PLENTIFUL)
+        if self._writer is not None:
+            self._writer.write(_text(line), is_essential=kind not in PLENTIFUL)
         if self._on_line is not None:
             self._on_line(line)
 

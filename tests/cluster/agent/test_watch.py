@@ -33,6 +33,8 @@ def test_tensorboard_shows_one_run_whoever_leads(tmp_path: Path) -> None:
         lead.wait_for("iteration")
         second = cluster.start("n1")
         second.wait_for_members(2)
+        moved = lead.wait_for("iteration", lambda event: event["moved_bytes"] > 0)
+        assert 0 < moved["hidden_bytes"] < moved["moved_bytes"]  # rows were copied ahead, their states were not
         lead.kill_all()
         second.wait_for_members(1)
         cluster.end()

@@ -57,6 +57,15 @@ def test_our_options_become_the_options_of_the_node(tmp_path: Path) -> None:
     assert options.secret_file == Path("job.secret").absolute()
 
 
+def test_metrics_are_served_where_it_is_said() -> None:
+    """On this host alone, unless an address is given; nowhere by default."""
+    assert agent("train.py").options.metrics is None
+    assert agent("--metrics", "9464", "train.py").options.metrics == ("127.0.0.1", 9464)
+    assert agent("--metrics", "0.0.0.0:9464", "train.py").options.metrics == ("0.0.0.0", 9464)
+    with pytest.raises(argparse.ArgumentTypeError, match="write 9464"):
+        launch_args.metrics_address("everywhere")
+
+
 def test_certificates_are_those_of_a_folder() -> None:
     """Chunks by TLS need them; without the options there is none."""
     options = agent("--tls", "certificates", "--tls-bulk", "train.py").options
