@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo readme test lint types format surface bench-start bench-svm bench-glm bench-regression bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-oldest test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help dist docs docs-links demo readme test lint types format surface bench-start bench-svm bench-glm bench-regression bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-oldest test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,7 +53,7 @@ bench-svm: $(VENV)/.chicle-bench  ## Measure ChicleSVM against liblinear, Snap M
 bench-glm: $(VENV)/.chicle-bench  ## Measure all losses against every peer on ten data sets (ARGS=--quick to try)
 	$(RUN) -m benchmarks.glm $(ARGS)
 
-bench-regression: $(VENV)/.chicle-bench  ## Measure ChicleRidge and ChicleSVR against scikit-learn (ARGS=--quick to try)
+bench-regression: $(VENV)/.chicle-bench  ## Measure the regressors against scikit-learn (ARGS=--quick to try)
 	$(RUN) -m benchmarks.regression $(ARGS)
 
 bench-cnn: $(VENV)/.chicle-bench  ## Measure the steps of ChicleCNNClassifier against torch loops, skorch and DDP
@@ -155,11 +155,23 @@ test-rdma-elastic: $(VENV)/.chicle-test  ## Real agents redistribute by RDMA in 
 bench-rdma: $(VENV)/.chicle-test  ## Measure RDMA READs against ib_read_bw, other threads and memory, in the same machine
 	$(RUN) -m tests.rdma.vm --icount --timeout 1800 -- python -m benchmarks.rdma $(ARGS)
 
+docs: $(VENV)/.chicle-docs  ## Build the site into docs/_build/html; runs the gallery's examples, warnings are errors
+	$(RUN) -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+docs-links: $(VENV)/.chicle-docs  ## Try every link of the site to other sites (needs the internet)
+	$(RUN) -m sphinx -q -b linkcheck -D plot_gallery=0 docs docs/_build/links
+
+dist: $(VENV)/.chicle-dev  ## Build wheel and source distribution into dist/, and check what an index would refuse
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+
 wheel: $(VENV)/.chicle-test  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
 
 clean:  ## Remove caches and build products (rm -rf .venv starts afresh)
-	rm -rf build dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist demo-output docs/_build docs/_generated docs/gallery docs/reference/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find chicle_elastic estimators torchx_components tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # pip and not python is the target: a half-made environment (no ensurepip, say) has a python but no pip.
@@ -175,8 +187,9 @@ $(VENV)/.chicle-test: EXTRAS := test
 $(VENV)/.chicle-dev: EXTRAS := dev
 $(VENV)/.chicle-bench: EXTRAS := bench
 $(VENV)/.chicle-kubernetes: EXTRAS := test-kubernetes
+$(VENV)/.chicle-docs: EXTRAS := docs
 
-$(VENV)/.chicle-demo $(VENV)/.chicle-test $(VENV)/.chicle-dev $(VENV)/.chicle-bench $(VENV)/.chicle-kubernetes: pyproject.toml constraints.txt | $(BIN)/pip
+$(VENV)/.chicle-demo $(VENV)/.chicle-test $(VENV)/.chicle-dev $(VENV)/.chicle-bench $(VENV)/.chicle-kubernetes $(VENV)/.chicle-docs: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing chicle-elastic[$(EXTRAS)] into $(VENV)"
 	@$(INSTALL) --editable '.[$(EXTRAS)]' >$(VENV)/pip.log 2>&1 </dev/null || \
 	  { tail -n 25 $(VENV)/pip.log >&2; echo "pip failed; all it said is in $(VENV)/pip.log" >&2; exit 1; }

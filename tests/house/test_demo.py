@@ -21,11 +21,16 @@ def test_the_table_of_the_readme_is_replaced_and_nothing_else(tmp_path: Path) ->
     page.write_text(README.read_text(encoding="utf-8"), encoding="utf-8")
     for table in ("| first |\n|-------|\n| 1     |", "| second |\n|--------|\n| 2      |"):
         demo.write_readme(page, table)
-    written, original = page.read_text(encoding="utf-8").splitlines(), README.read_text(encoding="utf-8").splitlines()
-    assert [line for line in written if not line.startswith("|")] == [
-        line for line in original if not line.startswith("|")
-    ]
-    assert [line for line in written if line.startswith("|")] == ["| second |", "|--------|", "| 2      |"]
+    written, original = (path.read_text(encoding="utf-8") for path in (page, README))
+    assert _around(written) == _around(original)
+    measured = written.partition(demo.MARKS[0])[2].partition(demo.MARKS[1])[0].splitlines()
+    assert [line for line in measured if line.startswith("|")] == ["| second |", "|--------|", "| 2      |"]
+    assert measured[0].startswith("From `make demo`")
+
+
+def _around(page: str) -> tuple[str, str]:
+    """What is before and behind the measured table."""
+    return page.partition(demo.MARKS[0])[0], page.partition(demo.MARKS[1])[2]
 
 
 def test_the_readme_has_the_methods_of_the_demo() -> None:

@@ -25,6 +25,8 @@ WITH_EXAMPLES = {
     "chicle_elastic.solvers.base.Trainer",
     "estimators.cnn.ChicleCNNClassifier",
     "estimators.logistic.ChicleLogisticRegression",
+    "estimators.regression.lasso.ChicleElasticNet",
+    "estimators.regression.lasso.ChicleLasso",
     "estimators.regression.ridge.ChicleRidge",
     "estimators.regression.svr.ChicleSVR",
     "estimators.svm.ChicleSVM",

@@ -15,7 +15,7 @@ from tests.house.sources import ROOT
 from tests.house.test_start import import_afresh
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 COMMANDS = {"chicle_elastic", "chicle_elastic.launch"}
 """What `python -m` may be told; anything else is inside."""
 
