@@ -14,8 +14,6 @@ greets agents and fetches bytes that it throws away.
 """
 
 import contextlib
-import secrets
-import select
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -23,11 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chicle_elastic.cli.job_agents import CONNECT_S, connect, find_secret, greet, nodes_by_job
 from chicle_elastic.cli.progress import format_bytes
-from chicle_elastic.errors import ChicleError, MissingExtraError, PeerLostError, ProtocolError
+from chicle_elastic.errors import ChicleError, MissingExtraError, PeerLostError
 from chicle_elastic.ids import NodeId
-from chicle_elastic.settings import Settings
-from chicle_elastic.transports import links
 from chicle_elastic.transports.addresses import is_loopback, parse_tcp
 from chicle_elastic.transports.base import Pull, Region
 from chicle_elastic.transports.secret import JobSecret
@@ -37,8 +34,6 @@ from chicle_elastic.transports.tls import TlsIdentity
 from chicle_elastic.transports.wire import RefusedError
 
 YES, NO, UNTRIED = "yes", "no", "-"
-CONNECT_S = 5.0
-HELLO_S = 5.0
 FETCH_S = 1.0
 FETCH_SIZES = (1 << 20, 1 << 16, 1 << 12, 1 << 9)
 """A region of the first arena that is as large as the arena allows."""
@@ -73,12 +68,12 @@ def check_peer(endpoint: str, *, secret_file: Path | None, tls: Path | None = No
         MissingExtraError: torch is not installed.
     """
     try:
-        from chicle_elastic.cluster.rendezvous.store import connect_store, parse_endpoint, store_errors
+        from chicle_elastic.cluster.rendezvous.store import parse_endpoint
     except ModuleNotFoundError as error:
         raise MissingExtraError.for_package("torch", extra="cluster", purpose="chicle doctor --peer") from error
 
     host, port = parse_endpoint(endpoint)
-    secret = _secret(secret_file)
+    secret = find_secret(secret_file)
     identity = None if tls is None else TlsIdentity(tls)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -103,7 +98,7 @@ def check_peer(endpoint: str, *, secret_file: Path | None, tls: Path | None = No
         return
     yield Finding("store port", YES, f"connected from {own} in {1e3 * (time.monotonic() - began_s):.1f} ms")
     try:
-        store = connect_store(endpoint, timeout_s=CONNECT_S)
+        store = connect(endpoint, purpose="chicle doctor --peer")
     except ChicleError as error:
         yield Finding("store", NO, str(error))
         return
@@ -111,24 +106,13 @@ def check_peer(endpoint: str, *, secret_file: Path | None, tls: Path | None = No
     if secret is None:
         yield Finding("secret", UNTRIED, "give --secret-file or set CHICLE_SECRET_FILE to go on")
         return
-    with store_errors(endpoint):
-        keys = [key.split("/") for key in store.list_keys() if key.isprintable()]  # of any writer
-    jobs = sorted({key[1] for key in keys if len(key) == 4 and (key[0], key[2]) == ("chicle", "agent")})
+    jobs = nodes_by_job(store, endpoint)
     if not jobs:
         yield Finding("secret", UNTRIED, "no agent has come to this store yet: start a node, then try again")
     if identity is not None:
         yield Finding("tls", YES, f"certificate, key and CA in {tls} belong together")
-    for run_id in jobs:
-        nodes = sorted(key[3] for key in keys if len(key) == 4 and key[:3] == ["chicle", run_id, "agent"])
+    for run_id, nodes in jobs.items():
         yield from _check_job(store, endpoint, run_id, nodes[:MAX_AGENTS], secret, identity)
-
-
-def _secret(secret_file: Path | None) -> JobSecret | None:
-    settings = Settings.from_environment()
-    if secret_file is None and settings.secret is not None:
-        return JobSecret.from_text(settings.secret, where="CHICLE_SECRET")
-    path = secret_file or settings.secret_file
-    return None if path is None else JobSecret.load(path)
 
 
 def _check_job(
@@ -166,12 +150,10 @@ def _check_job(
 def _check_agent(
     node: str, address: str, secret: JobSecret, tls: TlsIdentity | None, *, is_member: bool
 ) -> Iterator[Finding]:
-    name = f"doctor-{socket.gethostname()}#{secrets.token_hex(4)}"
     remedy = "; open the ports of the nodes to each other (--port-range), or let it advertise another address"
     try:
-        with links.connect(address, secret, name=name, timeout_s=CONNECT_S, tls=tls) as link:
-            hello = _hello(link)
-            apart_s = hello["clock_s"] - time.time() if isinstance(hello.get("clock_s"), float) else None
+        hello = greet(address, secret, command="doctor", tls=tls)
+        apart_s = hello["clock_s"] - time.time() if isinstance(hello.get("clock_s"), float) else None
         endpoints = Endpoints.from_json(hello.get("offer"), peer=node)
     except ChicleError as error:
         if not is_member and isinstance(error, PeerLostError):
@@ -196,17 +178,6 @@ def _check_agent(
         yield Finding(f"chunks {node}", NO, f"{error}{remedy if isinstance(error, PeerLostError) else ''}")
     if apart_s is not None:
         yield Finding(f"clock {node}", f"{apart_s:+.3f} s", "ahead of this host's; for information")
-
-
-def _hello(link: links.Link) -> dict[str, Any]:
-    """The greeting of an agent, which it sends unasked."""
-    end_s = time.monotonic() + HELLO_S
-    while (left_s := end_s - time.monotonic()) > 0:
-        select.select([link], [], [], left_s)
-        for message in link.receive():
-            if isinstance(message, dict) and message.get("kind") == "hello":
-                return message
-    raise ProtocolError(f"{link.peer} accepted a link and sent no greeting within {HELLO_S:g} s; it is stopped or busy")
 
 
 def _fetch(address: str, secret: JobSecret, tls: TlsIdentity | None) -> tuple[str, str]:

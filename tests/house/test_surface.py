@@ -16,9 +16,10 @@ from tests.timeouts import timeout_s
 
 MOST_NAMES = 67
 """Five are commands for jobs of a cluster, which the components brought (0059); five are regressors (0060, 0063)."""
-MOST_OPTIONS = 72
+MOST_OPTIONS = 75
 """Four of them are addresses and ports of a node (docs/design/decisions/0040), three are certificates (0045, of the
-doctor as well), which no default can know; five are what a simulation compares and shows (0054);
+doctor as well), which no default can know;
+three let `chicle status` ask agents (0064); five are what a simulation compares and shows (0054);
 one is the cloud that is asked for notices (0056); twenty-two are those of the five components, counted once (0055)."""
 
 

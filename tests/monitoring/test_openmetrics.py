@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from chicle_elastic.ids import NodeId
-from chicle_elastic.monitoring.openmetrics import JobMetrics
+from chicle_elastic.monitoring.job_metrics import JobMetrics
+from chicle_elastic.monitoring.openmetrics import text_of
 
 parser = pytest.importorskip("prometheus_client.openmetrics.parser", reason="needs prometheus-client")
 
@@ -17,7 +18,7 @@ def values(metrics: JobMetrics) -> dict[str, float]:
     """All samples, by name and labels; the parser refuses what is no OpenMetrics."""
     return {
         sample.name + "".join(f" {label}={text}" for label, text in sorted(sample.labels.items())): sample.value
-        for family in parser.text_string_to_metric_families(metrics.text())
+        for family in parser.text_string_to_metric_families(text_of(metrics))
         for sample in family.samples
     }
 

@@ -1,24 +1,48 @@
 """Show how a job stands: its phase, its members and where they run, its last iteration, and why it ended.
 
-It reads the folder of the job and contacts no process. Exit code 0, also for a job that failed; 2 where there is none.
+With JOB it reads the folder of the job and contacts no process. With --peer it asks an agent of each job that the
+rendezvous store there serves, from any host that has the secret. Exit code 0, also for a job that failed; 1 where no
+agent answers, 2 where there is no such job.
 """
 
 import argparse
 import time
 from pathlib import Path
 
+from chicle_elastic.cli.job_status import job_lines
+from chicle_elastic.errors import UsageError
 from torchx_components.job_progress import JobProgress
 from torchx_components.job_state import SILENT_S, JobState, state_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `chicle status` takes."""
-    parser.add_argument("job", type=Path, help="folder of the job, its --out")
+    parser.add_argument("job", type=Path, nargs="?", help="folder of the job, its --out")
+    parser.add_argument("--peer", metavar="HOST[:PORT]", help="rendezvous store of the job, where there is no folder")
+    parser.add_argument(
+        "--secret-file",
+        type=Path,
+        metavar="PATH",
+        help="with --peer: file of the job secret; default: CHICLE_SECRET or CHICLE_SECRET_FILE",
+    )
+    parser.add_argument(
+        "--tls", type=Path, metavar="FOLDER", help="with --peer: folder of the certificates, as for the launcher"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the state; returns the exit code."""
-    for line in lines_of(arguments.job, state_of(arguments.job), now_s=time.time()):
+    """Print the state; returns the exit code.
+
+    Raises:
+        UsageError: There is neither a folder nor --peer, or both.
+    """
+    if (arguments.job is None) == (arguments.peer is None):
+        raise UsageError("chicle status takes the folder of a job, or --peer HOST[:PORT] of its rendezvous store")
+    if arguments.peer is not None:
+        lines = job_lines(arguments.peer, secret_file=arguments.secret_file, tls=arguments.tls)
+    else:
+        lines = iter(lines_of(arguments.job, state_of(arguments.job), now_s=time.time()))
+    for line in lines:
         print(line)
     return 0
 

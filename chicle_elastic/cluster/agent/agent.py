@@ -44,7 +44,8 @@ from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.cluster_board import ClusterBoard
-from chicle_elastic.monitoring.openmetrics import CONTENT_TYPE, JobMetrics
+from chicle_elastic.monitoring.job_metrics import JobMetrics
+from chicle_elastic.monitoring.openmetrics import CONTENT_TYPE, text_of
 from chicle_elastic.monitoring.recording_file import RecordingFile, new_recording
 from chicle_elastic.runtime.control.channel import new_address
 from chicle_elastic.settings import Settings
@@ -108,11 +109,10 @@ class ElasticAgent(SingleTaskAgent):
         with contextlib.ExitStack() as stack:
             board = stack.enter_context(ClusterBoard(options.log_dir, options.node, command=self._command))
             metrics = JobMetrics(options.node, handler.get_run_id())
-            server = MetricsServer(options.metrics, metrics.text, content_type=CONTENT_TYPE)
+            server = MetricsServer(options.metrics, functools.partial(text_of, metrics), content_type=CONTENT_TYPE)
             url = stack.enter_context(server).url
-            told = [board.write] if options.log_dir is not None else []
-            told += [] if url is None else [metrics.take]
-            tell = functools.partial(_tell_all, told) if told else None
+            told = [metrics.take] if options.log_dir is None else [metrics.take, board.write]
+            tell = functools.partial(_tell_all, told)
             event_file = stack.enter_context(EventFile(options.log_dir, options.node, tell=tell))
             if url is not None:
                 event_file.write("metrics", url=url)
@@ -130,6 +130,7 @@ class ElasticAgent(SingleTaskAgent):
                 round_store=self._round_store.endpoint,
                 run_id=handler.get_run_id(),
                 secret=secret,
+                metrics=metrics,
                 min_nodes=handler.min_nodes,
                 max_nodes=handler.max_nodes,
                 tls=tls,

@@ -14,9 +14,11 @@ from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.event_file import EventFile
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.fault_points import hit
+from chicle_elastic.cluster.net.peers import PeerLinks
 from chicle_elastic.cluster.options import NodeOptions
 from chicle_elastic.cluster.transfer.chunk_manager import ChunkManager
 from chicle_elastic.errors import CapacityError
+from chicle_elastic.monitoring.job_metrics import JobMetrics
 from chicle_elastic.monitoring.recording_file import RecordingFile
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
@@ -40,6 +42,7 @@ class NodeContext:
         round_store: Endpoint of the round store that this agent serves.
         run_id: Of the job.
         secret: Of the job.
+        metrics: What this agent has seen of the job.
         min_nodes: With fewer nodes the job pauses.
         max_nodes: Further nodes have to wait.
         tls: For links by TLS; None for links without.
@@ -52,6 +55,7 @@ class NodeContext:
     round_store: str
     run_id: str
     secret: JobSecret
+    metrics: JobMetrics
     min_nodes: int
     max_nodes: int
     tls: TlsIdentity | None = None
@@ -128,8 +132,6 @@ def build_components(
         loop,
         Identity(
             node=node,
-            address=context.address,
-            round_store=context.round_store,
             capacity_bytes=store.capacity_bytes,
             max_nodes=context.max_nodes,
             endpoints=transports.endpoints,
@@ -149,8 +151,16 @@ def build_components(
             }
             | ({"tls_bulk": True} if context.bulk_tls is not None else {}),
         ),
-        secret=context.secret,
-        tls=context.tls,
+        make_links=lambda users: PeerLinks(
+            loop,
+            context.secret,
+            node=node,
+            address=context.address,
+            round_store=context.round_store,
+            users=users,
+            status=context.metrics.status,
+            tls=context.tls,
+        ),
         term_store=term_store,
         make_scheduler=lambda: Scheduler(settings),
         is_ready=is_ready,

@@ -27,17 +27,14 @@ from chicle_elastic.cluster.consensus.replicated_log import ReplicatedLog
 from chicle_elastic.cluster.consensus.term_store import Beacon, Contact, Term, TermStore
 from chicle_elastic.cluster.net.event_loop import EventLoop, Timer
 from chicle_elastic.cluster.net.fault_points import hit
-from chicle_elastic.cluster.net.peers import Peer, PeerLinks, new_incarnation, node_of
+from chicle_elastic.cluster.net.peers import Peer, PeerCallbacks, PeerLinks, new_incarnation, node_of
 from chicle_elastic.cluster.net.worker_lanes import Lane
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
 from chicle_elastic.errors import ChicleError, PeerLostError, ProtocolError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import codec, events
 from chicle_elastic.scheduling.scheduler import Scheduler
-from chicle_elastic.transports.node_address import NodeAddress
-from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.selector import Endpoints
-from chicle_elastic.transports.tls import TlsIdentity
 
 LOOK_S = 0.1
 HEAL_S = 1.0
@@ -89,8 +86,6 @@ class Identity:
 
     Attributes:
         node: Its name.
-        address: Where it listens, and how others reach it.
-        round_store: Endpoint of the store that this agent serves for the rounds in which it is the first member.
         capacity_bytes: Memory for chunks.
         max_nodes: Nodes that the job has at most.
         endpoints: How to fetch chunks from this node.
@@ -102,8 +97,6 @@ class Identity:
     """
 
     node: NodeId
-    address: NodeAddress
-    round_store: str
     capacity_bytes: int
     max_nodes: int
     endpoints: Endpoints
@@ -121,8 +114,7 @@ class Membership:
     Args:
         loop: The event loop; everything runs in its thread.
         identity: Who this node is.
-        secret: Of the job.
-        tls: For links by TLS; None for links without.
+        make_links: Makes the links of this node, which call their users.
         term_store: The terms in the rendezvous store.
         make_scheduler: Makes the scheduler of an incarnation; with the same settings at all agents.
         is_ready: Whether the node could join now.
@@ -139,8 +131,7 @@ class Membership:
         loop: EventLoop,
         identity: Identity,
         *,
-        secret: JobSecret,
-        tls: TlsIdentity | None,
+        make_links: Callable[[PeerCallbacks], PeerLinks],
         term_store: TermStore,
         make_scheduler: Callable[[], Scheduler],
         is_ready: Callable[[], bool],
@@ -149,9 +140,7 @@ class Membership:
     ) -> None:
         self.identity = identity
         node = identity.node
-        self.peer_links = PeerLinks(
-            loop, secret, tls=tls, node=node, address=identity.address, round_store=identity.round_store, users=self
-        )
+        self.peer_links = make_links(self)
         self._loop, self._terms, self._users = loop, term_store, users
         self._can_join, self._require_open = is_ready, require_open
         self.log = ReplicatedLog(loop, node, new_incarnation(node), make_scheduler=make_scheduler, host=self)

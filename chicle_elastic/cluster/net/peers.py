@@ -19,7 +19,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -128,6 +128,7 @@ class PeerLinks:
         address: Where this node listens, and how other hosts reach it.
         round_store: Endpoint of the round store that this agent serves.
         users: Called when a peer comes up, sends a message, goes down or refuses this agent.
+        status: What this agent tells who asks how the job stands, as JSON values.
         tls: For links by TLS, at all agents alike; None for links without.
     """
 
@@ -140,11 +141,13 @@ class PeerLinks:
         address: NodeAddress,
         round_store: str,
         users: PeerCallbacks,
+        status: Callable[[], dict[str, Any]] = dict,
         tls: TlsIdentity | None = None,
     ) -> None:
         self.life = new_incarnation(node)
         self._round_store = round_store
         self._loop, self._secret, self._tls, self._own, self._users = loop, secret, tls, address, users
+        self._status = status
         self._endpoints: Endpoints | None = None
         self._job: Mapping[str, Any] = {}
         self._peers: dict[NodeId, Peer] = {}
@@ -362,6 +365,8 @@ class PeerLinks:
             self._users.refused(peer.life, reason)
         elif kind == "goodbye":
             self._lose(peer, f"{peer.node} has left")
+        elif kind == "get_status":  # of `chicle status`, which is no agent and sends no hello
+            self._send(peer, {"kind": "status", **self._status()})
         elif kind != "beat":
             if peer.endpoints is None or kind is None:
                 raise ProtocolError(f"{peer.life} sent {str(message)[:60]!r} before its hello")

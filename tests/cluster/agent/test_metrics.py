@@ -1,5 +1,7 @@
-"""Real agents with `--metrics`: a scraper sees a job whose second node joins and is killed."""
+"""Real agents with `--metrics`: a scraper, and `chicle status`, see a job whose second node joins and is killed."""
 
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,9 @@ from tests.cluster.cluster_harness import AgentProcess, Event, LocalAgents
 from tests.timeouts import timeout_s
 
 parser = pytest.importorskip("prometheus_client.openmetrics.parser", reason="needs prometheus-client")
-APP = Path(__file__).parents[1] / "watch_app.py"
+MAIN = "from chicle_elastic.cli.main import main; raise SystemExit(main())"
+ROOT = Path(__file__).parents[3]
+APP = ROOT / "tests/cluster/watch_app.py"
 
 
 def scrape(agent: AgentProcess) -> dict[str, float]:
@@ -38,6 +42,16 @@ def scrape_until(agent: AgentProcess, is_it: Callable[[dict[str, float]], bool])
     return found
 
 
+def status(cluster: LocalAgents, secret: Path) -> list[str]:
+    """What `chicle status --peer` prints, in a process of its own."""
+    command = ["-c", MAIN, "status", "--peer", cluster.endpoint, "--secret-file", str(secret)]
+    run = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=timeout_s(60), check=False, cwd=ROOT
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.splitlines()
+
+
 def test_an_operator_sees_members_bytes_losses_and_replays(tmp_path: Path) -> None:
     """From the agent that stays; the other one answers for the same job."""
     with LocalAgents(tmp_path, nodes="1:4", script=(str(APP), str(tmp_path)), options=("--metrics", "0")) as cluster:
@@ -61,5 +75,11 @@ def test_an_operator_sees_members_bytes_losses_and_replays(tmp_path: Path) -> No
         assert shrunk["chicle_stalls_total"] >= 2
         assert shrunk["chicle_stall_seconds_total"] > 0
         assert shrunk["chicle_paused"] == 0
+        told = status(cluster, tmp_path / "job.secret")
+        assert told[0].endswith("by the agent of n0: trains")
+        assert " ms each, objective " in told[1]
+        assert told[2:4] == ["  1 member", f"    n0: {told[3].split()[1]} chunks, {told[3].split(', ')[1]}"]
+        assert "2 joins, 1 loss; training waited" in told[4]
+        assert "loaded again" in told[5]
         cluster.end()
         assert first.wait_for_end() == 0, first.output()

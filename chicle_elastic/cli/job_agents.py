@@ -1,0 +1,104 @@
+"""The agents of the jobs that a rendezvous store serves, for commands that ask them and take no part in a job.
+
+A command reads the store, proves the job secret to an agent over a link, and hangs up. It sends no hello, so no agent
+takes it for a node.
+"""
+
+import secrets
+import select
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chicle_elastic.errors import MissingExtraError, ProtocolError
+from chicle_elastic.settings import Settings
+from chicle_elastic.transports import links
+from chicle_elastic.transports.secret import JobSecret
+from chicle_elastic.transports.tls import TlsIdentity
+
+CONNECT_S = 5.0
+ANSWER_S = 5.0
+
+
+def find_secret(secret_file: Path | None) -> JobSecret | None:
+    """The secret of that file, else of the environment (CHICLE_SECRET, CHICLE_SECRET_FILE); None for neither.
+
+    Raises:
+        UsageError: There is no secret in it.
+    """
+    settings = Settings.from_environment()
+    if secret_file is None and settings.secret is not None:
+        return JobSecret.from_text(settings.secret, where="CHICLE_SECRET")
+    path = secret_file or settings.secret_file
+    return None if path is None else JobSecret.load(path)
+
+
+def connect(endpoint: str, *, purpose: str) -> Any:
+    """A client of the rendezvous store at "host:port" or "host".
+
+    Args:
+        endpoint: Where it is.
+        purpose: Of the command, for the error where torch is missing.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+        StoreUnreachableError: It does not answer.
+        UsageError: The endpoint is malformed.
+    """
+    try:
+        from chicle_elastic.cluster.rendezvous.store import connect_store
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.for_package("torch", extra="cluster", purpose=purpose) from error
+    return connect_store(endpoint, timeout_s=CONNECT_S)
+
+
+def nodes_by_job(store: Any, endpoint: str) -> dict[str, list[str]]:
+    """The names of the nodes whose agents have come to this store, by the run id of their job; both sorted.
+
+    Raises:
+        StoreUnreachableError: It does not answer.
+    """
+    from chicle_elastic.cluster.rendezvous.store import store_errors
+
+    with store_errors(endpoint):
+        keys = [key.split("/") for key in store.list_keys() if key.isprintable()]  # of any writer
+    found: dict[str, list[str]] = {}
+    for key in sorted(keys):
+        if len(key) == 4 and (key[0], key[2]) == ("chicle", "agent"):
+            found.setdefault(key[1], []).append(key[3])
+    return found
+
+
+def greet(
+    address: str, secret: JobSecret, *, command: str, tls: TlsIdentity | None, ask: str | None = None
+) -> Mapping[str, Any]:
+    """Prove the secret to an agent, and return what it says.
+
+    Args:
+        address: Where the agent accepts links.
+        secret: Of the job.
+        command: That asks, for the log of the agent.
+        tls: For links by TLS; None for links without.
+        ask: Kind of a question; its answer is returned. None: the greeting, which an agent sends unasked.
+
+    Raises:
+        PeerLostError: No agent answers there.
+        ProtocolError: It accepts the link and does not answer, or proves another secret.
+    """
+    name = f"{command}-{socket.gethostname()}#{secrets.token_hex(4)}"
+    awaited = "hello" if ask is None else ask.removeprefix("get_")
+    with links.connect(address, secret, name=name, timeout_s=CONNECT_S, tls=tls) as link:
+        if ask is not None:
+            link.send({"kind": ask})
+        end_s = time.monotonic() + ANSWER_S
+        while (left_s := end_s - time.monotonic()) > 0:
+            select.select([link], [], [], left_s)
+            for message in link.receive():
+                if isinstance(message, dict) and message.get("kind") == awaited:
+                    return message
+    raise ProtocolError(
+        f"{link.peer} accepted a link and did not answer within {ANSWER_S:g} s; it is stopped, or busy, or of another "
+        "version of Chicle"
+    )
