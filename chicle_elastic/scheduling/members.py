@@ -4,6 +4,10 @@ A node is *present* from `NodeJoined` until it is lost or released. It *stays* u
 copied ahead (`transitions`), it first arrives, and departs for a while before it leaves. Those that stay and are
 members of the current round can be given chunks: they are *eligible*. When those that stay are not the members of the
 round, a new round is due.
+
+A node has the model of the last merge if its task took part in it. Where none that stays does, because all that trained
+are under notice and others have come, those under notice are *keepers*: members of one more round, without chunks, until
+an iteration has shown that the others have the model.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +28,7 @@ class PresentNode:
         in_round: A member of the current round.
         is_new: Has not got its share of chunks yet.
         has_reported: Has told what it holds.
+        has_model: Was a member when an iteration was merged, and so has the model, or a task that caught up.
         joined_round: Round that was current, or asked for, when it joined.
     """
 
@@ -34,6 +39,7 @@ class PresentNode:
     in_round: bool = False
     is_new: bool = True
     has_reported: bool = False
+    has_model: bool = False
     joined_round: int = 0
 
 
@@ -43,6 +49,7 @@ GROUPS: Mapping[str, Callable[[PresentNode], bool]] = {
     "preparing": lambda member: member.is_arriving or member.is_departing,
     "eligible": lambda member: member.in_round and not member.is_leaving,
     "joiners": lambda member: member.in_round and not member.is_leaving and member.is_new,
+    "in_round": lambda member: member.in_round,
 }
 """Who belongs to which group."""
 
@@ -95,15 +102,27 @@ class Members:
         """Seats that have not got their share of chunks yet."""
         return self._group("joiners")
 
+    @property
+    def in_round(self) -> tuple[NodeId, ...]:
+        """Members of the current round, keepers among them."""
+        return self._group("in_round")
+
+    @property
+    def keepers(self) -> tuple[NodeId, ...]:
+        """Nodes under notice that take part until a node that stays has the model."""
+        if not self.leaving or any(self.present[node].has_model for node in self.staying):
+            return ()
+        return tuple(node for node in self.leaving if self.present[node].has_model)
+
     def is_seat(self, node: NodeId) -> bool:
         """Whether the node may be given chunks."""
         member = self.present.get(node)
         return member is not None and member.in_round and not member.is_leaving
 
     def round_is_due(self) -> bool:
-        """Whether those that stay are others than the members of the current round."""
+        """Whether those that stay, and keepers, are others than the members of the current round."""
         if self._is_due is None:
-            self._is_due = self._formed is None or self._formed != frozenset(self.staying)
+            self._is_due = self._formed is None or self._formed != frozenset((*self.staying, *self.keepers))
         return self._is_due
 
     def add(self, node: NodeId, *, is_arriving: bool) -> None:
@@ -140,7 +159,7 @@ class Members:
         self._changed(node)
 
     def ask(self) -> int:
-        """Go on to the next round of those that stay; `form` completes it.
+        """Go on to the next round of those that stay, and of keepers; `form` completes it.
 
         Who comes first to the first round is a race, and must not decide who gets which chunks: equal seeds, nodes and
         data give equal models. Shorter names first, so that n2 comes before n10.
@@ -149,7 +168,7 @@ class Members:
             self.present = dict(sorted(self.present.items(), key=lambda item: (len(item[0]), item[0])))
             self._changed()
         self.round += 1
-        self.asked = self.staying
+        self.asked = (*self.staying, *self.keepers)
         return self.round
 
     def form(self, nodes: Iterable[NodeId]) -> None:
@@ -159,6 +178,13 @@ class Members:
         for node, member in self.present.items():
             member.in_round = node in self._formed
         self._changed()
+
+    def merged(self) -> None:
+        """An iteration was merged: the members of the round have the model."""
+        for node in self.in_round:
+            if not (member := self.present[node]).has_model:
+                member.has_model = True
+                self._is_due = None
 
     def remove(self, node: NodeId) -> None:
         """A node is lost or released; a round that it is a member of cannot go on, even if one of its name joins."""

@@ -20,7 +20,8 @@ with the same settings give the same effects, so every agent folds the stream an
 At a boundary, `_advance` goes as far as it can; it is called after every event. The rules:
 
 * The round changes exactly when the nodes that stay are not its members, or when an iteration was aborted (the tasks'
-  connections are broken then). A node under notice is not in the next round but stays present until it is released.
+  connections are broken then). A node under notice is not in the next round but stays present until it is released;
+  unless no node that stays has the model: then it takes part in one more iteration, without chunks (`members`).
 * Copy, acknowledge, commit, free (`leases`): the owner changes at the commit, which only a boundary does.
 * An iteration starts when no copy is in flight, and no free while something is to be decided (`boundary`). Loads are
   waited for before the first merge and when no chunk is left; otherwise it is started without the missing chunks.
@@ -339,6 +340,7 @@ class Scheduler:
         if not self._ends_iteration(event):
             return
         self.ledger.count_merge(event.round, event.iteration)
+        self._members.merged()
         self._pending_policies.recent.note(
             {node: report for node, report in event.reports.items() if node in self._members}, event.training
         )
@@ -478,7 +480,7 @@ class Scheduler:
                 self._emit(effects.AttachChunks(node=node, added=added, removed=removed))
 
     def _start_iteration(self) -> None:
-        self._attach_changes(self._members.eligible)
+        self._attach_changes(self._members.in_round)
         round, iteration = self._started = self._members.round, self.ledger.merged + 1
         self._report_boundary()
         self._pause_reason = None
@@ -512,12 +514,14 @@ class Scheduler:
 
         A copy may come from a node that owns nothing: it was lost when the copy began, and has joined again.
         """
+        keepers = self._members.keepers
         for node in self._members.leaving:
             is_needed = (
                 bool(self.ledger.node_chunks[node].copies)
                 or any(lease.source == node for lease in self._leases.in_flight.values())
                 or (self.state is State.RUNNING and self._members.present[node].in_round)
                 or (self.state is State.FORMING and node in self._members.asked)
+                or node in keepers
             )
             if not is_needed:
                 self._remove(node)

@@ -4,7 +4,7 @@
 
 So a node that joins a job late need not fold it from its first event. A snapshot is an object:
 
-    {"format": "chicle scheduler", "version": 8, "settings": {...}, "policies": ["Rebalance"], "enabled": [0],
+    {"format": "chicle scheduler", "version": 9, "settings": {...}, "policies": ["Rebalance"], "enabled": [0],
      "parts": {"ledger": {"merged": 7, ...}, ...}}
 
 `enabled` are the policies, by their place, that were not disabled; they have no state, because `decide` is pure.
@@ -31,7 +31,7 @@ from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings, St
 from chicle_elastic.values import Proposal, ResourceOffer, StateVersion, TaskReport, TrainingState
 
 FORMAT = "chicle scheduler"
-VERSION = 8
+VERSION = 9
 
 STATE: Mapping[str, Mapping[str, Any]] = {
     "": {

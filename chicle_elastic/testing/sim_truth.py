@@ -53,6 +53,7 @@ class SimNode:
         joined_round: Round that was current or asked for when it joined.
         destroyed: Chunks that it lost without dying, and did not report so yet.
         is_due: The scheduler was told that it cannot wait for rows to travel ahead.
+        has_model: The scheduler was told of an iteration that its task has merged.
     """
 
     name: NodeId
@@ -67,6 +68,7 @@ class SimNode:
     joined_round: int = 0
     destroyed: set[ChunkId] = field(default_factory=set)
     is_due: bool = False
+    has_model: bool = False
 
 
 @dataclass(slots=True)
@@ -193,6 +195,8 @@ class Truth:
                     for chunk in chunks:
                         self.processed[chunk] += 1
                 self.merged = event.iteration
+                for name in self.result.chunks.keys() - self.result.gone:
+                    self.nodes[name].has_model = True
                 self.result = None
             case events.IterationAborted() if self._ends_lap(event):
                 self.result = None
@@ -205,7 +209,7 @@ class Truth:
     def _lost(self, node: SimNode) -> None:
         if self.result is not None:
             self.result.gone.add(node.name)
-        node.is_present = node.is_noticed = node.is_due = False
+        node.is_present = node.is_noticed = node.is_due = node.has_model = False
         node.attached.clear()
         for chunk in [chunk for chunk, owner in self.owner.items() if owner == node.name]:
             self._disown(chunk)
@@ -337,10 +341,14 @@ class Truth:
             self._require(not is_used, "what is being freed is not attached", effect)
         is_free = not self.freeing or effect.is_complete
         self._require(is_free, "an iteration that lacks chunks waits for memory that may hold them", effect)
+        knows_best = any(node.has_model for node in self.present())
+        has_model = {name for name in self.members if self.nodes[name].has_model}
+        self._require(bool(has_model) or not knows_best, "a task has the model while any node does", effect)
+        is_alone = all(self.nodes[name].is_noticed for name in has_model)
         seen: dict[ChunkId, NodeId] = {}
         for name in self.members:
             node = self._present(name, effect)
-            is_waiting = self.copies_ahead and not node.is_due
+            is_waiting = (self.copies_ahead and not node.is_due) or (is_alone and name in has_model)
             self._require(not node.is_noticed or is_waiting, "a node under notice takes no part", effect)
             for chunk in node.attached:
                 self._require(chunk not in seen, "one owner per chunk", effect)
@@ -371,9 +379,12 @@ class Truth:
         for chunk in node.copies if node.is_known else ():
             if (chunk, effect.node) not in self.given_up:
                 self._judge_waste(node, chunk, effect)
+        others = [other for other in self.present() if other.name != node.name]
+        is_last = node.has_model and bool(others) and not any(other.has_model for other in others)
+        self._require(not is_last, "no node takes the model away", effect)
         takes_part = self.result is not None and effect.node in self.result.chunks.keys() - self.result.gone
         self._require(not takes_part, "no node is released in its iteration", effect)
-        node.is_present = node.is_alive = False
+        node.is_present = node.is_alive = node.has_model = False
 
     def _become_owner(self, name: NodeId, chunk: ChunkId, effect: effects.Effect) -> None:
         node = self.nodes[name]

@@ -225,6 +225,11 @@ def state_that_comes_back_is_not_summed(patch):
     patch.setattr(Ledger, "adopt", lambda self, chunk, node, *, version: self._adopt(chunk, node, version))
 
 
+def the_model_is_let_go(patch):
+    """All that trained leave before those that came have the model."""
+    patch.setattr(Members, "keepers", property(lambda self: ()))
+
+
 MUTANTS = {
     skip_a_commit: "an owner's copy is not freed",
     free_before_commit: "an owner's copy is not freed",
@@ -247,6 +252,7 @@ MUTANTS = {
     a_load_of_an_earlier_life_counts: "the book counts all memory|an owner holds its chunk|the new owner holds",
     rounds_are_not_renewed: "a pause has a true reason|a node under notice takes no part|every owned chunk is attached",
     state_that_comes_back_is_not_summed: "state that comes back is in the model",
+    the_model_is_let_go: "no node takes the model away",
     dice_are_thrown: "effect 1 was",
 }
 

@@ -277,10 +277,48 @@ def test_when_all_leave_their_chunks_stay_until_somebody_comes():
     ordered = stage.finish()
     assert kinds(ordered) == ["SaveCheckpoint", "PauseJob"]
     assert ordered[0] == effects.SaveCheckpoint(round=1, iteration=1, nodes=("a", "b"))
-    stage.join("c")
-    ordered = stage.answer()
+    ordered = stage.join("c") + stage.answer()
+    assert not only(ordered, effects.ReleaseNode), "c has the chunks, and not yet the model"
+    ordered = stage.finish() + stage.answer()
     assert {order.node for order in only(ordered, effects.ReleaseNode)} == {"a", "b"}
     assert stage.counts() == {"c": 4}
+
+
+@pytest.mark.parametrize("precopy", [False, True])
+def test_when_all_that_trained_leave_those_that_came_get_the_model(precopy):
+    """In a round with both, in which those that leave have no chunks; after its iteration they are released."""
+    stage = Stage(num_chunks=4, nodes=["a", "b"], precopy=precopy)
+    stage.run()
+    stage.notice("a")
+    stage.notice("b")
+    stage.join("c")
+    stage.join("d")
+    ordered = stage.finish() + stage.answer()
+    [formed] = only(ordered, effects.FormRound)
+    assert formed.members == ("c", "d", "a", "b")
+    assert stage.counts() == {"a": 0, "b": 0, "c": 2, "d": 2}
+    told = {order.node: (len(order.added), len(order.removed)) for order in only(ordered, effects.AttachChunks)}
+    assert told == {"a": (0, 2), "b": (0, 2), "c": (2, 0), "d": (2, 0)}
+    assert len(only(ordered, effects.StartIteration)) == 1
+    assert not only(ordered, effects.ReleaseNode)
+    ordered = stage.finish() + stage.answer()
+    assert only(ordered, effects.FormRound)[0].members == ("c", "d")
+    assert {order.node for order in only(ordered, effects.ReleaseNode)} == {"a", "b"}
+    assert len(only(ordered, effects.StartIteration)) == 1
+
+
+def test_who_takes_the_model_along_is_waited_for_no_longer_when_it_dies():
+    """The job goes on with what is left."""
+    stage = Stage(num_chunks=2, nodes=["a"])
+    stage.run()
+    stage.notice("a")
+    stage.join("b")
+    stage.finish()
+    assert stage.take(effects.FormRound)[0].members == ("b", "a")
+    stage.lose("a")
+    ordered = stage.answer()
+    assert only(ordered, effects.StartIteration)
+    assert stage.counts() == {"b": 2}
 
 
 def test_a_chunk_that_went_and_came_back_is_told_as_removed_and_added():
@@ -298,7 +336,7 @@ def test_a_chunk_that_went_and_came_back_is_told_as_removed_and_added():
     ordered = stage.answer()
     # b is under notice by now: its copy is not taken, and a's chunk goes to c.
     assert only(ordered, effects.CommitChunk) == [effects.CommitChunk(chunk=0, source="a", target="c", round=3)]
-    assert stage.owned() == {"c": (0,)}
+    assert stage.owned() == {"a": (), "c": (0,)}, "a alone has the model"
 
 
 def test_a_failed_copy_is_tried_again_and_then_goes_elsewhere():

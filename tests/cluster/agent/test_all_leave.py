@@ -19,6 +19,7 @@ from tests.runtime.checkpoint import s3_server as s3
 
 pytestmark = pytest.mark.chaos  # too long for `make test`
 
+WATCH_APP = Path(__file__).parents[1] / "watch_app.py"
 EVERY = 5
 GRACE_S = 6.0
 
@@ -89,6 +90,26 @@ def test_all_nodes_leave_and_new_ones_go_on_from_a_folder(tmp_path: Path) -> Non
 def test_all_nodes_leave_and_new_ones_go_on_from_a_bucket(tmp_path: Path, server: s3.S3Server) -> None:
     """No folder is shared."""
     check_that_all_leave_and_others_go_on(tmp_path, "s3://jobs/one", server.environment)
+
+
+def test_those_that_come_while_all_leave_get_the_model(tmp_path: Path) -> None:
+    """Without any checkpoint: the nodes under notice take part in one more iteration, then they leave."""
+    script = (str(WATCH_APP), str(tmp_path))
+    with LocalAgents(tmp_path, nodes="1:4", script=script, options=("--grace", "90")) as cluster:
+        old = [cluster.start(f"n{number}") for number in range(2)]
+        old[0].wait_for("iteration", lambda event: len(event["seconds"]) == 2)
+        for node in old:
+            node.signal(signal.SIGTERM)
+        for node in old:
+            node.wait_for("paused")
+        late = [cluster.start(f"m{number}") for number in range(2)]
+        assert [node.wait_for_end() for node in old] == [0, 0]
+        alone = late[0].wait_for("iteration", lambda event: event["seconds"].keys() == {"m0", "m1"})
+        assert alone["figures"]["objective"] == alone["iteration"], "the model counts iterations"
+        assert alone["iteration"] > last_iteration(old[0])
+        assert not any("no surviving node has the model" in node.output() for node in late)
+        cluster.end()
+        assert [node.wait_for_end() for node in late] == [0, 0]
 
 
 def test_a_node_that_cannot_write_to_the_bucket_says_so_and_does_not_join(tmp_path: Path, server: s3.S3Server) -> None:
