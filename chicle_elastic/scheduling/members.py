@@ -6,8 +6,8 @@ members of the current round can be given chunks: they are *eligible*. When thos
 round, a new round is due.
 
 A node has the model of the last merge if its task took part in it. Where none that stays does, because all that trained
-are under notice and others have come, those under notice are *keepers*: members of one more round, without chunks, until
-an iteration has shown that the others have the model.
+are under notice and others have come, those under notice are *keepers*: members of one more round, without chunks,
+until an iteration has shown that the others have the model.
 """
 
 from collections.abc import Callable, Iterable, Mapping
