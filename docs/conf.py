@@ -81,7 +81,8 @@ sphinx_gallery_conf = {
     "min_reported_time": 1,
     "remove_config_comments": True,
     "backreferences_dir": None,
-    "image_scrapers": ("matplotlib",),
+    "image_scrapers": ("matplotlib", "_ext.gallery_figures.scrape"),
+    "ignore_repr_types": r"matplotlib\.",
 }
 
 html_theme = "pydata_sphinx_theme"

@@ -5,7 +5,7 @@ The states are the code's own enumerations. The edges are those that a few hundr
 the events that caused it. So a diagram cannot show an edge that the code does not have, and a new state without a
 place fails the build.
 
-    python docs/state_diagrams.py FOLDER      writes job.png and chunk.png
+    cd docs; python -m _ext.state_diagrams FOLDER      writes job.png and chunk.png
 """
 
 import sys
@@ -21,6 +21,9 @@ from chicle_elastic.testing.sim_cluster import SimCluster
 NUM_HISTORIES = 400
 NONE = "no copy"
 """State of a chunk on a node that has no copy of it."""
+
+PARTS = (0.5, 0.42, 0.58, 0.34, 0.66, 0.28, 0.72)
+"""Where on its arrow a label may be: as close to the middle as there is a free place."""
 
 Place = tuple[float, float]
 Edges = dict[tuple[str, str], Counter[str]]
@@ -92,6 +95,7 @@ def draw(edges: Edges, places: Mapping[str, Place], states: type[Enum], path: Pa
 
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
+    from matplotlib.transforms import Bbox
 
     for state in states:
         places[state.value]
@@ -104,6 +108,7 @@ def draw(edges: Edges, places: Mapping[str, Place], states: type[Enum], path: Pa
         for name, place in places.items()
     }
     figure.canvas.draw()
+    taken = [box.get_window_extent() for box in boxes.values()]
     for (old, new), events in sorted(edges.items()):
         (x0, y0), (x1, y1) = places[old], places[new]
         bend = 0.16 if (new, old) in edges else (0.22 if _passes_a_state(places, old, new) else 0.04)
@@ -121,13 +126,24 @@ def draw(edges: Edges, places: Mapping[str, Place], states: type[Enum], path: Pa
                 "shrinkB": 0,
             },
         )
-        # The middle of the curve, in pixels: its control point is bend times the length away, at right angles.
+        # In pixels: the control point of the curve is bend times the length away from its middle, at right angles.
         (u0, v0), (u1, v1) = ax.transData.transform([(x0, y0), (x1, y1)])
-        pixels = ((u0 + u1) / 2 + bend * (v1 - v0) / 2, (v0 + v1) / 2 - bend * (u1 - u0) / 2)
-        middle = ax.transData.inverted().transform(pixels)
+        u, v = (u0 + u1) / 2 + bend * (v1 - v0), (v0 + v1) / 2 - bend * (u1 - u0)
         style = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.5}
         label = "\n".join(name for name, _ in events.most_common(2))
-        ax.text(*middle, label, ha="center", va="center", fontsize=7, color="#222", zorder=4, bbox=style)
+        text = ax.text(0, 0, label, ha="center", va="center", fontsize=7, color="#222", zorder=4, bbox=style)
+
+        def put(t, text=text, curve=((u0, v0), (u, v), (u1, v1))):
+            """Put the label at the part t of the curve; returns how much of it other labels and boxes cover."""
+            weights = ((1 - t) ** 2, 2 * t * (1 - t), t**2)
+            pixels = [sum(w * point[axis] for w, point in zip(weights, curve, strict=True)) for axis in (0, 1)]
+            text.set_position(ax.transData.inverted().transform(pixels))
+            extent = text.get_window_extent()
+            shared = (Bbox.intersection(extent, other) for other in taken)
+            return sum(both.width * both.height for both in shared if both is not None)
+
+        put(min(PARTS, key=put))
+        taken.append(text.get_window_extent())
     figure.savefig(path, bbox_inches="tight", facecolor="white")
     plt.close(figure)
 

@@ -33,6 +33,14 @@ class RidgeTrainer(Trainer):
         """The solver of a task."""
         return RidgeSolver(ctx)
 
+    def metric_names(self, schema):
+        """What solvers report; the sums over all tasks ride in the iteration's one all-reduce."""
+        return ("squares",)
+
+    def figures(self, model, report):
+        """What ``history_``, TensorBoard and policies see of it."""
+        return {"mean_squared_error": report.metrics["squares"] / report.samples}
+
     def merge(self, model, weighted_sum, total_weight):
         """The next model from the sum of ``weight * delta`` of all tasks."""
         gradient = weighted_sum / total_weight + self.alpha * model
@@ -44,15 +52,23 @@ class RidgeSolver(Solver):
 
     def solve(self, model, budget):
         """Read every row of every chunk of this node once."""
-        gradient, samples = np.zeros_like(model), 0
+        gradient, squares, samples = np.zeros_like(model), 0.0, 0
         for chunk in self.chunks.values():
             if budget.is_spent():
                 break
             block = chunk.read()
-            gradient += (block.rows @ model - block.targets) @ block.rows
+            residuals = block.rows @ model - block.targets
+            gradient += residuals @ block.rows
+            squares += residuals @ residuals
             samples += len(block.targets)
         is_partial = samples < sum(chunk.num_rows for chunk in self.chunks.values())
-        return Update(delta=gradient / max(samples, 1), samples=samples, weight=samples, is_partial=is_partial)
+        return Update(
+            delta=gradient / max(samples, 1),
+            samples=samples,
+            weight=samples,
+            metrics={"squares": squares},
+            is_partial=is_partial,
+        )
 
 
 X, y = load_diabetes(return_X_y=True)
@@ -63,8 +79,9 @@ exact = np.linalg.solve(X.T @ X / len(y) + 1e-3 * np.eye(X.shape[1]), X.T @ y / 
 # In this process, on two tasks, then four, then three:
 
 job = Job(trainer=RidgeTrainer(), source=ArraySource(X, y, max_tasks=4), max_iterations=4000)
-outcome = InProcess(num_tasks=2, changes=((20, 4), (40, 3))).run(job)
+outcome = InProcess(num_tasks=2, changes=((1000, 4), (2500, 3))).run(job)
 print("largest difference from the exact solution:", abs(outcome.model - exact).max())
+outcome.history.plot(title="2 > 4 > 3 tasks")
 
 # %%
 # And on two real nodes, without a change:
