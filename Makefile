@@ -27,8 +27,9 @@ demo: $(VENV)/.chicle-demo  ## Train on real data while tasks, then real nodes, 
 readme: $(VENV)/.chicle-demo  ## The first half of the demo; its table and picture become those of the README
 	$(RUN) -m examples.demo --readme
 
-test: $(VENV)/.chicle-test  ## Run all tests (ARGS="-k floors" for some of them)
-	$(RUN) -m pytest $(ARGS)
+JOBS ?= 2
+test: $(VENV)/.chicle-test  ## Run all tests, by two processes (ARGS="-k floors" for some of them, JOBS=0 in this one)
+	$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.chicle-dev  ## Check style and formatting
 	$(BIN)/ruff check .

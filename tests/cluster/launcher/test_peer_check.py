@@ -82,7 +82,7 @@ def test_links_are_tried_by_tls(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         assert "start all nodes of a job with --tls, or none" in findings["link n1"]["detail"]
         code, findings = peer_findings(capsys, server.endpoint, *options, "--tls", str(ours))
         assert (code, findings["tls"]["verdict"]) == (1, "yes")
-        assert "sent no greeting" in findings["link n1"]["detail"]  # a listener, and no agent behind it
+        assert "did not answer within" in findings["link n1"]["detail"]  # a listener, and no agent behind it
         assert "give all nodes of a job certificates of one CA" in findings["link n2"]["detail"]
         (ours / "tls.key").chmod(0o644)
         assert main(["doctor", "--peer", server.endpoint, *options, "--tls", str(ours)]) == 2

@@ -283,7 +283,7 @@ def test_two_agents_never_share_an_address():
         Listener(listener.address)
 
 
-@pytest.mark.parametrize("address", [new_address(), "/tmp/control", ""])
+@pytest.mark.parametrize("address", ["unix:@chicle-control-of-no-agent", "/tmp/control", ""])
 def test_a_task_without_an_agent_is_told_how_it_is_started(address):
     """The script was run by itself."""
     with pytest.raises(ProtocolError, match=r"no agent listens.*chicle_elastic\.launch"):
