@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 MAX_CURVES = 16
-"""Nodes with a curve each; of more the band alone is drawn, because nobody finds one of 64 lines in a legend."""
+"""Nodes with a curve each; of more the band alone is drawn, because one of 64 lines is not to be found."""
 
 
 @dataclass(slots=True)

@@ -130,7 +130,7 @@ class Recorder:
     """A scheduler whose events and effects are recorded while it works.
 
     Args:
-        scheduler: Any; policies that it asks itself have to be `RecordedPolicy`, or whoever replays needs them again.
+        scheduler: Any; policies that it asks itself have to be `RecordedPolicy`, or a replay needs them again.
         sink: Takes the recording.
         length: Entries of the job's log that the scheduler has handled.
         state: Snapshot of the scheduler; None when it has handled nothing.

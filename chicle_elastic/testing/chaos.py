@@ -4,7 +4,7 @@
 
 Nodes join, get notice, are killed, lose their task, stand still and go on, two at once; faults of all kinds strike
 at named steps (`fault_schedule`); the store dies, alone or with the leader, and links fail (`outages`). At least one
-healthy member is spared at any time: a job that nobody survives begins afresh, and would prove nothing. A node is
+healthy member is spared at any time: a job that no node survives begins afresh, and would prove nothing. A node is
 healthy again when it has merged an iteration after what struck it last. A third of the time each goes to a solver that
 counts, to CoCoA and to Newton's method (`chaos_app`). In the end the weather is calm, the job ends, and `cluster_truth`
 judges the evidence. What struck over many seeds is added up by `chaos_table`.
@@ -48,7 +48,7 @@ HANG_S = 30.0
 CALM_S = 60.0
 ARMED_S = 12.0
 RETRY_S = 0.1
-"""After a strike that found nobody who can be spared."""
+"""After a strike that found no node that can be spared."""
 OUTAGE_EVERY_S = 15.0
 """The first outage is what a job begins with: all its nodes are well then."""
 PREPARE_S, RECOVER_S = 8.0, 15.0
@@ -312,7 +312,7 @@ class Chaos:
         return bool(nodes)
 
     def _play(self) -> bool:
-        """Play the next card, if its victim and whoever has to go for it can be spared."""
+        """Play the next card, if its victim and the node that has to go for it can be spared."""
         scheduled_fault, healthy = self._fault, self._healthy()
         victims = self._victims(scheduled_fault, healthy)
         to_go = self._to_go(scheduled_fault, [node for node in healthy if node not in (victims or ())])
@@ -329,7 +329,7 @@ class Chaos:
         return True
 
     def _victims(self, scheduled_fault: ScheduledFault, healthy: Sequence[ChaosNode]) -> list[ChaosNode] | None:
-        """Who is struck by a card, if it is there already; None when nobody can be."""
+        """Who is struck by a card, if it is there already; None when no node can be."""
         if scheduled_fault.cause is Cause.JOIN and not self._has_room():
             return None
         if scheduled_fault.victim is Victim.NEWCOMER:
@@ -343,7 +343,7 @@ class Chaos:
         return [self._rng.choice(others)] if others else None
 
     def _to_go(self, scheduled_fault: ScheduledFault, others: Sequence[ChaosNode]) -> list[ChaosNode] | None:
-        """Who is killed or noticed so that the victim of a card comes to its step; None when nobody can be."""
+        """Who is killed or noticed so that the victim of a card comes to its step; None when no node can be."""
         if scheduled_fault.victim is Victim.LEAVER or scheduled_fault.cause not in (Cause.LOSS, Cause.NOTICE):
             return []
         if scheduled_fault.victim is Victim.SUCCESSOR:

@@ -6,15 +6,15 @@ that stayed to the end (`chaos_app`). The rules:
     owned      the tasks at the end have every chunk of the manifest exactly once, with the bytes of its source
     ledger     in each merged iteration no chunk is on two lines, and no line has more rows than its chunk; every node
                has lines for as many rows as the others were told; a complete iteration has all chunks
-    lineage    a chunk's state is never older than what was merged into it, unless somebody was lost in between
-    one job    nobody began afresh, and no model was older than the newest merged one that anybody survived with
+    lineage    a chunk's state is never older than what was merged into it, unless a node was lost in between
+    one job    no node began afresh, and no model was older than the newest merged one that a node survived with
     counted    (count) the model has, per chunk, the iterations that the ledger has; each state has those since it began
     gap        (svm, newton) the certified gap is the one that NumPy finds from X, y, w and the gathered duals
     model      (svm) w is w(alpha)
 
 Which iterations count. A node that was cut off may merge an iteration that the others give up and do again in a later
-round; so of one number the iteration of the latest round counts. One that nobody merged who lived to go on with it does
-not count: its model is gone, and the next round began with the one before. Lines may be missing where their node died:
+round; so of one number the iteration of the latest round counts. One that no surviving task merged does not count: its
+model is gone, and the next round began with the one before. Lines may be missing where their node died:
 a line is written after the merge, and the last one of a killed task may never come. Nothing else may be missing.
 
 What came first. Nothing here compares clocks: a task that was stopped writes its last lines when the others are long in
@@ -102,7 +102,7 @@ class Evidence:
         return rounds
 
     def _is_known(self, number: int) -> bool:
-        """Whether somebody who merged an iteration kept the model of it for long enough to go on with it."""
+        """Whether a node that merged an iteration kept the model of it for long enough to go on with it."""
         open_nodes: set[str] = set()  # what became of them is not yet clear
         for event in self.events:
             node, kind = event["node"], event["kind"]
@@ -193,14 +193,14 @@ def judge(evidence: Evidence, work: str) -> list[str]:
 
 def _judge_survival(evidence: Evidence) -> Iterator[str]:
     if len(jobs := {event["job"] for event in evidence.of_kind("job")}) > 1:
-        yield f"the job was begun {len(jobs)} times: at some time nobody was left of it"
+        yield f"the job was begun {len(jobs)} times: at some time no node was left of it"
     rounds = {event["round"]: event for event in evidence.of_kind("group")}
     for event in rounds.values():
         newest = max((number for number, round in evidence.merged.items() if round < event["round"]), default=0)
         if event["merged"] < newest:
             yield (
                 f"round {event['round']} began with the model of iteration {event['merged']}, and iteration {newest} "
-                "was merged: nobody was left who had it"
+                "was merged: no node was left that had it"
             )
 
 
@@ -217,7 +217,7 @@ def _judge_ownership(evidence: Evidence) -> Iterator[str]:
                     yield f"chunk {chunk} on {outcome['node']} has checksum {checksum}, its source {expected}"
     for chunk in sorted(set(range(source.num_chunks)) | owners.keys()):
         if len(owners[chunk]) != 1 or chunk >= source.num_chunks:
-            yield f"chunk {chunk} of {source.num_chunks} is owned by {owners[chunk] or 'nobody'} at the end"
+            yield f"chunk {chunk} of {source.num_chunks} is owned by {owners[chunk] or 'no node'} at the end"
 
 
 def _judge_equality(evidence: Evidence) -> Iterator[str]:
@@ -235,7 +235,7 @@ def _judge_ledger(evidence: Evidence) -> Iterator[str]:
     rows_of = _rows_of_chunks()
     last = max(evidence.merged)
     for iteration in sorted(set(range(1, last + 1)) - evidence.merged.keys() - evidence.undone):
-        yield f"iteration {iteration} was merged by nobody, and iteration {last} was"
+        yield f"iteration {iteration} was merged by no task, and iteration {last} was"
     for iteration, lines in sorted(evidence.lines.items()):
         readers = Counter(line.chunk for line in lines)
         for chunk, count in readers.items():
@@ -261,7 +261,7 @@ def _judge_ledger(evidence: Evidence) -> Iterator[str]:
         if sum(told.values()) == sum(rows_of.values()):
             missing = rows_of.keys() - readers.keys()
             if sum(rows_of[chunk] for chunk in missing) != lacking:
-                yield f"iteration {iteration} is complete, and chunks {sorted(missing)} were processed by nobody"
+                yield f"iteration {iteration} is complete, and chunks {sorted(missing)} were processed by no task"
 
 
 def _judge_lineage(evidence: Evidence) -> Iterator[str]:
@@ -280,7 +280,7 @@ def _judge_lineage(evidence: Evidence) -> Iterator[str]:
 def _was_lost(evidence: Evidence, known: LedgerLine, line: LedgerLine) -> bool:
     """Whether the chunk may have been lost between two lines, wherever it was then.
 
-    A loss that breaks an iteration stands in the log before the end of that iteration, if somebody had merged it.
+    A loss that breaks an iteration stands in the log before the end of that iteration, if a task had merged it.
     """
     between = range(known.after[1] - 1, line.after[1])
     return any(merged in between for losses in evidence.lost.values() for merged in losses)
@@ -312,8 +312,8 @@ def _judge_counts(evidence: Evidence) -> Iterator[str]:
             yield f"the state of chunk {number} has counted {rows[0].tolist()}, and the model {model[number]:.0f}"
         elif rows[0, chaos_app.BASE] and number not in perhaps_lost:
             yield (
-                f"the state of chunk {number} began at {rows[0, chaos_app.BASE]:.0f} merged iterations, and nobody was "
-                "lost before"
+                f"the state of chunk {number} began at {rows[0, chaos_app.BASE]:.0f} merged iterations, and no node "
+                "was lost before"
             )
 
 
@@ -329,7 +329,7 @@ def _iterations_with_lacking_lines(evidence: Evidence) -> list[set[int]]:
 
 
 def _perhaps_lost(evidence: Evidence) -> set[int]:
-    """Chunks between two lines of which somebody was lost; who owned them then may have written none."""
+    """Chunks between two lines of which a node was lost; who owned them then may have written none."""
     newest: dict[int, LedgerLine] = {}
     chunks: set[int] = set()
     for _, lines in sorted(evidence.lines.items()):

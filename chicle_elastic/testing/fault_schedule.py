@@ -1,6 +1,6 @@
 """The faults at named steps that chaos strikes with: a deck of cards, dealt from seed to seed so that all are played.
 
-A fault that waits for a step by chance waits long: chunks move only when somebody joins, leaves or is lost. So a card
+A fault that waits for a step by chance waits long: chunks move only when a node joins, leaves or is lost. So a card
 says who is the victim, at which step, and what has to happen so that this node comes to that step.
 """
 
@@ -75,7 +75,7 @@ PLACES: tuple[tuple[str, Cause, tuple[Victim, ...], dict[str, Any]], ...] = (
     ("rows.arrived", Cause.JOIN, (Victim.NEWCOMER,), {}),
     ("rows.arrived", Cause.NOTICE, (Victim.MEMBER,), {}),
     (_APPENDED, Cause.JOIN, _BOTH, {"event": "PrecopiesEnded"}),
-    # A copy is the target's; whoever reads that it was made may be its source: between copy and commit.
+    # A copy is the target's; the node that reads that it was made may be its source: between copy and commit.
     ("copy.before_fetch", Cause.JOIN, (Victim.NEWCOMER,), {}),
     ("copy.before_commit", Cause.NOTICE, (Victim.MEMBER,), {}),
     ("copy.committed", Cause.JOIN, (Victim.NEWCOMER,), {}),

@@ -199,7 +199,7 @@ class Striker:
 
     def _stop(self, seconds: float) -> None:
         pids = [*_children(), os.getpid()]
-        # Somebody else has to wake this process up again.
+        # Another process has to wake this one up again.
         command = f"sleep {seconds:f}; kill -CONT {' '.join(map(str, pids))}"
         subprocess.Popen(["/bin/sh", "-c", command], start_new_session=True)
         _signal_all(pids, signal.SIGSTOP)

@@ -378,14 +378,14 @@ class SimCluster:
         elif state is not State.FINISHED:
             raise ViolationError(f"the job goes on: nothing is left to happen, and it is {state.value}")
         if state is not State.FINISHED:
-            self.deliver(events.StopRequested(reason="nobody comes"))
+            self.deliver(events.StopRequested(reason="no node comes"))
             if self.scheduler.state is not State.FINISHED:
                 raise ViolationError(f"a job ends when it is asked to: it is {self.scheduler.state.value}")
         if self.fault_profile.is_graceful:
             self._judge_graceful()
 
     def _judge_graceful(self) -> None:
-        """Nobody was lost and nothing failed: no chunk may ever have been missing, skipped or restarted."""
+        """No node was lost and nothing failed: no chunk may ever have been missing, skipped or restarted."""
         truth = self.truth
         if self.happened["partial"] or truth.restarts:
             raise ViolationError(f"graceful changes lose nothing: {dict(self.happened)}, {truth.restarts}")

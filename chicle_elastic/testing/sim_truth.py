@@ -46,7 +46,7 @@ class SimNode:
         copies: What it holds.
         attached: What its task was told of.
         life: Counts how often it joined.
-        is_alive: False from the moment it dies, whoever knows.
+        is_alive: False from the moment it dies, whichever nodes know.
         is_present: The scheduler was told that it joined, and neither told that it was lost nor released it.
         is_noticed: The scheduler was told that it has to leave.
         is_known: The scheduler was told what it holds in this life.

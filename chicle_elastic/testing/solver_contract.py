@@ -1,7 +1,7 @@
 """Does a solver keep the contract of chunks? A check for the algorithms of Chicle and for a user's own.
 
 It plays scheduler for a few iterations. At every boundary each chunk moves to new memory, as after a journey between
-nodes, and its old memory is poisoned, so that whoever kept a view instead of asking again reads NaN or leaves a trace.
+nodes, and its old memory is poisoned: a solver that kept a view instead of asking again reads NaN or leaves a trace.
 """
 
 import dataclasses

@@ -271,7 +271,7 @@ class TransportContract:
         assert seen[0] < 3 << 20
         self.assert_serves(reader, owner, arena)
 
-    # Strangers: they get nothing, and nobody else notices.
+    # Strangers: they get nothing, and no peer notices.
 
     def test_a_wrong_secret_is_refused_on_both_sides(
         self,
@@ -324,7 +324,7 @@ class TransportContract:
     def test_a_frame_that_is_cut_hurts_nobody_else(
         self, owner: Transport, reader: Transport, arena: Arena, words: bytes
     ) -> None:
-        """Whoever hangs up in the middle of a word is forgotten."""
+        """A peer that hangs up in the middle of a word is forgotten."""
         with self.call(owner) as sock:
             sock.sendall(words)
             sock.shutdown(socket.SHUT_WR)

@@ -8,7 +8,7 @@ torch's client gives up for ever when its connection breaks, and waits for ever 
                     of an agent do not all wait for a host that is silent
 
 A store that was restarted is empty, and nothing in its answers tells. `generation` does: it counts the connections, so
-whoever wrote something compares it with the one that it wrote in.
+the caller that wrote something compares it with the one that it wrote in.
 """
 
 import threading

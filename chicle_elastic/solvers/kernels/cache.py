@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept. Does not import numba, so that whoever only wants to know that need not."""
+"""Where compiled kernels are kept. Does not import numba, so that who asks for that place alone need not."""
 
 import functools
 import hashlib

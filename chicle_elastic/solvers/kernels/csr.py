@@ -10,7 +10,7 @@ def count_descents(indptr, indices):
     """Neighbours within a row whose second column is not above the first: 0 for sorted rows without duplicates.
 
     Args:
-        indptr: Shape (num_rows + 1,), int32 or int64; as checked by whoever made the matrix.
+        indptr: Shape (num_rows + 1,), int32 or int64; as checked where the matrix was made.
         indices: Shape (num_values,), int32 or int64.
 
     NumPy equivalent::
