@@ -105,7 +105,7 @@ def test_no_evidence_is_a_fault(work: str) -> None:
 def test_a_chunk_that_nobody_has_is_missed(evidence: Evidence, work: str) -> None:
     """Dropped at the end."""
     del evidence.outcomes[0]["held"][min(evidence.outcomes[0]["held"])]
-    assert any("owned by nobody" in fault for fault in judge(evidence, work))
+    assert any("owned by no node" in fault for fault in judge(evidence, work))
 
 
 def test_a_chunk_that_two_have_is_found(evidence: Evidence, work: str) -> None:
@@ -164,7 +164,7 @@ def test_a_commit_that_was_skipped_is_found(evidence: Evidence, work: str) -> No
             if line.chunk == target.chunk and line.after >= target.after:
                 strike_out(evidence, line)
     faults = judge(fresh(evidence), work)
-    assert any(f"chunks [{target.chunk}] were processed by nobody" in fault for fault in faults)
+    assert any(f"chunks [{target.chunk}] were processed by no task" in fault for fault in faults)
 
 
 def test_a_merge_that_was_not_committed_is_found(evidence: Evidence, work: str) -> None:
