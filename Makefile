@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help dist docs docs-links demo readme test lint types format surface bench-start bench-svm bench-glm bench-regression bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-oldest test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-svm bench-glm bench-regression bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-oldest test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,14 @@ readme: $(VENV)/.chicle-demo  ## The first half of the demo; its table and pictu
 JOBS ?= 2
 test: $(VENV)/.chicle-test  ## Run all tests, by two processes (ARGS="-k floors" for some of them, JOBS=0 in this one)
 	$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+coverage: $(VENV)/.chicle-dev  ## Measure which lines and branches the tests reach, in agents and tasks as well (an hour; ARGS="tests/cluster")
+	rm -f .coverage .coverage.*
+	-$(RUN) -m coverage run -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage json -q -o coverage.json
+	$(BIN)/coverage report >coverage.txt
+	$(RUN) -m tests.house.coverage_badge coverage.json
 
 lint: $(VENV)/.chicle-dev  ## Check style and formatting
 	$(BIN)/ruff check .
