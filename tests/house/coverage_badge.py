@@ -1,4 +1,4 @@
-"""The badge of README.md, from what `make coverage` has measured: python -m tests.house.coverage_badge coverage.json."""
+"""The badge of README.md, from what `make coverage` has measured: python -m tests.house.coverage_badge FILE.json."""
 
 import json
 import sys
