@@ -1,7 +1,6 @@
 """A classifier of images: a small torch network, trained by local SGD on uni-tasks."""
 
 import math
-import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +16,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOp
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DivergedError, MissingExtraError, UsageError
+from chicle_elastic.uninterrupted import import_whole
 from chicle_elastic.waits import Wait
 from estimators.cnn_params import ModuleParamsMixin
 from estimators.cnn_persistence import SaveNetworkMixin
@@ -567,10 +567,8 @@ class ChicleCNNClassifier(
 
 
 def _require_torch() -> None:
-    if sys.modules.get("torch") is not None:
-        return
     try:
         with Wait("importing torch (some seconds, once)"):
-            import torch  # noqa: F401 - whether it is there
+            import_whole("torch")
     except ImportError as error:
         raise MissingExtraError.for_package("torch", extra="cnn", purpose="ChicleCNNClassifier") from error

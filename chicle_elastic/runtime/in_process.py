@@ -44,6 +44,10 @@ from chicle_elastic.values import ChunkInfo
 
 TASK_PREFIX = "task-"
 """How names of tasks begin."""
+CERTIFY_WITHIN_S = 0.5
+"""After Ctrl-C; where the passes over the samples take longer, the outcome is the last merged model, uncertified."""
+PASSES_OF_A_CERTIFICATE = 2
+"""As long as so many iterations: the state is read for the model, and the samples for the figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,7 @@ class InProcess:
         """Run the job to its end, or to the first Ctrl-C.
 
         Raises:
+            KeyboardInterrupt: Ctrl-C before the first iteration has ended.
             ContractError: The job's solver broke the contract of chunks.
             CapacityError: The scheduler had to pause the job, and in one process nothing would ever resume it; or there
                 are fewer nodes than `num_tasks` at the beginning.
@@ -190,11 +195,14 @@ class _Shell:
                 for effect in self.handler.handle(event, now=self.clock.now() - self.started_s):
                     dispatch(effect, self)
         except KeyboardInterrupt:
-            # A solver may have been cut off between state and model: only the state is trusted from here on.
+            if not self.training.history:  # nothing that could be returned
+                raise
             is_interrupted = True
             self.reason = "interrupted"
-            self.rebuild_model()
-            self.training.certify(None, self.evaluate)
+            # A solver may have been cut off between state and model: only the state is trusted from here on.
+            if PASSES_OF_A_CERTIFICATE * sum(self.training.history[-1].seconds.values()) <= CERTIFY_WITHIN_S:
+                self.rebuild_model()
+                self.training.certify(None, self.evaluate)
         return Outcome(
             model=self.training.model,
             certificate=self.training.certificate_of(self.training.iteration),
