@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from estimators.cnn import ChicleCNNClassifier
+    from estimators.elastic import ElasticEstimator
     from estimators.logistic import ChicleLogisticRegression
     from estimators.regression.lasso import ChicleElasticNet, ChicleLasso
     from estimators.regression.ridge import ChicleRidge
@@ -21,6 +22,7 @@ __all__ = [
     "ChicleRidge",
     "ChicleSVM",
     "ChicleSVR",
+    "ElasticEstimator",
 ]
 
 _MODULES = {
@@ -31,6 +33,7 @@ _MODULES = {
     "ChicleRidge": "estimators.regression.ridge",
     "ChicleSVM": "estimators.svm",
     "ChicleSVR": "estimators.regression.svr",
+    "ElasticEstimator": "estimators.elastic",
 }
 
 

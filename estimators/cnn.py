@@ -96,6 +96,11 @@ class ChicleCNNClassifier(
         Whether the network gets images with mean 0 and standard deviation 1, over all values of all images of the fit.
         "auto" does so for the default network, which therefore learns images of any range alike. Without it uint8
         images go from -1 to 1, and others are taken as they are.
+    augment : callable or None, default=None
+        What becomes of the images of a step, in training only: ``augment(images, generator)`` gets them as the network
+        takes them, a float32 tensor of shape (n, *image_shape_) after `standardize`, which it may write to, and a
+        `torch.Generator` on their device; it returns a tensor of the same shape and dtype. What it draws from the
+        generator, or from torch's own, follows from `random_state`. A `LocalCluster` gets it along; `save` leaves it out.
     class_weight : dict, "balanced" or None, default=None
         Factor of the loss per class.
     early_stopping : bool, default=False
@@ -201,6 +206,7 @@ class ChicleCNNClassifier(
         "outer_momentum": [StrOptions({"auto"}), Interval(Real, 0.0, 1.0, closed="left")],
         "outer_learning_rate": [Interval(Real, 0.0, None, closed="neither")],
         "standardize": [StrOptions({"auto"}), "boolean"],
+        "augment": [callable, None],
         "class_weight": [None, dict, StrOptions({"balanced"})],
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0.0, 1.0, closed="neither")],
@@ -242,6 +248,7 @@ class ChicleCNNClassifier(
         outer_momentum: float | Literal["auto"] = "auto",
         outer_learning_rate: float = 0.7,
         standardize: bool | Literal["auto"] = "auto",
+        augment: Any = None,
         class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -274,6 +281,7 @@ class ChicleCNNClassifier(
         self.outer_momentum = outer_momentum
         self.outer_learning_rate = outer_learning_rate
         self.standardize = standardize
+        self.augment = augment
         self.class_weight = class_weight
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
@@ -318,7 +326,8 @@ class ChicleCNNClassifier(
         MissingExtraError
             torch is not installed.
         UsageError
-            The network does not fit images or classes, or the device is not there.
+            The network does not fit images or classes, `augment` does not return such images, or the device is not
+            there.
         ValueError
             X, y or a parameter cannot be used.
         KeyboardInterrupt
@@ -411,6 +420,8 @@ class ChicleCNNClassifier(
             trainer = replace(trainer, decay=0.0)
         if self.outer_momentum == "auto" and runtime.most_tasks() == 1:
             trainer = replace(trainer, outer_momentum=0.0)  # no room in the model for what one task never has
+        if self.augment is not None:
+            self._try_augmentation(trainer, images)
         if not goes_on and not is_warm:  # once is enough for a module
             self._warn_of_probabilities(trainer, images)
         layout, first = self._first_model(trainer, images, is_warm=is_warm, has_momentum=goes_on)
@@ -449,16 +460,28 @@ class ChicleCNNClassifier(
             )
         return self
 
+    def _try_augmentation(self, trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
+        """Refuse a function that does not return such images, before anything is started."""
+        from chicle_elastic.solvers.engines.predict import samples_of
+
+        rows = self._first_rows(images, trainer.batch_size)
+        trainer.engine().try_augmentation(samples_of(rows, images.input_shape, trainer.network))
+
+    def _first_rows(self, images: "ImageSet", count: int) -> Array:
+        from chicle_elastic.chunks.rows import matrix_of
+        from estimators.streaming import chunks_of
+
+        rows: Array = matrix_of(next(iter(chunks_of(images.source))).rows)
+        return rows[:count]
+
     def _warn_of_probabilities(self, trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
         """Warn where a module of the user's returns probabilities: the loss takes the softmax of its outputs."""
-        from chicle_elastic.chunks.rows import matrix_of
         from chicle_elastic.solvers.engines.predict import filled_module, logits
-        from estimators.streaming import chunks_of
 
         if self.module is None:
             return
         module = filled_module(trainer.network, *trainer.engine().initial())
-        rows = matrix_of(next(iter(chunks_of(images.source))).rows)[:ROWS_LOOKED_AT]
+        rows = self._first_rows(images, ROWS_LOOKED_AT)
         scaling = trainer.network.scaling_of(is_byte=images.is_byte)
         outputs = logits(module, rows, images.input_shape, scaling=scaling)
         if np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-4):
@@ -523,6 +546,7 @@ class ChicleCNNClassifier(
             mean_weight=images.mean_weight,
             device=self.device,
             kernels=self.kernels,
+            augment=self.augment,
         )
 
     def _first_model(

@@ -18,7 +18,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.progress import FitProgress
-from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord, Transition
 from chicle_elastic.scheduling.text import is_disabled_text
 
 try:
@@ -273,6 +273,9 @@ def line_of(record: IterationRecord) -> str:
         what = f"loss {figures['loss']:.4g}"
     elif "duality_gap" in figures:
         what = f"relative duality gap {figures['duality_gap']:.1e}, objective {figures['objective']:.6g}"
-    else:
-        what = f"estimated relative duality gap {figures.get('duality_gap_estimate', np.nan):.1e}"
+    elif "duality_gap_estimate" in figures:
+        what = f"estimated relative duality gap {figures['duality_gap_estimate']:.1e}"
+    else:  # of a trainer of the user's
+        named = [f"{name} {value:.6g}" for name, value in figures.items() if not name.startswith(PARAMETERS_PREFIX)]
+        what = ", ".join(named) or f"{record.samples} samples"
     return f"iteration {record.iteration}: {what}, {record.time_s:.3f} s"

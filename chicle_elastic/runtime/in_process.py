@@ -46,8 +46,9 @@ TASK_PREFIX = "task-"
 """How names of tasks begin."""
 CERTIFY_WITHIN_S = 0.5
 """After Ctrl-C; where the passes over the samples take longer, the outcome is the last merged model, uncertified."""
-PASSES_OF_A_CERTIFICATE = 2
-"""As long as so many iterations: the state is read for the model, and the samples for the figures."""
+PASSES_OF_A_CERTIFICATE, ITERATIONS_LOOKED_AT = 4, 10
+"""As long as so many of the longest of the last iterations: state is read for the model, and samples for the figures,
+perhaps once more for another model (`Trainer.settled`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +201,9 @@ class _Shell:
             is_interrupted = True
             self.reason = "interrupted"
             # A solver may have been cut off between state and model: only the state is trusted from here on.
-            if PASSES_OF_A_CERTIFICATE * sum(self.training.history[-1].seconds.values()) <= CERTIFY_WITHIN_S:
+            last = self.training.history[-ITERATIONS_LOOKED_AT:]
+            longest_s = max(sum(record.seconds.values()) for record in last)
+            if PASSES_OF_A_CERTIFICATE * longest_s <= CERTIFY_WITHIN_S:
                 self.rebuild_model()
                 self.training.certify(None, self.evaluate)
         return Outcome(

@@ -60,7 +60,18 @@ LEVEL_OF_ROOM = {
     for level, rooms in enumerate(levels)
     for room in rooms
 }
-FLOOR_0_FILES = ("errors", "ids", "values", "clock", "cgroups", "settings", "start_signals", "uninterrupted", "waits", "moved")
+FLOOR_0_FILES = (
+    "errors",
+    "ids",
+    "values",
+    "clock",
+    "cgroups",
+    "settings",
+    "start_signals",
+    "uninterrupted",
+    "waits",
+    "moved",
+)
 FACE = "chicle_elastic"
 TOP_FOLDERS = ("estimators", "torchx_components")
 PRODUCT = ("chicle_elastic", *TOP_FOLDERS)

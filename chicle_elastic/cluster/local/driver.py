@@ -2,7 +2,7 @@
 
 One loop over the line to the server and a line to each task (`local_task` has the words). Ctrl-C ends the job at its
 next boundary, so that its outcome is certified as ever. Where that takes longer than a moment, the outcome is the last
-merged model, which the tasks send while they compute, and without a certificate. Before the first merge there is none. A
+merged model, which the tasks send while they compute, without a certificate. Before the first merge there is none. A
 second Ctrl-C gives up at once.
 """
 
@@ -95,6 +95,8 @@ class Driver:
                     line.close()
                 self._selector.close()
         self._server.send("over")
+        if self._is_interrupted and not self._outcome.history:
+            raise KeyboardInterrupt
         for record in self._outcome.history:
             self._tell(record)
         return self._outcome

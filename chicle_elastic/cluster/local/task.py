@@ -5,8 +5,8 @@
                      traceback)     kept (records so far, and the model behind them)
     driver -> task   answer (iteration, is_ended)      send      interrupted
 
-After Ctrl-C the driver does not wait long for the end of an iteration: a task that hears "interrupted" sends the model of
-the last one from the thread that hears it, while its main thread computes.
+After Ctrl-C the driver does not wait long for the end of an iteration: a task that hears "interrupted" sends the model
+of the last one from the thread that hears it, while its main thread computes.
 
 All tasks that stay to the end have the same outcome: each says that it is done, and the driver has one of them send it.
 """

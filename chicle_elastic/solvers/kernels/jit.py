@@ -1,7 +1,7 @@
 """How kernels are compiled: lazily, without the GIL, cached on disk where this user may write.
 
-numba is imported when the first kernel module is, that is in the first `fit`, not by `import estimators`. Ctrl-C cuts off
-neither its import nor a compilation (`uninterrupted`).
+numba is imported when the first kernel module is, that is in the first `fit`, not by `import estimators`. Ctrl-C cuts
+off neither its import nor a compilation (`uninterrupted`).
 """
 
 from collections.abc import Callable
