@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from estimators.cnn import ChicleCNNClassifier
-    from estimators.elastic import ElasticEstimator
     from estimators.logistic import ChicleLogisticRegression
+    from estimators.own.elastic import ElasticEstimator
     from estimators.regression.lasso import ChicleElasticNet, ChicleLasso
     from estimators.regression.ridge import ChicleRidge
     from estimators.regression.svr import ChicleSVR
@@ -33,7 +33,7 @@ _MODULES = {
     "ChicleRidge": "estimators.regression.ridge",
     "ChicleSVM": "estimators.svm",
     "ChicleSVR": "estimators.regression.svr",
-    "ElasticEstimator": "estimators.elastic",
+    "ElasticEstimator": "estimators.own.elastic",
 }
 
 

@@ -100,6 +100,7 @@ def run_job(
             )
         )
         bridge.close()
+        told.on_end(outcome)
     if stopper is not None:
         outcome.history = stopper.scored_history(outcome.history)
     if stopper is not None and stopper.scores:

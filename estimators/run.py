@@ -92,6 +92,7 @@ def run_job(
             )
         )
         bridge.close()
+        told.on_end(outcome)
     context.call_on_fit_task_end(
         estimator=estimator,
         reconstruction_attributes=partial(

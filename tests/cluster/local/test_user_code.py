@@ -167,9 +167,7 @@ def test_what_cannot_be_pickled_is_refused_by_name() -> None:
     """With the part that holds it, and what it is."""
     with socket.socket() as sock, notebook(*TRAINER_CELLS) as names:
         policy = names["Once"](lambda _: bool(sock))
-        said = (
-            r"the policy 1 Once cannot be sent .* a socket\.socket cannot be .*: policy\.when uses sock .*__getstate__"
-        )
+        said = r"the policy 1 Once cannot be sent .* a socket\.socket cannot be .*: policy\.when uses sock .*_getstate_"
         with pytest.raises(UsageError, match=said):
             user_code.dump({"trainer": LinearTrainer(), "policy 1": policy})
 

@@ -18,13 +18,13 @@ from sklearn.utils.validation import check_is_fitted
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Trainer
-from estimators.trainer_params import TrainerParamsMixin
+from estimators.own.params import TrainerParamsMixin
 from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Outcome, Runtime
-    from estimators.elastic_inputs import ElasticSet
+    from estimators.own.inputs import ElasticSet
 
 KINDS = ("classifier", "regressor", "clusterer", "transformer")
 
@@ -213,7 +213,7 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
         RuntimeWarning
             A policy is disabled, because it raised, decided nonsense or did not answer.
         """
-        from estimators.elastic_inputs import elastic_set
+        from estimators.own.inputs import elastic_set
         from estimators.place import runtime_of
         from estimators.run import run_job
 
@@ -349,7 +349,7 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
         score : float
             `trainer.score(model, X, y)` where the trainer has it; else the accuracy of a classifier, or R^2.
         """
-        from estimators.elastic_inputs import codes_of, rows_of
+        from estimators.own.inputs import codes_of, rows_of
 
         check_is_fitted(self, "model_")
         if not _offers("score")(self):
@@ -385,7 +385,7 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
 
     def _by_row(self, name: str, X: Any) -> Array:
         """What a method of the trainer makes of rows; of a folder one chunk is in memory at a time."""
-        from estimators.elastic_inputs import by_row
+        from estimators.own.inputs import by_row
 
         check_is_fitted(self, "model_")
         method = getattr(self.trainer_, name)
