@@ -370,8 +370,14 @@ class ChicleCNNClassifier(
         Raises
         ------
         UsageError
-            A label is none of `classes_`; and as in `fit`.
+            A label is none of `classes_`, or `schedule` is "cosine", which has to know how many epochs there will be;
+            and as in `fit`.
         """
+        if self.schedule == "cosine":
+            raise UsageError(
+                "schedule='cosine' lets the learning rate fall over all epochs, and partial_fit does not know how many "
+                "there will be; leave schedule out (the rate stays constant then), or call fit with max_epochs"
+            )
         return self._fit(
             X, y, sample_weight, epochs=1, is_warm=hasattr(self, "module_"), is_partial=True, classes=classes
         )

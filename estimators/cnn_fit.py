@@ -75,6 +75,7 @@ def run_job(
         verbose=estimator.verbose,
         logdir=estimator.logdir,
         max_iter=most,
+        max_epochs=trainer.max_epochs,
         has_policies=has_policies(estimator, runtime),
         params=estimator.get_params(deep=False),
     ) as told:

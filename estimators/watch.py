@@ -151,6 +151,7 @@ def watcher(
     logdir: Any,
     max_iter: int = 1,
     tol: float = 0.0,
+    max_epochs: int | None = None,
     has_policies: bool = False,
     method_on: Callable[[int], str] | None = None,
     params: Mapping[str, Any] | None = None,
@@ -164,6 +165,7 @@ def watcher(
         logdir: Folder for TensorBoard, in which this fit gets a folder of its own: a grid search has many.
         max_iter: Iterations at most, for the bar.
         tol: Gap at which the fit ends, for the bar.
+        max_epochs: Epochs at which it ends, for the bar.
         has_policies: Whether there are policies that may fail: the user is warned of one that is disabled.
         method_on: How the model is found on a number of tasks, in words; printed with `verbose`.
         params: Parameters of the estimator, which TensorBoard shows with their result.
@@ -180,7 +182,15 @@ def watcher(
     with ExitStack() as stack:
         if int(verbose) == 1 and (sys.stdout.isatty() or notebook.is_here()):
             place = NotebookBar() if notebook.is_here() else None
-            bar = FitProgress(sys.stdout, MonotonicClock(), label=name, max_iterations=max_iter, tol=tol, place=place)
+            bar = FitProgress(
+                sys.stdout,
+                MonotonicClock(),
+                label=name,
+                max_iterations=max_iter,
+                tol=tol,
+                max_epochs=max_epochs,
+                place=place,
+            )
             stack.callback(bar.finish)
             stack.enter_context(waits.above(bar.clear))
             told.append(bar.update)

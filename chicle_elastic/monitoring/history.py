@@ -129,6 +129,8 @@ class History(RecordTable):
 
     def _repr_html_(self) -> str:
         """A table of the first and last records, for notebooks."""
-        names = (*FIXED_COLUMNS, *self.figure_names, EVENTS_COLUMN)
+        fixed = (name for name in FIXED_COLUMNS if name != "samples")  # in `epochs`
+        names = (*fixed, *self.figure_names, EVENTS_COLUMN)
         columns = {name: self.column(name).tolist() for name in names}
+        columns[EVENTS_COLUMN] = ["; ".join(record.news) for record in self._records]
         return html_table(columns, caption=repr(self), rows="iterations")

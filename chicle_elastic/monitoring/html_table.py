@@ -7,6 +7,7 @@ from typing import Any
 
 NUM_FIRST_SHOWN = 3
 NUM_LAST_SHOWN = 5
+SHORT_TEXT = 24
 
 
 def html_table(columns: Mapping[str, Sequence[Any]], *, caption: str, rows: str) -> str:
@@ -29,16 +30,17 @@ def html_table(columns: Mapping[str, Sequence[Any]], *, caption: str, rows: str)
             num_hidden = count - NUM_FIRST_SHOWN - NUM_LAST_SHOWN
             lines.append(f'<tr><td colspan="{len(columns)}">{num_hidden} more {rows}</td></tr>')
             continue
-        cells = "".join(f"<td>{html.escape(_cell(values[row]))}</td>" for values in columns.values())
+        cells = "".join(_cell(values[row]) for values in columns.values())
         lines.append(f"<tr>{cells}</tr>")
     lines.append("</tbody></table>")
     return "\n".join(lines)
 
 
 def _cell(value: Any) -> str:
-    """Short text of a cell; nothing for a figure that the row has not."""
-    if value is None:
-        return ""
+    """A cell with a short text, and nothing for a figure that the row has not; sentences have room for some words."""
+    if isinstance(value, str):
+        style = "text-align: left" + ("; min-width: 24em" if len(value) > SHORT_TEXT else "")
+        return f'<td style="{style}">{html.escape(value)}</td>'
     if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.4g}"
-    return str(value)
+        value = None if math.isnan(value) else f"{value:.4g}"
+    return f"<td>{'' if value is None else html.escape(str(value))}</td>"

@@ -33,6 +33,7 @@ class FitProgress:
         label: What is fitted.
         max_iterations: Most iterations.
         tol: Gap at which the fit ends; 0 where only the iterations end it.
+        max_epochs: Passes over the data that end the fit, whatever the iterations are; None where they do not.
         place: In a notebook, where to draw; `stream` is not used then.
     """
 
@@ -44,10 +45,12 @@ class FitProgress:
         label: str,
         max_iterations: int,
         tol: float = 0.0,
+        max_epochs: int | None = None,
         place: NotebookBar | None = None,
     ) -> None:
         self._stream, self._clock, self._place = stream, clock, place
         self._label, self._max_iterations, self._tol = label, max_iterations, tol
+        self._max_epochs = max_epochs
         self._is_drawn = place is not None or stream.isatty()
         self._last: IterationRecord | None = None
         self._shown_s = clock.now()
@@ -93,7 +96,8 @@ class FitProgress:
 
     def end(self, reason: str, *, is_interrupted: bool) -> None:
         """The job has ended, and why."""
-        self._event = reason
+        has_gap = self._last is not None and any(name in self._last.figures for name in GAPS)
+        self._event = reason if is_interrupted or not has_gap else ""  # it would say the gap again
         if not is_interrupted:
             self._share = 1.0
 
@@ -118,6 +122,8 @@ class FitProgress:
         Gaps shrink by factors, so the bar moves with their logarithm.
         """
         share = record.iteration / self._max_iterations
+        if self._max_epochs is not None:
+            share = record.epochs / self._max_epochs
         gap = next((record.figures[name] for name in GAPS if name in record.figures), math.nan)
         if gap > 0 and self._tol > 0:
             if self._first_gap is None:

@@ -28,5 +28,6 @@ class TransitionTable(tuple[Transition, ...]):
         """For notebooks: what changed first, then the milliseconds of its phases."""
         columns = self.to_dict()
         first = ("iteration", "reasons", "members", "stall_ms")
-        shown = {name: columns[name] for name in (*first, *(name for name in NAMES if name not in first))}
+        rest = [name for name in NAMES if name.endswith("_ms") and name not in first and any(columns[name])]
+        shown = {name: columns[name] for name in (*first, *rest)}
         return html_table(shown, caption=f"{len(self)} changes of the membership", rows="changes")

@@ -10,6 +10,7 @@ Nothing is decided here.
 
 import contextlib
 import dataclasses
+import statistics
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +48,8 @@ TASK_PREFIX = "task-"
 CERTIFY_WITHIN_S = 0.5
 """After Ctrl-C; where the passes over the samples take longer, the outcome is the last merged model, uncertified."""
 PASSES_OF_A_CERTIFICATE, ITERATIONS_LOOKED_AT = 4, 10
-"""As long as so many of the longest of the last iterations: state is read for the model, and samples for the figures,
-perhaps once more for another model (`Trainer.settled`)."""
+"""As long as so many of the last iterations, by their median, because a first one compiles kernels: state is read for
+the model, and samples for the figures, perhaps once more for another model (`Trainer.settled`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +203,8 @@ class _Shell:
             self.reason = "interrupted"
             # A solver may have been cut off between state and model: only the state is trusted from here on.
             last = self.training.history[-ITERATIONS_LOOKED_AT:]
-            longest_s = max(sum(record.seconds.values()) for record in last)
-            if PASSES_OF_A_CERTIFICATE * longest_s <= CERTIFY_WITHIN_S:
+            usual_s = statistics.median_low(sum(record.seconds.values()) for record in last)
+            if PASSES_OF_A_CERTIFICATE * usual_s <= CERTIFY_WITHIN_S:
                 self.rebuild_model()
                 self.training.certify(None, self.evaluate)
         return Outcome(
