@@ -43,7 +43,8 @@ def scores(data: ImageData, num_seeds: int, **params: Any) -> list[float]:
 
 def table(name: str, data: ImageData, num_seeds: int) -> bool:
     """Fit a data set, print a row for each fit as it is done; returns whether the defaults are good enough."""
-    print(f"\n{name}: {data.X_train.shape}\n\n| fit | test accuracy | each seed | s |\n| --- | --- | --- | --- |", flush=True)
+    print(f"\n{name}: {data.X_train.shape}\n\n| fit | test accuracy | each seed | s |")
+    print("| --- | --- | --- | --- |", flush=True)
 
     def row(label: str, form: ImageData, **params: Any) -> float:
         start = time.perf_counter()
