@@ -127,7 +127,7 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
     ...         return Update(delta=rows.mean(axis=0), samples=len(rows), weight=len(rows))
     >>> X = np.arange(40.0).reshape(20, 2)
     >>> centering = ElasticEstimator(Centering()).fit(X)
-    >>> centering.n_iter_, centering.transform(X).mean()
+    >>> centering.n_iter_, float(centering.transform(X).mean())
     (1, 0.0)
     >>> centering.set_params(trainer__factor=0.5).trainer
     Centering(factor=0.5)
