@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 GUESSING = 0.97
 """A mean loss above this share of that of guessing is as good as guessing."""
-ROWS_LOOKED_AT = 64
-"""Samples whose outputs are looked at before a fit."""
 
 
 class ChicleCNNClassifier(
@@ -394,7 +392,7 @@ class ChicleCNNClassifier(
         classes: Any = None,
     ) -> Self:
         _require_torch()
-        from estimators.cnn_fit import run_job
+        from estimators.cnn_fit import run_job, try_augmentation, warn_of_probabilities
         from estimators.cnn_inputs import image_set
         from estimators.place import runtime_of
 
@@ -426,10 +424,9 @@ class ChicleCNNClassifier(
             trainer = replace(trainer, decay=0.0)
         if self.outer_momentum == "auto" and runtime.most_tasks() == 1:
             trainer = replace(trainer, outer_momentum=0.0)  # no room in the model for what one task never has
-        if self.augment is not None:
-            self._try_augmentation(trainer, images)
-        if not goes_on and not is_warm:  # once is enough for a module
-            self._warn_of_probabilities(trainer, images)
+        try_augmentation(trainer, images)
+        if not goes_on and not is_warm and self.module is not None:  # once is enough for a module
+            warn_of_probabilities(trainer, images)
         layout, first = self._first_model(trainer, images, is_warm=is_warm, has_momentum=goes_on)
         if hasattr(runtime, "submit"):  # no objects of this process go there
             from estimators.submitted.fit import fit_elsewhere
@@ -465,39 +462,6 @@ class ChicleCNNClassifier(
                 stacklevel=4,
             )
         return self
-
-    def _try_augmentation(self, trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
-        """Refuse a function that does not return such images, before anything is started."""
-        from chicle_elastic.solvers.engines.predict import samples_of
-
-        rows = self._first_rows(images, trainer.batch_size)
-        trainer.engine().try_augmentation(samples_of(rows, images.input_shape, trainer.network))
-
-    def _first_rows(self, images: "ImageSet", count: int) -> Array:
-        from chicle_elastic.chunks.rows import matrix_of
-        from estimators.streaming import chunks_of
-
-        rows: Array = matrix_of(next(iter(chunks_of(images.source))).rows)
-        return rows[:count]
-
-    def _warn_of_probabilities(self, trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
-        """Warn where a module of the user's returns probabilities: the loss takes the softmax of its outputs."""
-        from chicle_elastic.solvers.engines.predict import filled_module, logits
-
-        if self.module is None:
-            return
-        module = filled_module(trainer.network, *trainer.engine().initial())
-        rows = self._first_rows(images, ROWS_LOOKED_AT)
-        scaling = trainer.network.scaling_of(is_byte=images.is_byte)
-        outputs = logits(module, rows, images.input_shape, scaling=scaling)
-        if np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-4):
-            warnings.warn(
-                f"the outputs of the module {type(module).__name__} look like probabilities: they are at least 0 and "
-                "sum to 1. The loss expects logits and takes their softmax itself; leave out the softmax at the end "
-                "of the module, which learns slowly and badly otherwise.",
-                UserWarning,
-                stacklevel=5,
-            )
 
     def _network(self, images: "ImageSet", scaling: "Scaling | None") -> "Network":
         from chicle_elastic.solvers.network import PAPER_CNN, Network
