@@ -4,7 +4,7 @@ The public names are here, those of `estimators` as well; a name is loaded when 
 loads no torch and no NumPy, opens nothing and sets no variable (docs/style 15).
 
     estimators  ChicleSVM, ChicleLogisticRegression, ChicleRidge, ChicleLasso, ChicleElasticNet, ChicleSVR,
-                ChicleCNNClassifier
+                ChicleCNNClassifier; ElasticEstimator, around a Trainer of your own
     algorithm   Trainer, Solver, Update, Budget, Context, StateSpec; Report, Verdict, Action; LinearTrainer
     data        ArraySource, ChunkFolder
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         ChicleRidge,
         ChicleSVM,
         ChicleSVR,
+        ElasticEstimator,
     )
     from torchx_components.torchx_runtime import TorchXRuntime
 
@@ -83,6 +84,7 @@ __all__ = [
     "Context",
     "DataError",
     "Decision",
+    "ElasticEstimator",
     "History",
     "InProcess",
     "IterationRecord",
@@ -135,6 +137,7 @@ _MODULES = {
     "ChunkFolder": "chicle_elastic.chunks.folder",
     "Context": "chicle_elastic.solvers.base",
     "DataError": "chicle_elastic.errors",
+    "ElasticEstimator": "estimators",
     "Decision": "chicle_elastic.policies.base",
     "History": "chicle_elastic.monitoring.history",
     "InProcess": "chicle_elastic.runtime.in_process",

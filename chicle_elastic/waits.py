@@ -13,7 +13,8 @@ it is the default and does not express a wish. To silence them:
     logging.getLogger("chicle").setLevel(logging.WARNING)   in a program
 
 The lines are records of level INFO of that logger. Where the program has handlers for them, these show them; where it
-has none, they go to stderr, which leaves stdout to the program, and above a bar that is being drawn.
+has none, they go to stderr, which leaves stdout to the program, and above a bar that is being drawn. In a notebook they
+go to stdout, because it shows stderr as if something were wrong.
 
 A task of a local cluster, whose output the user does not see, has the driver print its lines: `tell_through`.
 """
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
+from chicle_elastic import notebook
 from chicle_elastic.settings import Settings
 
 __all__ = ["PATIENCE_S", "Wait", "above", "cleared", "screen", "tell", "tell_through"]
@@ -150,8 +152,8 @@ def _has_handler() -> bool:
 
 
 def _print(line: str) -> None:
-    """Write to stderr, above the bars of tqdm where the program draws some."""
-    stream = sys.stderr
+    """Write to stderr, or below the cell, above the bars of tqdm where the program draws some."""
+    stream = sys.stdout if notebook.is_here() else sys.stderr
     if stream is None:  # a program without a console
         return
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)

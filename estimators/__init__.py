@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from estimators.cnn import ChicleCNNClassifier
     from estimators.logistic import ChicleLogisticRegression
+    from estimators.own.elastic import ElasticEstimator
     from estimators.regression.lasso import ChicleElasticNet, ChicleLasso
     from estimators.regression.ridge import ChicleRidge
     from estimators.regression.svr import ChicleSVR
@@ -21,6 +22,7 @@ __all__ = [
     "ChicleRidge",
     "ChicleSVM",
     "ChicleSVR",
+    "ElasticEstimator",
 ]
 
 _MODULES = {
@@ -31,6 +33,7 @@ _MODULES = {
     "ChicleRidge": "estimators.regression.ridge",
     "ChicleSVM": "estimators.svm",
     "ChicleSVR": "estimators.regression.svr",
+    "ElasticEstimator": "estimators.own.elastic",
 }
 
 

@@ -69,6 +69,18 @@ def validated_samples(estimator: Any, X: Any, y: Any, *, has_real_targets: bool 
         ensure_all_finite=False,
         y_numeric=has_real_targets,
     )
+    return _as_kernels_need(estimator, X), y
+
+
+def validated_rows(estimator: Any, X: Any) -> Any:
+    """The same for features without targets."""
+    X = validate_data(
+        estimator, X, accept_sparse="csr", accept_large_sparse=True, dtype=DTYPES, order="C", ensure_all_finite=False
+    )
+    return _as_kernels_need(estimator, X)
+
+
+def _as_kernels_need(estimator: Any, X: Any) -> Any:
     values = X.data if sparse.issparse(X) else X
     if values.size <= MAX_VALUES_CHECKED_FIRST:
         require_finite(estimator, X)
@@ -81,7 +93,7 @@ def validated_samples(estimator: Any, X: Any, y: Any, *, has_real_targets: bool 
     else:
         # Kernels step through the bytes themselves; np.frombuffer with an offset gives memory that is not aligned.
         X = np.require(X, requirements=["C_CONTIGUOUS", "ALIGNED"])
-    return X, y
+    return X
 
 
 def _has_descents(X: Any) -> bool:

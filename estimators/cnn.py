@@ -1,7 +1,6 @@
 """A classifier of images: a small torch network, trained by local SGD on uni-tasks."""
 
 import math
-import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +16,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOp
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DivergedError, MissingExtraError, UsageError
+from chicle_elastic.uninterrupted import import_whole
 from chicle_elastic.waits import Wait
 from estimators.cnn_params import ModuleParamsMixin
 from estimators.cnn_persistence import SaveNetworkMixin
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 GUESSING = 0.97
 """A mean loss above this share of that of guessing is as good as guessing."""
-ROWS_LOOKED_AT = 64
-"""Samples whose outputs are looked at before a fit."""
 
 
 class ChicleCNNClassifier(
@@ -96,6 +94,11 @@ class ChicleCNNClassifier(
         Whether the network gets images with mean 0 and standard deviation 1, over all values of all images of the fit.
         "auto" does so for the default network, which therefore learns images of any range alike. Without it uint8
         images go from -1 to 1, and others are taken as they are.
+    augment : callable or None, default=None
+        What becomes of the images of a step, in training only: ``augment(images, generator)`` gets them as the network
+        takes them, a float32 tensor of shape (n, *image_shape_) after `standardize`, which it may write to, and a
+        `torch.Generator` on their device; it returns a tensor of the same shape and dtype. What it draws from the
+        generator, or from torch's own, follows from `random_state`. It goes along to the nodes of a `LocalCluster`.
     class_weight : dict, "balanced" or None, default=None
         Factor of the loss per class.
     early_stopping : bool, default=False
@@ -201,6 +204,7 @@ class ChicleCNNClassifier(
         "outer_momentum": [StrOptions({"auto"}), Interval(Real, 0.0, 1.0, closed="left")],
         "outer_learning_rate": [Interval(Real, 0.0, None, closed="neither")],
         "standardize": [StrOptions({"auto"}), "boolean"],
+        "augment": [callable, None],
         "class_weight": [None, dict, StrOptions({"balanced"})],
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0.0, 1.0, closed="neither")],
@@ -242,6 +246,7 @@ class ChicleCNNClassifier(
         outer_momentum: float | Literal["auto"] = "auto",
         outer_learning_rate: float = 0.7,
         standardize: bool | Literal["auto"] = "auto",
+        augment: Any = None,
         class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -274,6 +279,7 @@ class ChicleCNNClassifier(
         self.outer_momentum = outer_momentum
         self.outer_learning_rate = outer_learning_rate
         self.standardize = standardize
+        self.augment = augment
         self.class_weight = class_weight
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
@@ -318,7 +324,8 @@ class ChicleCNNClassifier(
         MissingExtraError
             torch is not installed.
         UsageError
-            The network does not fit images or classes, or the device is not there.
+            The network does not fit images or classes, `augment` does not return such images, or the device is not
+            there.
         ValueError
             X, y or a parameter cannot be used.
         KeyboardInterrupt
@@ -361,8 +368,14 @@ class ChicleCNNClassifier(
         Raises
         ------
         UsageError
-            A label is none of `classes_`; and as in `fit`.
+            A label is none of `classes_`, or `schedule` is "cosine", which has to know how many epochs there will be;
+            and as in `fit`.
         """
+        if self.schedule == "cosine":
+            raise UsageError(
+                "schedule='cosine' lets the learning rate fall over all epochs, and partial_fit does not know how many "
+                "there will be; leave schedule out (the rate stays constant then), or call fit with max_epochs"
+            )
         return self._fit(
             X, y, sample_weight, epochs=1, is_warm=hasattr(self, "module_"), is_partial=True, classes=classes
         )
@@ -379,7 +392,7 @@ class ChicleCNNClassifier(
         classes: Any = None,
     ) -> Self:
         _require_torch()
-        from estimators.cnn_fit import run_job
+        from estimators.cnn_fit import run_job, try_augmentation, warn_of_probabilities
         from estimators.cnn_inputs import image_set
         from estimators.place import runtime_of
 
@@ -411,8 +424,9 @@ class ChicleCNNClassifier(
             trainer = replace(trainer, decay=0.0)
         if self.outer_momentum == "auto" and runtime.most_tasks() == 1:
             trainer = replace(trainer, outer_momentum=0.0)  # no room in the model for what one task never has
-        if not goes_on and not is_warm:  # once is enough for a module
-            self._warn_of_probabilities(trainer, images)
+        try_augmentation(trainer, images)
+        if not goes_on and not is_warm and self.module is not None:  # once is enough for a module
+            warn_of_probabilities(trainer, images)
         layout, first = self._first_model(trainer, images, is_warm=is_warm, has_momentum=goes_on)
         if hasattr(runtime, "submit"):  # no objects of this process go there
             from estimators.submitted.fit import fit_elsewhere
@@ -448,27 +462,6 @@ class ChicleCNNClassifier(
                 stacklevel=4,
             )
         return self
-
-    def _warn_of_probabilities(self, trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
-        """Warn where a module of the user's returns probabilities: the loss takes the softmax of its outputs."""
-        from chicle_elastic.chunks.rows import matrix_of
-        from chicle_elastic.solvers.engines.predict import filled_module, logits
-        from estimators.streaming import chunks_of
-
-        if self.module is None:
-            return
-        module = filled_module(trainer.network, *trainer.engine().initial())
-        rows = matrix_of(next(iter(chunks_of(images.source))).rows)[:ROWS_LOOKED_AT]
-        scaling = trainer.network.scaling_of(is_byte=images.is_byte)
-        outputs = logits(module, rows, images.input_shape, scaling=scaling)
-        if np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-4):
-            warnings.warn(
-                f"the outputs of the module {type(module).__name__} look like probabilities: they are at least 0 and "
-                "sum to 1. The loss expects logits and takes their softmax itself; leave out the softmax at the end "
-                "of the module, which learns slowly and badly otherwise.",
-                UserWarning,
-                stacklevel=5,
-            )
 
     def _network(self, images: "ImageSet", scaling: "Scaling | None") -> "Network":
         from chicle_elastic.solvers.network import PAPER_CNN, Network
@@ -523,6 +516,7 @@ class ChicleCNNClassifier(
             mean_weight=images.mean_weight,
             device=self.device,
             kernels=self.kernels,
+            augment=self.augment,
         )
 
     def _first_model(
@@ -567,10 +561,8 @@ class ChicleCNNClassifier(
 
 
 def _require_torch() -> None:
-    if sys.modules.get("torch") is not None:
-        return
     try:
         with Wait("importing torch (some seconds, once)"):
-            import torch  # noqa: F401 - whether it is there
+            import_whole("torch")
     except ImportError as error:
         raise MissingExtraError.for_package("torch", extra="cnn", purpose="ChicleCNNClassifier") from error

@@ -1,6 +1,7 @@
-"""Runs the job of a `ChicleCNNClassifier`, with its callbacks and observers."""
+"""Runs the job of a `ChicleCNNClassifier`, with its callbacks and observers, after a look at what it is given."""
 
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from estimators.cnn_watch import EarlyStopping
 
 
+ROWS_LOOKED_AT = 64
+"""Samples whose outputs are looked at before a fit."""
 ITERATIONS_PER_EPOCH = 4
 """Iterations that are allowed for each that an epoch of one task takes: after a crash samples are used again."""
 
@@ -75,6 +78,7 @@ def run_job(
         verbose=estimator.verbose,
         logdir=estimator.logdir,
         max_iter=most,
+        max_epochs=trainer.max_epochs,
         has_policies=has_policies(estimator, runtime),
         params=estimator.get_params(deep=False),
     ) as told:
@@ -100,6 +104,7 @@ def run_job(
             )
         )
         bridge.close()
+        told.on_end(outcome)
     if stopper is not None:
         outcome.history = stopper.scored_history(outcome.history)
     if stopper is not None and stopper.scores:
@@ -111,6 +116,45 @@ def run_job(
         estimator=estimator, reconstruction_attributes=lambda: attributes(model, 0), **images.hook_arguments
     )
     return outcome, best
+
+
+def try_augmentation(trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
+    """Refuse a function that does not return such images, before anything is started.
+
+    Raises:
+        UsageError: It raised, or returned something else.
+    """
+    from chicle_elastic.solvers.engines.predict import samples_of
+
+    if trainer.augment is not None:
+        rows = _first_rows(images, trainer.batch_size)
+        trainer.engine().try_augmentation(samples_of(rows, images.input_shape, trainer.network))
+
+
+def warn_of_probabilities(trainer: "LocalSGDTrainer", images: "ImageSet") -> None:
+    """Warn where a module of the user's returns probabilities: the loss takes the softmax of its outputs."""
+    from chicle_elastic.solvers.engines.predict import filled_module, logits
+
+    module = filled_module(trainer.network, *trainer.engine().initial())
+    rows = _first_rows(images, ROWS_LOOKED_AT)
+    scaling = trainer.network.scaling_of(is_byte=images.is_byte)
+    outputs = logits(module, rows, images.input_shape, scaling=scaling)
+    if np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-4):
+        warnings.warn(
+            f"the outputs of the module {type(module).__name__} look like probabilities: they are at least 0 and "
+            "sum to 1. The loss expects logits and takes their softmax itself; leave out the softmax at the end "
+            "of the module, which learns slowly and badly otherwise.",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def _first_rows(images: "ImageSet", count: int) -> Array:
+    from chicle_elastic.chunks.rows import matrix_of
+    from estimators.streaming import chunks_of
+
+    rows: Array = matrix_of(next(iter(chunks_of(images.source))).rows)
+    return rows[:count]
 
 
 def _early_stopping(

@@ -41,8 +41,8 @@ class SaveNetworkMixin:
         Parameters
         ----------
         path : str or path-like
-            File to write; it appears when it is complete. Runtime, callbacks, an instance given as `module` and a
-            `RandomState` instance are not saved.
+            File to write; it appears when it is complete. Runtime, callbacks, `augment`, an instance given as `module`
+            and a `RandomState` instance are not saved.
 
         Raises
         ------

@@ -68,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         params = parse(arguments)
         if params.get("module") is not None:
             params["module"] = imported_class(params["module"])
+        if params.get("augment") is not None:
+            params["augment"] = imported("augment", params["augment"])
         train, out = params.pop("train"), place_of(params.pop("out"), purpose="a model")
         kind = getattr(estimators, ESTIMATORS[params.pop("estimator")])
         require_writable(out, who=f"the task on {socket.gethostname()}")  # now, and not after hours of training
@@ -108,6 +110,18 @@ def imported_class(name: str) -> type:
     Raises:
         UsageError: There is none; every node has to be able to import it.
     """
+    found = imported("module", name)
+    if not isinstance(found, type):
+        raise UsageError(f"--module {name} is no class, but {type(found).__name__}")
+    return found
+
+
+def imported(option: str, name: str) -> Any:
+    """What "package.module:Name" names.
+
+    Raises:
+        UsageError: There is none; every node has to be able to import it.
+    """
     module, _, path = name.partition(":")
     try:
         found: Any = import_module(module)
@@ -115,11 +129,9 @@ def imported_class(name: str) -> type:
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
-            f"--module {name} cannot be imported here ({error}); write package.module:Class, of a file that every "
+            f"--{option} {name} cannot be imported here ({error}); write package.module:Name, of a file that every "
             "node can import"
         ) from error
-    if not isinstance(found, type):
-        raise UsageError(f"--module {name} is no class, but {type(found).__name__}")
     return found
 
 
@@ -152,6 +164,8 @@ def _add_option(parser: argparse.ArgumentParser, name: str, default: Any, constr
         parser.add_argument(option, type=int, default=0, help="default: %(default)s")
     elif name == "module":
         parser.add_argument(option, metavar="PACKAGE.MODULE:CLASS", default=None, help="default: that of the paper")
+    elif name == "augment":
+        parser.add_argument(option, metavar="PACKAGE.MODULE:FUNCTION", default=None, help="default: images as they are")
     elif name == "image_shape":
         parser.add_argument(option, type=shape, metavar="HEIGHT,WIDTH", default=None, help="or CHANNELS,HEIGHT,WIDTH")
     elif constraints == ["boolean"]:

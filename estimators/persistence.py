@@ -6,8 +6,8 @@
                   "transitions": changes of the membership, "ledger": accounts of chunks (both may be missing)}
     other names   the attributes that are arrays
 
-Not in it: `runtime`, `n_workers` and `policy` (they belong to somewhere else), callbacks, a `RandomState` instance, the
-duals of a warm start.
+Not in it: `runtime`, `n_workers` and `policy` (they belong to somewhere else), `augment` (code), callbacks, a
+`RandomState` instance, the duals of a warm start.
 Readers take older versions and refuse newer ones; `tests/golden/models` holds a file of every version.
 """
 
@@ -37,7 +37,7 @@ VERSION = 1
 ARRAYS = ("coef_", "intercept_", "classes_", "objective_", "dual_objective_", "feature_names_in_", "duals_")
 REQUIRED_ARRAYS = ARRAYS[:5]
 VALUES = ("n_features_in_", "n_iter_", "duality_gap_")
-PARAMS_LEFT_OUT = ("runtime", "n_workers", "policy")
+PARAMS_LEFT_OUT = ("runtime", "n_workers", "policy", "augment")
 
 
 class SaveMixin:

@@ -1,4 +1,4 @@
-"""The job of a linear estimator, with its callbacks and observers."""
+"""The job of a linear estimator, or of one with a trainer of the user's, with its callbacks and observers."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -52,14 +52,15 @@ def run_job(
     from estimators.place import has_policies, policies_of
     from estimators.watch import CallbackBridge, watcher
 
+    tol = float(getattr(estimator, "tol", 0.0))
     context = estimator._init_callback_context(max_subtasks=estimator.max_iter)
     context.call_on_fit_task_begin(estimator=estimator, **training.hook_arguments)
     with watcher(
-        type(estimator).__name__,
+        getattr(estimator, "_shown_name", type(estimator).__name__),
         verbose=estimator.verbose,
         logdir=estimator.logdir,
         max_iter=int(estimator.max_iter),
-        tol=float(estimator.tol),
+        tol=tol,
         has_policies=has_policies(estimator, runtime),
         method_on=partial(trainer.method, training.source.schema),
         params=estimator.get_params(deep=False),
@@ -68,7 +69,7 @@ def run_job(
             estimator,
             context,
             max_iter=estimator.max_iter,
-            tol=estimator.tol,
+            tol=tol,
             arguments=training.hook_arguments,
             attributes=partial(estimator._predicting_attributes, trainer, training),
         )
@@ -91,6 +92,7 @@ def run_job(
             )
         )
         bridge.close()
+        told.on_end(outcome)
     context.call_on_fit_task_end(
         estimator=estimator,
         reconstruction_attributes=partial(

@@ -9,17 +9,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from chicle_elastic import waits
+from chicle_elastic import notebook, waits
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.monitoring.history import History
-from chicle_elastic.monitoring.progress import FitProgress
-from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.monitoring.notebook_bar import NotebookBar
+from chicle_elastic.monitoring.progress import LINE_EVERY_S, FitProgress
+from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord, Transition
 from chicle_elastic.scheduling.text import is_disabled_text
+
+if TYPE_CHECKING:
+    from chicle_elastic.runtime.training.job import Outcome
 
 try:
     from sklearn.callback import CallbackSupportMixin
@@ -57,10 +61,14 @@ class NoContext:
 
 
 class Watcher(NamedTuple):
-    """The callbacks of the observers, as the fields of a `Job`; None when there are no observers."""
+    """The callbacks of the observers, as the fields of a `Job`, None when there are no observers; and of the end."""
 
     on_iteration: Listener | None
     on_transition: Callable[[Transition], None] | None
+    on_end: Callable[["Outcome"], None] = lambda outcome: None
+
+
+NOBODY = Watcher(None, None)
 
 
 class CallbackBridge:
@@ -143,6 +151,7 @@ def watcher(
     logdir: Any,
     max_iter: int = 1,
     tol: float = 0.0,
+    max_epochs: int | None = None,
     has_policies: bool = False,
     method_on: Callable[[int], str] | None = None,
     params: Mapping[str, Any] | None = None,
@@ -151,10 +160,12 @@ def watcher(
 
     Args:
         name: Name of the estimator, begins every line.
-        verbose: 0 silent; 1 a bar on a terminal, and a line per certificate elsewhere; 2 a line per iteration.
+        verbose: 0 silent; 1 a bar on a terminal and in a notebook, and elsewhere a line per certificate or epoch, and
+            now and then where none comes; 2 a line per iteration.
         logdir: Folder for TensorBoard, in which this fit gets a folder of its own: a grid search has many.
         max_iter: Iterations at most, for the bar.
         tol: Gap at which the fit ends, for the bar.
+        max_epochs: Epochs at which it ends, for the bar.
         has_policies: Whether there are policies that may fail: the user is warned of one that is disabled.
         method_on: How the model is found on a number of tasks, in words; printed with `verbose`.
         params: Parameters of the estimator, which TensorBoard shows with their result.
@@ -167,17 +178,28 @@ def watcher(
     """
     told: list[Listener] = []
     changes: list[Callable[[Transition], None]] = []
+    ends: list[Callable[[Outcome], None]] = []
     with ExitStack() as stack:
-        if int(verbose) == 1 and sys.stdout.isatty():
-            bar = FitProgress(sys.stdout, MonotonicClock(), label=name, max_iterations=max_iter, tol=tol)
-            stack.callback(bar.close)
-            stack.enter_context(waits.above(bar.close))
+        if int(verbose) == 1 and (sys.stdout.isatty() or notebook.is_here()):
+            place = NotebookBar() if notebook.is_here() else None
+            bar = FitProgress(
+                sys.stdout,
+                MonotonicClock(),
+                label=name,
+                max_iterations=max_iter,
+                tol=tol,
+                max_epochs=max_epochs,
+                place=place,
+            )
+            stack.callback(bar.finish)
+            stack.enter_context(waits.above(bar.clear))
             told.append(bar.update)
             changes.append(bar.note)
+            ends.append(lambda outcome: bar.end(outcome.reason, is_interrupted=outcome.is_interrupted))
         elif verbose:
             if method_on is not None:
                 told.append(_MethodPrinter(name, method_on))
-            told.append(partial(_print_line, name, int(verbose)))
+            told.append(_LinePrinter(name, int(verbose)))
             changes.append(partial(_print_transition, name))
         if logdir is not None:
             from chicle_elastic.monitoring.tensorboard import TensorBoardWriter
@@ -188,7 +210,7 @@ def watcher(
             changes.append(writer.write_transition)
         if has_policies:  # the last one, because a warning may be an error
             told.append(_warn_of_policies)
-        yield Watcher(partial(_tell, told), partial(_tell, changes)) if told else Watcher(None, None)
+        yield Watcher(partial(_tell, told), partial(_tell, changes), partial(_tell, ends)) if told else NOBODY
 
 
 def _run_name(name: str) -> str:
@@ -254,12 +276,19 @@ def _frames_to_the_user() -> int:
     return level
 
 
-def _print_line(name: str, verbose: int, record: IterationRecord) -> None:
-    for news in _disabled_in(record):
-        print(f"[{name}] {news}", flush=True)
-    line = line_of(record)
-    if verbose >= 2 or "duality_gap" in record.figures or "epoch" in record.figures:
-        print(f"[{name}] {line}", flush=True)
+class _LinePrinter:
+    """Prints a line per iteration, or for those that are worth one."""
+
+    def __init__(self, name: str, verbose: int) -> None:
+        self._name, self._verbose, self._told_s = name, verbose, 0.0
+
+    def __call__(self, record: IterationRecord) -> None:
+        for news in _disabled_in(record):
+            print(f"[{self._name}] {news}", flush=True)
+        is_milestone = "duality_gap" in record.figures or "epoch" in record.figures
+        if self._verbose >= 2 or is_milestone or record.time_s - self._told_s > LINE_EVERY_S:
+            self._told_s = record.time_s
+            print(f"[{self._name}] {line_of(record)}", flush=True)
 
 
 def line_of(record: IterationRecord) -> str:
@@ -273,6 +302,9 @@ def line_of(record: IterationRecord) -> str:
         what = f"loss {figures['loss']:.4g}"
     elif "duality_gap" in figures:
         what = f"relative duality gap {figures['duality_gap']:.1e}, objective {figures['objective']:.6g}"
-    else:
-        what = f"estimated relative duality gap {figures.get('duality_gap_estimate', np.nan):.1e}"
+    elif "duality_gap_estimate" in figures:
+        what = f"estimated relative duality gap {figures['duality_gap_estimate']:.1e}"
+    else:  # of a trainer of the user's
+        named = [f"{name} {value:.6g}" for name, value in figures.items() if not name.startswith(PARAMETERS_PREFIX)]
+        what = ", ".join(named) or f"{record.samples} samples"
     return f"iteration {record.iteration}: {what}, {record.time_s:.3f} s"

@@ -1,12 +1,10 @@
 """The history of a job: its records, what is known of its membership, and how it is shown."""
 
-import html
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import numpy as np
-
+from chicle_elastic.monitoring.html_table import html_table
 from chicle_elastic.monitoring.records import (
     EVENTS_COLUMN,
     FIXED_COLUMNS,
@@ -17,14 +15,12 @@ from chicle_elastic.monitoring.records import (
 )
 from chicle_elastic.monitoring.swimlane import draw, draw_into
 from chicle_elastic.monitoring.swimlane_text import MAX_WIDTH, render
+from chicle_elastic.monitoring.transition_table import TransitionTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Panels = TypeVar("Panels")
-
-NUM_FIRST_SHOWN = 3
-NUM_LAST_SHOWN = 5
 
 
 class History(RecordTable):
@@ -63,12 +59,14 @@ class History(RecordTable):
         return next(reversed(self.methods.values()), "")
 
     @property
-    def transitions(self) -> tuple[Transition, ...]:
+    def transitions(self) -> TransitionTable:
         """How long each change of the membership took, oldest first; none in one process.
+
+        A tuple of `Transition`, which a notebook shows as a table; `pandas.DataFrame(history.transitions.to_dict())`.
 
         Nodes see the same change a little differently: this is what the node says that was held up longest.
         """
-        return tuple(self._transitions[round] for round in sorted(self._transitions))
+        return TransitionTable(self._transitions[round] for round in sorted(self._transitions))
 
     def note(self, transition: Transition) -> None:
         """Write down a transition as one node saw it, or once more what became of it."""
@@ -131,28 +129,8 @@ class History(RecordTable):
 
     def _repr_html_(self) -> str:
         """A table of the first and last records, for notebooks."""
-        names = (*FIXED_COLUMNS, *self.figure_names, EVENTS_COLUMN)
-        columns = {name: self.column(name) for name in names}
-        shown = list(range(len(self)))
-        gap_at = None
-        if len(shown) > NUM_FIRST_SHOWN + NUM_LAST_SHOWN + 1:
-            shown = shown[:NUM_FIRST_SHOWN] + shown[-NUM_LAST_SHOWN:]
-            gap_at = shown[NUM_FIRST_SHOWN]
-        lines = ["<table>", f"<caption>{html.escape(repr(self))}</caption>", "<thead><tr>"]
-        lines += [f"<th>{html.escape(name)}</th>" for name in names]
-        lines.append("</tr></thead><tbody>")
-        for row in shown:
-            if row == gap_at:
-                num_hidden = len(self) - NUM_FIRST_SHOWN - NUM_LAST_SHOWN
-                lines.append(f'<tr><td colspan="{len(names)}">{num_hidden} more iterations</td></tr>')
-            cells = "".join(f"<td>{html.escape(_cell(columns[name][row]))}</td>" for name in names)
-            lines.append(f"<tr>{cells}</tr>")
-        lines.append("</tbody></table>")
-        return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    """Short text of a table cell; nothing for a figure that the iteration has not."""
-    if isinstance(value, float):
-        return "" if np.isnan(value) else f"{value:.4g}"
-    return str(value)
+        fixed = (name for name in FIXED_COLUMNS if name != "samples")  # in `epochs`
+        names = (*fixed, *self.figure_names, EVENTS_COLUMN)
+        columns = {name: self.column(name).tolist() for name in names}
+        columns[EVENTS_COLUMN] = ["; ".join(record.news) for record in self._records]
+        return html_table(columns, caption=repr(self), rows="iterations")

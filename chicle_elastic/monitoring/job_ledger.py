@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from chicle_elastic.ids import ChunkId, NodeId
+from chicle_elastic.monitoring.html_table import html_table
 from chicle_elastic.values import ChunkAccount
 
 PREFIX = "iterations."
@@ -41,6 +42,10 @@ class JobLedger(Sequence[ChunkAccount]):
         for node in self.nodes:
             columns[PREFIX + node] = [account.iterations.get(node, 0) for account in self._accounts]
         return columns
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return html_table(self.to_dict(), caption=repr(self), rows="chunks")
 
     def __len__(self) -> int:
         return len(self._accounts)

@@ -2,8 +2,9 @@
 
     ChicleSVM [#######-------]  52%  iteration 120  gap 3.1e-02 of 1e-03  4 members  n3 joined
 
-On a terminal it is redrawn in place, and where that is narrow the bar gives way to the words; elsewhere a plain line is
-written, when something has happened or a few seconds have passed.
+On a terminal it is redrawn in place, and where that is narrow the bar gives way to the words. In a notebook it is a bar
+below the cell, and stays as it was at the end. Elsewhere a plain line is written, when something has happened or a few
+seconds have passed.
 """
 
 import math
@@ -12,7 +13,8 @@ from typing import TextIO
 
 from chicle_elastic import waits
 from chicle_elastic.clock import Clock
-from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.monitoring.notebook_bar import NotebookBar
+from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord, Transition
 
 BAR_WIDTH = 14
 LEAST_BAR_WIDTH = 3
@@ -31,12 +33,26 @@ class FitProgress:
         label: What is fitted.
         max_iterations: Most iterations.
         tol: Gap at which the fit ends; 0 where only the iterations end it.
+        max_epochs: Passes over the data that end the fit, whatever the iterations are; None where they do not.
+        place: In a notebook, where to draw; `stream` is not used then.
     """
 
-    def __init__(self, stream: TextIO, clock: Clock, *, label: str, max_iterations: int, tol: float = 0.0) -> None:
-        self._stream, self._clock = stream, clock
+    def __init__(
+        self,
+        stream: TextIO,
+        clock: Clock,
+        *,
+        label: str,
+        max_iterations: int,
+        tol: float = 0.0,
+        max_epochs: int | None = None,
+        place: NotebookBar | None = None,
+    ) -> None:
+        self._stream, self._clock, self._place = stream, clock, place
         self._label, self._max_iterations, self._tol = label, max_iterations, tol
-        self._is_terminal = stream.isatty()
+        self._max_epochs = max_epochs
+        self._is_drawn = place is not None or stream.isatty()
+        self._last: IterationRecord | None = None
         self._shown_s = clock.now()
         self._first_gap: float | None = None
         self._share = 0.0
@@ -49,33 +65,51 @@ class FitProgress:
             self._update(record)
 
     def _update(self, record: IterationRecord) -> None:
+        self._last = record
         if record.news:
             self._event = record.news[-1]
-        has_news = bool(record.news) and not self._is_terminal
+        has_news = bool(record.news) and not self._is_drawn
         now_s = self._clock.now()
         self._share = max(self._share, self._share_of(record))
-        if not has_news and now_s - self._shown_s < (REDRAW_S if self._is_terminal else LINE_EVERY_S):
+        if not has_news and now_s - self._shown_s < (REDRAW_S if self._is_drawn else LINE_EVERY_S):
             return
         self._shown_s = now_s
-        if self._is_terminal:
+        if self._place is not None:
+            self._place.show(self._label, self._share, self._text(record))
+            return
+        if self._is_drawn:
             most = shutil.get_terminal_size().columns - 1  # a line that wraps could not be redrawn
-            text = self._with_bar(self._text(record), most)[:most]
+            text = self._with_bar(f"{self._share:4.0%}  {self._text(record)}", most)[:most]
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
         else:
-            self._stream.write(f"{self._label} {self._text(record)}\n")
+            self._stream.write(f"{self._label} {self._share:4.0%}  {self._text(record)}\n")
         self._stream.flush()
 
     def note(self, transition: Transition) -> None:
-        """Show a change of the membership, on a terminal with the next iteration."""
-        if self._is_terminal:
+        """Show a change of the membership, where a bar is drawn with the next iteration."""
+        if self._is_drawn:
             self._event = transition.words()
         else:
             self._stream.write(f"{self._label} {transition.words()}\n")
             self._stream.flush()
 
-    def close(self) -> None:
-        """Clear the bar, so that what comes next starts on a clean line."""
+    def end(self, reason: str, *, is_interrupted: bool) -> None:
+        """The job has ended, and why."""
+        has_gap = self._last is not None and any(name in self._last.figures for name in GAPS)
+        self._event = reason if is_interrupted or not has_gap else ""  # it would say the gap again
+        if not is_interrupted:
+            self._share = 1.0
+
+    def finish(self) -> None:
+        """Nothing more will come: in a notebook the bar shows the last iteration, elsewhere it is cleared."""
+        if self._place is not None and self._last is not None:
+            text = f"{self._text(self._last)}  {self._last.time_s:.3g} s"
+            self._place.show(self._label, self._share, text)
+        self.clear()
+
+    def clear(self) -> None:
+        """Clear the bar from a terminal, so that what comes next starts on a clean line."""
         with waits.screen:
             if self._width:
                 self._stream.write("\r" + " " * self._width + "\r")
@@ -88,6 +122,8 @@ class FitProgress:
         Gaps shrink by factors, so the bar moves with their logarithm.
         """
         share = record.iteration / self._max_iterations
+        if self._max_epochs is not None:
+            share = record.epochs / self._max_epochs
         gap = next((record.figures[name] for name in GAPS if name in record.figures), math.nan)
         if gap > 0 and self._tol > 0:
             if self._first_gap is None:
@@ -103,12 +139,13 @@ class FitProgress:
         return f"{self._label} {bar}{text}"
 
     def _text(self, record: IterationRecord) -> str:
-        parts = [f"{self._share:4.0%}", f"iteration {record.iteration}"]
+        parts = [f"iteration {record.iteration}"]
         figures = record.figures
         gap = next((f"gap {figures[name]:.1e}" for name in GAPS if name in figures), None)
         if gap is not None:
             parts.append(f"{gap} of {self._tol:.0e}" if self._tol > 0 else gap)
         else:
-            parts += [f"{name} {figures[name]:.6g}" for name in LOSSES if name in figures][:1]
+            own = (name for name in figures if not name.startswith(PARAMETERS_PREFIX))
+            parts += [f"{name} {figures[name]:.6g}" for name in (*LOSSES, *own) if name in figures][:1]
         parts.append(f"{record.num_tasks} member{'s' if record.num_tasks != 1 else ''}")
         return "  ".join([*parts, self._event]).rstrip()

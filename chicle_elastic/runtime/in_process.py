@@ -10,6 +10,7 @@ Nothing is decided here.
 
 import contextlib
 import dataclasses
+import statistics
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,11 @@ from chicle_elastic.values import ChunkInfo
 
 TASK_PREFIX = "task-"
 """How names of tasks begin."""
+CERTIFY_WITHIN_S = 0.5
+"""After Ctrl-C; where the passes over the samples take longer, the outcome is the last merged model, uncertified."""
+PASSES_OF_A_CERTIFICATE, ITERATIONS_LOOKED_AT = 4, 10
+"""As long as so many of the last iterations, by their median, because a first one compiles kernels: state is read for
+the model, and samples for the figures, perhaps once more for another model (`Trainer.settled`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +114,7 @@ class InProcess:
         """Run the job to its end, or to the first Ctrl-C.
 
         Raises:
+            KeyboardInterrupt: Ctrl-C before the first iteration has ended.
             ContractError: The job's solver broke the contract of chunks.
             CapacityError: The scheduler had to pause the job, and in one process nothing would ever resume it; or there
                 are fewer nodes than `num_tasks` at the beginning.
@@ -190,11 +197,16 @@ class _Shell:
                 for effect in self.handler.handle(event, now=self.clock.now() - self.started_s):
                     dispatch(effect, self)
         except KeyboardInterrupt:
-            # A solver may have been cut off between state and model: only the state is trusted from here on.
+            if not self.training.history:  # nothing that could be returned
+                raise
             is_interrupted = True
             self.reason = "interrupted"
-            self.rebuild_model()
-            self.training.certify(None, self.evaluate)
+            # A solver may have been cut off between state and model: only the state is trusted from here on.
+            last = self.training.history[-ITERATIONS_LOOKED_AT:]
+            usual_s = statistics.median_low(sum(record.seconds.values()) for record in last)
+            if PASSES_OF_A_CERTIFICATE * usual_s <= CERTIFY_WITHIN_S:
+                self.rebuild_model()
+                self.training.certify(None, self.evaluate)
         return Outcome(
             model=self.training.model,
             certificate=self.training.certificate_of(self.training.iteration),

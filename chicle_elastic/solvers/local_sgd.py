@@ -20,7 +20,7 @@ second task joins.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -84,6 +84,8 @@ class LocalSGDTrainer(Trainer):
         mean_weight: Mean factor of all samples, which the learning rate is for.
         device: "cpu", "cuda" or "cuda:N".
         kernels: "auto", "fused", "onednn" or "native"; see `engines.eager`.
+        augment: Takes the images of each step and a generator, and returns what the network gets; see
+            `engines.augment`. None for the images themselves.
     """
 
     network: Network
@@ -104,6 +106,7 @@ class LocalSGDTrainer(Trainer):
     mean_weight: float = 1.0
     device: str = "cpu"
     kernels: str = "auto"
+    augment: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         if not (
@@ -137,7 +140,14 @@ class LocalSGDTrainer(Trainer):
         from chicle_elastic.solvers.engines.eager import EagerEngine
 
         optimizer = Optimizer(name=self.optimizer, weight_decay=self.weight_decay)
-        return EagerEngine(self.network, seed=self.seed, device=self.device, kernels=self.kernels, optimizer=optimizer)
+        return EagerEngine(
+            self.network,
+            seed=self.seed,
+            device=self.device,
+            kernels=self.kernels,
+            optimizer=optimizer,
+            augment=self.augment,
+        )
 
     def layout(self, layout: ModelLayout) -> ModelLayout:
         """Of the model, from that of the engine."""
@@ -166,7 +176,7 @@ class LocalSGDTrainer(Trainer):
 
     def identity(self) -> Mapping[str, Any]:
         """Everything but when to stop and what does not change the meaning of a model."""
-        left_out = ["network", "max_epochs", "device", "kernels"]
+        left_out = ["network", "max_epochs", "device", "kernels", "augment"]
         # Jobs that were saved before there were these go on.
         left_out += [name for name in SINCE_0_2 if getattr(self, name) == getattr(LocalSGDTrainer, name)]
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}

@@ -102,6 +102,7 @@ def _result(name: str, params: Mapping[str, Any], job: Path, wait: Callable[...,
             verbose=params["verbose"],
             logdir=params["logdir"],
             max_iter=_most_iterations(params, job),
+            max_epochs=params.get("max_epochs"),
             tol=float(params["tol"]),
             params=params,
         ) as told:

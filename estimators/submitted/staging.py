@@ -4,6 +4,7 @@ import json
 import socket
 from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def _described(estimator: Any) -> dict[str, Any]:
     if getattr(import_module(PACKAGE), name, None) is not type(estimator):
         raise UsageError(f"{name} is none of Chicle's own estimators, which tasks of a cluster make by their names")
     params = estimator.get_params(deep=False)
-    module = params.pop("module", None)
+    module, augment = params.pop("module", None), params.pop("augment", None)
     if "optimizer" in params:
         params["optimizer"] = optimizer_name(params["optimizer"])
     params = params_to_json({**params, "verbose": 0, "logdir": None})
@@ -95,7 +96,8 @@ def _described(estimator: Any) -> dict[str, Any]:
         "estimator": name,
         "chicle": __version__,
         "params": params,
-        "module": None if module is None else _importable(module),
+        "module": None if module is None else _importable("module", module),
+        "augment": None if augment is None else _importable("augment", augment),
         "classes": None,
         "has_object_labels": False,
         "feature_names": None if names is None else list(map(str, names)),
@@ -103,16 +105,19 @@ def _described(estimator: Any) -> dict[str, Any]:
     }
 
 
-def _importable(module: Any) -> str:
-    """The name by which nodes import the class of a network."""
-    if isinstance(module, str):
-        return module
-    if not isinstance(module, type) or module.__module__ == "__main__" or "<locals>" in module.__qualname__:
+def _importable(name: str, value: Any) -> str:
+    """The name by which nodes import the class of a network, or a function that augments images."""
+    if isinstance(value, str):
+        return value
+    where, path = getattr(value, "__module__", None), getattr(value, "__qualname__", "<instance>")
+    is_of_kind = isinstance(value, type) if name == "module" else isinstance(value, FunctionType)
+    if not is_of_kind or where in (None, "__main__") or "<" in path:
+        what, called = ("class", "Net") if name == "module" else ("function", "flip")
         raise UsageError(
-            f"the module {module!r} cannot go to a job of a cluster, whose tasks import its class: write the class to "
-            "a file beside the notebook, say net.py, and give module=net.Net"
+            f"the {name} {value!r} cannot go to a job of a cluster, whose tasks import its {what}: write the {what} to "
+            f"a file beside the notebook, say net.py, and give {name}=net.{called}"
         )
-    return f"{module.__module__}:{module.__qualname__}"
+    return f"{where}:{path}"
 
 
 def _targets(estimator: Any, y: Any) -> tuple[Array, list[Any] | None, bool]:
@@ -165,10 +170,11 @@ class Staged:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Arguments of its constructor; a class of a network by its name, "module:Class"."""
+        """Arguments of its constructor; a class of a network, and a function, by their names, "module:Class"."""
         params = params_from_json(self._described["params"])
-        if self._described["module"] is not None:
-            params["module"] = self._described["module"]
+        for name in ("module", "augment"):
+            if self._described.get(name) is not None:  # a fit that an earlier release has staged has no "augment"
+                params[name] = self._described[name]
         return {name: tuple(value) if isinstance(value, list) else value for name, value in params.items()}
 
     def data(self) -> tuple[Any, Array | None, Array | None]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
-from estimators.fit_task import imported_class, save_model
+from estimators.fit_task import imported, imported_class, save_model
 from estimators.submitted.fit import CATEGORIES, ERROR_NAME, WARNINGS_NAME
 from estimators.submitted.staging import Staged, kind_of
 
@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         params = staged.params
         if params.get("module") is not None:
             params["module"] = imported_class(params["module"])
+        if params.get("augment") is not None:
+            params["augment"] = imported("augment", params["augment"])
         model = kind_of(staged.name, arguments.train)(runtime=cluster_runtime(), **params)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")

@@ -197,6 +197,7 @@ def test_grid_search_in_two_processes_uses_one_cluster(of_two):
     assert len(search.best_estimator_.history_.members) == 2
 
 
+@pytest.mark.usefixtures("patient_ctrl_c")
 @pytest.mark.parametrize("iteration", [0, 7])
 def test_ctrl_c_leaves_a_usable_estimator(of_two, iteration):
     """A real SIGINT: KeyboardInterrupt comes out of fit, the attributes are set and belong together."""

@@ -257,6 +257,16 @@ def test_partial_fit_goes_on_with_weights_and_momentum():
         model.partial_fit(X[:, :, :4], y)
 
 
+def test_a_schedule_over_all_epochs_is_refused_where_nobody_knows_how_many_there_will_be():
+    """It would not fall; the error names the parameter, and nothing is fitted."""
+    X, y = bars(48)
+    model = tiny(schedule="cosine", decay=1.0)
+    with pytest.raises(UsageError, match=r"schedule='cosine' .* partial_fit does not know how many"):
+        model.partial_fit(X, y)
+    assert not hasattr(model, "module_")
+    assert model.fit(X, y).n_epochs_ == 3
+
+
 def test_a_warm_start_begins_with_the_weights_of_before():
     """The loss of its first epoch is below that of a fresh fit; another problem is refused."""
     X, y = bars()

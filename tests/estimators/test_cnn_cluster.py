@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
-from chicle_elastic.errors import DivergedError
+from chicle_elastic.errors import DivergedError, UsageError
 from tests.cluster.local.test_user_code import CELLS
 from tests.cluster.notebooks import notebook
-from tests.estimators.cnn_data import bars, tiny
+from tests.estimators.cnn_data import bars, digits, paper, tiny
+from tests.estimators.test_augment import CELLS as AUGMENT_CELLS
 from tests.solvers import nets
 
 
@@ -115,3 +116,21 @@ def test_an_instance_and_a_class_of_a_function_are_trained_by_the_agents(cluster
     model = tiny(module=Inner, runtime=cluster, max_epochs=4).fit(X, y)
     assert type(model.module_) is Inner
     assert model.score(X, y) > 0.9
+
+
+@pytest.mark.filterwarnings("ignore:.*has hardly learned")
+def test_a_function_of_a_notebook_augments_the_images_of_the_agents(cluster):
+    """With what it uses of another cell; what it returns is checked there, too."""
+    X, y = digits(240)
+    with notebook(*AUGMENT_CELLS) as names:
+        augmented = paper(augment=names["shift"], runtime=cluster, max_epochs=2).fit(X, y)
+    plain = paper(runtime=cluster, max_epochs=2).fit(X, y)
+    assert augmented.history_.members
+    assert not np.allclose(augmented.predict_proba(X), plain.predict_proba(X))
+
+    def late(images, generator, calls=[]):  # noqa: B006 - one list in each process
+        calls.append(1)
+        return images if len(calls) < 3 else images[:1]
+
+    with pytest.raises(UsageError, match=r"node n\d: augment=.*late returned shape \(1, 1, 16, 16\)"):
+        paper(augment=late, runtime=cluster).fit(X, y)

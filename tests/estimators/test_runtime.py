@@ -208,6 +208,7 @@ def test_a_tol_of_zero_uses_all_iterations(loss):
     assert model.n_iter_ == 40 or model.duality_gap_ <= 0.0
 
 
+@pytest.mark.usefixtures("patient_ctrl_c")
 @pytest.mark.parametrize("num_tasks", [1, 3])
 def test_ctrl_c_between_duals_and_model_leaves_them_consistent(num_tasks, monkeypatch):
     """A real SIGINT after the solver has written duals and before its part is merged.

@@ -2,7 +2,7 @@
 
     5  estimators, torchx_components        2  solvers, store, transports, monitoring
     4  cli over cluster                     1  chunks, scheduling, policies, resources
-    3  runtime                              0  errors, ids, values, clock, cgroups, settings, waits, moved
+    3  runtime                              0  errors, ids, values, clock, cgroups, settings, waits ...
 
 The public face (`chicle_elastic/__init__.py`) stands above all: its names come from every floor, lazily. The product
 takes nothing from it but the version.
@@ -60,7 +60,19 @@ LEVEL_OF_ROOM = {
     for level, rooms in enumerate(levels)
     for room in rooms
 }
-FLOOR_0_FILES = ("errors", "ids", "values", "clock", "cgroups", "settings", "start_signals", "waits", "moved")
+FLOOR_0_FILES = (
+    "errors",
+    "ids",
+    "values",
+    "clock",
+    "cgroups",
+    "settings",
+    "start_signals",
+    "notebook",
+    "uninterrupted",
+    "waits",
+    "moved",
+)
 FACE = "chicle_elastic"
 TOP_FOLDERS = ("estimators", "torchx_components")
 PRODUCT = ("chicle_elastic", *TOP_FOLDERS)

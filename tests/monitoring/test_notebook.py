@@ -14,6 +14,20 @@ CELLS = {
     "save": "history.plot().savefig('/dev/null', format='png')",
     "ax": "import matplotlib.pyplot as plt\n_, ax = plt.subplots()\nhistory.plot(ax=ax)",
     "plot after pyplot": "history.plot()",
+    "wait": "from chicle_elastic.waits import tell\ntell('it takes long')",
+    "bar": (
+        "import sys\nfrom chicle_elastic.clock import MonotonicClock\n"
+        "from chicle_elastic.monitoring.notebook_bar import NotebookBar\n"
+        "from chicle_elastic.monitoring.progress import FitProgress\n"
+        "bar = FitProgress(sys.stdout, MonotonicClock(), label='<b>', max_iterations=80, place=NotebookBar())\n"
+        "for record in history: bar.update(record)\n"
+        "bar.end('interrupted', is_interrupted=True)\n"
+        "bar.finish()"
+    ),
+    "transitions": (
+        "from tests.monitoring.test_transition_table import make_transition\n"
+        "history.note(make_transition())\nhistory.transitions"
+    ),
 }
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -47,3 +61,24 @@ def test_a_plot_into_axes_of_a_notebook_is_shown_once(shown: Outputs) -> None:
 def test_a_plot_that_is_saved_is_not_shown(shown: Outputs) -> None:
     """The figure belongs to no window, so nothing else shows it."""
     assert shown["save"] == []
+
+
+def test_a_line_about_a_wait_is_not_shown_as_an_error(shown: Outputs) -> None:
+    """stderr is red in a notebook."""
+    assert [(output["name"], output["text"]) for output in shown["wait"]] == [("stdout", "chicle: it takes long\n")]
+
+
+def test_a_bar_stays_below_the_cell_as_it_was_at_the_end(shown: Outputs) -> None:
+    """One output, updated in place; text of the user's is no markup."""
+    [output] = shown["bar"]
+    assert 'progress value="0.500"' in output["data"]["text/html"]
+    assert "&lt;b&gt; <progress" in output["data"]["text/html"]
+    assert output["data"]["text/plain"].startswith("<b>  50%  iteration 40")
+    assert "interrupted" in output["data"]["text/plain"]
+
+
+def test_changes_of_the_membership_are_a_table(shown: Outputs) -> None:
+    """With the tuple beside it, for frontends without HTML."""
+    [output] = shown["transitions"]
+    assert "<caption>1 changes of the membership</caption>" in output["data"]["text/html"]
+    assert output["data"]["text/plain"].startswith("(Transition(")

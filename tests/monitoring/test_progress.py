@@ -43,7 +43,7 @@ def test_a_terminal_gets_one_bar_with_gap_members_and_the_last_event() -> None:
         events = ("n3 joined",) if iteration == 50 else ()
         progress.update(record(iteration, gap=gap, tasks=2 + (iteration >= 50), events=events))
         clock.advance(1 / 64)
-    progress.close()
+    progress.finish()
     drawn = stream.getvalue().split("\r")[1:]
     assert len(drawn) == 99 // 7 + 2
     assert drawn[1].startswith("ChicleSVM [##------------]  14%  iteration 15  gap 3.5e-01 of 1e-03  2 members")
@@ -59,7 +59,7 @@ def test_a_log_gets_a_plain_line_for_every_event_and_every_few_seconds() -> None
     for iteration in range(1, 11):
         clock.advance(1)
         progress.update(record(iteration, tasks=1, events=("n1 left",) if iteration == 3 else ()))
-    progress.close()
+    progress.finish()
     assert stream.getvalue().splitlines() == [
         "ChicleSVM   3%  iteration 3  1 member  n1 left",
         "ChicleSVM   8%  iteration 8  1 member  n1 left",

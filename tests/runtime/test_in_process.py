@@ -11,6 +11,7 @@ from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.errors import CapacityError, ContractError, UsageError
 from chicle_elastic.policies.base import Decision, MoveChunks
 from chicle_elastic.policies.rebalance import Rebalance
+from chicle_elastic.runtime import in_process
 from chicle_elastic.runtime.in_process import InProcess, require_memory
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import Job
@@ -177,6 +178,7 @@ def test_a_callback_ends_the_job_and_the_result_is_certified():
     assert outcome.certificate.iteration == 3
 
 
+@pytest.mark.usefixtures("patient_ctrl_c")
 def test_ctrl_c_leaves_a_consistent_model():
     """An interrupt between state and model is mended: the model is rebuilt from the state and certified."""
     X, y = regression()
@@ -194,6 +196,40 @@ def test_ctrl_c_leaves_a_consistent_model():
     signs = np.where(y > np.median(y), 1.0, -1.0)
     w = np.column_stack([X, np.ones(len(X))]).T @ (outcome.state[:, 0, 0] * signs)
     np.testing.assert_allclose(outcome.model, w, rtol=1e-10)
+
+
+def test_ctrl_c_in_a_fit_of_long_iterations_gives_the_last_merged_model(monkeypatch):
+    """Without the passes that a certificate takes; and before the first iteration has ended there is no model."""
+    X, y = regression()
+    source = ArraySource(X, (y > np.median(y)).astype(np.int32), num_classes=2)
+    monkeypatch.setattr(in_process, "CERTIFY_WITHIN_S", -1.0)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Interrupting(LinearTrainer):
+        at: int = 4
+
+        def solver(self, ctx):
+            solver = LinearTrainer.solver(self, ctx)
+            solve = solver.solve
+
+            def interrupted(model, budget):
+                if budget.iteration == self.at:
+                    raise KeyboardInterrupt
+                return solve(model, budget)
+
+            solver.solve = interrupted
+            return solver
+
+    def job(at, **fields):
+        return Job(trainer=Interrupting(tol=0.0, at=at), source=source, **{"max_iterations": 50, **fields})
+
+    outcome = InProcess().run(job(4))
+    assert outcome.is_interrupted
+    assert outcome.certificate is None
+    np.testing.assert_array_equal(outcome.model, InProcess().run(job(99, max_iterations=3)).model)
+    assert [record.iteration for record in outcome.history] == [1, 2, 3]
+    with pytest.raises(KeyboardInterrupt):
+        InProcess().run(job(1))
 
 
 class ChattySolver(CountingSolver):

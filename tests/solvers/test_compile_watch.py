@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chicle_elastic.solvers.kernels import cache
+from chicle_elastic.solvers import kernel_cache as cache
 from chicle_elastic.solvers.kernels.jit import WORDS, CompileWatch
 from chicle_elastic.testing.virtual_clock import VirtualClock
 from tests.timeouts import timeout_s
@@ -96,7 +96,7 @@ def test_a_cold_cache_is_told_and_a_warm_one_is_not(tmp_path: Path) -> None:
     program = """
 import sys
 from chicle_elastic.testing.virtual_clock import VirtualClock
-from chicle_elastic.solvers.kernels import cache
+from chicle_elastic.solvers import kernel_cache as cache
 print(cache.is_cold(), "numba" in sys.modules)
 import numpy as np
 from chicle_elastic.solvers.kernels import jit, lenet

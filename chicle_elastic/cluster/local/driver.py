@@ -1,7 +1,9 @@
 """What the driver does while a local cluster runs its job: told of each iteration, asked, and given the outcome.
 
 One loop over the line to the server and a line to each task (`local_task` has the words). Ctrl-C ends the job at its
-next boundary, so that its outcome is certified as ever; a second Ctrl-C gives up at once.
+next boundary, so that its outcome is certified as ever. Where that takes longer than a moment, the outcome is the last
+merged model, which the tasks send while they compute, without a certificate. Before the first merge there is none. A
+second Ctrl-C gives up at once.
 """
 
 import contextlib
@@ -10,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ from chicle_elastic.solvers.base import Report
 from chicle_elastic.values import ChunkAccount
 from chicle_elastic.waits import Wait, tell
 
-STOP_TIMEOUT_S = 15.0
+STOP_TIMEOUT_S = 0.6
 """How long a job that was interrupted may take to give its outcome."""
 GAP_S = 0.5
 """How long records of later iterations wait for those before them."""
@@ -64,6 +66,7 @@ class Driver:
         self._ends: list[str] = []
         self._stop_by_s: float | None = None
         self._is_interrupted = False
+        self._kept: Outcome | None = None
         self._watch(server, self._hear_server)
 
     def run(self) -> Outcome:
@@ -73,10 +76,10 @@ class Driver:
             JobFailedError: A task has failed; the message has its node and its traceback.
             ChicleError: What a task raised, with its node.
             PeerLostError: The cluster is gone.
-            KeyboardInterrupt: Ctrl-C before there was anything to return, or twice.
+            KeyboardInterrupt: Ctrl-C before the first iteration has ended, or twice.
         """
         with _ctrl_c_calls(self._interrupt) as wakes:
-            self._selector.register(wakes, selectors.EVENT_READ, lambda: wakes.recv(64))
+            self._selector.register(wakes, selectors.EVENT_READ, lambda: self._end_early(wakes))
             try:
                 while self._outcome is None:
                     left_s = None if self._stop_by_s is None else max(0.0, self._stop_by_s - time.monotonic())
@@ -84,12 +87,16 @@ class Driver:
                         if is_registered(self._selector, key):
                             key.data()
                     if self._stop_by_s is not None and time.monotonic() > self._stop_by_s:
-                        raise KeyboardInterrupt
+                        if self._kept is None:
+                            raise KeyboardInterrupt
+                        return self._kept  # the server ends the processes of a job whose client hangs up
             finally:
                 for line in (*self._tasks, *self._done):
                     line.close()
                 self._selector.close()
         self._server.send("over")
+        if self._is_interrupted and not self._outcome.history:
+            raise KeyboardInterrupt
         for record in self._outcome.history:
             self._tell(record)
         return self._outcome
@@ -135,7 +142,8 @@ class Driver:
         if self._failure is not None:
             raise self._failure
         if self._is_interrupted:
-            raise KeyboardInterrupt
+            self._stop_by_s = 0.0
+            return
         how = "".join(f"\n- {end}" for end in self._ends[-4:])
         raise PeerLostError(f"the local cluster has ended without an outcome: {reason}{how}")
 
@@ -157,6 +165,8 @@ class Driver:
                 self._ask_for_outcome()
             elif said.kind == "outcome":
                 self._outcome = self._read_outcome(said)
+            elif said.kind == "kept":
+                self._keep(said)
             elif said.kind == "raised":
                 self._fail(self._tasks[line], said.fields)
         if line.is_at_end and line in self._tasks:
@@ -238,6 +248,23 @@ class Driver:
         with contextlib.suppress(ConnectionError):  # its end will be seen
             line.send("answer", iteration=record.iteration, is_ended=self._answers[record.iteration])
 
+    def _keep(self, said: Received) -> None:
+        """The last merged model of a task; that of the task that has been there longest counts."""
+        history = self._whole(map(_record, said.fields["records"]))
+        if self._kept is None or len(history) > len(self._kept.history):
+            model: Array = np.frombuffer(said.payload, dtype=np.dtype(said.fields["dtype"]))
+            self._kept = Outcome(
+                model=model, certificate=None, history=history, reason=INTERRUPTED, is_interrupted=True
+            )
+
+    def _whole(self, records: Iterable[IterationRecord]) -> History:
+        """These records, with the members and the changes of the membership as far as they were told."""
+        history = History(records)
+        history.members.update(self._members)
+        for transition in self._noted.transitions:
+            history.note(transition)
+        return history
+
     def _read_outcome(self, said: Received) -> Outcome:
         arrays = {
             name: np.frombuffer(
@@ -251,14 +278,10 @@ class Driver:
         certificate = said.fields["certificate"]
         found = {name: arrays[name] for name in ("rebuilt", "progress") if name in arrays}
         report = None if certificate is None else Report(**{**certificate, **found})
-        history = History(map(_record, said.fields["history"]))
-        history.members.update(self._members)
-        for transition in self._noted.transitions:
-            history.note(transition)
         return Outcome(
             model=arrays["model"],
             certificate=report,
-            history=history,
+            history=self._whole(map(_record, said.fields["history"])),
             reason=said.fields["reason"],
             is_interrupted=self._is_interrupted,
             state=arrays.get("state"),
@@ -268,12 +291,19 @@ class Driver:
     # Ends.
 
     def _interrupt(self) -> None:
-        """Ctrl-C."""
-        if self._is_interrupted:
+        """Ctrl-C, at any moment: nothing is sent here, because a message may be half sent."""
+        if self._is_interrupted or not self._tasks:
             raise KeyboardInterrupt
         self._is_interrupted = True
         self._stop_by_s = time.monotonic() + STOP_TIMEOUT_S
+
+    def _end_early(self, wakes: socket.socket) -> None:
+        """After Ctrl-C."""
+        wakes.recv(64)
         self._stop(INTERRUPTED)
+        for line in list(self._tasks):
+            with contextlib.suppress(ConnectionError):  # its end will be seen
+                line.send("interrupted")
 
     def _stop(self, reason: str) -> None:
         with contextlib.suppress(ConnectionError):  # its end will be seen
@@ -299,7 +329,7 @@ def _error_of(node: str, fields: Mapping[str, Any]) -> Exception:
 
 @contextlib.contextmanager
 def _ctrl_c_calls(call: Callable[[], None]) -> Iterator[socket.socket]:
-    """Within this, the first Ctrl-C calls `call` between two messages and not in the middle of one.
+    """Within this, Ctrl-C calls `call`, and wakes a select.
 
     Only where Ctrl-C means KeyboardInterrupt anyway, and in the main thread; a program that handles it otherwise keeps
     its handler.

@@ -66,6 +66,7 @@ def build(
     fd: int,
     *,
     tell: Callable[[IterationRecord], None],
+    keep: Callable[[IterationRecord, Array], None],
     ask: Callable[[IterationRecord, Array], bool],
     on_transition: Callable[[Transition], None],
 ) -> Job:
@@ -75,6 +76,7 @@ def build(
         described: By `stage`.
         fd: Of the file; it may be closed afterwards.
         tell: Takes records, if the driver wants to be told.
+        keep: Takes the record of each iteration, and the model.
         ask: Asks whether the job ends, if the driver wants to be asked.
         on_transition: Takes changes of the membership.
 
@@ -100,6 +102,7 @@ def build(
         keep_state=described["keep_state"],
         checkpoint=None if checkpoint is None else CheckpointSettings(**checkpoint),
         tell=tell if described["tells"] else None,
+        keep=keep,
         on_model=ask if described["asks"] else None,
         on_transition=on_transition,
     )

@@ -29,7 +29,7 @@ from chicle_elastic.policies.base import Policy, require_policies
 from chicle_elastic.resources.schedule import Schedule
 from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.settings import available_cores
-from chicle_elastic.solvers.kernels import cache as kernel_cache
+from chicle_elastic.solvers import kernel_cache
 from chicle_elastic.waits import Wait
 
 MAX_NODES = 64

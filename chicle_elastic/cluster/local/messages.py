@@ -99,6 +99,10 @@ class Connection:
         """
         return _decode(self._frames.read())
 
+    def shut_down(self) -> None:
+        """End both directions: whoever waits in `receive`, here or at the other side, finds the end."""
+        self._frames.shut_down()
+
     def close(self) -> None:
         """Close the socket, and descriptors that were not handed out. May be called again."""
         self._frames.close()

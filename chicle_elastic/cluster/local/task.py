@@ -2,8 +2,11 @@
 
     task -> driver   records (some, as they come, and changes of the membership)     ask (record, and the model behind
                      it)     wait (text: why nothing happens)     done, then the outcome     raised (class, text,
-                     traceback)
-    driver -> task   answer (iteration, is_ended)      send
+                     traceback)     kept (records so far, and the model behind them)
+    driver -> task   answer (iteration, is_ended)      send      interrupted
+
+After Ctrl-C the driver does not wait long for the end of an iteration: a task that hears "interrupted" sends the model
+of the last one from the thread that hears it, while its main thread computes.
 
 All tasks that stay to the end have the same outcome: each says that it is done, and the driver has one of them send it.
 """
@@ -12,17 +15,19 @@ import contextlib
 import os
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.cluster.local.job_spec import build
-from chicle_elastic.cluster.local.messages import Connection
+from chicle_elastic.cluster.local.messages import Connection, Received
 from chicle_elastic.errors import PeerLostError, ProtocolError
 from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.runtime.cluster_task.runtime import ClusterRuntime
@@ -32,6 +37,8 @@ from chicle_elastic.waits import tell_through
 TELL_S = 0.05
 """Records are told in batches: a message per iteration and task would be more work than a small iteration."""
 EXIT_FAILED = 1
+MOST_READINGS = 5
+"""Of a model that is written now and then, until two in a row are equal."""
 
 
 def run_task(_: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> int:
@@ -49,7 +56,14 @@ def run_task(_: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> int:
             try:
                 sys.path[:] = described["sys_path"]
                 os.chdir(described["folder"])
-                built = build(described, data, tell=reporter.tell, ask=reporter.ask, on_transition=reporter.note)
+                built = build(
+                    described,
+                    data,
+                    tell=reporter.tell,
+                    keep=reporter.keep,
+                    ask=reporter.ask,
+                    on_transition=reporter.note,
+                )
             finally:
                 os.close(data)
             with tell_through(reporter.wait):
@@ -59,6 +73,8 @@ def run_task(_: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> int:
             traceback.print_exc()
             reporter.raised(error, traceback.format_exc())
             return EXIT_FAILED
+        finally:
+            reporter.close()
     return 0
 
 
@@ -74,6 +90,16 @@ class Reporter:
         self._records: list[dict[str, Any]] = []
         self._transitions: list[dict[str, Any]] = []
         self._told_s = 0.0
+        self._kept: list[IterationRecord] = []
+        self._model: Array | None = None
+        self._inbox: SimpleQueue[Received | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._listen, name="chicle-driver", daemon=True)
+        self._thread.start()
+
+    def keep(self, record: IterationRecord, model: Array) -> None:
+        """Remember an iteration and where its model is, for a driver that does not wait for the next one to end."""
+        self._kept.append(record)
+        self._model = model
 
     def tell(self, record: IterationRecord) -> None:
         """Tell of an iteration, at once or a moment later."""
@@ -105,7 +131,7 @@ class Reporter:
             PeerLostError: The driver is gone.
         """
         self._send("ask", payload=np.ascontiguousarray(model), dtype=model.dtype.str, record=asdict(record))
-        while (said := self._line.receive()) is not None:
+        while (said := self._inbox.get()) is not None:
             if said.kind == "answer" and said.fields["iteration"] == record.iteration:
                 return bool(said.fields["is_ended"])
         raise PeerLostError("the driver of the local cluster is gone")
@@ -117,7 +143,7 @@ class Reporter:
             self._send("done")
         except PeerLostError:
             return  # it has the outcome of another task
-        said = self._line.receive()
+        said = self._inbox.get()
         if said is None or said.kind != "send":
             return
         certificate = outcome.certificate
@@ -151,6 +177,33 @@ class Reporter:
         if not isinstance(error, PeerLostError | ProtocolError):
             with contextlib.suppress(PeerLostError):
                 self._send("raised", error=type(error).__name__, message=str(error), traceback=text)
+
+    def close(self) -> None:
+        """End the line."""
+        self._line.shut_down()
+        self._thread.join()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(ProtocolError, OSError):
+            while (said := self._line.receive()) is not None:
+                if said.kind == "interrupted":
+                    self._send_kept()
+                else:
+                    self._inbox.put(said)
+        self._inbox.put(None)
+
+    def _send_kept(self) -> None:
+        """The last iteration that this task has merged, unless there is none."""
+        records, model = list(self._kept), self._model
+        if model is None:
+            return
+        copy = model.copy()
+        for _ in range(MOST_READINGS):  # a merge writes the model in place
+            before, copy = copy, model.copy()
+            if np.array_equal(before, copy, equal_nan=True):
+                break
+        with contextlib.suppress(PeerLostError):
+            self._send("kept", payload=copy, dtype=copy.dtype.str, records=[asdict(record) for record in records])
 
     def _send(self, kind: str, **fields: Any) -> None:
         try:

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any
 
+from chicle_elastic.cluster.local.culprits import culprit_of
 from chicle_elastic.errors import MissingExtraError, UsageError
 
 ADVICE = "make it where it is used, in a method, or leave it out of the pickle by __getstate__"
@@ -39,7 +40,8 @@ def dump(parts: Mapping[str, Any]) -> tuple[bytes, bool]:
         Their pickles, and whether there is code in them.
 
     Raises:
-        UsageError: A part holds something that cannot be pickled, such as a lock or an open socket.
+        UsageError: A part holds something that cannot be pickled, such as a lock or an open socket; the message has the
+            way to it.
         MissingExtraError: cloudpickle is not installed.
     """
     file = io.BytesIO()
@@ -48,11 +50,21 @@ def dump(parts: Mapping[str, Any]) -> tuple[bytes, bool]:
             try:
                 pickler.dump(part)
             except Exception as error:  # pickling runs code of the user's
+                culprit = culprit_of(part, name.partition(" ")[0], _cannot_be_pickled)
                 raise UsageError(
-                    f"the {name} {type(part).__qualname__} cannot be sent to the tasks of a cluster: it holds "
-                    f"something that cannot be pickled ({type(error).__name__}: {error}); {ADVICE}"
+                    f"the {name} {type(part).__qualname__} cannot be sent to the tasks of a cluster, because a "
+                    f"{culprit.kind} cannot be pickled: {culprit.path} ({type(error).__name__}: {error}); {ADVICE}"
                 ) from error
         return file.getvalue(), pickler.has_code
+
+
+def _cannot_be_pickled(part: Any) -> bool:
+    with _code_pickler(io.BytesIO()) as pickler:
+        try:
+            pickler.dump(part)
+        except Exception:  # pickling runs code of the user's
+            return True
+    return False
 
 
 def load(content: bytes, num_parts: int) -> list[Any]:

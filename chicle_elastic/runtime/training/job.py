@@ -41,6 +41,7 @@ class Job:
             cluster. In one process it means none: tasks take turns there, so their times do not measure nodes, and a
             fit would not be reproducible. A `LocalCluster` has a default of its own, which is none.
         tell: Called first, with the record; its return value is ignored, so it costs no message between tasks.
+        keep: Called before it with the record and the model, which stays where it is and changes with each merge.
         on_transition: Called with each change of the membership once it is over, and again for a loss when all
             samples are reloaded.
     """
@@ -57,6 +58,7 @@ class Job:
     on_model: Callable[[IterationRecord, Array], bool | None] | None = None
     policies: Sequence[Policy] | None = None
     tell: Callable[[IterationRecord], None] | None = None
+    keep: Callable[[IterationRecord, Array], None] | None = None
     on_transition: Callable[[Transition], None] | None = None
 
     def __post_init__(self) -> None:
@@ -65,6 +67,8 @@ class Job:
 
     def is_ended_by_caller(self, record: IterationRecord, model: Array) -> bool:
         """Call the callbacks of an iteration, all of them; returns whether one of them ends the job there."""
+        if self.keep is not None:
+            self.keep(record, model)
         if self.tell is not None:
             self.tell(record)
         answers = []

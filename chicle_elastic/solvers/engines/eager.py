@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.engines.augment import Augmentation
 from chicle_elastic.solvers.engines.modules import build_module, check_module
 from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.flat import FlatModule
@@ -71,6 +72,9 @@ class EagerEngine:
         device: "cpu", "cuda" or "cuda:N".
         kernels: "auto" (what `tune` finds; without it, oneDNN), "fused" (our own, `engines.fused`, for the default
             network on a CPU), or a key of `KERNELS`.
+        optimizer: What a step does; None for SGD with momentum.
+        augment: What becomes of the images of a step on their way into the network, see `Augmentation`; None for
+            nothing.
 
     Raises:
         UsageError: The network cannot be made or used, or the device is not there.
@@ -84,8 +88,10 @@ class EagerEngine:
         device: str = "cpu",
         kernels: str = "auto",
         optimizer: Optimizer | None = None,
+        augment: Callable[..., Any] | None = None,
     ) -> None:
         self._device = device_of(device)
+        self._augmentation = None if augment is None else Augmentation(augment, self._device)
         self._network = network
         with one_thread(self._device):
             module = build_module(network, seed)
@@ -169,6 +175,7 @@ class EagerEngine:
         momentum: float,
         seed: int,
         is_spent: Callable[[], bool],
+        augments: bool = True,
     ) -> tuple[int, float]:
         """Steps over all samples in batches; the gradient of the last, shorter one is divided by its true size.
 
@@ -177,16 +184,43 @@ class EagerEngine:
             batch_size: Samples per step.
             lr: Learning rate.
             momentum: As of `Optimizer.step`.
-            seed: Of what is drawn on the way (dropout).
+            seed: Of what is drawn on the way (dropout, augmentation).
             is_spent: Asked before each step; True ends the run.
+            augments: Whether images are augmented, where the engine was given a way.
 
         Returns:
             Samples used, and the sum of their losses.
         """
+        augmentation = self._augmentation if augments else None
+        if augmentation is not None:
+            augmentation.seed(seed)
         if self._fused is not None:
-            return self._fused.run(samples, batch_size=batch_size, lr=lr, momentum=momentum, is_spent=is_spent)
+            # A function that draws from torch's own generator is seeded as well.
+            with contextlib.nullcontext() if augmentation is None else _for_augmentation(self._device, seed):
+                return self._fused.run(
+                    samples,
+                    batch_size=batch_size,
+                    lr=lr,
+                    momentum=momentum,
+                    is_spent=is_spent,
+                    augmentation=augmentation,
+                )
         with one_thread(self._device), self._onednn(self._kernels), _seeded(seed):
-            return self._run(samples, batch_size, lr, momentum, is_spent)
+            return self._run(samples, batch_size, lr, momentum, is_spent, augmentation)
+
+    def try_augmentation(self, samples: GatheredSamples) -> None:
+        """Augment these images, and forget them.
+
+        Raises:
+            UsageError: The function cannot be used.
+        """
+        if self._augmentation is None:
+            return
+        self._augmentation.seed(0)
+        scaling = self._network.scaling_of(is_byte=samples.rows.dtype == np.uint8)
+        images = scaled(torch.from_numpy(samples.rows).to(self._device), scaling)
+        with _for_augmentation(self._device, 0):
+            self._augmentation(images.view(-1, *self._network.input_shape))
 
     def tune(self, batch_size: int) -> str:
         """Find the fastest kernels for such batches, once per process; returns in words what was found."""
@@ -224,7 +258,15 @@ class EagerEngine:
         for _, kernels in itertools.product(range(TUNING_TURNS), candidates):
             self._kernels = kernels
             start_s = time.perf_counter()
-            self.run(samples, batch_size=batch_size, lr=0.0, momentum=0.0, seed=0, is_spent=lambda: False)
+            self.run(
+                samples,
+                batch_size=batch_size,
+                lr=0.0,
+                momentum=0.0,
+                seed=0,
+                is_spent=lambda: False,
+                augments=False,
+            )
             best[kernels] = min(best[kernels], time.perf_counter() - start_s)
         self._kernels = before
         with torch.no_grad():
@@ -234,7 +276,13 @@ class EagerEngine:
         return min(best, key=best.__getitem__)
 
     def _run(
-        self, samples: GatheredSamples, batch_size: int, lr: float, momentum: float, is_spent: Callable[[], bool]
+        self,
+        samples: GatheredSamples,
+        batch_size: int,
+        lr: float,
+        momentum: float,
+        is_spent: Callable[[], bool],
+        augmentation: Augmentation | None,
     ) -> tuple[int, float]:
         flat, shape, device = self._flat, (-1, *self._network.input_shape), self._device
         module = flat.module.train()
@@ -242,6 +290,7 @@ class EagerEngine:
         weights = None if samples.weights is None else torch.from_numpy(samples.weights).to(device)
         scaling = self._network.scaling_of(is_byte=rows.dtype == torch.uint8)
         is_scaled = scaling == AS_THEY_ARE and rows.dtype == torch.float32
+        is_scaled = is_scaled and augmentation is None  # which may write to what it gets
         if not is_scaled and rows.numel() <= AT_ONCE_VALUES:
             rows, is_scaled = scaled(rows, scaling), True
         losses: list[torch.Tensor] = []
@@ -252,6 +301,8 @@ class EagerEngine:
                 stop = count
             batch = rows[done:stop] if is_scaled else scaled(rows[done:stop], scaling)
             images = batch.view(shape)
+            if augmentation is not None:
+                images = augmentation(images)
             if self._kernels.is_channels_last:
                 images = images.contiguous(memory_format=torch.channels_last)
             logits = module(images)
@@ -328,6 +379,13 @@ def one_thread(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _for_augmentation(device: torch.device, seed: int) -> Iterator[None]:
+    """What a function of the user's finds as it does in a step of torch's kernels."""
+    with one_thread(device), _seeded(seed):
+        yield
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ At 8 samples a step and 3, 6 and 16 channels, torch's kernels reach a twentieth 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,10 @@ from chicle_elastic.chunks.blocks import aligned_zeros
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.kernels import lenet
-from chicle_elastic.solvers.network import Network
+from chicle_elastic.solvers.network import AS_THEY_ARE, Network, Scaling
+
+if TYPE_CHECKING:
+    from chicle_elastic.solvers.engines.augment import Augmentation
 
 LANES = lenet.LANES
 FILTER = lenet.TAPS
@@ -98,6 +101,7 @@ class FusedSteps:
         lr: float,
         momentum: float,
         is_spent: Callable[[], bool],
+        augmentation: "Augmentation | None" = None,
     ) -> tuple[int, float]:
         """Steps over all samples in batches; see `EagerEngine.run`."""
         count, done, loss = len(samples.codes), 0, 0.0
@@ -105,19 +109,35 @@ class FusedSteps:
         while done < count and not is_spent():
             stop = min(done + batch_size, count)
             factors = weights[done:stop] / np.float32(stop - done)
-            for start in range(done, stop, LANES):
-                used = min(LANES, stop - start)
-                total = self._gradient(samples, start, used, factors[start - done :])
+            rows, scaling = samples.rows[done:stop], self._scaling_of(samples)
+            if augmentation is not None:
+                rows, scaling = self._augmented(rows, scaling, augmentation), AS_THEY_ARE
+            for start in range(0, stop - done, LANES):
+                used = min(LANES, stop - done - start)
+                codes = samples.codes[done + start : done + start + used]
+                total = self._gradient(rows, scaling, start, codes, factors[start:])
                 loss += total * (stop - done)
             lenet.step(self._w, self._v, self._g, np.float32(lr), np.float32(momentum))
             done = stop
         return done, float(loss)
 
-    def _gradient(self, samples: GatheredSamples, start: int, used: int, factors: Array) -> float:
+    def _scaling_of(self, samples: GatheredSamples) -> Scaling:
+        return self._network.scaling_of(is_byte=samples.rows.dtype == np.uint8)
+
+    def _augmented(self, rows: Array, scaling: Scaling, augmentation: "Augmentation") -> Array:
+        """What the network gets of these rows, shape (n, values), float32."""
+        import torch
+
+        values = np.multiply(rows, np.float32(scaling.scale), dtype=np.float32)
+        values += np.float32(scaling.shift)
+        images = torch.from_numpy(values).view(-1, *self._network.input_shape)
+        found: Array = augmentation(images).reshape(len(rows), -1).contiguous().numpy()
+        return found
+
+    def _gradient(self, rows: Array, scaling: Scaling, start: int, codes: Array, factors: Array) -> float:
         """Add the gradient of up to eight samples; returns the sum of factor * loss."""
-        (_, width), layers = self._size, self._layers
-        scaling = self._network.scaling_of(is_byte=samples.rows.dtype == np.uint8)
-        lenet.load(samples.rows, start, used, np.float32(scaling.scale), np.float32(scaling.shift), self._x)
+        (_, width), layers, used = self._size, self._layers, len(codes)
+        lenet.load(rows, start, used, np.float32(scaling.scale), np.float32(scaling.shift), self._x)
         lenet.convolve(self._planes, layers.conv1, layers.conv1_bias, width, self._h1, self._w1, self._y1)
         lenet.pool(self._y1, width, self._p1.shape[1], self._wp1, self._p1, self._which1)
         planes = self._p1.reshape(6, -1)
@@ -128,7 +148,6 @@ class FusedSteps:
         lenet.dense(layers.fc1, layers.fc1_bias, features, hidden1, True)
         lenet.dense(layers.fc2, layers.fc2_bias, hidden1, hidden2, True)
         lenet.dense(layers.fc3, layers.fc3_bias, hidden2, logits, False)
-        codes = samples.codes[start : start + used]
         loss: Any = lenet.cross_entropy(logits, codes, 0, used, factors)
         self._backward(planes, features, width)
         return float(loss)

@@ -8,6 +8,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.engines.eager import device_of, one_thread, scaled
 from chicle_elastic.solvers.engines.modules import build_module
 from chicle_elastic.solvers.engines.paper_cnn_shape import columns_for
+from chicle_elastic.solvers.engines.samples import GatheredSamples
 from chicle_elastic.solvers.flat import FlatModule
 from chicle_elastic.solvers.network import Network, Scaling
 
@@ -36,6 +37,20 @@ def values_of(module: nn.Module) -> tuple[Array, Array]:
     return torch.cat(weights).numpy(), torch.cat(buffers).numpy() if buffers else np.empty(0, np.float32)
 
 
+def samples_of(rows: Array, input_shape: tuple[int, ...], network: Network) -> GatheredSamples:
+    """Rows as an engine takes them, in memory of their own, all of class 0.
+
+    Args:
+        rows: ndarray of shape (n, features), uint8 or float32.
+        input_shape: Shape of a sample as the module takes it.
+        network: Says what surrounds samples with fewer values.
+    """
+    padding = network.scaling_of(is_byte=rows.dtype == np.uint8).padding
+    return GatheredSamples(
+        rows=_padded(rows, input_shape, padding), codes=np.zeros(len(rows), dtype=np.int64), weights=None
+    )
+
+
 def logits(
     module: nn.Module, rows: Array, input_shape: tuple[int, ...], *, scaling: Scaling, device: str = "cpu"
 ) -> Array:
@@ -52,15 +67,19 @@ def logits(
         ndarray of shape (n, num_classes), float32.
     """
     place = device_of(device)
-    num_values, columns = int(np.prod(input_shape)), columns_for(rows.shape[1], input_shape)
     parts = []
     with one_thread(place), torch.inference_mode():
         module = module.to(place)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             part = rows[start : start + ROWS_AT_ONCE]
-            values = np.full((len(part), num_values), scaling.padding, dtype=part.dtype)
-            values[:, columns] = part
-            batch = scaled(torch.from_numpy(values).to(place), scaling)
+            batch = scaled(torch.from_numpy(_padded(part, input_shape, scaling.padding)).to(place), scaling)
             parts.append(module(batch.view(-1, *input_shape)).cpu().numpy())
         module.to(CPU)
     return np.concatenate(parts)
+
+
+def _padded(rows: Array, input_shape: tuple[int, ...], padding: float) -> Array:
+    """Rows with as many values as a module takes, shape (n, values); see `columns_for`."""
+    values = np.full((len(rows), int(np.prod(input_shape))), padding, dtype=rows.dtype)
+    values[:, columns_for(rows.shape[1], input_shape)] = rows
+    return values

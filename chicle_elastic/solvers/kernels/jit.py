@@ -1,16 +1,19 @@
 """How kernels are compiled: lazily, without the GIL, cached on disk where this user may write.
 
-numba is imported when the first kernel module is, that is in the first `fit`, not by `import estimators`.
+numba is imported when the first kernel module is, that is in the first `fit`, not by `import estimators`. Ctrl-C cuts
+off neither its import nor a compilation (`uninterrupted`).
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import numba
 from numba.core import event as numba_event
 
 from chicle_elastic.clock import Clock, MonotonicClock
-from chicle_elastic.solvers.kernels.cache import cache_dir
+from chicle_elastic.solvers.kernel_cache import cache_dir
+from chicle_elastic.uninterrupted import uninterrupted
 from chicle_elastic.waits import PATIENCE_S, Wait
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -39,6 +42,9 @@ def kernel(function: Function) -> Function:
         )
     finally:
         numba.config.CACHE_DIR = previous
+    # numba calls this by its name for types that it has not seen yet: it loads machine code, or makes it.
+    compile_for = compiled._compile_for_args
+    compiled._compile_for_args = lambda *args, **named: uninterrupted(partial(compile_for, *args, **named))
     return compiled
 
 

@@ -1,5 +1,8 @@
 """Trainers for the tests of the local cluster; tasks import them by name."""
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -35,6 +38,29 @@ class TalkativeCocoa(LinearTrainer):
             return replace(update, metrics={**update.metrics, "mine": 1.0})
 
         solver.solve = talkative_solve  # type: ignore[method-assign]
+        return solver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangingCocoa(LinearTrainer):
+    """CoCoA whose solvers hang in an iteration, whatever is asked of them; that of n0 sends a Ctrl-C to the driver."""
+
+    hangs_at: int = 4
+    driver_pid: int = 0
+
+    def solver(self, ctx: Context) -> Solver:
+        """The solver of CoCoA, which hangs."""
+        solver = LinearTrainer.solver(self, ctx)
+        solve = solver.solve
+
+        def hanging_solve(model: Array, budget: Budget) -> Update:
+            if budget.iteration == self.hangs_at and ctx.name.startswith("n"):  # not while a task warms up
+                if ctx.name == "n0":
+                    os.kill(self.driver_pid, signal.SIGINT)
+                threading.Event().wait()
+            return solve(model, budget)
+
+        solver.solve = hanging_solve  # type: ignore[method-assign]
         return solver
 
 

@@ -29,12 +29,13 @@ from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.solvers.kernels import cache as kernel_cache
+from chicle_elastic.solvers import kernel_cache
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.waits import Wait
 from tests.cluster.local.local_trainers import (
     Double,
     FaultyCocoa,
+    HangingCocoa,
     LetGo,
     TalkativeCocoa,
     TunedCocoa,
@@ -336,6 +337,7 @@ def test_jobs_that_come_at_the_same_time_queue(cluster: LocalCluster) -> None:
     assert len(set(norms)) == 3
 
 
+@pytest.mark.usefixtures("patient_ctrl_c")
 def test_ctrl_c_ends_the_job_with_a_certified_outcome(cluster: LocalCluster) -> None:
     """A real SIGINT in the driver."""
     watcher = Watcher((tasks_are(2), lambda: signal.raise_signal(signal.SIGINT)), (lambda _: False, nothing))
@@ -343,6 +345,33 @@ def test_ctrl_c_ends_the_job_with_a_certified_outcome(cluster: LocalCluster) -> 
     assert outcome.is_interrupted
     assert outcome.certificate is not None
     assert outcome.certificate.is_complete
+
+
+@pytest.mark.parametrize("hangs_at", [1, 4])
+def test_ctrl_c_in_a_long_iteration_gives_the_last_merged_model(cluster: LocalCluster, hangs_at: int) -> None:
+    """The tasks send it while they compute, and are ended; before the first merge there is nothing to be returned."""
+    job = make_job(HangingCocoa(C=0.1, tol=0.0, hangs_at=hangs_at, driver_pid=os.getpid()))
+    if hangs_at == 1:
+        with pytest.raises(KeyboardInterrupt):
+            cluster.run(job)
+        return
+    outcome = cluster.run(job)
+    assert outcome.is_interrupted
+    assert outcome.certificate is None
+    assert [record.iteration for record in outcome.history] == [1, 2, 3]
+    assert np.isfinite(outcome.model).all()
+    assert cluster.run(make_job()).certificate is not None
+
+
+def test_a_job_that_the_caller_ends_keeps_its_last_record(cluster: LocalCluster) -> None:
+    """In both runtimes: with a certificate of that very iteration."""
+    for runtime in (cluster, InProcess(num_tasks=2)):
+        outcome = runtime.run(endless_job(on_iteration=lambda record: record.iteration == 3))
+        assert outcome.reason == "ended by a callback"
+        assert [record.iteration for record in outcome.history] == list(range(1, len(outcome.history) + 1))
+        assert len(outcome.history) >= 3
+        assert outcome.certificate is not None
+        assert outcome.certificate.iteration == outcome.history[-1].iteration
 
 
 def test_an_error_of_the_caller_ends_the_job(cluster: LocalCluster) -> None:

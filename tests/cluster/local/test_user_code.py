@@ -167,8 +167,52 @@ def test_what_cannot_be_pickled_is_refused_by_name() -> None:
     """With the part that holds it, and what it is."""
     with socket.socket() as sock, notebook(*TRAINER_CELLS) as names:
         policy = names["Once"](lambda _: bool(sock))
-        with pytest.raises(UsageError, match=r"the policy 1 Once cannot be sent .*pickle 'socket'.*__getstate__"):
+        said = r"the policy 1 Once cannot be sent .* a socket\.socket cannot be .*: policy\.when uses sock .*_getstate_"
+        with pytest.raises(UsageError, match=said):
             user_code.dump({"trainer": LinearTrainer(), "policy 1": policy})
+
+
+class Holding:
+    """An object that holds something deep inside."""
+
+    __slots__ = ("table",)
+
+    def __init__(self, what: Any) -> None:
+        self.table = {"rows": [1, what]}
+
+
+LOCK_CELLS = (
+    "import threading, functools\nlock, cache = threading.Lock(), {}\n",
+    "def guard():\n    with lock:\n        return 1\n",
+    """
+class Guarded(LinearTrainer):
+    def figures(self, model, report):
+        return {"guarded": [guard() for _ in range(2)][0]}
+
+class Logging:
+    def __init__(self, where):
+        self.where = where
+""",
+)
+
+
+def test_the_way_to_what_cannot_be_pickled_is_named(tmp_path: Path) -> None:
+    """Through methods, functions of other cells, slots, tables and arguments that were bound."""
+    import functools
+    import threading
+
+    lock = threading.Lock()
+    generator = (number for number in range(3))
+    with notebook(*TRAINER_CELLS[:1], *LOCK_CELLS) as names, (tmp_path / "log").open("wb") as log:
+        for part, way in (
+            (names["Guarded"](), r"a _thread\.lock cannot be pickled: trainer\.figures uses guard uses lock \("),
+            (names["Logging"](log), r"a _io\.BufferedWriter cannot be pickled: trainer\.where \("),
+            (Holding(lock), r"a _thread\.lock cannot be pickled: trainer\.table\['rows'\]\[1\] \("),
+            (functools.partial(print, file=log), r"a _io\.BufferedWriter cannot be pickled: trainer\['file'\] \("),
+            ((lambda x: lambda: next(x))(generator), r"a generator cannot be pickled: trainer uses x \("),
+        ):
+            with pytest.raises(UsageError, match=way):
+                user_code.dump({"trainer": part})
 
 
 def test_what_cannot_be_made_in_a_task_is_told(cluster: LocalCluster) -> None:

@@ -14,7 +14,7 @@ def cache_dir() -> Path:
     numba compares the time and size of the file that a kernel stands in, and of no other: it would take old machine
     code after a change in a file that the kernel's file imports, or after an upgrade (wheels carry a fixed time).
     """
-    sources = sorted(Path(__file__).parent.glob("*.py"))
+    sources = sorted((Path(__file__).parent / "kernels").glob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     folder = Settings.from_environment().kernel_cache_dir() / digest[:16]
     folder.mkdir(mode=0o700, exist_ok=True)
