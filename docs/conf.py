@@ -85,6 +85,8 @@ sphinx_gallery_conf = {
     "ignore_repr_types": r"matplotlib\.",
 }
 
+smartquotes = False  # readers copy options and commands from docstrings
+
 html_theme = "pydata_sphinx_theme"
 html_title = f"Chicle {version}"
 html_show_sourcelink = False

@@ -96,7 +96,7 @@ class ChicleCNNClassifier(
         images go from -1 to 1, and others are taken as they are.
     augment : callable or None, default=None
         What becomes of the images of a step, in training only: ``augment(images, generator)`` gets them as the network
-        takes them, a float32 tensor of shape (n, *image_shape_) after `standardize`, which it may write to, and a
+        takes them, a float32 tensor of shape ``(n, *image_shape_)`` after `standardize`, which it may write to, and a
         `torch.Generator` on their device; it returns a tensor of the same shape and dtype. What it draws from the
         generator, or from torch's own, follows from `random_state`. It goes along to the nodes of a `LocalCluster`.
     class_weight : dict, "balanced" or None, default=None

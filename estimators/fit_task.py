@@ -89,6 +89,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
 
     Nothing is imported or looked at, so that the host that submits a job can judge the options of its tasks.
     """
+    arguments = [_spelled(argument) for argument in arguments]
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--estimator", choices=ESTIMATORS, default="svm")
     chosen = first.parse_known_args(arguments)[0].estimator
@@ -102,6 +103,15 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     if rest:
         whole.error(f"unrecognized arguments of {chosen}: {' '.join(rest)}")
     return params
+
+
+def _spelled(argument: str) -> str:
+    """An option as its parameter is spelled: --max-iter is --max_iter."""
+    if not argument.startswith("--") or argument.startswith(MODULE_PREFIX):
+        return argument
+    name, equals, value = argument.partition("=")
+    head = "--no-" if name.startswith("--no-") else "--"
+    return head + name.removeprefix(head).replace("-", "_") + equals + value
 
 
 def imported_class(name: str) -> type:

@@ -130,7 +130,7 @@ class ChicleLogisticRegression(LinearClassifier):
     Notes
     -----
     The number of rows, columns, classes and tasks decides between coordinate descent (CoCoA), Newton's method on sums
-    over all tasks, and a working set; times never do. `docs/linear.md` has the table.
+    over all tasks, and a working set; times never do. The page on linear models has the table.
 
     References
     ----------

@@ -52,7 +52,7 @@ class ChunkFolder:
 
     @property
     def copies_rows(self) -> bool:
-        """True: a chunk that is loaded takes memory."""
+        """True, because a chunk that is loaded takes memory."""
         return True
 
     @property

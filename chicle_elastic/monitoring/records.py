@@ -76,7 +76,7 @@ class IterationRecord:
 
     @property
     def news(self) -> tuple[str, ...]:
-        """The events without the durations of boundaries, which are measurements: for pictures and bars."""
+        """The events without the durations of boundaries, which are measurements; for pictures and bars."""
         return tuple(event for event in self.events if not is_boundary_text(event))
 
 
@@ -188,7 +188,7 @@ class RecordTable(Sequence[IterationRecord]):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Names that `column` takes: fixed ones, figures, `num_chunks.TASK`, `seconds.TASK`, and `events`."""
+        """Names that `column` takes, which are fixed ones, figures, `num_chunks.TASK`, `seconds.TASK`, and `events`."""
         of_tasks = tuple(prefix + task for prefix in (CHUNKS_PREFIX, SECONDS_PREFIX) for task in self.tasks)
         return (*FIXED_COLUMNS, *self.figure_names, *of_tasks, EVENTS_COLUMN)
 

@@ -42,7 +42,9 @@ NUM_IMAGINARY = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebalance(Policy):
-    """See the top of the module. On by default in a cluster.
+    """Moves chunks from slower to faster tasks until all end their iterations together.
+
+    On by default in a cluster.
 
     Attributes:
         window: Iterations whose median counts, >= `min_reports` and <= 32: a change of speed is seen after half of

@@ -41,7 +41,9 @@ from chicle_elastic.values import HISTORY_LENGTH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale(Policy):
-    """See the top of the module. Owns the number of nodes, and is on nowhere by default.
+    """Asks for as many nodes as what another one brings is worth its price.
+
+    Owns the number of nodes, and is on nowhere by default.
 
     Attributes:
         least: Nodes that it keeps, >= 1; more where the job needs more.

@@ -37,7 +37,9 @@ WINDOW = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffle(Policy):
-    """See the top of the module. For solvers whose tasks depend on which rows they have, such as CoCoA.
+    """Redraws which node owns what: a share of the chunks every so many iterations, while all counts stay.
+
+    For solvers whose tasks depend on which rows they have, such as CoCoA.
 
     Attributes:
         share: Share of its chunks that each node gives away at a time, > 0 and <= 1.

@@ -44,7 +44,9 @@ MAD_TO_DEVIATION = 1.4826
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler(Policy):
-    """See the top of the module. For coordinate descent and local SGD.
+    """Ends iterations at a deadline while one task is much slower than the others.
+
+    For coordinate descent and local SGD.
 
     Attributes:
         factor: Times the median of the others that a task must take to be a straggler, > 1 + `margin`.

@@ -43,7 +43,9 @@ POWERS = {"sqrt": 0.5, "linear": 1.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tune(Policy):
-    """See the top of the module. On nowhere by default. After a `Scale` among the policies it leaves the nodes to it.
+    """Gives nodes back where the gap falls slowly, and sets the learning rate by the number of tasks.
+
+    On nowhere by default. After a `Scale` among the policies it leaves the nodes to it.
 
     Attributes:
         on_stall: What to do with the number of nodes where the figure stalls: "shrink", "grow" or None for nothing.

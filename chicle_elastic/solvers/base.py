@@ -153,7 +153,7 @@ class Context(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of this party: the node of a task, or "trainer"."""
+        """Name of this party, which is the node of a task, or "trainer"."""
         ...
 
     @property
@@ -204,7 +204,8 @@ class Solver(ABC):
 
         Returns:
             As `delta` this node's part of the model rebuilt from state (`recover`), and as metrics local sums at the
-            fixed `model`, by the names in `Trainer.metric_names`. Samples and weight are not looked at.
+            fixed `model`, by the names in `Trainer.metric_names`. Samples and weight are not looked at. By default what
+            `recover` returns, and no metrics: a solver whose trainer has some and certifies needs its own.
         """
         return Update(delta=self.recover(model), samples=0, weight=1.0)
 
@@ -239,7 +240,7 @@ class Report:
         num_tasks: Tasks in this iteration.
         metrics: Sums over the tasks; of `solve` after an iteration, of `evaluate` after a certification pass.
         is_certificate: The metrics are of `evaluate`: sums over all samples at the fixed model.
-        is_complete: No chunk was missing; without that nothing is certified (docs/design 6).
+        is_complete: No chunk was missing; without that nothing is certified.
         max_iterations: Iterations the caller allows.
         last_certificate: Iteration after which the last certification pass ran; 0 for none yet.
         last_figures: `Trainer.figures` of that iteration, before and after the certification pass; empty for none.
@@ -342,7 +343,7 @@ class Trainer(ABC):
         return ""
 
     def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
-        """The model that is meant, once the state is as `Solver.evaluate` left it; by default None: it is `model`.
+        """The model to certify, after `Solver.evaluate` has written the state; by default None, which means `model`.
 
         Called when a model is to be certified. Where it returns another one, that one is evaluated and certified.
 
@@ -373,9 +374,9 @@ class Trainer(ABC):
         return NO_STATE
 
     def identity(self) -> Mapping[str, Any]:
-        """What makes model and state those of this algorithm, as JSON values; by default its class.
+        """What a checkpoint and its trainer must agree on, as JSON values; by default the class.
 
-        A checkpoint is used only by a trainer that says the same. What may change on the way, like a tolerance, is
+        A checkpoint is used only by a trainer that returns the same. What may change on the way, like a tolerance, is
         left out. A trainer that lays its model out in another way than an earlier release says so as "model_version",
         from 2 on; then the refusal names both versions.
         """
@@ -398,7 +399,7 @@ class Trainer(ABC):
 
     @property
     def update_device(self) -> str:
-        """Where solvers can leave their updates: "cuda" or "cuda:N", by default "cpu" for host memory."""
+        """The torch device where solvers leave their updates, such as `"cuda"`; `"cpu"`, host memory, by default."""
         return "cpu"
 
     def rebuild(self, model: Array, contribution: Array, progress: Array) -> Array:
@@ -414,10 +415,10 @@ class Trainer(ABC):
         return
 
     def parallelism(self, num_tasks: int) -> int:
-        """As if how many tasks solvers are to take their steps (`Budget.num_tasks`), >= `num_tasks`, the default.
+        """For how many tasks solvers damp their steps (`Budget.num_tasks`), at least `num_tasks`, the default.
 
-        CoCoA's sigma' follows it. It makes steps more careful and emulates no micro-tasks (docs/design 2.5): for these,
-        run as many tasks in one process.
+        CoCoA's sigma' follows it. A larger one makes steps more careful and emulates no micro-tasks: for these, run as
+        many tasks in one process.
         """
         return num_tasks
 

@@ -12,7 +12,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,8 @@ class TransportSelector:
         has_shm: Whether to offer shm.
         rdma: Name of the RDMA device to use, None for the one that fits, "off" for none.
         tls: For chunks by TLS, at all nodes of the job alike; then there is no RDMA, which would go around it.
+        tell: Called with the TCP address of a peer and how its chunks come, and why, whenever that changes; by the
+            thread that fetches.
 
     Attributes:
         offer: To be told to peers.
@@ -134,7 +136,9 @@ class TransportSelector:
         has_shm: bool = True,
         rdma: str | None = None,
         tls: TlsIdentity | None = None,
+        tell: Callable[[str, str], object] | None = None,
     ) -> None:
+        self._tell = tell
         self._lock = threading.Lock()
         self._avoided: dict[str, tuple[float, str]] = {}  # address -> until when, why
         self._said: dict[str, str] = {}
@@ -190,6 +194,8 @@ class TransportSelector:
             self._said[theirs.tcp] = route.reason
         if is_news:
             _log.info("chunks of %s come by %s", theirs.tcp, route.reason)
+            if self._tell is not None:
+                self._tell(theirs.tcp, route.reason)
         return route
 
     def avoid(self, route: Route, error: Exception) -> None:

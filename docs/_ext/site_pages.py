@@ -9,10 +9,14 @@ import contextlib
 import io
 import os
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chicle_elastic.cli.main import main as chicle
+from estimators.fit_task import ESTIMATORS, parser
+from torchx_components.anchor import main as anchor
 
 from . import state_diagrams
 
@@ -48,6 +52,9 @@ def generate(app: "Sphinx") -> None:
 def lead_links(app: "Sphinx", docname: str, source: list[str]) -> None:
     """Lead the links of a page to where the site has what they name."""
     page = Path(app.env.doc2path(docname))
+    if docname.startswith("design/decisions/") or docname == "_generated/changelog":
+        # They name everything, so they would come first in every search.
+        source[0] = f"---\nnosearch: true\n---\n\n{source[0]}"
     if page.suffix == ".md" and GENERATED not in page.parents:
         source[0] = led_links(source[0], folder=page.parent, page=page)
 
@@ -96,16 +103,26 @@ def commands_page() -> str:
         "",
     ]
     commands = re.findall(r"^  ([a-z]+)  ", help_of(), re.MULTILINE)
-    for title, text in [("chicle", help_of()), *((f"chicle {name}", help_of(name)) for name in commands)]:
-        lines += [f"## {title}", "", "```text", text.rstrip(), "```", ""]
+    pages = [("chicle", help_of()), *((f"chicle {name}", help_of(name)) for name in commands)]
+    pages += [
+        ("chicle submit kubernetes", help_of("submit", "kubernetes")),
+        ("python -m torchx_components.anchor", _printed(lambda: anchor(["--help"]))),
+        *((f"python -m estimators.fit_task --estimator {name}", parser(name).format_help()) for name in ESTIMATORS),
+    ]
+    for title, text in pages:
+        lines += [f"## {title}", "", "```text", text.rstrip().replace(sys.executable, "this one"), "```", ""]
     return "\n".join(lines)
 
 
 def help_of(*command: str) -> str:
     """The help of `chicle COMMAND`."""
+    return _printed(lambda: chicle([*command, "--help"]))
+
+
+def _printed(call: Callable[[], object]) -> str:
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
-        chicle([*command, "--help"])
+        call()
     return text.getvalue()
 
 

@@ -97,7 +97,7 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
         Labels, sorted; of a classifier only.
     n_features_in_ : int
         Columns of X.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of str
         Names of the columns, if X had some.
 
     Examples

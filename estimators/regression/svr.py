@@ -107,7 +107,7 @@ class ChicleSVR(LinearRegressor):
     Notes
     -----
     The corner of the loss is rounded off, less and less; slopes of the round loss are feasible duals of the sharp one.
-    `docs/linear.md` has more of the method.
+    The page on linear models has more of the method.
 
     Examples
     --------

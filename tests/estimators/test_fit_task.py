@@ -36,6 +36,14 @@ def test_values_are_read_as_the_parameter_has_them() -> None:
     assert params["module__kind"] == "wide"
 
 
+def test_options_may_be_spelled_as_options_are() -> None:
+    """With dashes; arguments of a module stay as they are."""
+    params = parse([*PLACES, "--max-iter=5", "--no-fit-intercept", "--intercept-scaling", "2"])
+    assert (params["max_iter"], params["fit_intercept"], params["intercept_scaling"]) == (5, False, 2.0)
+    params = parse([*PLACES, "--estimator", "cnn", "--max-epochs", "2", "--module", "net:Net", "--module__a_b", "1"])
+    assert (params["max_epochs"], params["module__a_b"]) == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

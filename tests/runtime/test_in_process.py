@@ -325,6 +325,35 @@ def test_the_trainer_ends_the_job_with_its_reason():
     assert run(ELASTIC).reason == "all 10 iterations used"
 
 
+@dataclass(frozen=True, kw_only=True)
+class SilentTrainer(CountingTrainer):
+    """Forgets to return its verdict."""
+
+    def verdict(self, model, report):
+        Verdict(action=Action.GO_ON)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifyingTrainer(CountingTrainer):
+    """Asks for a certificate of a solver that has no `evaluate`."""
+
+    def verdict(self, model, report):
+        return Verdict(action=Action.STOP if report.is_certificate else Action.CERTIFY)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [
+        (SilentTrainer(), r"SilentTrainer\.verdict returned None; it returns Verdict"),
+        (CertifyingTrainer(), r"a certificate needs 'rows' at the fixed model, and CountingSolver has no evaluate"),
+    ],
+)
+def test_a_verdict_that_cannot_be_is_refused(trainer, said):
+    """The message names the class and what it lacks."""
+    with pytest.raises(ContractError, match=said):
+        run(InProcess(num_tasks=2), trainer)
+
+
 def test_time_is_that_of_the_clock_that_was_given():
     """A virtual clock that stands still gives durations of zero."""
     X, y = regression()

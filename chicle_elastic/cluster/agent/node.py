@@ -112,6 +112,7 @@ class Node:
             advertise=context.address.advertise,
             rdma=Settings.from_environment().rdma,
             tls=context.bulk_tls,
+            tell=lambda peer, reason: loop.soon(lambda: event_file.write("transport", peer=peer, reason=reason)),
         )
         host, port = parse_endpoint(context.round_store)
         self._task = TaskSupervisor(

@@ -54,8 +54,9 @@ class LocalCluster:
         idle_s: After so long without a job the processes end; the next job starts others.
         policies: Of jobs that name none, as those of estimators. None by default: the nodes share the cores of one
             machine, so their times say who got a core and not who is fast, and equal seeds would not give equal models.
-        start_nodes: Nodes to begin with; None for the most. Policies can ask for more (`RequestNodes`): up to the most,
-            or with a single number up to as many as there are cores.
+        start_nodes: Nodes to begin with, all of which a job waits for; None for the most, where a job begins with the
+            least. Policies can ask for more (`RequestNodes`): up to the most, or with a single number up to as many
+            as there are cores.
         resources: A schedule of the nodes that there are for a job, in seconds since its nodes were started: the job
             has all of them, or as many as a policy asks for. It takes the place of `start_nodes` and `scale`.
         address: Of the cluster; by default a new one.
@@ -155,7 +156,7 @@ class LocalCluster:
         settings: dict[str, Any] = {
             "nodes": begin,
             "min_nodes": least,
-            "start_nodes": least if isinstance(self.nodes, tuple | list) else begin,
+            "start_nodes": least if isinstance(self.nodes, tuple | list) and self.start_nodes is None else begin,
             "limit": most if isinstance(self.nodes, tuple | list) else max(most, available_cores()),
             "schedule": None
             if self.resources is None

@@ -39,6 +39,7 @@ gloo does otherwise (`socket_group`); breaking them is the same.
 """
 
 import logging
+import re
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -400,4 +401,5 @@ def _has_ended(work: Any) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:200]
+    """Without the place in gloo's sources that its errors begin with."""
+    return re.sub(r"^\[[^]]*:\d+] *", "", str(error).strip().partition("\n")[0])[:200]

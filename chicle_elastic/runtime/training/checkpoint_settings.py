@@ -35,7 +35,7 @@ class CheckpointSettings:
 
     @property
     def pace(self) -> str:
-        """When checkpoints are written, for comparison: tasks with different intervals would never complete one."""
+        """When checkpoints are written, to compare; tasks with different intervals would never complete one."""
         return f"{self.every_iterations} iterations, {self._every_s:g} s"
 
     def is_due(self, record: IterationRecord, before: IterationRecord | None) -> bool:

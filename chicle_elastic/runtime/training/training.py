@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.errors import UsageError
+from chicle_elastic.errors import ContractError, UsageError
 from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord, Transition
 from chicle_elastic.runtime.training.history_text import HistoryText
@@ -140,13 +140,13 @@ class Training:
         trainer = self.job.trainer
         self.samples += result.samples
         report = self._report(result)
-        verdict = trainer.verdict(self.model, report)
+        verdict = self._verdict(report)
         figures = {f"{PARAMETERS_PREFIX}{name}": value for name, value in result.parameters.items()}
         figures |= trainer.figures(self.model, report)
         try:
             if verdict.action is Action.CERTIFY:
                 report = self.certify(result, evaluate)
-                verdict = trainer.verdict(self.model, report)
+                verdict = self._verdict(report)
                 figures |= self._certified_figures(report)
             if verdict.action is not Action.STOP and result.iteration >= self.job.max_iterations:
                 verdict = Verdict(action=Action.STOP, reason=f"all {self.job.max_iterations} iterations used")
@@ -158,6 +158,16 @@ class Training:
                     figures |= self._certified_figures(self.certify(result, evaluate))
         finally:
             self.history.append(self._record(result, figures))
+        return verdict
+
+    def _verdict(self, report: Report) -> Verdict:
+        trainer = self.job.trainer
+        verdict: object = trainer.verdict(self.model, report)
+        if not isinstance(verdict, Verdict):
+            raise ContractError(
+                f"{type(trainer).__name__}.verdict returned {verdict!r}; it returns Verdict(action=Action.GO_ON), or "
+                "one with Action.STOP or Action.CERTIFY and a reason"
+            )
         return verdict
 
     def certify(self, result: IterationResult | None, evaluate: Callable[[], Evaluation]) -> Report:

@@ -14,7 +14,7 @@ from chicle_elastic.chunks.views import Array, Chunk, DataSchema
 from chicle_elastic.clock import Clock
 from chicle_elastic.errors import ContractError, UsageError
 from chicle_elastic.ids import ChunkId, NodeId
-from chicle_elastic.solvers.base import Budget, Message, Trainer, Update
+from chicle_elastic.solvers.base import Budget, Message, Solver, Trainer, Update
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk, check_full_pass
 
 TRAINER = "trainer"
@@ -216,8 +216,14 @@ class UniTask:
         """This node's part of a rebuilt model, and local sums at a fixed model.
 
         Raises:
-            ContractError: The solver returned metrics that the trainer does not name.
+            ContractError: The solver returned metrics that the trainer does not name, or has no `evaluate` for them.
         """
+        if self._metric_names and type(self._solver).evaluate is Solver.evaluate:
+            raise ContractError(
+                f"a certificate needs {', '.join(map(repr, self._metric_names))} at the fixed model, and "
+                f"{type(self._solver).__name__} has no evaluate(model, progress) that returns them; write one, or let "
+                f"{type(self._trainer).__name__}.verdict stop without Action.CERTIFY"
+            )
         self._gate.open(self._gate.iteration)
         try:
             update = self._solver.evaluate(model, progress)

@@ -66,6 +66,7 @@ def test_an_operator_sees_members_bytes_losses_and_replays(tmp_path: Path) -> No
         assert grown["chicle_node_chunks n1"] > 0
         assert grown["chicle_iteration"] >= grown["chicle_iteration_seconds_count"] > 0
         assert grown["chicle_model objective"] > 0
+        assert second.wait_for("transport")["reason"] == "shm: both agents are on one host"
         other = scrape(second)
         assert other["chicle_first_member"] == 0
         assert other["chicle_members"] == 2

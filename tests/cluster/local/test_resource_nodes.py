@@ -55,6 +55,7 @@ def test_a_policy_gets_the_nodes_that_it_asks_for() -> None:
     assert_complete(outcome, 800)
     counts = outcome.history.column("num_tasks")
     changes = [int(count) for count, before in zip(counts, [0, *counts], strict=False) if count != before]
+    assert changes[0] == 2, "a job waits for the nodes that it is to begin with"
     assert [count for count in changes if count != 1][-2:] == [4, 3]
     lines = lines_of(outcome)
     assert "Steps wants 4 nodes: 2 more at hand" in lines
