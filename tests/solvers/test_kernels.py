@@ -1,6 +1,7 @@
 """Every kernel against the NumPy form in its own docstring, on random chunks of every kind and dtype."""
 
 import inspect
+import re
 import textwrap
 
 import numpy as np
@@ -74,7 +75,7 @@ class Case:
             "v": self.vectors.copy(),
             **names,
         }
-        text = inspect.getdoc(kernel.py_func).split("NumPy equivalent::")[1]
+        text = re.split(r"NumPy equivalent.*::", inspect.getdoc(kernel.py_func))[1]
         exec(textwrap.dedent(text), space)
         return space
 
