@@ -30,9 +30,11 @@ class NewtonRows(Protocol):
     """A matrix of shape (num_rows, D).
 
     Attributes:
+        num_rows: Rows.
         num_columns: D.
     """
 
+    num_rows: int
     num_columns: int
 
     def times(self, vector: Array) -> Array:
@@ -89,7 +91,7 @@ class MergedRows:
 
     def __init__(self, matrix: Any, *, has_intercept: bool = True) -> None:
         self._matrix = matrix
-        self.num_columns = int(matrix.shape[1])
+        self.num_rows, self.num_columns = (int(size) for size in matrix.shape)
         self._has_intercept = has_intercept
 
     @classmethod
@@ -169,6 +171,13 @@ class ChunkedRows:
         """See `NewtonRows`."""
         result = np.empty(self._tables.num_rows)
         self._products.row_products(self._tables.rows, self._tables.samples.lengths, self._intercept, vector, result)
+        return result
+
+    def times_of(self, which: Array, vector: Array) -> Array:
+        """The same of the rows of these numbers, ascending, shape (len(which),); no other row is read."""
+        result = np.empty(len(which))
+        lengths = self._tables.samples.lengths
+        self._products.chosen_products(self._tables.rows, lengths, self._intercept, which, vector, result)
         return result
 
     def weighted_sum(self, weights: Array) -> Array:
@@ -260,16 +269,16 @@ class ChunkedRows:
 
 
 class SomeRows:
-    """Rows of a large matrix, which is read whole where weights do not say that a row is left out."""
+    """Rows of a large matrix, where they are."""
 
     def __init__(self, rows: ChunkedRows, which: Array) -> None:
         self._rows = rows
         self._which = which
-        self.num_columns = rows.num_columns
+        self.num_rows, self.num_columns = len(which), rows.num_columns
 
     def times(self, vector: Array) -> Array:
         """See `NewtonRows`."""
-        return self._rows.times(vector)[self._which]
+        return self._rows.times_of(self._which, vector)
 
     def weighted_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
