@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from estimators.regression.lasso import ChicleElasticNet, ChicleLasso
     from estimators.regression.ridge import ChicleRidge
     from estimators.regression.svr import ChicleSVR
+    from estimators.search.search_cv import ChicleSearchCV
     from estimators.svm import ChicleSVM
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "ChicleRidge",
     "ChicleSVM",
     "ChicleSVR",
+    "ChicleSearchCV",
     "ElasticEstimator",
 ]
 
@@ -33,6 +35,7 @@ _MODULES = {
     "ChicleRidge": "estimators.regression.ridge",
     "ChicleSVM": "estimators.svm",
     "ChicleSVR": "estimators.regression.svr",
+    "ChicleSearchCV": "estimators.search.search_cv",
     "ElasticEstimator": "estimators.own.elastic",
 }
 

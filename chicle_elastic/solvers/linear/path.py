@@ -27,7 +27,7 @@ The progress, one vector:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -49,8 +49,6 @@ from chicle_elastic.solvers.base import (
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
-if TYPE_CHECKING:
-    from chicle_elastic.solvers.linear.solver import LinearSolver
 
 PATH = 3.0
 """First value of a progress of this kind."""
@@ -123,16 +121,16 @@ class PathTrainer(Trainer):
 
     Attributes:
         stages: At least one; all have the same number of outputs.
-        max_iterations: Iterations of a stage at most.
+        max_iterations: Iterations of each stage at most.
     """
 
     stages: tuple[LinearTrainer, ...]
-    max_iterations: int
+    max_iterations: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not self.stages or self.max_iterations < 1:
+        if not self.stages or len(self.max_iterations) != len(self.stages) or min(self.max_iterations) < 1:
             raise UsageError(
-                f"a path needs at least one stage and max_iterations >= 1, got {len(self.stages)} stages and "
+                f"a path needs at least one stage and max_iterations >= 1 for each, got {len(self.stages)} stages and "
                 f"max_iterations={self.max_iterations}"
             )
 
@@ -246,7 +244,7 @@ class PathTrainer(Trainer):
         relative = replace(
             report,
             iteration=report.iteration - state.began,
-            max_iterations=self.max_iterations,
+            max_iterations=self.max_iterations[state.stage],
             last_certificate=report.last_certificate - state.began if is_own else 0,
             last_figures=report.last_figures if is_own else {},
             progress=state.inner,

@@ -1,0 +1,157 @@
+"""Which jobs a list of calls makes: what shares rows with what, on how many threads."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from chicle_elastic import settings
+from chicle_elastic.runtime.in_process import InProcess
+from estimators.base import LinearClassifier
+from estimators.logistic import ChicleLogisticRegression
+from estimators.place import runtime_of
+from estimators.regression.base import LinearRegressor
+from estimators.regression.lasso import ChicleElasticNet, ChicleLasso
+from estimators.regression.ridge import ChicleRidge
+from estimators.regression.svr import ChicleSVR
+from estimators.search.calls import SearchCall
+from estimators.search.classifiers import Chain, ClassifierWork
+from estimators.search.regressors import RegressorWork
+from estimators.search.rows import Rows
+from estimators.svm import ChicleSVM
+
+SHARING: tuple[type, ...] = (
+    ChicleSVM,
+    ChicleLogisticRegression,
+    ChicleRidge,
+    ChicleLasso,
+    ChicleElasticNet,
+    ChicleSVR,
+)
+"""Estimators whose fits share rows; subclasses may do anything in `fit`, and so do not."""
+PATH_PARAMETER = {LinearClassifier: "C", LinearRegressor: "alpha"}
+"""The parameter along which a fit goes on from another."""
+LEFT_OUT = ("logdir", "store_duals", "warm_start")
+"""Parameters that ask for more than a model to predict with."""
+
+
+class Work(Protocol):
+    """A job, or several after each other."""
+
+    @property
+    def needs_main_thread(self) -> bool:
+        """Whether it runs on a cluster: one at a time, and with Ctrl-C at its driver."""
+        ...
+
+    def run(self, stop: threading.Event) -> None:
+        """Give each of its calls an outcome; without one once `stop` is set."""
+        ...
+
+
+def reason_against(call: SearchCall) -> str:
+    """Why a call shares nothing; empty where it does."""
+    estimator = call.estimator
+    name = type(estimator).__name__
+    if type(estimator) not in SHARING:
+        return f"{name} is none of {', '.join(each.__name__ for each in SHARING)}"
+    if getattr(estimator, "_skl_callbacks", ()):
+        return "callbacks are told of each fit"
+    for parameter in LEFT_OUT:
+        if getattr(estimator, parameter, None):
+            return f"{name} has {parameter}={getattr(estimator, parameter)!r}"
+    if hasattr(estimator.runtime, "submit"):
+        return f"a fit on {type(estimator.runtime).__name__} is a job of its own"
+    return ""
+
+
+def works_of(calls: Sequence[SearchCall], num_threads: int) -> tuple[list[Work], tuple[str, ...]]:
+    """The jobs, and a line about each group of fits that have data and all parameters but one in common.
+
+    Args:
+        calls: Of estimators that share rows.
+        num_threads: Jobs that run at the same time.
+    """
+    works: list[Work] = []
+    lines = []
+    rows: list[Rows] = []
+    for group in _groups(calls):
+        first = group[0].estimator
+        splits = _by_split(group)
+        shared = _rows_of(group[0], rows)
+        if isinstance(first, LinearRegressor):
+            works += [RegressorWork(shared, along) for along in splits]
+            how = "one copy of the rows, of which those left out have a weight of 0"
+        else:
+            chains = [Chain(calls=sorted(along, key=lambda call: float(call.estimator.C))) for along in splits]
+            how = _add_classifiers(works, shared, chains)
+        lines.append(f"{len(group)} fits of {type(first).__name__} on {len(splits)} splits: {how}")
+    num_classifiers = sum(isinstance(work, ClassifierWork) for work in works)
+    for work in works:
+        if isinstance(work, ClassifierWork):
+            work.num_threads = max(1, settings.available_cores() // max(1, min(num_threads, num_classifiers)))
+    return works, tuple(lines)
+
+
+def _add_classifiers(works: list[Work], rows: Rows, chains: list[Chain]) -> str:
+    """Add what fits these chains: a job each in this process, and one for all where that is a cluster's."""
+    first = chains[0].estimator
+    try:
+        runtime = runtime_of(first)
+    except ValueError:  # found again, and told by each fit, where errors of fits belong
+        runtime = InProcess()
+    if isinstance(runtime, InProcess):
+        works += [ClassifierWork(rows=rows, chains=[chain]) for chain in chains]
+        return "one copy of the rows, and a larger C goes on from a smaller one"
+    for work in works:
+        if isinstance(work, ClassifierWork) and work.rows is rows and work.may_have(first):
+            work.chains += chains
+            break
+    else:
+        works.append(ClassifierWork(rows=rows, chains=chains, needs_main_thread=True))
+    return f"one job of {runtime!r}, whose nodes keep the rows; a larger C goes on from a smaller one"
+
+
+def _rows_of(call: SearchCall, known: list[Rows]) -> Rows:
+    has_labels = isinstance(call.estimator, LinearClassifier)
+    for rows in known:
+        if rows.are_those_of(call, has_labels=has_labels):
+            return rows
+    known.append(Rows(call, has_labels=has_labels))
+    return known[-1]
+
+
+def _groups(calls: Sequence[SearchCall]) -> list[list[SearchCall]]:
+    """Calls that have the data, the class and all parameters but one in common, in order."""
+    groups: list[tuple[tuple[Any, ...], dict[str, Any], list[SearchCall]]] = []
+    for call in calls:
+        kind = type(call.estimator)
+        data = (kind, id(call.X), id(call.y), id(call.sample_weight))
+        params = call.estimator.get_params(deep=False)
+        for base, name in PATH_PARAMETER.items():
+            if issubclass(kind, base):
+                params.pop(name, None)
+        for other, others, group in groups:
+            if other == data and all(_is_same(params[name], others[name]) for name in params):
+                group.append(call)
+                break
+        else:
+            groups.append((data, params, [call]))
+    return [group for _, _, group in groups]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except ValueError:  # arrays
+        return bool(np.array_equal(one, other))
+
+
+def _by_split(calls: Sequence[SearchCall]) -> list[list[SearchCall]]:
+    """Calls on the same rows, in order."""
+    found: dict[int, list[SearchCall]] = {}
+    for call in calls:
+        found.setdefault(id(call.kwargs["train"]), []).append(call)
+    return list(found.values())
