@@ -29,8 +29,8 @@ class ChicleSearchCV(GridSearchCV):
     `ChicleSVM`, `ChicleLogisticRegression`, `ChicleRidge`, `ChicleLasso`, `ChicleElasticNet` and `ChicleSVR` share:
 
     * **the rows**: a fold is a set of rows that count, and no fit copies the others;
-    * **the path**: with the same fold and all other parameters equal, a larger `C` goes on from the model, the duals and
-      the second derivatives of a smaller one;
+    * **the path**: with the same fold and all other parameters equal, a larger `C` goes on from the model, the duals
+      and the second derivatives of a smaller one;
     * **the processes**: in this process folds are fitted on threads; with `n_workers` or a `runtime` of the estimator a
       search over classifiers is one job, whose nodes keep their chunks and come and go as in any job.
 
@@ -73,10 +73,10 @@ class ChicleSearchCV(GridSearchCV):
     verbose : int, default=0
         As in `GridSearchCV`.
     factor : float, default=None
-        Successive halving, > 1: all candidates are fitted to a loose `tol` first, the best ``1 / factor`` of them go on,
-        and each such rung has a `tol` a tenth of that before it; the last one has that of the estimator. As the duality
-        gap bounds what a fit can still change, a candidate that is far behind at a loose gap stays behind. None fits all
-        candidates to the end. 3 is a good value where there are many.
+        Successive halving, > 1: all candidates are fitted to a loose `tol` first, the best ``1 / factor`` of them go
+        on, and each such rung has a `tol` a tenth of that before it; the last one has that of the estimator. As the
+        duality gap bounds what a fit can still change, a candidate that is far behind at a loose gap stays behind.
+        None fits all candidates to the end. 3 is a good value where there are many.
     error_score : "raise" or numeric, default=np.nan
         Score of a fit that fails, as in `GridSearchCV`.
     return_train_score : bool, default=False
@@ -175,7 +175,8 @@ class ChicleSearchCV(GridSearchCV):
         y : array-like of shape (n_samples,)
             Labels or targets.
         **params : dict
-            `sample_weight`, `groups` and what else `GridSearchCV.fit` takes; with metadata routing it is routed as there.
+            `sample_weight`, `groups` and what else `GridSearchCV.fit` takes; with metadata routing it is routed as
+            there.
 
         Returns
         -------
@@ -215,7 +216,7 @@ class ChicleSearchCV(GridSearchCV):
         candidates = list(ParameterGrid(self.param_grid))
         if any("tol" in candidate for candidate in candidates):
             raise UsageError(
-                "with factor each rung has a tol of its own, and param_grid has some; leave one of them out"
+                "with factor each rung has a tol of its own, and param_grid has some; leave one of both out"
             )
         tol = getattr(self.estimator, "tol", None)
         if not tol:

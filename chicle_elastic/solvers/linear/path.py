@@ -49,7 +49,6 @@ from chicle_elastic.solvers.base import (
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
-
 PATH = 3.0
 """First value of a progress of this kind."""
 HEAD = 4

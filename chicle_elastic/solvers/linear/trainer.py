@@ -63,9 +63,9 @@ class LinearTrainer(Trainer):
         num_threads: Most threads a task may use; fewer are used on small data.
         code_classes: Class of each target code, from 0; None where codes are classes. With codes that tell more than
             the class, the fold of cross-validation say, `class_weights` says which rows a fit is of.
-        keeps_products: Whether Newton's method of the squared hinge finds second derivatives of all rows of narrow data,
-            and from then on adds and takes away what changes. On a path that costs less than products with a part of
-            them; for a single fit it takes as long.
+        keeps_products: Whether Newton's method of the squared hinge finds second derivatives of all rows of narrow
+            data, and from then on adds and takes away what changes. On a path that costs less than products with a
+            part of them; for a single fit it takes as long.
     """
 
     loss: str = "hinge"
