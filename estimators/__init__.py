@@ -1,8 +1,10 @@
 """Estimators with the face of scikit-learn: `from estimators import ChicleSVM`.
 
-Importing this package costs nothing; scikit-learn is loaded with the first name that is taken from it.
+Importing this package costs nothing; scikit-learn is loaded with the first name that is taken from it. From then on
+joblib knows the backend "chicle".
 """
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,6 +41,18 @@ _MODULES = {
     "ElasticEstimator": "estimators.own.elastic",
 }
 
+_BACKEND = "estimators.search.backend"
+
+
+@cache
+def _register_backend() -> None:
+    """Make `joblib.parallel_config("chicle")` known; what it does is loaded when it is used."""
+    from importlib import import_module
+
+    from joblib import register_parallel_backend
+
+    register_parallel_backend("chicle", lambda **kwargs: import_module(_BACKEND).ChicleBackend(**kwargs))
+
 
 if not TYPE_CHECKING:  # so that mypy refuses a name that is not here
 
@@ -48,6 +62,7 @@ if not TYPE_CHECKING:  # so that mypy refuses a name that is not here
             raise AttributeError(f"module 'estimators' has no attribute {name!r}; it has {', '.join(__all__)}")
         from importlib import import_module
 
+        _register_backend()
         return getattr(import_module(_MODULES[name]), name)
 
 

@@ -15,14 +15,11 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from joblib import register_parallel_backend
 from joblib.parallel import ParallelBackendBase
 
 from chicle_elastic import settings
 from estimators.search.calls import SearchCall
 from estimators.search.plan import Work, reason_against, works_of
-
-NAME = "chicle"
 
 
 class ChicleBackend(ParallelBackendBase):
@@ -202,8 +199,3 @@ def _num_threads(n_jobs: int | None) -> int:
     if n_jobs is None:
         return cores
     return max(1, cores + 1 + n_jobs) if n_jobs < 0 else n_jobs
-
-
-def register() -> None:
-    """Make the backend known to joblib by its name."""
-    register_parallel_backend(NAME, ChicleBackend)

@@ -194,8 +194,8 @@ class ChicleSearchCV(GridSearchCV):
         """
         if is_folder(X):
             raise UsageError(
-                f"{type(self).__name__} splits rows that are in memory, and X is the chunk folder {X.path}; pass arrays "
-                "or a sparse matrix, or convert a folder per fold and fit the candidates on these"
+                f"{type(self).__name__} splits rows that are in memory, and X is the chunk folder {X.path}; pass "
+                "arrays or a sparse matrix, or convert a folder per fold and fit the candidates on these"
             )
         backend = ChicleBackend()
         with parallel_config(backend=backend):
@@ -216,7 +216,7 @@ class ChicleSearchCV(GridSearchCV):
         candidates = list(ParameterGrid(self.param_grid))
         if any("tol" in candidate for candidate in candidates):
             raise UsageError(
-                "with factor each rung has a tol of its own, and param_grid has some; leave one of both out"
+                "with factor each rung has a tol of its own, and param_grid has some; leave one of them out"
             )
         tol = getattr(self.estimator, "tol", None)
         if not tol:

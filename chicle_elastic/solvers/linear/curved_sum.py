@@ -40,7 +40,7 @@ class CurvedSum:
             Upper triangle of a square matrix of Fortran order, shape (D, D); not to be written.
         """
         if not self._update(rows, chosen):
-            self._sum = _add(rows, chosen, 1.0, np.zeros((rows.num_columns, rows.num_columns), order="F"))
+            self._sum = _add(rows, chosen, chosen, np.zeros((rows.num_columns, rows.num_columns), order="F"))
             self._peak = self._sum.diagonal().copy()
             self._num_updates = 0
         self._chosen = chosen
@@ -51,19 +51,25 @@ class CurvedSum:
         last = self._chosen
         if last is None or self._num_updates == MOST_UPDATES:
             return False
-        if np.count_nonzero(chosen != last) > SHARE_CHANGED * np.count_nonzero(chosen):
+        changed = chosen != last
+        if np.count_nonzero(changed) > SHARE_CHANGED * np.count_nonzero(chosen):
             return False
-        self._sum = _add(rows, chosen & ~last, 1.0, self._sum)
-        self._sum = _add(rows, last & ~chosen, -1.0, self._sum)
+        self._sum = _add(rows, changed, chosen, self._sum)
         self._num_updates += 1
         diagonal = self._sum.diagonal()
         self._peak = np.maximum(self._peak, diagonal)
         return bool((diagonal >= LEAST_LEFT * self._peak).all())
 
 
-def _add(rows: NewtonRows, chosen: Array, sign: float, total: Array) -> Array:
-    which = np.flatnonzero(chosen)
+def _add(rows: NewtonRows, changed: Array, chosen: Array, total: Array) -> Array:
+    """Add those of the changed rows that are chosen, and take away the others."""
+    which = np.flatnonzero(changed)
     for start in range(0, len(which), ROWS_PER_PRODUCT):
-        dense = rows.dense(which[start : start + ROWS_PER_PRODUCT])
-        total = dsyrk(sign, dense.T, beta=1.0, c=total, overwrite_c=1)
+        part = which[start : start + ROWS_PER_PRODUCT]
+        dense, is_added = rows.dense(part), chosen[part]
+        if not is_added.all():
+            total = dsyrk(-1.0, dense[~is_added].T, beta=1.0, c=total, overwrite_c=1)
+            dense = dense[is_added]
+        if len(dense):
+            total = dsyrk(1.0, dense.T, beta=1.0, c=total, overwrite_c=1)
     return total
