@@ -26,7 +26,7 @@ class ChicleBackend(ParallelBackendBase):
     """See the module.
 
     Attributes:
-        report: A line per group of fits of the last tasks, which says what they shared, or why nothing.
+        report: A line per group of fits so far, which says what they shared, or why nothing.
     """
 
     supports_sharedmem = True
@@ -75,7 +75,8 @@ class ChicleBackend(ParallelBackendBase):
         """Run the tasks that were collected."""
         works, lines = works_of([call for each in handles for call in each.calls], self._num_threads)
         reasons = Counter(reason for each in handles for reason in each.reasons if reason)
-        self.report = (*lines, *(f"{number} fits share nothing: {reason}" for reason, number in reasons.items()))
+        self.report += lines
+        self.report += tuple(f"{number} fits share nothing: {reason}" for reason, number in reasons.items())
         _Run(handles, works, self._num_threads).run()
 
 
@@ -185,7 +186,7 @@ class _Run:
         self._score()
 
     def _score(self) -> None:
-        ready = [handle for handle in self._waiting if all(call.outcome is not None for call in handle.calls)]
+        ready = [handle for handle in self._waiting if all(call.is_ready for call in handle.calls)]
         for handle in ready:
             self._waiting.remove(handle)
             handle.finish()

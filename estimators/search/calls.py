@@ -5,7 +5,8 @@ of scikit-learn, which is not public. A call that is not of the form that is kno
 it would anywhere; so another release of scikit-learn may cost time, and never a result.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +46,7 @@ class SearchCall:
         X, y: All rows, and their labels or targets.
         estimator: With the parameters of the candidate; a copy.
         outcome: What was found, or why there is no model; None before.
+        is_left_alone: No job takes it: it runs as it would anywhere, and finds the error by itself if there is one.
     """
 
     function: Callable[..., Any]
@@ -54,6 +56,7 @@ class SearchCall:
     y: Any
     estimator: Any
     outcome: Fitted | Exception | None = field(default=None)
+    is_left_alone: bool = field(default=False)
 
     @classmethod
     def of(cls, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "SearchCall | None":
@@ -73,6 +76,11 @@ class SearchCall:
         return cls(function=function, args=args, kwargs=kwargs, X=args[1], y=args[2], estimator=estimator)
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it can be run."""
+        return self.is_left_alone or self.outcome is not None
+
+    @property
     def sample_weight(self) -> Any:
         """Weights of all rows, or None."""
         return (self.kwargs["fit_params"] or {}).get("sample_weight")
@@ -84,12 +92,13 @@ class SearchCall:
         return np.flatnonzero(train) if train.dtype == np.bool_ else train
 
     def score(self) -> Any:
-        """Run the call with the model that was found; returns what it returns.
+        """Run the call, with the model if one was found; returns what it returns.
 
         Rows to fit are taken out of X only where they are scored.
         """
         estimator, outcome, kwargs = self.args[0], self.outcome, self.kwargs
-        assert outcome is not None
+        if outcome is None:
+            return self.function(*self.args, **kwargs)
 
         def fit(X: Any, y: Any = None, **_: Any) -> Any:
             if isinstance(outcome, Exception):
@@ -109,3 +118,20 @@ class SearchCall:
         if isinstance(outcome, Fitted) and "fit_time" in result:
             result["fit_time"] = outcome.seconds
         return result
+
+
+@contextmanager
+def failures_noted(calls: Sequence[SearchCall]) -> Iterator[None]:
+    """Within this a job finds the outcomes of these calls, and may fail.
+
+    A call whose arguments cannot be used is left alone, so that its error is that of a fit by itself: a row with NaN,
+    for example, fails the splits that it is in and no other. Any other failure is one of all calls without an outcome.
+    """
+    try:
+        yield
+    except (TypeError, ValueError):
+        for call in calls:
+            call.is_left_alone = call.outcome is None
+    except Exception as error:
+        for call in calls:
+            call.outcome = call.outcome or error

@@ -14,11 +14,10 @@ from sklearn.utils import check_random_state
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.errors import DataError, JobFailedError
+from chicle_elastic.errors import JobFailedError
 from chicle_elastic.monitoring.records import IterationRecord
-from estimators.checks import require_finite
 from estimators.place import policies_of, runtime_of
-from estimators.search.calls import Fitted, SearchCall
+from estimators.search.calls import Fitted, SearchCall, failures_noted
 from estimators.search.rows import Rows
 from estimators.search.splits import SplitCodes, split_codes
 from estimators.weights import class_weight_vector, require_two_classes
@@ -92,17 +91,13 @@ class ClassifierWork:
 
     def run(self, stop: threading.Event) -> None:
         """See `plan.Work`."""
-        try:
-            for chain in self.chains:
-                for call in chain.calls:
-                    call.estimator._validate_params()
+        calls = [call for chain in self.chains for call in chain.calls]
+        with failures_noted(calls):
+            for call in calls:
+                call.estimator._validate_params()
             self._runtime = runtime_of(self.chains[0].estimator)
             self.rows.check()
             self._run_some(self.chains, stop)
-        except Exception as error:
-            for chain in self.chains:
-                for call in chain.calls:
-                    call.outcome = call.outcome or error
 
     def _run_some(self, chains: Sequence[Chain], stop: threading.Event) -> None:
         """Run a job for each number of classes; in two halves where that takes too many codes."""
@@ -175,20 +170,16 @@ class ClassifierWork:
         def on_iteration(record: IterationRecord) -> bool:
             return stop.is_set()
 
-        try:
-            outcome = self._runtime.run(
-                Job(
-                    trainer=trainer,
-                    source=source,
-                    max_iterations=2 * sum(most),  # while rows are missing a stage may take more than its own
-                    seed=seed,
-                    policies=policies_of(estimator),
-                    on_iteration=on_iteration,
-                )
+        outcome = self._runtime.run(
+            Job(
+                trainer=trainer,
+                source=source,
+                max_iterations=2 * sum(most),  # while rows are missing a stage may take more than its own
+                seed=seed,
+                policies=policies_of(estimator),
+                on_iteration=on_iteration,
             )
-        except DataError:
-            require_finite(calls[0].estimator, self.rows.features)  # says it with names of columns
-            raise
+        )
         if outcome.is_interrupted:
             raise KeyboardInterrupt
         if not stop.is_set():

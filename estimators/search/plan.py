@@ -66,14 +66,14 @@ def reason_against(call: SearchCall) -> str:
 
 
 def works_of(calls: Sequence[SearchCall], num_threads: int) -> tuple[list[Work], tuple[str, ...]]:
-    """The jobs, and a line about each group of fits that have data and all parameters but one in common.
+    """The jobs, and a line about the fits of each estimator.
 
     Args:
         calls: Of estimators that share rows.
         num_threads: Jobs that run at the same time.
     """
     works: list[Work] = []
-    lines = []
+    shared_how: dict[tuple[str, str], list[SearchCall]] = {}
     rows: list[Rows] = []
     for group in _groups(calls):
         first = group[0].estimator
@@ -81,15 +81,19 @@ def works_of(calls: Sequence[SearchCall], num_threads: int) -> tuple[list[Work],
         shared = _rows_of(group[0], rows)
         if isinstance(first, LinearRegressor):
             works += [RegressorWork(shared, along) for along in splits]
-            how = "one copy of the rows, of which those left out have a weight of 0"
+            how = "one copy of the rows"
         else:
             chains = [Chain(calls=sorted(along, key=lambda call: float(call.estimator.C))) for along in splits]
             how = _add_classifiers(works, shared, chains)
-        lines.append(f"{len(group)} fits of {type(first).__name__} on {len(splits)} splits: {how}")
+        shared_how.setdefault((type(first).__name__, how), []).extend(group)
     num_classifiers = sum(isinstance(work, ClassifierWork) for work in works)
     for work in works:
         if isinstance(work, ClassifierWork):
             work.num_threads = max(1, settings.available_cores() // max(1, min(num_threads, num_classifiers)))
+    lines = (
+        f"{len(alike)} fits of {name} on {len(_by_split(alike))} splits share {how}"
+        for (name, how), alike in shared_how.items()
+    )
     return works, tuple(lines)
 
 
@@ -102,14 +106,14 @@ def _add_classifiers(works: list[Work], rows: Rows, chains: list[Chain]) -> str:
         runtime = InProcess()
     if isinstance(runtime, InProcess):
         works += [ClassifierWork(rows=rows, chains=[chain]) for chain in chains]
-        return "one copy of the rows, and a larger C goes on from a smaller one"
+        return "one copy of the rows, and their path along C"
     for work in works:
         if isinstance(work, ClassifierWork) and work.rows is rows and work.may_have(first):
             work.chains += chains
             break
     else:
         works.append(ClassifierWork(rows=rows, chains=chains, needs_main_thread=True))
-    return f"one job of {runtime!r}, whose nodes keep the rows; a larger C goes on from a smaller one"
+    return f"one job of a {type(runtime).__name__}, whose nodes keep the rows, and their path along C"
 
 
 def _rows_of(call: SearchCall, known: list[Rows]) -> Rows:

@@ -8,7 +8,7 @@ import numpy as np
 
 from chicle_elastic.runtime.in_process import InProcess
 from estimators.place import runtime_of
-from estimators.search.calls import Fitted, SearchCall
+from estimators.search.calls import Fitted, SearchCall, failures_noted
 from estimators.search.rows import Rows
 
 MODEL = ("coef_", "intercept_", "n_iter_", "duality_gap_", "objective_", "dual_objective_")
@@ -35,11 +35,8 @@ class RegressorWork:
 
     def run(self, stop: threading.Event) -> None:
         """See `plan.Work`."""
-        try:
+        with failures_noted(self._calls):
             self._fit(stop)
-        except Exception as error:
-            for call in self._calls:
-                call.outcome = call.outcome or error
 
     def _fit(self, stop: threading.Event) -> None:
         rows = self._rows
