@@ -8,6 +8,7 @@ it would anywhere; so another release of scikit-learn may cost time, and never a
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,11 @@ class SearchCall:
     def sample_weight(self) -> Any:
         """Weights of all rows, or None."""
         return (self.kwargs["fit_params"] or {}).get("sample_weight")
+
+    def value_of(self, name: str) -> float:
+        """A parameter of the candidate as a number; 0 where it is none, or there is no such parameter."""
+        value = getattr(self.estimator, name, 0.0)
+        return float(value) if isinstance(value, Real) else 0.0
 
     @property
     def train(self) -> Array:

@@ -83,7 +83,7 @@ def works_of(calls: Sequence[SearchCall], num_threads: int) -> tuple[list[Work],
             works += [RegressorWork(shared, along) for along in splits]
             how = "one copy of the rows"
         else:
-            chains = [Chain(calls=sorted(along, key=lambda call: float(call.estimator.C))) for along in splits]
+            chains = [Chain(calls=sorted(along, key=lambda call: call.value_of("C"))) for along in splits]
             how = _add_classifiers(works, shared, chains)
         shared_how.setdefault((type(first).__name__, how), []).extend(group)
     num_classifiers = sum(isinstance(work, ClassifierWork) for work in works)

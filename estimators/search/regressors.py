@@ -27,7 +27,7 @@ class RegressorWork:
 
     def __init__(self, rows: Rows, calls: Sequence[SearchCall]) -> None:
         self._rows = rows
-        self._calls = sorted(calls, key=lambda call: -float(getattr(call.estimator, "alpha", 0.0)))
+        self._calls = sorted(calls, key=lambda call: -call.value_of("alpha"))
         try:
             self.needs_main_thread = not isinstance(runtime_of(calls[0].estimator), InProcess)
         except ValueError:  # the fit will say it

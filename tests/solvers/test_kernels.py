@@ -146,6 +146,29 @@ def test_scd_pass_equals_its_numpy_form(kind, outputs, loss):
     assert not np.allclose(case.duals(), before), "the case must make steps, or it proves nothing"
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_rows_of_weight_0_are_not_visited(kind, outputs):
+    """Neither by a pass nor by a certificate; the others are, as if these were not there."""
+    case = Case(kind, outputs, Loss.LOGISTIC)
+    case.uppers[0][2:5] = 0.0
+    for block in case.blocks[:1]:
+        block.state[2:5] = 0.0
+    visited = [row for row in rows_of([2, 0, 3, 1]) if row not in (2, 3, 4)]
+    expected = case.reference(scd.scd_pass, visited, stats=np.zeros((outputs, 5)), sigma=2.0)
+    sums = case.reference(scd.objective_sums, visited, stats=np.zeros((outputs, 2)), rebuilt=np.zeros((outputs, 6)), has_losses=True)  # fmt: skip # noqa: E501
+    stats, rebuilt = np.zeros((outputs, 2)), np.zeros((outputs, 6))
+    scd.objective_sums(
+        int(case.loss), case.rows, case.samples, 0, 3, case.positives, INTERCEPT, True, case.vectors, rebuilt, stats
+    )
+    np.testing.assert_allclose(stats, sums["stats"], rtol=1e-12)
+    np.testing.assert_allclose(rebuilt, sums["rebuilt"], rtol=1e-12, atol=1e-14)
+    vectors, processed, counts = case.scd_pass([2, 0, 3, 1])
+    assert counts[:, 3].tolist() == expected["stats"][:, 3].tolist() == [17.0] * outputs
+    assert processed.tolist() == [11, 8, 1], "they are rows of the pass all the same"
+    np.testing.assert_allclose(vectors, expected["v"], rtol=1e-4, atol=1e-5)
+    assert not case.duals()[2:5].any()
+
+
 def rows_of(order):
     """Row numbers in the reference of the rows in buckets."""
     starts, sizes = [0, 8, 11, 19], [8, 3, 8, 1]
