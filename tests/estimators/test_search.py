@@ -123,7 +123,7 @@ def test_scores_of_regressors_are_those_of_grid_search(estimator, grid):
 
 
 def test_any_parameter_may_be_in_the_grid():
-    """Several grids; those that are no C begin afresh on the same rows, and one that is unknown to the path is there."""
+    """Several grids; what is no C begins afresh on the same rows."""
     X, y = few(problems.cancer)
     grid = [
         {"C": CS, "loss": ["hinge", "squared_hinge"], "class_weight": [None, "balanced", {0: 2.0}]},
@@ -281,7 +281,7 @@ def test_a_score_of_nan_is_no_winner():
     """Of a scorer that fails for one candidate."""
 
     def score(estimator, X, y):
-        if estimator.C == CS[1]:
+        if CS[1] == estimator.C:
             raise RuntimeError("no score for this one")
         return estimator.score(X, y)
 
