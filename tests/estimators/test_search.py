@@ -43,21 +43,12 @@ from estimators.search import classifiers
 from estimators.search.calls import SearchCall
 from estimators.search.search_cv import rungs
 from tests.estimators import problems
-from tests.estimators.test_callbacks import Recorder
 from tests.estimators.test_folder import write
 from tests.estimators.test_ridge import diabetes
 
 CS = [1e-3, 1e-2, 0.1]
 TOL = 1e-6
 ROWS = 3
-
-
-class OtherData(Recorder):
-    """A recorder for data that the others of its kind do not know."""
-
-    def on_fit_task_begin(self, estimator, context):
-        """Note the hook alone."""
-        self.hooks.append(f"begin {context.task_name} {context.task_id}")
 
 
 def few(data, num_rows=300):
@@ -328,6 +319,15 @@ def test_a_network_shares_nothing():
 def test_a_fit_with_callbacks_is_a_fit_of_its_own():
     """Callbacks of the estimator are told of each, as in GridSearchCV."""
     pytest.importorskip("sklearn.callback")
+    from tests.estimators.test_callbacks import Recorder
+
+    class OtherData(Recorder):
+        """A recorder for data that the others of its kind do not know."""
+
+        def on_fit_task_begin(self, estimator, context):
+            """Note the hook alone."""
+            self.hooks.append(f"begin {context.task_name} {context.task_id}")
+
     X, y = few(problems.cancer)
     recorder = OtherData({})
     search = ChicleSearchCV(ChicleSVM(C=0.01).set_callbacks(recorder), {"C": CS}, cv=2, refit=False).fit(X, y)

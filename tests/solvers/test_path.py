@@ -145,6 +145,21 @@ def test_a_stage_that_uses_all_its_iterations_says_how_far_it_came():
     assert min(gaps) > TOL
 
 
+def test_after_a_stage_whose_w_is_not_that_of_its_duals_the_next_begins_afresh():
+    """Newton's method on two tasks is cut off; then one task descends along coordinates, which needs w = w(alpha)."""
+    X, y, folds = problem(num_features=6)
+    trainers = stages("hinge", folds=[0], Cs=(0.5, 1.0))
+    runtime = InProcess(num_tasks=2, changes=((3, 1),))
+    codes = (folds * 2 + y).astype(np.int32)
+    path = PathTrainer(stages=trainers, max_iterations=(3, 2000))
+    source = ArraySource(X, codes, num_classes=6, max_tasks=2, chunk_bytes=2000)
+    outcome = runtime.run(Job(trainer=path, source=source, max_iterations=10**6))
+    assert results_of(outcome.certificate.progress, len(outcome.model))[0].gap > TOL
+    assert PathState.decode(outcome.certificate.progress, len(outcome.model)).is_fresh
+    assert path.relative_gap(outcome.model, outcome.certificate) <= TOL
+    assert outcome.history.column("num_tasks").tolist()[3:] == [1] * (len(outcome.history) - 3)
+
+
 def test_history_says_which_stage_an_iteration_is_of():
     """As a figure, from 0, each at least once and in order."""
     X, y, folds = problem()
@@ -166,10 +181,15 @@ def test_a_job_may_end_between_two_stages():
 def test_the_progress_survives_its_way_through_a_vector():
     """Results, counters and the progress of the stage."""
     state = PathState(
-        stage=2, began=17, is_first=False, results=np.arange(10.0).reshape(2, 5), inner=np.array([1.0, 2.0])
+        stage=2,
+        began=17,
+        is_first=False,
+        is_fresh=True,
+        results=np.arange(10.0).reshape(2, 5),
+        inner=np.array([1.0, 2.0]),
     )
     found = PathState.decode(state.encode(), 3)
-    assert (found.stage, found.began, found.is_first) == (2, 17, False)
+    assert (found.stage, found.began, found.is_first, found.is_fresh) == (2, 17, False, True)
     np.testing.assert_array_equal(found.results, state.results)
     np.testing.assert_array_equal(found.inner, state.inner)
     assert PathState.decode(NO_PROGRESS, 3).is_first
@@ -179,10 +199,10 @@ def test_the_progress_survives_its_way_through_a_vector():
 def test_a_model_is_rebuilt_as_0_where_duals_are_about_to_become_0():
     """A loss in the first iteration of a fresh stage leaves duals of two stages behind, which solvers write anew."""
     path = PathTrainer(stages=stages("hinge"), max_iterations=(9,) * 9)
-    fresh = PathState(stage=3, is_first=True, results=np.zeros((3, 4)), inner=NO_PROGRESS)
+    fresh = PathState(stage=3, is_first=True, is_fresh=True, results=np.zeros((3, 4)), inner=NO_PROGRESS)
     contribution = np.array([1.0, 2.0])
     assert not path.rebuild(np.ones(2), contribution, fresh.encode()).any()
-    for state in (dataclasses.replace(fresh, is_first=False), PathState(results=np.zeros((0, 4)), inner=NO_PROGRESS)):
+    for state in (dataclasses.replace(fresh, is_first=False), dataclasses.replace(fresh, is_fresh=False)):
         np.testing.assert_array_equal(path.rebuild(np.ones(2), contribution, state.encode()), contribution)
 
 
@@ -213,5 +233,5 @@ def test_only_a_larger_C_goes_on():
     others = [dataclasses.replace(first, C=0.2)]
     others += [dataclasses.replace(first, **change) for change in ({"C": 0.05}, {"loss": "logistic", "C": 1.0})]
     others += [dataclasses.replace(first, C=1.0, intercept_scaling=2.0), *stages("hinge", Cs=(1.0,), folds=[1])]
-    found = [PathTrainer(stages=(first, other), max_iterations=(9, 9)).is_continued(1) for other in others]
+    found = [PathTrainer(stages=(first, other), max_iterations=(9, 9)).can_go_on(1) for other in others]
     assert found == [True, False, False, False, False]

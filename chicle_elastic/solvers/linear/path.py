@@ -6,10 +6,11 @@ out). Chunks stay where they are from stage to stage, so data is loaded once, an
     solve, ..., certificate     a stage as by itself: its trainer decides when to certify, and when to stop
     certified(...)              the stage is over: its model and gap go into the progress, the next one begins
 
-A stage that differs from the last one in a larger C alone goes on from its model and duals, which are feasible, and
+A stage that differs from the last one in a larger C alone goes on from its duals, which are feasible, and their w, and
 solvers keep their tables, rows and second derivatives (DeCoste and Wagstaff 2000, "Alpha seeding for support vector
-machines"; Chu et al. 2015, "Warm start for parameter selection of linear classifiers"). Any other begins with w = 0 and
-duals of 0, which solvers write in its first iteration, and again if that has to be repeated.
+machines"; Chu et al. 2015, "Warm start for parameter selection of linear classifiers"). Any other begins *afresh*, with
+w = 0 and duals of 0, which solvers write in its first iteration, and again if that has to be repeated; so does one after
+a stage that ended with another w than that of its duals, for coordinate descent could not go on from there.
 
 The progress, one vector:
 
@@ -18,6 +19,7 @@ The progress, one vector:
     stage            1                  number of the present stage, from 0
     began            1                  iterations before this stage
     is_first         1                  no iteration of this stage has been merged yet
+    is_fresh         1                  it begins afresh
     per stage that is over:
     iterations, gap  2                  relative duality gap, certified
     model            len(model)
@@ -51,7 +53,9 @@ from chicle_elastic.solvers.local_chunk import LocalChunk
 
 PATH = 3.0
 """First value of a progress of this kind."""
-HEAD = 4
+HEAD = 5
+SAME = 1e-6
+"""Difference between w and w(alpha) that is none, as a share of the largest value."""
 STAGE = "stage"
 """Name of the figure that says which stage an iteration is of."""
 
@@ -78,6 +82,7 @@ class PathState:
     stage: int = 0
     began: int = 0
     is_first: bool = True
+    is_fresh: bool = False
     results: Array
     inner: Array
 
@@ -93,13 +98,14 @@ class PathState:
             stage=stage,
             began=began,
             is_first=bool(progress[3]),
+            is_fresh=bool(progress[4]),
             results=progress[HEAD:behind].reshape(stage, size),
             inner=progress[behind:],
         )
 
     def encode(self) -> Array:
         """As one vector, float64."""
-        head = np.array([PATH, self.stage, self.began, self.is_first], dtype=np.float64)
+        head = np.array([PATH, self.stage, self.began, self.is_first, self.is_fresh], dtype=np.float64)
         return np.concatenate([head, self.results.reshape(-1), self.inner])
 
 
@@ -133,10 +139,8 @@ class PathTrainer(Trainer):
                 f"max_iterations={self.max_iterations}"
             )
 
-    def is_continued(self, stage: int) -> bool:
-        """Whether a stage begins where the one before it ended."""
-        if stage == 0:
-            return False
+    def can_go_on(self, stage: int) -> bool:
+        """Whether a stage can begin where the one before it ended."""
         before, this = self.stages[stage - 1], self.stages[stage]
         return this.C >= before.C and replace(this, C=before.C) == before
 
@@ -193,7 +197,7 @@ class PathTrainer(Trainer):
     def rebuild(self, model: Array, contribution: Array, progress: Array) -> Array:
         """As the present stage; at its beginning 0 where solvers write duals of 0 next."""
         state = PathState.decode(progress, len(model))
-        if state.is_first and state.stage > 0 and not self.is_continued(state.stage):
+        if state.is_first and state.is_fresh:
             return np.zeros_like(model)
         return self.stages[state.stage].rebuild(model, contribution, state.inner)
 
@@ -217,14 +221,17 @@ class PathTrainer(Trainer):
         if not is_over or stage + 1 == len(self.stages):
             return model, progress
         state = PathState.decode(progress, len(model))
-        found = np.array([relative.iteration, trainer.relative_gap(model, relative), *model])
+        found = np.concatenate([[relative.iteration, trainer.relative_gap(model, relative)], model])
+        rebuilt = model if report.rebuilt is None else report.rebuilt
+        is_same = float(np.abs(rebuilt - model).max()) <= SAME * float(np.abs(model).max())
         following = PathState(
             stage=stage + 1,
             began=report.iteration,
+            is_fresh=not (is_same and self.can_go_on(stage + 1)),
             results=np.vstack([state.results, found]),
             inner=NO_PROGRESS,
         )
-        return model if self.is_continued(stage + 1) else np.zeros_like(model), following.encode()
+        return np.zeros_like(model) if following.is_fresh else rebuilt.copy(), following.encode()
 
     def relative_gap(self, model: Array, report: Report) -> float:
         """As the present stage."""
@@ -292,10 +299,10 @@ class PathSolver(Solver):
 
     def _go_to(self, state: PathState) -> None:
         """Have the solver of this stage; called inside an iteration."""
-        is_fresh = state.is_first and not self._trainer.is_continued(state.stage)
-        if state.stage == self._stage and not (is_fresh and state.stage > 0):
+        is_fresh = state.is_first and state.is_fresh
+        if state.stage == self._stage and not is_fresh:
             return
-        if state.stage == self._stage + 1 and self._trainer.is_continued(state.stage):
+        if state.stage == self._stage + 1 and not state.is_fresh:
             self._inner.raise_bounds(self._trainer.stages[state.stage].C)
         else:
             self._inner.close()
