@@ -23,8 +23,8 @@ print(*search.sharing_, sep="\n")
 print(f"best {search.best_params_}: accuracy {search.best_score_:.3f}")
 
 # %%
-# Mean accuracy of three folds. With ``n_workers=2`` in :class:`~estimators.ChicleSVM` all of these fits would be one job
-# on two nodes.
+# Mean accuracy of three folds. With ``n_workers=2`` in :class:`~estimators.ChicleSVM` all of these fits would be one
+# job on two nodes.
 
 results = search.cv_results_
 fig, ax = plt.subplots(figsize=(6, 3))
