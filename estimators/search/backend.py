@@ -13,9 +13,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from typing import Any
 
 from joblib.parallel import ParallelBackendBase
+from threadpoolctl import threadpool_limits
 
 from chicle_elastic import settings
 from estimators.search.calls import SearchCall
@@ -163,8 +165,13 @@ class _Run:
 
     def run(self) -> None:
         on_threads = [work for work in self._works if not work.needs_main_thread]
-        num_tasks = len(on_threads) + len(self._plain)
-        with ThreadPoolExecutor(max(1, min(self._num_threads, num_tasks)), thread_name_prefix="chicle-search") as pool:
+        num_threads = max(1, min(self._num_threads, len(on_threads) + len(self._plain)))
+        # Each thread would have as many of BLAS as there are cores.
+        blas_threads = max(1, settings.available_cores() // num_threads)
+        with (
+            threadpool_limits(blas_threads, user_api="blas") if num_threads > 1 else nullcontext(),
+            ThreadPoolExecutor(num_threads, thread_name_prefix="chicle-search") as pool,
+        ):
             open_: set[Future[None]] = set()
             try:
                 open_.update(pool.submit(work.run, self._stop) for work in on_threads)

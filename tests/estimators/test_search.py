@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from joblib import Parallel, delayed, parallel_config
 from scipy import sparse
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, FitFailedWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
@@ -136,6 +137,17 @@ def test_weights_and_groups_reach_the_fits_and_the_splits():
     given = {"groups": groups, "sample_weight": weights}
     ours = ChicleSearchCV(estimator, {"C": CS}, cv=GroupKFold(3)).fit(X, y, **given)
     assert_same(ours, GridSearchCV(estimator, {"C": CS}, cv=GroupKFold(3)).fit(X, y, **given), len(y))
+
+
+def test_weights_are_routed():
+    """With scikit-learn's metadata routing on, to the fits and to the scores that ask for them."""
+    X, y = few(problems.cancer)
+    weights = np.random.default_rng(0).integers(0, 4, len(y)).astype(float)
+    with config_context(enable_metadata_routing=True):
+        estimator = ChicleSVM(tol=TOL).set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
+        ours = ChicleSearchCV(estimator, {"C": CS}, cv=3).fit(X, y, sample_weight=weights)
+        assert_same(ours, GridSearchCV(estimator, {"C": CS}, cv=3).fit(X, y, sample_weight=weights), len(y))
+    assert "share one copy" in ours.sharing_[0]
 
 
 def test_several_scores_and_a_refit_of_ones_own():

@@ -8,9 +8,9 @@ out). Chunks stay where they are from stage to stage, so data is loaded once, an
 
 A stage that differs from the last one in a larger C alone goes on from its duals, which are feasible, and their w, and
 solvers keep their tables, rows and second derivatives (DeCoste and Wagstaff 2000, "Alpha seeding for support vector
-machines"; Chu et al. 2015, "Warm start for parameter selection of linear classifiers"). Any other begins *afresh*: w is
-0 and so are the duals, which solvers write in its first iteration, and again if that has to be repeated. So does a stage
-after one that ended with another w than that of its duals, for coordinate descent could not go on from there.
+machines"; Chu et al. 2015, "Warm start for parameter selection of linear classifiers"). Any other begins *afresh*: w
+is 0 and so are the duals, which solvers write in its first iteration, and again if that has to be repeated. So does a
+stage after one that ended with another w than that of its duals, for coordinate descent could not go on from there.
 
 The progress, one vector:
 
