@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -86,15 +87,55 @@ def works_of(calls: Sequence[SearchCall], num_threads: int) -> tuple[list[Work],
             chains = [Chain(calls=sorted(along, key=lambda call: call.value_of("C"))) for along in splits]
             how = _add_classifiers(works, shared, chains)
         shared_how.setdefault((type(first).__name__, how), []).extend(group)
-    num_classifiers = sum(isinstance(work, ClassifierWork) for work in works)
-    for work in works:
-        if isinstance(work, ClassifierWork):
-            work.num_threads = max(1, settings.available_cores() // max(1, min(num_threads, num_classifiers)))
+    works = _with_busy_threads(works, num_threads)
     lines = (
         f"{len(alike)} fits of {name} on {len(_by_split(alike))} splits share {how}"
         for (name, how), alike in shared_how.items()
     )
     return works, tuple(lines)
+
+
+def _with_busy_threads(works: list[Work], num_threads: int) -> list[Work]:
+    """The same works, where threads would be idle in the end cut at some C, and with threads of their own."""
+    chains = [work for work in works if isinstance(work, ClassifierWork) and not work.needs_main_thread]
+    others = [work for work in works if work not in chains]
+    num_left = len(chains) % num_threads
+    if num_left:
+        for work in chains[-num_left:]:
+            (chain,) = work.chains
+            cuts = cut_path(len(chain.calls), num_threads // num_left)
+            parts = [Chain(calls=chain.calls[start:stop]) for start, stop in pairwise([0, *cuts, len(chain.calls)])]
+            chains.remove(work)
+            chains += [ClassifierWork(rows=work.rows, chains=[part]) for part in parts]
+    for work in chains:
+        work.num_threads = max(1, settings.available_cores() // min(num_threads, len(chains)))
+    return [*others, *chains]
+
+
+def cut_path(num_stages: int, num_parts: int) -> list[int]:
+    """Where to cut a path so that its parts take about the same time.
+
+    A fit is expected to take longer the larger C is, and twice as long at the beginning of a part.
+
+    Args:
+        num_stages: Fits on the path.
+        num_parts: How many parts there may be.
+
+    Returns:
+        The first stage of each part but the first, ascending.
+    """
+    limit = num_stages * (num_stages + 1) // 2 // num_parts - 1
+    while True:
+        limit += 1
+        cuts: list[int] = []
+        cost = 0
+        for stage in range(num_stages):
+            cost += stage + 1
+            if cost > limit:
+                cuts.append(stage)
+                cost = 2 * (stage + 1)
+        if cost <= limit and len(cuts) < num_parts and 0 not in cuts:
+            return cuts
 
 
 def _add_classifiers(works: list[Work], rows: Rows, chains: list[Chain]) -> str:

@@ -65,7 +65,8 @@ class ChicleSearchCV(GridSearchCV):
     scoring : str, callable, list, tuple or dict, default=None
         As in `GridSearchCV`; None is the estimator's `score`.
     n_jobs : int, default=None
-        See above. Where there are fewer folds than cores, kernels use the others (`n_threads` of the estimator).
+        See above. Where threads would be idle, the path of a fold along `C` is cut, and both parts are fitted at the
+        same time; what is left over are threads of kernels (`n_threads` of the estimator).
     refit : bool, str or callable, default=True
         Fit the best candidate on all rows, as in `GridSearchCV`.
     cv : int, cross-validation generator or iterable, default=None

@@ -1,5 +1,6 @@
 """ChicleSearchCV and joblib's backend "chicle": the results of GridSearchCV, from one copy of the rows."""
 
+import itertools
 import pickle
 import threading
 import warnings
@@ -42,6 +43,7 @@ from estimators import (
 )
 from estimators.search import classifiers
 from estimators.search.calls import SearchCall
+from estimators.search.plan import cut_path, reason_against
 from estimators.search.search_cv import rungs
 from tests.estimators import problems
 from tests.estimators.test_folder import write
@@ -323,8 +325,6 @@ def test_other_estimators_are_fitted_as_they_are(estimator, reason):
 
 def test_a_network_shares_nothing():
     """Its fits are found to be none of those that share rows, before any is made."""
-    from estimators.search.plan import reason_against
-
     assert "ChicleCNNClassifier is none of" in reason_against(_call(ChicleCNNClassifier(), None, None))
 
 
@@ -360,6 +360,26 @@ def test_halving_stops_losers_at_a_loose_gap():
     assert search.best_index_ >= 9
     assert search.best_estimator_.duality_gap_ <= 1e-3
     assert sum(line.startswith("27 fits") for line in search.sharing_) == 1
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2, 7, -1])
+def test_threads_that_would_be_idle_cut_a_path(n_jobs):
+    """Three folds on two threads and on seven; the scores are the same within tol."""
+    X, y = few(problems.cancer)
+    estimator = ChicleLogisticRegression(tol=TOL)
+    ours = ChicleSearchCV(estimator, {"C": [*CS, 1.0]}, cv=3, n_jobs=n_jobs).fit(X, y)
+    assert_same(ours, GridSearchCV(estimator, {"C": [*CS, 1.0]}, cv=3).fit(X, y), len(y))
+
+
+def test_a_path_is_cut_into_parts_that_take_as_long():
+    """Fits take longer the larger C is, and twice as long at the beginning of a part."""
+    assert cut_path(8, 1) == []
+    assert cut_path(8, 2) == [6]
+    assert cut_path(8, 3) == [5, 7]
+    assert cut_path(1, 4) == []
+    cuts = [0, *cut_path(500, 8), 500]
+    costs = [sum(range(a + 1, b + 1)) + (a + 1) * (a > 0) for a, b in itertools.pairwise(cuts)]
+    assert max(costs) <= 1.05 * sum(costs) / 8
 
 
 def test_rungs_of_halving():
