@@ -94,7 +94,7 @@ class CoordinatePasses:
             self._newton.raise_bounds(np.full(len(self._newton.taus), PATH_TAU * self._mean_upper()))
             self._knows_gaps = False
         elif self._local.loss is Loss.HINGE:
-            self._growth *= ratio
+            self._growth = ratio
 
     def visit_all(self) -> None:
         """The next pass leaves no row out, whatever screening says."""

@@ -140,7 +140,7 @@ class LinearTrainer(Trainer):
             intercept=float(self.intercept_scaling),
             tol=self.tol,
             num_threads=self.num_threads,
-            has_rough_products=self.keeps_products,
+            has_rough_products=self.keeps_products and self.loss == "squared_hinge",
         )
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
