@@ -34,12 +34,15 @@ def split_codes(classes: Array, splits: Sequence[Array]) -> SplitCodes:
         classes: Class code of each row, shape (num_rows,), int32.
         splits: Numbers of the rows of each split; one that is there twice counts twice.
     """
-    values, codes = np.unique(classes, return_inverse=True)
-    counts = np.zeros((len(values), 0))
+    values = np.arange(int(classes.max()) + 1)
+    codes, counts = classes.astype(np.int64), np.zeros((len(values), 0))
     for split in splits:
         times = np.bincount(split, minlength=len(classes))
         most = int(times.max(initial=0)) + 1
-        keys, first, codes = np.unique(codes.astype(np.int64) * most + times, return_index=True, return_inverse=True)
-        before = keys // most
-        values, counts = values[before], np.column_stack([counts[before], times[first]])
+        keys = codes * most + times
+        is_there = np.zeros(len(values) * most, dtype=bool)
+        is_there[keys] = True
+        found = np.flatnonzero(is_there)
+        codes = (np.cumsum(is_there) - 1)[keys]
+        values, counts = values[found // most], np.column_stack([counts[found // most], found % most])
     return SplitCodes(codes=codes.astype(np.int32), classes=values.astype(np.int32), counts=counts)
