@@ -4,7 +4,7 @@ The public names are here, those of `estimators` as well; a name is loaded when 
 loads no torch and no NumPy, opens nothing and sets no variable (docs/style 15).
 
     estimators  ChicleSVM, ChicleLogisticRegression, ChicleRidge, ChicleLasso, ChicleElasticNet, ChicleSVR,
-                ChicleCNNClassifier; ElasticEstimator, around a Trainer of your own
+                ChicleCNNClassifier; ChicleSearchCV; ElasticEstimator, around a Trainer of your own
     algorithm   Trainer, Solver, Update, Budget, Context, StateSpec; Report, Verdict, Action; LinearTrainer
     data        ArraySource, ChunkFolder
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         ChicleLasso,
         ChicleLogisticRegression,
         ChicleRidge,
+        ChicleSearchCV,
         ChicleSVM,
         ChicleSVR,
         ElasticEstimator,
@@ -80,6 +81,7 @@ __all__ = [
     "ChicleRidge",
     "ChicleSVM",
     "ChicleSVR",
+    "ChicleSearchCV",
     "ChunkFolder",
     "Context",
     "DataError",
@@ -134,6 +136,7 @@ _MODULES = {
     "ChicleRidge": "estimators",
     "ChicleSVM": "estimators",
     "ChicleSVR": "estimators",
+    "ChicleSearchCV": "estimators",
     "ChunkFolder": "chicle_elastic.chunks.folder",
     "Context": "chicle_elastic.solvers.base",
     "DataError": "chicle_elastic.errors",

@@ -1,8 +1,10 @@
 """Estimators with the face of scikit-learn: `from estimators import ChicleSVM`.
 
-Importing this package costs nothing; scikit-learn is loaded with the first name that is taken from it.
+Importing this package costs nothing; scikit-learn is loaded with the first name that is taken from it. From then on
+joblib knows the backend "chicle".
 """
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from estimators.regression.lasso import ChicleElasticNet, ChicleLasso
     from estimators.regression.ridge import ChicleRidge
     from estimators.regression.svr import ChicleSVR
+    from estimators.search.search_cv import ChicleSearchCV
     from estimators.svm import ChicleSVM
 
 __all__ = [
@@ -22,6 +25,7 @@ __all__ = [
     "ChicleRidge",
     "ChicleSVM",
     "ChicleSVR",
+    "ChicleSearchCV",
     "ElasticEstimator",
 ]
 
@@ -33,8 +37,21 @@ _MODULES = {
     "ChicleRidge": "estimators.regression.ridge",
     "ChicleSVM": "estimators.svm",
     "ChicleSVR": "estimators.regression.svr",
+    "ChicleSearchCV": "estimators.search.search_cv",
     "ElasticEstimator": "estimators.own.elastic",
 }
+
+_BACKEND = "estimators.search.backend"
+
+
+@cache
+def _register_backend() -> None:
+    """Make `joblib.parallel_config("chicle")` known; what it does is loaded when it is used."""
+    from importlib import import_module
+
+    from joblib import register_parallel_backend
+
+    register_parallel_backend("chicle", lambda **kwargs: import_module(_BACKEND).ChicleBackend(**kwargs))
 
 
 if not TYPE_CHECKING:  # so that mypy refuses a name that is not here
@@ -45,6 +62,7 @@ if not TYPE_CHECKING:  # so that mypy refuses a name that is not here
             raise AttributeError(f"module 'estimators' has no attribute {name!r}; it has {', '.join(__all__)}")
         from importlib import import_module
 
+        _register_backend()
         return getattr(import_module(_MODULES[name]), name)
 
 

@@ -8,6 +8,7 @@ trainer merges the sum into the model. Between two iterations lies the boundary,
     merge(model, sum, weight)   boundary     the trainer sees the sum of `weight * delta`, never the parts
     advance(...)                boundary     the same for a trainer that keeps progress besides the model
     verdict(model, report)      boundary     go on, certify, or stop
+    certified(...)              boundary     what a trainer of several problems does after one of them is certified
     recover(model)              iteration    the solver's part of a model rebuilt from state alone
     evaluate(model)             iteration    what a certificate needs: `recover`, and local sums at a fixed model
 
@@ -409,6 +410,18 @@ class Trainer(ABC):
     def verdict(self, model: Array, report: Report) -> Verdict:
         """Go on, certify or stop. By default: go on until the caller's iterations are used up."""
         return Verdict(action=Action.GO_ON)
+
+    def certified(self, model: Array, progress: Array, report: Report) -> tuple[Array, Array]:
+        """Model and progress after a certificate that did not end the job; by default as they are.
+
+        Every task calls it with the same arguments.
+
+        Args:
+            model: That was certified; must stay as it is.
+            progress: What the trainer knows besides.
+            report: The certificate; its sums are of all samples only if it is complete.
+        """
+        return model, progress
 
     def converse(self, ctx: Context) -> None:
         """Read messages of solvers and answer; called before every merge. By default messages are left alone."""

@@ -29,6 +29,7 @@ WITH_EXAMPLES = {
     "estimators.regression.lasso.ChicleLasso",
     "estimators.regression.ridge.ChicleRidge",
     "estimators.regression.svr.ChicleSVR",
+    "estimators.search.search_cv.ChicleSearchCV",
     "estimators.svm.ChicleSVM",
 }
 

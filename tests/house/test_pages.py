@@ -87,7 +87,7 @@ def test_sections_that_code_cites_exist() -> None:
 
 
 def test_names_in_the_glossary_are_in_the_code() -> None:
-    """Each name without a path in the last column is one of the package's, or with a final _ an estimator's attribute."""
+    """Each name without a path in the last column is one of the package's, or with a final _ an attribute."""
     glossary = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
     names = set(re.findall(r"`([A-Za-z_]+)`", glossary))
     files = python_files()

@@ -1,6 +1,7 @@
 """Every kernel against the NumPy form in its own docstring, on random chunks of every kind and dtype."""
 
 import inspect
+import re
 import textwrap
 
 import numpy as np
@@ -74,7 +75,7 @@ class Case:
             "v": self.vectors.copy(),
             **names,
         }
-        text = inspect.getdoc(kernel.py_func).split("NumPy equivalent::")[1]
+        text = re.split(r"NumPy equivalent.*::", inspect.getdoc(kernel.py_func))[1]
         exec(textwrap.dedent(text), space)
         return space
 
@@ -143,6 +144,29 @@ def test_scd_pass_equals_its_numpy_form(kind, outputs, loss):
     assert stats[:, 3].tolist() == expected["stats"][:, 3].tolist()
     assert processed.tolist() == [22, 16, 2]
     assert not np.allclose(case.duals(), before), "the case must make steps, or it proves nothing"
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_rows_of_weight_0_are_not_visited(kind, outputs):
+    """Neither by a pass nor by a certificate; the others are, as if these were not there."""
+    case = Case(kind, outputs, Loss.LOGISTIC)
+    case.uppers[0][2:5] = 0.0
+    for block in case.blocks[:1]:
+        block.state[2:5] = 0.0
+    visited = [row for row in rows_of([2, 0, 3, 1]) if row not in (2, 3, 4)]
+    expected = case.reference(scd.scd_pass, visited, stats=np.zeros((outputs, 5)), sigma=2.0)
+    sums = case.reference(scd.objective_sums, visited, stats=np.zeros((outputs, 2)), rebuilt=np.zeros((outputs, 6)), has_losses=True)  # fmt: skip # noqa: E501
+    stats, rebuilt = np.zeros((outputs, 2)), np.zeros((outputs, 6))
+    scd.objective_sums(
+        int(case.loss), case.rows, case.samples, 0, 3, case.positives, INTERCEPT, True, case.vectors, rebuilt, stats
+    )
+    np.testing.assert_allclose(stats, sums["stats"], rtol=1e-12)
+    np.testing.assert_allclose(rebuilt, sums["rebuilt"], rtol=1e-12, atol=1e-14)
+    vectors, processed, counts = case.scd_pass([2, 0, 3, 1])
+    assert counts[:, 3].tolist() == expected["stats"][:, 3].tolist() == [17.0] * outputs
+    assert processed.tolist() == [11, 8, 1], "they are rows of the pass all the same"
+    np.testing.assert_allclose(vectors, expected["v"], rtol=1e-4, atol=1e-5)
+    assert not case.duals()[2:5].any()
 
 
 def rows_of(order):
@@ -245,6 +269,10 @@ def test_products_equal_their_numpy_forms(kind):
     expected = case.reference(products.row_products, range(20), vector=vector, result=result.copy())
     products.row_products(case.rows, case.lengths, INTERCEPT, vector, result)
     np.testing.assert_allclose(result, expected["result"], rtol=1e-12, atol=1e-14)
+    chosen, some = np.array([0, 3, 11, 18, 19]), np.zeros(5)
+    expected = case.reference(products.chosen_products, range(20), vector=vector, result=some.copy(), chosen=chosen)
+    products.chosen_products(case.rows, case.lengths, INTERCEPT, chosen, vector, some)
+    np.testing.assert_allclose(some, expected["result"], rtol=1e-12, atol=1e-14)
     total = np.ones(6)
     expected = case.reference(products.weighted_sum, range(20), weights=weights, result=total.copy())
     products.weighted_sum(case.rows, case.lengths, INTERCEPT, weights, total)

@@ -164,6 +164,23 @@ def test_sums_are_updated_by_the_rows_that_changed_sides():
     assert sum(read > 150 for read in reads) == 2
 
 
+def test_sums_stay_known_when_all_bounds_grow():
+    """As many times as large, they are updated by the rows that changed sides since."""
+    rng = np.random.default_rng(3)
+    X, upper = matrix_of(), rng.uniform(0, 2, size=300)
+    counted = CountedRows(rows_of(X, "dense"))
+    blocks = Blocks(counted, 2.0 * upper, is_rough=False)
+    is_curved = rng.random(300) < 0.8
+    blocks.add(0, 2.0 * upper * is_curved, ALL, np.zeros(55))
+    blocks.end_pass()
+    blocks.scale(3.7)
+    is_curved = is_curved ^ (rng.random(300) < 0.03)
+    curvatures, out, before = 3.7 * 2.0 * upper * is_curved, np.zeros(55), counted.num_read
+    blocks.add(0, curvatures, ALL, out)
+    assert counted.num_read - before < 40
+    np.testing.assert_allclose(out, packed((augmented(X).T * curvatures) @ augmented(X)), rtol=1e-10, atol=1e-10)
+
+
 def test_what_a_huge_row_leaves_behind_is_found_anew():
     """Taken away again, values of 1e16 would leave the rounding of 1e16 behind."""
     X = matrix_of()

@@ -158,6 +158,10 @@ class Training:
                     figures |= self._certified_figures(self.certify(result, evaluate))
         finally:
             self.history.append(self._record(result, figures))
+        if report.is_certificate and verdict.action is not Action.STOP:
+            model, self.progress = trainer.certified(self.model, self.progress, report)
+            if model is not self.model:
+                self._set_model(model)
         return verdict
 
     def _verdict(self, report: Report) -> Verdict:

@@ -143,7 +143,10 @@ def make_scratch(rows: RowTable, num_outputs: int) -> Scratch:
 def _list_rows(
     samples, screen, bucket_chunk, bucket_row, bucket_rows, order, start, end, k, num_outputs, distance, scratch
 ):
-    """Write chunk and row of every row to visit in a block into the scratch memory; returns how many."""
+    """Write chunk and row of every row to visit in a block into the scratch memory; returns how many.
+
+    Rows of weight 0 are none: their duals are 0 and stay so.
+    """
     count = np.uintp(0)
     for position in range(start, end):
         bucket = order[position]
@@ -156,6 +159,9 @@ def _list_rows(
             entry = row * num_outputs + k
             scratch.chunks[count] = chunk
             scratch.rows[count] = row
+            if samples.upper[chunk] != 0 and load(samples.upper[chunk], row, samples.like_real) == 0.0:
+                row += np.uintp(1)
+                continue
             if screen.is_on:
                 stamp = np.uintp(load(screen.stamp[chunk], entry, screen.like_stamp))
                 slack = load(screen.slack[chunk], entry, samples.like_short)
@@ -230,7 +236,7 @@ def scd_pass(
             dual values, duals that moved, duals that were looked at, and the sum of their dual values before are added
             here.
 
-    NumPy equivalent::
+    NumPy equivalent, where rows of weight 0 are not visited::
 
         for i in visited:
             for k in range(outputs):
@@ -379,7 +385,7 @@ def objective_sums(
         rebuilt: w(alpha) of these chunks is added here, shape as `vectors`.
         stats: Per output, the sums of losses and of dual values are added here, shape (outputs, 2), float64.
 
-    NumPy equivalent::
+    NumPy equivalent, where rows of weight 0 are not visited::
 
         for i in visited:
             for k in range(outputs):
@@ -405,6 +411,8 @@ def objective_sums(
                     upper = samples.uniform_upper
                     if samples.upper[chunk] != 0:
                         upper = load(samples.upper[chunk], row, samples.like_real)
+                    if upper == 0.0:
+                        continue
                     sign = 1.0 if load(samples.targets[chunk], row, samples.like_code) == positives[k] else -1.0
                     alpha = load(samples.duals[chunk], row * num_outputs + k, samples.like_real)
                     if has_losses:

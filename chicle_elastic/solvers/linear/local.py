@@ -76,6 +76,20 @@ class LocalData:
         self._signs.clear()
         self._are_rows_checked = False
 
+    def raise_bounds(self, bounds: Bounds) -> None:
+        """All C_i have grown by the same factor, inside an iteration; tables, norms and rows stay.
+
+        Args:
+            bounds: The same but for C.
+        """
+        self.bounds = bounds
+        for chunk_id, note in self.notes.items():
+            if note.upper is not None:
+                note.upper[...] = bounds.of(self._chunks[chunk_id].peek())
+        if self._tables is not None:
+            self._tables.samples = self._tables.samples._replace(uniform_upper=bounds.C)
+        self._upper = self._dual_sums = None
+
     @property
     def tables(self) -> LocalTables:
         """For the kernels; there is at least one chunk."""

@@ -21,12 +21,14 @@ by `Pace`, from counts of values and never from times, so that the same seed giv
 import math
 import statistics
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from scipy.linalg.blas import dsyrk
 from scipy.linalg.lapack import dposv
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.curved_sum import ROWS_PER_PRODUCT, CurvedSum
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.rows import NewtonRows
 
@@ -39,7 +41,8 @@ FAR = 0.5
 """A margin so far on the safe side of 1 is not expected to come back within a step."""
 LOST, SHORTER = 1e-2, 0.04
 """A step after which w and w(alpha) differ by this share is not taken, and the next tau is so much smaller."""
-ROWS_PER_PRODUCT = 1 << 14
+MOST_KEPT_VALUES = 1 << 22
+"""Values of the second derivatives of all outputs up to which they are kept from step to step: 32 MiB."""
 MAX_FEATURES = 2047
 """Features up to which a matrix of second derivatives is made."""
 FEWEST_PASSES, MOST_PASSES = 2, 5
@@ -167,6 +170,15 @@ class NewtonFinish:
         self.loss = loss
         self.taus = taus
         self.most_steps = most_steps
+        self._sums = [CurvedSum() for _ in taus]
+
+    def raise_bounds(self, taus: Array) -> None:
+        """All C_i have grown: go on from the same duals.
+
+        Args:
+            taus: Next tau per output, shape (outputs,).
+        """
+        self.taus = taus
 
     def step(
         self,
@@ -196,12 +208,14 @@ class NewtonFinish:
         margins = signs * rows.times(w)
         is_near = self._is_near(margins, old, upper)
         num_steps = 0
+        is_kept = self.loss is Loss.HINGE and len(self.taus) * rows.num_columns**2 <= MOST_KEPT_VALUES
         while True:
             near = np.flatnonzero(is_near)
             base = rows.weighted_sum(np.where(is_near, 0.0, signs * old))
             w, steps = self._minimise(
-                rows.subset(near), signs[near], upper[near], old[near], margins[near], base, w, tau, is_spent
-            )
+                rows.subset(near), signs[near], upper[near], old[near], margins[near], base, w, tau, is_spent,
+                partial(self._sum_over, k, rows, near) if is_kept else None,
+            )  # fmt: skip
             num_steps += steps
             margins = signs * rows.times(w)
             alpha[:] = self._duals(margins, old, upper, tau)
@@ -246,6 +260,7 @@ class NewtonFinish:
         w: Array,
         tau: float,
         is_spent: Callable[[], bool],
+        sum_over: Callable[[Array], Array] | None,
     ) -> tuple[Array, int]:
         """w that minimises phi, where the samples that are not given contribute `base` to w(alpha); and steps taken."""
         num_steps = 0
@@ -257,7 +272,7 @@ class NewtonFinish:
             is_there = gradient @ gradient <= RELATIVE_GRADIENT**2 * (w @ w)
             if is_there or num_steps == self.most_steps or is_spent():
                 return w, num_steps
-            direction = self._direction(rows, gradient, alpha, margins, upper, tau)
+            direction = self._direction(rows, gradient, alpha, margins, upper, tau, sum_over)
             line = SearchLine(
                 changes=signs * rows.times(direction),
                 at_rest=float(rest @ direction),
@@ -279,10 +294,26 @@ class NewtonFinish:
             return np.asarray(2.0 * upper * np.maximum(0.0, 1.0 - margins))
         return np.asarray(upper * np.exp(-np.logaddexp(0.0, margins)))
 
+    def _sum_over(self, k: int, rows: NewtonRows, near: Array, curved: Array) -> Array:
+        """Sum of x_i x_i^T over the rows `near[curved]`, see `CurvedSum`."""
+        chosen = np.zeros(rows.num_rows, dtype=bool)
+        chosen[near[curved]] = True
+        return self._sums[k].over(rows, chosen)
+
     def _direction(
-        self, rows: NewtonRows, gradient: Array, alpha: Array, margins: Array, upper: Array, tau: float
+        self,
+        rows: NewtonRows,
+        gradient: Array,
+        alpha: Array,
+        margins: Array,
+        upper: Array,
+        tau: float,
+        sum_over: Callable[[Array], Array] | None = None,
     ) -> Array:
-        """The Newton direction -H^-1 g, H = I + sum_i c_i x_i x_i^T at these margins and duals, shape (D,)."""
+        """The Newton direction -H^-1 g, H = I + sum_i c_i x_i x_i^T at these margins and duals, shape (D,).
+
+        With `sum_over` the sum of the hinge is one that is kept.
+        """
         if self.loss is Loss.HINGE:
             curved = np.flatnonzero((alpha > 0) & (alpha < upper))
             scales: Array | float = math.sqrt(tau)  # the same for all
@@ -298,6 +329,8 @@ class NewtonFinish:
             z_FD *= scales
             _, solution, fault = dposv(_plus_identity(z_FD @ z_FD.T), z_FD @ gradient, overwrite_a=1)
             direction = solution @ z_FD - gradient
+        elif sum_over is not None:
+            _, direction, fault = dposv(_plus_identity(tau * sum_over(curved)), -gradient, overwrite_a=1)
         else:
             hessian = _plus_identity(np.zeros((rows.num_columns, rows.num_columns), order="F"))
             for start in range(0, len(curved), ROWS_PER_PRODUCT):

@@ -32,6 +32,8 @@ MOST_WIDE_VALUES = 1 << 23
 """Feature values of wide sparse data up to which they are copied for a Newton finish: 96 MiB."""
 FREE_TAU, LEAST_TAU, MOST_TAU = 100.0, 5.0, 500.0
 """tau of the first proximal Newton step times |x|^2, within multiples of the mean C_i."""
+PATH_TAU = 32.0
+"""tau of the first proximal step after C has grown, times the mean C_i: one such step comes to a gap of some 5e-4."""
 VALUES_PER_ITERATION = 1 << 22
 """Feature values that passes of one thread visit before the runtime is asked what next; a pass is always finished."""
 FIRST_CORRECTION, LEAST_CORRECTION, AGAIN = 0.5, 0.1, 0.8
@@ -68,12 +70,31 @@ class CoordinatePasses:
         self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, tol
         self._knows_gaps = False
         self._choice = ThreadChoice(local.num_threads)
+        self._growth = 1.0
 
     def change(self) -> None:
         """Chunks have come or gone."""
         self._choice = ThreadChoice(self._local.num_threads)
+        self._growth = 1.0
         self._newton, self._pace = None, Pace()
         self._wide, self._may_be_wide = {}, True
+
+    def raise_bounds(self, ratio: float) -> None:
+        """All C_i have become `ratio` times as large, and there are duals from before.
+
+        Newton steps go on from these duals and their w. Coordinate descent of the hinge goes on faster from duals that
+        have grown with their bounds, and w with them; several tasks would have to agree on that, and keep them.
+        """
+        self._must_visit_all = True
+        self._pace = Pace()
+        self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, self.tol
+        self._choice = ThreadChoice(self._local.num_threads)
+        self._wide, self._may_be_wide = {}, True
+        if self._newton is not None:
+            self._newton.raise_bounds(np.full(len(self._newton.taus), PATH_TAU * self._mean_upper()))
+            self._knows_gaps = False
+        elif self._local.loss is Loss.HINGE:
+            self._growth = ratio
 
     def visit_all(self) -> None:
         """The next pass leaves no row out, whatever screening says."""
@@ -111,11 +132,12 @@ class CoordinatePasses:
         num_threads = self._local.useful_threads
         if budget.num_tasks == 1:
             num_threads = min(num_threads, self._choice.num_threads)
+        start = self._grown(w, budget)
         work = _Work(
-            screen=self._screen_table(tables, w, budget.iteration),
+            screen=self._screen_table(tables, start, budget.iteration),
             sigma=float(budget.num_tasks * num_threads),
             scratches=[scd.make_scratch(tables.rows, tables.num_outputs) for _ in range(num_threads)],
-            vectors=[w.copy() for _ in range(num_threads)],
+            vectors=[start.copy() for _ in range(num_threads)],
         )
         processed, stats, duration_s = self._pass(tables, work, budget)
         for chunk_id, num_rows in zip(tables.ids, processed.tolist(), strict=True):
@@ -137,6 +159,15 @@ class CoordinatePasses:
             metrics=metrics_of(gap=self._gaps, dual=self._local.dual_sums),
             is_partial=samples < tables.num_rows,
         )
+
+    def _grown(self, w: Array, budget: Budget) -> Array:
+        """w to begin a pass with: after C has grown, that of the duals, which grow by as much."""
+        growth, self._growth = self._growth, 1.0
+        if growth == 1.0 or budget.num_tasks > 1:
+            return w
+        for k in range(len(w)):
+            self._local.write_duals(k, np.minimum(growth * self._local.duals(k), self._local.upper))
+        return growth * w
 
     def _more_passes(self, tables: LocalTables, work: "_Work", stats: Array, budget: Budget) -> None:
         """What an iteration of one thread does after its first pass, which came to `stats`."""
@@ -246,10 +277,15 @@ class CoordinatePasses:
 
     def _first_tau(self, tables: LocalTables) -> float:
         """tau of the first proximal step: a few times what would move the dual of a usual row by itself."""
-        C = float(self._local.upper.mean())
+        C = self._mean_upper()
         norms = np.concatenate([self._local.notes[chunk_id].norms for chunk_id in tables.ids])[self._local.upper > 0]
         usual = float(np.median(norms)) if len(norms) else 0.0  # rows without weight must not matter
         return min(max(FREE_TAU / usual if usual > 0 else 0.0, LEAST_TAU * C), MOST_TAU * C)
+
+    def _mean_upper(self) -> float:
+        """Mean C_i of the rows that count."""
+        upper = self._local.upper
+        return float(upper[upper > 0].mean()) if upper.any() else 0.0
 
     def _newton_step(self, newton: NewtonFinish, tables: LocalTables, model: Array, budget: Budget) -> Update:
         w = model.reshape(tables.num_outputs, -1)

@@ -1,6 +1,7 @@
 """The local part of a linear classifier: passes of the chosen method, and what a certificate needs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -37,12 +38,23 @@ class LinearSolver(Solver):
         intercept: Value of the intercept column; 0 for none.
         tol: Relative gap to be reached.
         num_threads: Most threads to use.
+        has_rough_products: Whether second derivatives of float32 rows are summed up in float32, which is in half the
+            time, also where they are all of them.
     """
 
     def __init__(
-        self, ctx: Context, *, loss: Loss, bounds: Bounds, intercept: float, tol: float, num_threads: int
+        self,
+        ctx: Context,
+        *,
+        loss: Loss,
+        bounds: Bounds,
+        intercept: float,
+        tol: float,
+        num_threads: int,
+        has_rough_products: bool = False,
     ) -> None:
         super().__init__(ctx)
+        self._has_rough_products = has_rough_products
         self._tol = tol
         self._local = LocalData(self.chunks, loss=loss, bounds=bounds, intercept=intercept, num_threads=num_threads)
         self._coordinates = CoordinatePasses(ctx, self._local, self.chunks, tol=tol)
@@ -55,6 +67,18 @@ class LinearSolver(Solver):
         self._local.change([chunk.id for chunk in added], removed)
         self._coordinates.change()
         self._newton = self._working_set = None
+
+    def raise_bounds(self, C: float) -> None:
+        """Go on with a larger C, inside an iteration: with the duals, and what is known of second derivatives.
+
+        Args:
+            C: Factor of the sum of losses.
+        """
+        ratio = C / self._local.bounds.C
+        self._local.raise_bounds(replace(self._local.bounds, C=C))
+        self._coordinates.raise_bounds(ratio)
+        if self._newton is not None:
+            self._newton.raise_bounds(self._local.upper, ratio)
 
     def solve(self, model: Array, budget: Budget) -> Update:
         """At least one pass over the local samples; each counts once, however many passes an iteration has.
@@ -190,7 +214,8 @@ class LinearSolver(Solver):
 
     def _newton_passes(self, plan: NewtonPlan) -> NewtonPasses:
         if self._newton is None or self._newton.plan != plan:
-            self._newton = NewtonPasses(plan, self._local.rows, self._local.upper)
+            is_rough = self._has_rough_products or not plan.is_exact
+            self._newton = NewtonPasses(plan, self._local.rows, self._local.upper, is_rough=is_rough)
         return self._newton
 
     def _working_set_passes(self) -> WorkingSetPasses:

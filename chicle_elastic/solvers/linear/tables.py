@@ -7,7 +7,7 @@ have weights.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,16 +26,29 @@ SMALL_VALUES = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Where the C_i come from: C, a factor per class code or None, and the weights in the chunks."""
+    """Where the C_i come from, and what target codes mean.
+
+    Attributes:
+        C: Factor of the sum of losses.
+        class_weights: Factor of C per target code; None for 1.
+        code_classes: Class of each target code; None where codes are classes. See `LinearTrainer`.
+    """
 
     C: float
     class_weights: tuple[float, ...] | None
+    code_classes: tuple[int, ...] | None = None
 
     def of(self, block: RowBlock) -> Array | None:
         """C_i of a block, shape (n,), float64; None where it is C for all."""
         if block.weights is None and self.class_weights is None:
             return None
         return upper_bounds(self.C, block.targets, block.weights, self.class_weights)
+
+    def with_classes(self, block: RowBlock) -> RowBlock:
+        """The block with classes as targets."""
+        if self.code_classes is None:
+            return block
+        return replace(block, targets=np.asarray(self.code_classes, dtype=np.int32)[block.targets])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +93,7 @@ class LocalTables:
 def build_tables(chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Notes], bounds: Bounds) -> LocalTables:
     """Tables over `chunks` (at least one); `notes` of new chunks are added."""
     ids = list(chunks)
-    blocks = [chunks[chunk_id].peek() for chunk_id in ids]
+    blocks = [bounds.with_classes(chunks[chunk_id].peek()) for chunk_id in ids]
     fresh = [chunk_id for chunk_id in ids if chunk_id not in notes]
     norms = zeros_per_chunk([chunks[chunk_id].num_rows for chunk_id in fresh], (), "float32")
     for chunk_id, norms_of_chunk in zip(fresh, norms, strict=True):

@@ -16,8 +16,8 @@ whatever w is, so rounding drift between w and w(alpha) cannot fake it. Only a c
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.screening import NOTE_BYTES
 from chicle_elastic.solvers.linear.working_set import steps as rounds
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState, is_working_set, sums_size
+
+if TYPE_CHECKING:
+    from chicle_elastic.solvers.linear.solver import LinearSolver
 
 SAME = 1e-12
 """Largest difference between two w that is rounding, as a share of the largest value."""
@@ -56,8 +59,13 @@ class LinearTrainer(Trainer):
         C: Factor of the sum of losses, > 0 (see `objectives`).
         tol: Relative duality gap, per output, at which to stop; 0 for never.
         intercept_scaling: Value of the constant column; 0 for no intercept.
-        class_weights: Factor of C per class code; None for 1.
+        class_weights: Factor of C per target code; None for 1. Rows of a code with the factor 0 are left out.
         num_threads: Most threads a task may use; fewer are used on small data.
+        code_classes: Class of each target code, from 0; None where codes are classes. With codes that tell more than
+            the class, the fold of cross-validation say, `class_weights` says which rows a fit is of.
+        keeps_products: Whether Newton's method of the squared hinge finds second derivatives of all rows of narrow
+            data, and from then on adds and takes away what changes. On a path that costs less than products with a
+            part of them; for a single fit it takes as long.
     """
 
     loss: str = "hinge"
@@ -66,6 +74,8 @@ class LinearTrainer(Trainer):
     intercept_scaling: float = 1.0
     class_weights: tuple[float, ...] | None = None
     num_threads: int = 1
+    code_classes: tuple[int, ...] | None = None
+    keeps_products: bool = False
 
     def __post_init__(self) -> None:
         Loss.named(self.loss)
@@ -75,45 +85,67 @@ class LinearTrainer(Trainer):
                 f"num_threads={self.num_threads}"
             )
 
+    def num_outputs(self, schema: DataSchema) -> int:
+        """One output for two classes, else one per class.
+
+        Raises:
+            UsageError: The targets are not class codes.
+        """
+        num_classes = schema.num_classes if self.code_classes is None else max(self.code_classes) + 1
+        if schema.target_dtype != "int32" or num_classes < 2:
+            raise UsageError(
+                f"a linear classifier needs int32 class codes of at least two classes, but the data has targets of "
+                f"dtype {schema.target_dtype} and {num_classes} classes"
+            )
+        return 1 if num_classes == 2 else num_classes
+
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
         """Zeros, shape (outputs * (num_features + 1),), float64."""
-        return np.zeros(num_outputs(schema) * (schema.num_features + 1))
+        return np.zeros(self.num_outputs(schema) * (schema.num_features + 1))
 
     def state(self, schema: DataSchema) -> StateSpec:
         """One dual per sample and output, float64, and what screening knows of it."""
-        return StateSpec(outputs=num_outputs(schema), width=1, dtype="float64", note_bytes=NOTE_BYTES)
+        return StateSpec(outputs=self.num_outputs(schema), width=1, dtype="float64", note_bytes=NOTE_BYTES)
 
     def identity(self) -> Mapping[str, Any]:
         """What decides which duals are feasible: with another loss or C a gap of theirs would certify nothing."""
-        return {
+        found: dict[str, Any] = {
             "trainer": "CoCoA",
             "loss": self.loss,
             "C": self.C,
             "intercept_scaling": self.intercept_scaling,
             "class_weights": self.class_weights,
         }
+        if self.code_classes is not None:
+            found["code_classes"] = self.code_classes
+        return found
 
     def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
         """Per output k: "loss/k" (from `evaluate`), "gap/k" (estimate, from `solve`) and "dual/k" (from both)."""
-        return tuple(f"{name}/{k}" for k in range(num_outputs(schema)) for name in ("loss", "gap", "dual"))
+        return tuple(f"{name}/{k}" for k in range(self.num_outputs(schema)) for name in ("loss", "gap", "dual"))
 
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""
+        return self.linear_solver(ctx)
+
+    def linear_solver(self, ctx: Context) -> "LinearSolver":
+        """The same, by its type."""
         from chicle_elastic.solvers.linear.solver import LinearSolver
         from chicle_elastic.solvers.linear.tables import Bounds
 
         return LinearSolver(
             ctx,
             loss=Loss.named(self.loss),
-            bounds=Bounds(C=float(self.C), class_weights=self.class_weights),
+            bounds=Bounds(C=float(self.C), class_weights=self.class_weights, code_classes=self.code_classes),
             intercept=float(self.intercept_scaling),
             tol=self.tol,
             num_threads=self.num_threads,
+            has_rough_products=self.keeps_products and self.loss == "squared_hinge",
         )
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Choose the method where there is none yet, and let a Newton run go on that rested too early."""
-        loss, outputs = Loss.named(self.loss), num_outputs(schema)
+        loss, outputs = Loss.named(self.loss), self.num_outputs(schema)
         if is_newton(progress):
             state = NewtonState.decode(progress, len(model))
             if not state.is_at_rest:
@@ -124,7 +156,10 @@ class LinearTrainer(Trainer):
         descent = WorkingSetState.decode(progress) if is_working_set(progress) else None
         is_slow = descent is not None and descent.phase is not WorkingSetPhase.DESCEND
         if method is Method.NEWTON or (is_slow and loss is not Loss.HINGE):
-            return steps.start(newton_plan(loss, schema, num_outputs=outputs, tol=self.tol), model).encode()
+            plan = newton_plan(loss, schema, num_outputs=outputs, tol=self.tol)
+            if self.keeps_products and loss is Loss.SQUARED_HINGE and plan.has_all_columns:
+                plan = replace(plan, row_step=1)
+            return steps.start(plan, model).encode()
         if loss is Loss.HINGE and method is Method.COORDINATES and not is_slow:
             return NO_PROGRESS  # of the hinge on one task the solver knows the pace itself
         if descent is None:
@@ -136,7 +171,7 @@ class LinearTrainer(Trainer):
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """What `methods.choose` says, e.g. "Newton's method on chunks, because of a smooth loss, and ..."."""
-        choice = choose(Loss.named(self.loss), schema, num_outputs=num_outputs(schema), num_tasks=num_tasks)
+        choice = choose(Loss.named(self.loss), schema, num_outputs=self.num_outputs(schema), num_tasks=num_tasks)
         return f"{choice.method.value}, because of {choice.reason}"
 
     def may_be_cut(self, progress: Array) -> bool:
@@ -272,20 +307,6 @@ def _correction(report: Report) -> float:
     """
     estimate, found = (report.last_figures.get(name, 0.0) for name in ("duality_gap_estimate", "duality_gap"))
     return min(max(found / estimate, 0.1), 10.0) if estimate > 0 and found > 0 else 0.5
-
-
-def num_outputs(schema: DataSchema) -> int:
-    """One output for two classes, else one per class.
-
-    Raises:
-        UsageError: The targets are not class codes.
-    """
-    if schema.target_dtype != "int32" or schema.num_classes < 2:
-        raise UsageError(
-            f"a linear classifier needs int32 class codes of at least two classes, but the data has targets of dtype "
-            f"{schema.target_dtype} and {schema.num_classes} classes"
-        )
-    return 1 if schema.num_classes == 2 else schema.num_classes
 
 
 def _largest_ratio(gap: Array, primal: Array) -> float:

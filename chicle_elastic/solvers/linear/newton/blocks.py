@@ -69,6 +69,14 @@ class Blocks:
             # A mask takes an eighth of the memory.
             self._known[k] = _Sum(curvatures != 0, columns, found.block, found.peak, found.num_updates)
 
+    def scale(self, ratio: float) -> None:
+        """All c_i have become `ratio` times as large."""
+        if self._full is None:
+            return
+        self._full = self._full * ratio
+        for known in self._known.values():
+            known.block, known.peak = known.block * ratio, known.peak * ratio
+
     def end_pass(self) -> None:
         """Forget what only outputs of the same pass may share."""
         self._shared = None

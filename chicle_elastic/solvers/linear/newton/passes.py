@@ -45,9 +45,10 @@ class NewtonPasses:
         plan: The same in every task.
         rows: All local rows, the intercept column included.
         upper: C_i, shape (num_rows,), float64.
+        is_rough: Whether second derivatives may be summed up in float32; by default where they are a preconditioner.
     """
 
-    def __init__(self, plan: NewtonPlan, rows: NewtonRows, upper: Array) -> None:
+    def __init__(self, plan: NewtonPlan, rows: NewtonRows, upper: Array, *, is_rough: bool | None = None) -> None:
         self.plan = plan
         self._rows = rows
         self._upper = upper
@@ -55,7 +56,18 @@ class NewtonPasses:
         self._step_rows = np.arange(0, len(upper), plan.row_step) if plan.row_step > 1 else None
         full = plan.row_step * 2.0 * upper if plan.loss is Loss.SQUARED_HINGE else None
         self._found: Array = np.empty((0, 4, 0))
-        self._blocks = Blocks(rows, full, is_rough=not plan.is_exact)
+        self._blocks = Blocks(rows, full, is_rough=not plan.is_exact if is_rough is None else is_rough)
+
+    def raise_bounds(self, upper: Array, ratio: float) -> None:
+        """All C_i have become `ratio` times as large, and the next pass is a first one.
+
+        Args:
+            upper: C_i, shape (num_rows,), float64.
+            ratio: See above.
+        """
+        self._upper = upper
+        self._known.clear()
+        self._blocks.scale(ratio)
 
     def needs_duals(self, output: OutputState) -> bool:
         """Whether a pass looks at the duals in the chunks: the centers of the hinge, and those of the beginning."""

@@ -1,0 +1,212 @@
+"""`ChicleSearchCV` against `GridSearchCV(n_jobs=2)`: 5 folds x 8 values of C, wall time and memory.
+
+Data are a9a (32,561 x 123, sparse) and Fashion-MNIST (60,000 x 784, dense float32; tops or not). Each side runs in a
+process of its own, which has imported all, compiled its kernels and started its workers on a part of the data before.
+Sides take turns, and a ratio is the median over the turns of peer by ours, so what other processes of the machine do
+meets both.
+
+Memory is the proportional set size (pages that processes share are divided among them) of the process and all its
+children, sampled every 50 ms: the most of it during the search, less what it was before, with one copy of the data
+added, as a multiple of that copy. Interpreters, compiled kernels and idle workers are in none of the two.
+
+    python -m benchmarks.search [--quick] [--data a9a fashion] [--losses ...] [--repeats N] [--folder FOLDER]
+                                [--slow] [--json FILE]
+
+At tol 1e-6 scores are compared: at the default of 1e-3, where times are, candidates that are as good as each other
+differ by what a fit has not done yet. LinearSVC has its own default. Its searches are the longest, so it takes
+part in the first turn only; with the hinge it takes an hour on Fashion-MNIST, so only --slow asks for that.
+
+Exit code 1 if a gate is missed: less than 3 times as fast as `GridSearchCV` with LinearSVC, or 1.5 times as with
+ChicleSVM; another best C than the latter, or a mean score that differs by more than 5 rows; or more than 1.5 copies of
+data of 64 MiB and more.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from sklearn.svm import LinearSVC
+
+from benchmarks.bars import HEADER, Bar, Row
+from benchmarks.glm_real import QUICK_ROWS, missing
+from benchmarks.local_cluster import memory_mib
+from benchmarks.peers import Peer
+from benchmarks.report import finish
+from benchmarks.search_side import CHICLE, FOLDS, HALVING, LINEAR_SVC, OURS, THREADS
+
+FOLDER = Path(__file__).parents[1] / ".." / "shared" / "data"
+ROWS = {"a9a": 32_561, "fashion": 60_000}
+SAMPLE_S = 0.05
+TOL, TIGHT = 1e-3, 1e-6
+"""The default of ChicleSVM, and where scores hardly depend on how a fit came there."""
+FASTER = {CHICLE: 1.5, LINEAR_SVC: 3.0}
+MOST_ROWS = 5
+MOST_COPIES = 1.5
+LEAST_JUDGED_MIB = 64
+"""Data below which memory is not judged: a thread and its first allocations take more."""
+Run: TypeAlias = dict[str, Any]
+
+
+def processes(pid: int) -> list[int]:
+    """A process and all below it."""
+    found = [pid]
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in path.read_text().split():
+            found += processes(int(child))
+    return found
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process and all below it."""
+    total = 0.0
+    for each in processes(pid):
+        fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def pss_mib(pid: int) -> float:
+    """Proportional set size of a process and all below it."""
+    total = 0.0
+    for each in processes(pid):
+        try:
+            total += memory_mib(each)[0]
+        except (OSError, KeyError):  # it has just ended
+            continue
+    return total
+
+
+def measure(spec: dict[str, Any]) -> Run:
+    """One run of one side, with its memory."""
+    command = [sys.executable, "-m", "benchmarks.search_side", json.dumps(spec)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        ready = json.loads(child.stdout.readline())
+        before = most = pss_mib(child.pid)
+        started_s = cpu_s(child.pid)
+        child.stdin.write("\n")
+        child.stdin.flush()
+        with ThreadPoolExecutor(1) as reader:
+            line = reader.submit(child.stdout.readline)
+            while not line.done():
+                most = max(most, pss_mib(child.pid))
+                time.sleep(SAMPLE_S)
+        result = {**json.loads(line.result()), "cpu_s": cpu_s(child.pid) - started_s}
+        child.stdin.write("\n")
+        child.stdin.flush()
+    data_mib = ready["data_bytes"] / 2**20
+    memory = {"before_mib": before, "most_mib": most, "data_mib": data_mib}
+    return {**result, **memory, "copies": (most - before + data_mib) / data_mib}
+
+
+def compare(name: str, loss: str, tol: float, sides: list[str], arguments: argparse.Namespace) -> list[Row]:
+    """All sides on one data set with one loss, in turns."""
+    runs: dict[str, list[Run]] = {side: [] for side in sides}
+    spec = {"data": name, "folder": str(arguments.folder), "quick": arguments.quick, "loss": loss, "tol": tol}
+    for turn in range(arguments.repeats):
+        for side in sides if turn == 0 else [side for side in sides if side != LINEAR_SVC]:
+            runs[side].append(measure({**spec, "side": side}))
+            last = runs[side][-1]
+            print(
+                f"  {name}, {loss}, tol {tol:g}, {side}: {last['wall_s']:.1f} s ({last['cpu_s']:.1f} s of processors), "
+                f"best C {last['best_C']:.3g}, {last['most_mib']:.0f} MiB, {last['copies']:.2f} copies",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def row(what: str, key: str, value: float, bar: Bar | None, *, theirs: str = "", side: str = OURS) -> Row:
+        found = [[run[key] for run in runs[each]] for each in (side, theirs) if each]
+        middles = [f"{statistics.median(values):.4g}" for values in found]
+        return Row(
+            part="search",
+            what=f"{name}, {loss}: {what}",
+            tol=tol,
+            measured=middles[0],
+            against=middles[1] if theirs else "",
+            value=value,
+            bar=bar,
+            details={"runs": {each: runs[each] for each in (side, theirs) if each}},
+        )
+
+    def ratio(side: str, key: str) -> float:
+        return statistics.median(t[key] / o[key] for t, o in zip(runs[side], runs[OURS], strict=False))
+
+    rows = []
+    for side in sides[1:]:
+        bar = Bar(gate=FASTER[side]) if side in FASTER else None
+        rows.append(row(f"seconds, against {side}", "wall_s", ratio(side, "wall_s"), bar, theirs=side))
+        rows.append(row(f"processor seconds, against {side}", "cpu_s", ratio(side, "cpu_s"), None, theirs=side))
+    if tol == TIGHT:
+        return rows + [row(*each, theirs=CHICLE) for each in _agreement(runs, name, arguments)]
+    for side in sides:
+        is_judged = side == OURS and runs[OURS][0]["data_mib"] >= LEAST_JUDGED_MIB
+        copies = statistics.median(run["copies"] for run in runs[side])
+        bar = Bar(gate=MOST_COPIES, at_most=True) if is_judged else None
+        rows.append(row(f"MiB in all, and copies of the data, {side}", "most_mib", copies, bar, side=side))
+    return rows
+
+
+def _agreement(
+    runs: dict[str, list[Run]], name: str, arguments: argparse.Namespace
+) -> list[tuple[str, str, float, Bar]]:
+    """How far ours and the same estimator's come to the same scores."""
+    num_rows = QUICK_ROWS[name] if arguments.quick else ROWS[name]
+    pairs = list(zip(runs[OURS], runs[CHICLE], strict=True))
+    worst = max(abs(a - b) for o, t in pairs for a, b in zip(o["scores"], t["scores"], strict=True))
+    is_same = all(o["best_C"] == t["best_C"] for o, t in pairs)
+    return [
+        ("rows that mean scores differ by at most", "best_score", num_rows * worst, Bar(gate=MOST_ROWS, at_most=True)),
+        ("the same best C (1: yes)", "best_C", float(is_same), Bar(gate=1.0)),
+    ]
+
+
+def main() -> int:
+    """Run it; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small data, nothing is judged")
+    parser.add_argument("--data", nargs="+", choices=tuple(ROWS), default=tuple(ROWS))
+    parser.add_argument("--losses", nargs="+", choices=("hinge", "squared_hinge"), default=("squared_hinge", "hinge"))
+    parser.add_argument("--repeats", type=int, default=3, help="turns of each side")
+    parser.add_argument("--slow", action="store_true", help="LinearSVC with the hinge on Fashion-MNIST, too")
+    parser.add_argument("--more", action="store_true", help="halving and GridSearchCV on threads, too")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the real data sets")
+    parser.add_argument("--json", type=Path, help="file for the result")
+    arguments = parser.parse_args()
+    started_s = time.perf_counter()
+    rows: list[Row] = []
+    for name in arguments.data:
+        if missing(name, arguments.folder):
+            parser.error(f"there is no {missing(name, arguments.folder)[0]}; pass --folder, or other --data")
+    print(f"{FOLDS} folds x 8 values of C\n{HEADER}")
+    for name, loss, tol in itertools.product(arguments.data, arguments.losses, (TOL, TIGHT)):
+        sides = [OURS, CHICLE]
+        if tol == TOL and (arguments.slow or arguments.quick or (name, loss) != ("fashion", "hinge")):
+            sides.append(LINEAR_SVC)
+        if tol == TOL and arguments.more:
+            sides += [HALVING, THREADS]
+        for row in compare(name, loss, tol, sides, arguments):
+            rows.append(row)
+            print(row.as_markdown(judged=not arguments.quick), flush=True)
+    peers = [Peer("GridSearchCV and LinearSVC", "scikit-learn", make=lambda problem, iterations: LinearSVC())]
+    return finish(
+        rows,
+        peers=peers,
+        notes=[],
+        quick=arguments.quick,
+        repeats=arguments.repeats,
+        started_s=started_s,
+        path=arguments.json,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

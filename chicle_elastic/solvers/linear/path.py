@@ -1,0 +1,314 @@
+"""Several fits over the same rows, one after the other in one job: the candidates and folds of a search.
+
+Each is a *stage*: a `LinearTrainer` with parameters and rows of its own (`class_weights` of target codes leave rows
+out). Chunks stay where they are from stage to stage, so data is loaded once, and joins and losses are those of any job.
+
+    solve, ..., certificate     a stage as by itself: its trainer decides when to certify, and when to stop
+    certified(...)              the stage is over: its model and gap go into the progress, the next one begins
+
+A stage that differs from the last one in a larger C alone goes on from its duals, which are feasible, and their w, and
+solvers keep their tables, rows and second derivatives (DeCoste and Wagstaff 2000, "Alpha seeding for support vector
+machines"; Chu et al. 2015, "Warm start for parameter selection of linear classifiers"). Any other begins *afresh*: w
+is 0 and so are the duals, which solvers write in its first iteration, and again if that has to be repeated. So does a
+stage after one that ended with another w than that of its duals, for coordinate descent could not go on from there.
+
+The progress, one vector:
+
+    part             length             meaning
+    PATH             1                  says that the vector is one of these
+    stage            1                  number of the present stage, from 0
+    began            1                  iterations before this stage
+    is_first         1                  no iteration of this stage has been merged yet
+    is_fresh         1                  it begins afresh
+    per stage that is over:
+    iterations, gap  2                  relative duality gap, certified
+    model            len(model)
+    then:
+    progress                            of the stage's trainer
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
+from chicle_elastic.errors import UsageError
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.base import (
+    NO_PROGRESS,
+    Action,
+    Budget,
+    Context,
+    Report,
+    Solver,
+    Summed,
+    Trainer,
+    Update,
+    Verdict,
+)
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from chicle_elastic.solvers.local_chunk import LocalChunk
+
+PATH = 3.0
+"""First value of a progress of this kind."""
+HEAD = 5
+SAME = 1e-6
+"""Difference between w and w(alpha) that is none, as a share of the largest value."""
+STAGE = "stage"
+"""Name of the figure that says which stage an iteration is of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageResult:
+    """A stage that is over.
+
+    Attributes:
+        iterations: How many it took.
+        gap: Relative duality gap, certified.
+        model: ndarray of shape (num_parameters,).
+    """
+
+    iterations: int
+    gap: float
+    model: Array
+
+
+@dataclass(slots=True, kw_only=True)
+class PathState:
+    """The progress of a path; see the module."""
+
+    stage: int = 0
+    began: int = 0
+    is_first: bool = True
+    is_fresh: bool = False
+    results: Array
+    inner: Array
+
+    @classmethod
+    def decode(cls, progress: Array, num_parameters: int) -> "PathState":
+        """From the vector; arrays are views of it."""
+        size = 2 + num_parameters
+        if not len(progress):
+            return cls(results=np.zeros((0, size)), inner=NO_PROGRESS)
+        stage, began = round(progress[1]), round(progress[2])
+        behind = HEAD + stage * size
+        return cls(
+            stage=stage,
+            began=began,
+            is_first=bool(progress[3]),
+            is_fresh=bool(progress[4]),
+            results=progress[HEAD:behind].reshape(stage, size),
+            inner=progress[behind:],
+        )
+
+    def encode(self) -> Array:
+        """As one vector, float64."""
+        head = np.array([PATH, self.stage, self.began, self.is_first, self.is_fresh], dtype=np.float64)
+        return np.concatenate([head, self.results.reshape(-1), self.inner])
+
+
+def results_of(progress: Array, num_parameters: int) -> list[StageResult]:
+    """What a path has found before the present stage.
+
+    Args:
+        progress: Of the path, as its last certificate has it.
+        num_parameters: Length of the model.
+    """
+    rows = PathState.decode(progress, num_parameters).results
+    return [StageResult(iterations=round(row[0]), gap=float(row[1]), model=row[2:].copy()) for row in rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathTrainer(Trainer):
+    """See the module.
+
+    Attributes:
+        stages: At least one; all have the same number of outputs.
+        max_iterations: Iterations of each stage at most.
+    """
+
+    stages: tuple[LinearTrainer, ...]
+    max_iterations: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.stages or len(self.max_iterations) != len(self.stages) or min(self.max_iterations) < 1:
+            raise UsageError(
+                f"a path needs at least one stage and max_iterations >= 1 for each, got {len(self.stages)} stages and "
+                f"max_iterations={self.max_iterations}"
+            )
+
+    def can_go_on(self, stage: int) -> bool:
+        """Whether a stage can begin where the one before it ended."""
+        before, this = self.stages[stage - 1], self.stages[stage]
+        return this.C >= before.C and replace(this, C=before.C) == before
+
+    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
+        """As a stage."""
+        return self.stages[0].init(schema, rng)
+
+    def state(self, schema: DataSchema) -> StateSpec:
+        """As a stage."""
+        return self.stages[0].state(schema)
+
+    def identity(self) -> Mapping[str, Any]:
+        """That of all stages, in order."""
+        return {"trainer": "path", "stages": [stage.identity() for stage in self.stages]}
+
+    def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
+        """As a stage."""
+        return self.stages[0].metric_names(schema)
+
+    def solver(self, ctx: Context) -> Solver:
+        """The local solver of one task."""
+        return PathSolver(ctx, self)
+
+    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
+        """As the present stage."""
+        state = PathState.decode(progress, len(model))
+        state.inner = self.stages[state.stage].begin(schema, model, state.inner, num_tasks)
+        return state.encode()
+
+    def method(self, schema: DataSchema, num_tasks: int) -> str:
+        """Of the first stage."""
+        return self.stages[0].method(schema, num_tasks)
+
+    def may_be_cut(self, progress: Array) -> bool:
+        """Never: a stage begins with a whole iteration."""
+        return False
+
+    def update_size(self, model: Array, progress: Array) -> int:
+        """As the present stage."""
+        state = PathState.decode(progress, len(model))
+        return self.stages[state.stage].update_size(model, state.inner)
+
+    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
+        """As the present stage."""
+        state = PathState.decode(progress, len(model))
+        model, state.inner = self.stages[state.stage].advance(model, state.inner, summed)
+        state.is_first = False
+        return model, state.encode()
+
+    def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
+        """As a stage."""
+        return self.stages[0].merge(model, weighted_sum, total_weight)
+
+    def rebuild(self, model: Array, contribution: Array, progress: Array) -> Array:
+        """As the present stage; at its beginning 0 where solvers write duals of 0 next."""
+        state = PathState.decode(progress, len(model))
+        if state.is_first and state.is_fresh:
+            return np.zeros_like(model)
+        return self.stages[state.stage].rebuild(model, contribution, state.inner)
+
+    def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
+        """As the present stage."""
+        state = PathState.decode(progress, len(model))
+        return self.stages[state.stage].settled(model, state.inner, contribution, num_tasks)
+
+    def verdict(self, model: Array, report: Report) -> Verdict:
+        """As the present stage; only the certificate of the last one ends the job."""
+        trainer, report, stage = self._stage_report(model, report)
+        verdict = trainer.verdict(model, report)
+        if verdict.action is not Action.STOP or (report.is_complete and stage + 1 == len(self.stages)):
+            return verdict
+        return Verdict(action=Action.GO_ON, reason=verdict.reason)
+
+    def certified(self, model: Array, progress: Array, report: Report) -> tuple[Array, Array]:
+        """Go over to the next stage, if the certificate ends this one."""
+        trainer, relative, stage = self._stage_report(model, report)
+        is_over = relative.is_complete and trainer.verdict(model, relative).action is Action.STOP
+        if not is_over or stage + 1 == len(self.stages):
+            return model, progress
+        state = PathState.decode(progress, len(model))
+        found = np.concatenate([[relative.iteration, trainer.relative_gap(model, relative)], model])
+        rebuilt = model if report.rebuilt is None else report.rebuilt
+        is_same = float(np.abs(rebuilt - model).max()) <= SAME * float(np.abs(model).max())
+        following = PathState(
+            stage=stage + 1,
+            began=report.iteration,
+            is_fresh=not (is_same and self.can_go_on(stage + 1)),
+            results=np.vstack([state.results, found]),
+            inner=NO_PROGRESS,
+        )
+        return np.zeros_like(model) if following.is_fresh else rebuilt.copy(), following.encode()
+
+    def relative_gap(self, model: Array, report: Report) -> float:
+        """As the present stage."""
+        trainer, report, _ = self._stage_report(model, report)
+        return trainer.relative_gap(model, report)
+
+    def figures(self, model: Array, report: Report) -> Mapping[str, float]:
+        """As the present stage, and its number as "stage"."""
+        trainer, report, stage = self._stage_report(model, report)
+        return {STAGE: float(stage), **trainer.figures(model, report)}
+
+    def _stage_report(self, model: Array, report: Report) -> tuple[LinearTrainer, Report, int]:
+        """The trainer of the present stage, the report as it is to that, and the number of the stage."""
+        state = PathState.decode(report.progress, len(model))
+        is_own = report.last_certificate > state.began
+        relative = replace(
+            report,
+            iteration=report.iteration - state.began,
+            max_iterations=self.max_iterations[state.stage],
+            last_certificate=report.last_certificate - state.began if is_own else 0,
+            last_figures=report.last_figures if is_own else {},
+            progress=state.inner,
+        )
+        return self.stages[state.stage], relative, state.stage
+
+
+class PathSolver(Solver):
+    """The solver of the present stage, with the chunks of the task.
+
+    Args:
+        ctx: Of the task.
+        trainer: With the stages.
+    """
+
+    def __init__(self, ctx: Context, trainer: PathTrainer) -> None:
+        super().__init__(ctx)
+        self._trainer = trainer
+        self._stage = 0
+        self._inner = trainer.stages[0].linear_solver(ctx)
+
+    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
+        """As the solver of the stage."""
+        super().attach(added, removed)
+        self._inner.attach(added, removed)
+
+    def solve(self, model: Array, budget: Budget) -> Update:
+        """As the solver of the stage."""
+        state = PathState.decode(budget.progress, len(model))
+        self._go_to(state)
+        return self._inner.solve(model, replace(budget, progress=state.inner))
+
+    def recover(self, model: Array) -> Array:
+        """As the solver of any stage: w of the duals, whatever their bounds."""
+        return self._inner.recover(model)
+
+    def evaluate(self, model: Array, progress: Array) -> Update:
+        """As the solver of the stage."""
+        state = PathState.decode(progress, len(model))
+        self._go_to(state)
+        return self._inner.evaluate(model, state.inner)
+
+    def close(self) -> None:
+        """As the solver of the stage."""
+        self._inner.close()
+
+    def _go_to(self, state: PathState) -> None:
+        """Have the solver of this stage; called inside an iteration."""
+        is_fresh = state.is_first and state.is_fresh
+        if state.stage == self._stage and not is_fresh:
+            return
+        if state.stage == self._stage + 1 and not state.is_fresh:
+            self._inner.raise_bounds(self._trainer.stages[state.stage].C)
+        else:
+            self._inner.close()
+            self._inner = self._trainer.stages[state.stage].linear_solver(self.ctx)
+            if is_fresh:
+                for chunk in self.chunks.values():
+                    chunk.peek().state[...] = 0.0
+            self._inner.attach(list(self.chunks.values()), ())
+        self._stage = state.stage

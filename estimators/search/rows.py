@@ -1,0 +1,73 @@
+"""The data of a search, validated once for all of its fits."""
+
+import threading
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight
+
+from chicle_elastic.chunks.views import Array
+from estimators.checks import validated_samples
+from estimators.inputs import encode_labels
+from estimators.search.calls import SearchCall
+
+
+class Rows:
+    """Of calls that have the same X, y and weights.
+
+    Args:
+        call: One of them.
+        has_labels: Whether `y` are labels, and no real targets.
+
+    Attributes, after `check`:
+        features: ndarray or CSR matrix of shape (num_rows, num_features); the memory of X where possible.
+        targets: ndarray of shape (num_rows,): class codes, int32, or real targets.
+        classes: ndarray of shape (num_classes,). Labels, sorted.
+        weights: ndarray of shape (num_rows,), float64, or None.
+        names: `n_features_in_` and, where columns have names, `feature_names_in_`.
+    """
+
+    def __init__(self, call: SearchCall, *, has_labels: bool) -> None:
+        self._call = call
+        self._has_labels = has_labels
+        self._lock = threading.Lock()
+        self._is_checked = False
+        self.features: Any = None
+        self.targets: Array = np.zeros(0, dtype=np.int32)
+        self.classes: Array = np.zeros(0)
+        self.weights: Array | None = None
+        self.names: dict[str, Any] = {}
+
+    def are_those_of(self, call: SearchCall, *, has_labels: bool) -> bool:
+        """Whether a call has the same data."""
+        mine = self._call
+        is_same = call.X is mine.X and call.y is mine.y and call.sample_weight is mine.sample_weight
+        return is_same and has_labels == self._has_labels
+
+    def check(self) -> None:
+        """Validate the data; once, whichever of several threads comes first.
+
+        Raises:
+            DataError: A value of X is NaN or infinite.
+            ValueError: Anything else that scikit-learn refuses.
+        """
+        with self._lock:
+            if self._is_checked:
+                return
+            call = self._call
+            prototype = clone(call.estimator)
+            X, y = validated_samples(prototype, call.X, call.y, has_real_targets=not self._has_labels)
+            if self._has_labels and y.dtype.kind not in "iub":
+                check_classification_targets(y)
+            if call.sample_weight is not None:
+                self.weights = _check_sample_weight(call.sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            names = ("n_features_in_", "feature_names_in_")
+            self.names = {name: getattr(prototype, name) for name in names if hasattr(prototype, name)}
+            if self._has_labels:
+                self.classes, self.targets, _ = encode_labels(y)
+            else:
+                self.targets = y
+            self.features = X
+            self._is_checked = True

@@ -1,0 +1,28 @@
+"""A policy that strikes in the middle of a search: searches have no callbacks that could."""
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from chicle_elastic.policies.base import Decision, Observations, Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillOwnTask(Policy):
+    """Kills the task that it runs in, once.
+
+    Attributes:
+        mark: File that says that it has.
+        after: Iterations before.
+    """
+
+    mark: str
+    after: int = 10
+
+    def decide(self, observations: Observations, /) -> Decision | None:
+        """Nothing, if it survives."""
+        if observations.iteration >= self.after and not Path(self.mark).exists():
+            Path(self.mark).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return None

@@ -1,0 +1,237 @@
+"""Several fits in one job: each is as good as by itself, on any number of tasks, and while these come and go."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.errors import UsageError
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.base import NO_PROGRESS, Action, Report
+from chicle_elastic.solvers.linear.path import PathState, PathTrainer, results_of
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
+
+LOSSES = ("hinge", "squared_hinge", "logistic")
+CS = (0.01, 0.1, 3.0)
+TOL = 1e-4
+FOLDS = 3
+
+
+def problem(num_rows=240, num_features=6, num_classes=2, seed=0):
+    """Overlapping classes, and the fold of each row."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(num_rows, num_features)) @ rng.normal(size=(num_features, num_features))
+    scores = X @ rng.normal(size=(num_features, num_classes)) + 2.0 * rng.normal(size=(num_rows, num_classes))
+    return X, scores.argmax(axis=1).astype(np.int32), np.arange(num_rows) % FOLDS
+
+
+def stages(loss, num_classes=2, Cs=CS, folds=range(FOLDS), **params):
+    """One per fold and C: codes are fold * classes + class, and a fold is left out by factors of 0."""
+    codes = range(FOLDS * num_classes)
+    return tuple(
+        LinearTrainer(
+            loss=loss,
+            C=C,
+            tol=TOL,
+            class_weights=tuple(float(code // num_classes != fold) for code in codes),
+            code_classes=tuple(code % num_classes for code in codes),
+            **params,
+        )
+        for fold in folds
+        for C in Cs
+    )
+
+
+def run(trainers, X, y, folds, *, runtime=None, max_iterations=2000, num_classes=2, job=None):
+    """The model and gap of every stage, and the outcome."""
+    runtime = runtime or InProcess()
+    codes = (folds * num_classes + y).astype(np.int32)
+    path = PathTrainer(stages=trainers, max_iterations=(max_iterations,) * len(trainers))
+    source = ArraySource(X, codes, num_classes=FOLDS * num_classes, max_tasks=runtime.most_tasks(), chunk_bytes=2000)
+    outcome = runtime.run(Job(trainer=path, source=source, max_iterations=10**6, **(job or {})))
+    found = results_of(outcome.certificate.progress, len(outcome.model))
+    models = [result.model for result in found] + [outcome.model]
+    gaps = [result.gap for result in found] + [path.relative_gap(outcome.model, outcome.certificate)]
+    return models, gaps, outcome
+
+
+def objective(trainer, X, y, model, num_classes=2):
+    """P of each output over the rows with these labels, from first principles."""
+    rows = np.column_stack([X.toarray() if sparse.issparse(X) else X, np.ones(X.shape[0])])
+    found = []
+    for k, w in enumerate(model.reshape(-1, rows.shape[1])):
+        margins = np.where(y == (1 if num_classes == 2 else k), 1.0, -1.0) * (rows @ w)
+        slack = np.maximum(0.0, 1.0 - margins)
+        losses = {"hinge": slack, "squared_hinge": slack**2, "logistic": np.logaddexp(0.0, -margins)}[trainer.loss]
+        found.append(0.5 * w @ w + trainer.C * losses.sum())
+    return np.array(found)
+
+
+def assert_each_is_optimal(trainers, models, gaps, X, y, folds, num_classes=2):
+    """Every stage is within its tol of the fit of its rows alone."""
+    assert len(models) == len(trainers)
+    assert max(gaps) <= TOL
+    for number, (trainer, model) in enumerate(zip(trainers, models, strict=True)):
+        is_in = folds != number // (len(trainers) // FOLDS)
+        part, labels = X[is_in], y[is_in]
+        alone = dataclasses.replace(trainer, class_weights=None, code_classes=None, tol=1e-7)
+        source = ArraySource(part, labels, num_classes=num_classes)
+        best = InProcess().run(Job(trainer=alone, source=source, max_iterations=5000)).model
+        expected = objective(trainer, part, labels, best, num_classes)
+        np.testing.assert_allclose(objective(trainer, part, labels, model, num_classes), expected, rtol=2 * TOL)
+
+
+@pytest.mark.parametrize("keeps_products", [False, True])
+@pytest.mark.parametrize("num_tasks", [1, 3])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_each_stage_is_as_good_as_by_itself(loss, num_tasks, keeps_products):
+    """Three folds, each along three values of C, in one job."""
+    X, y, folds = problem()
+    trainers = stages(loss, keeps_products=keeps_products)
+    models, gaps, _ = run(trainers, X, y, folds, runtime=InProcess(num_tasks=num_tasks))
+    assert_each_is_optimal(trainers, models, gaps, X, y, folds)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_rows_may_be_sparse_and_wide_and_classes_more_than_two(loss):
+    """More columns than rows, so that coordinates descend; three outputs."""
+    X, y, folds = problem(num_rows=60, num_features=90, num_classes=3)
+    X[np.abs(X) < 1.0] = 0.0
+    trainers = stages(loss, num_classes=3, Cs=(1e-4, 1e-2))
+    models, gaps, _ = run(trainers, sparse.csr_matrix(X), y, folds, num_classes=3)
+    assert_each_is_optimal(trainers, models, gaps, sparse.csr_matrix(X), y, folds, num_classes=3)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_tasks_may_come_and_go_between_and_within_stages(loss):
+    """A membership change after nearly every iteration of the first stages."""
+    X, y, folds = problem()
+    changes = tuple((iteration, 1 + iteration * 2 % 3) for iteration in range(1, 30))
+    trainers = stages(loss)
+    models, gaps, outcome = run(trainers, X, y, folds, runtime=InProcess(num_tasks=2, changes=changes))
+    assert_each_is_optimal(trainers, models, gaps, X, y, folds)
+    assert set(outcome.history.column("num_tasks").tolist()) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_larger_C_goes_on_and_takes_fewer_iterations_than_by_itself(loss):
+    """From C = 1 to 1.1 next to nothing is left to do."""
+    X, y, folds = problem()
+    together = run(stages(loss, Cs=(1.0, 1.1), folds=[0]), X, y, folds)[2]
+    alone = run(stages(loss, Cs=(1.1,), folds=[0]), X, y, folds)[2]
+    second = sum(record.figures["stage"] == 1 for record in together.history)
+    assert 0 < second < len(alone.history)
+
+
+def test_rows_that_are_left_out_are_not_looked_at():
+    """Whatever their values are, the models are the same but for rounding."""
+    X, y, folds = problem()
+    trainers = stages("hinge", folds=[1], Cs=(0.01, 0.02))
+    here = run(trainers, X, y, folds)[0]
+    X[folds == 1] *= -100.0
+    for one, other in zip(here, run(trainers, X, y, folds)[0], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+def test_a_stage_that_uses_all_its_iterations_says_how_far_it_came():
+    """One iteration each: the next stage begins all the same, and gaps are true."""
+    X, y, folds = problem()
+    trainers = stages("squared_hinge")
+    models, gaps, outcome = run(trainers, X, y, folds, max_iterations=1)
+    assert len(models) == len(outcome.history) == len(trainers)
+    assert min(gaps) > TOL
+
+
+def test_after_a_stage_whose_w_is_not_that_of_its_duals_the_next_begins_afresh():
+    """Newton's method on two tasks is cut off; then one task descends along coordinates, which needs w = w(alpha)."""
+    X, y, folds = problem(num_features=6)
+    trainers = stages("hinge", folds=[0], Cs=(0.5, 1.0))
+    runtime = InProcess(num_tasks=2, changes=((3, 1),))
+    codes = (folds * 2 + y).astype(np.int32)
+    path = PathTrainer(stages=trainers, max_iterations=(3, 2000))
+    source = ArraySource(X, codes, num_classes=6, max_tasks=2, chunk_bytes=2000)
+    outcome = runtime.run(Job(trainer=path, source=source, max_iterations=10**6))
+    assert results_of(outcome.certificate.progress, len(outcome.model))[0].gap > TOL
+    assert PathState.decode(outcome.certificate.progress, len(outcome.model)).is_fresh
+    assert path.relative_gap(outcome.model, outcome.certificate) <= TOL
+    assert outcome.history.column("num_tasks").tolist()[3:] == [1] * (len(outcome.history) - 3)
+
+
+def test_history_says_which_stage_an_iteration_is_of():
+    """As a figure, from 0, each at least once and in order."""
+    X, y, folds = problem()
+    _, _, outcome = run(stages("logistic"), X, y, folds)
+    found = [record.figures["stage"] for record in outcome.history]
+    assert found == sorted(found)
+    assert set(found) == set(range(FOLDS * len(CS)))
+
+
+def test_a_job_may_end_between_two_stages():
+    """A callback ends it; the outcome has what was found until then."""
+    X, y, folds = problem()
+    job = {"on_iteration": lambda record: record.figures["stage"] == 4}
+    models, _, outcome = run(stages("squared_hinge"), X, y, folds, job=job)
+    assert outcome.reason == "ended by a callback"
+    assert len(models) == 5
+
+
+def test_the_progress_survives_its_way_through_a_vector():
+    """Results, counters and the progress of the stage."""
+    state = PathState(
+        stage=2,
+        began=17,
+        is_first=False,
+        is_fresh=True,
+        results=np.arange(10.0).reshape(2, 5),
+        inner=np.array([1.0, 2.0]),
+    )
+    found = PathState.decode(state.encode(), 3)
+    assert (found.stage, found.began, found.is_first, found.is_fresh) == (2, 17, False, True)
+    np.testing.assert_array_equal(found.results, state.results)
+    np.testing.assert_array_equal(found.inner, state.inner)
+    assert PathState.decode(NO_PROGRESS, 3).is_first
+    assert [result.gap for result in results_of(state.encode(), 3)] == [1.0, 6.0]
+
+
+def test_a_model_is_rebuilt_as_0_where_duals_are_about_to_become_0():
+    """A loss in the first iteration of a fresh stage leaves duals of two stages behind, which solvers write anew."""
+    path = PathTrainer(stages=stages("hinge"), max_iterations=(9,) * 9)
+    fresh = PathState(stage=3, is_first=True, is_fresh=True, results=np.zeros((3, 4)), inner=NO_PROGRESS)
+    contribution = np.array([1.0, 2.0])
+    assert not path.rebuild(np.ones(2), contribution, fresh.encode()).any()
+    for state in (dataclasses.replace(fresh, is_first=False), dataclasses.replace(fresh, is_fresh=False)):
+        np.testing.assert_array_equal(path.rebuild(np.ones(2), contribution, state.encode()), contribution)
+
+
+def test_a_certificate_without_all_rows_ends_no_stage():
+    """Also not when the iterations of the stage are used."""
+    path = PathTrainer(stages=stages("hinge"), max_iterations=(1,) * 9)
+    metrics = {"loss/0": 0.0, "gap/0": 0.0, "dual/0": 0.0}
+    report = Report(
+        iteration=1, epochs=1.0, samples=1, num_tasks=1, metrics=metrics, is_certificate=True, max_iterations=9,
+        is_complete=False,
+    )  # fmt: skip
+    model = np.zeros(7)
+    assert path.verdict(model, report).action is Action.GO_ON
+    assert path.certified(model, NO_PROGRESS, report)[1] is NO_PROGRESS
+    assert len(path.certified(model, NO_PROGRESS, dataclasses.replace(report, is_complete=True))[1]) > 0
+
+
+@pytest.mark.parametrize("most", [(), (1,), (1, 0)])
+def test_a_path_without_stages_or_iterations_is_refused(most):
+    """With both numbers."""
+    with pytest.raises(UsageError, match="max_iterations"):
+        PathTrainer(stages=stages("hinge", Cs=(0.1, 0.2), folds=[0])[: 2 if most else 0], max_iterations=most)
+
+
+def test_only_a_larger_C_goes_on():
+    """Another loss, intercept, fold or a smaller C begins afresh."""
+    first = stages("hinge", Cs=(0.1,), folds=[0])[0]
+    others = [dataclasses.replace(first, C=0.2)]
+    others += [dataclasses.replace(first, **change) for change in ({"C": 0.05}, {"loss": "logistic", "C": 1.0})]
+    others += [dataclasses.replace(first, C=1.0, intercept_scaling=2.0), *stages("hinge", Cs=(1.0,), folds=[1])]
+    found = [PathTrainer(stages=(first, other), max_iterations=(9, 9)).can_go_on(1) for other in others]
+    assert found == [True, False, False, False, False]
