@@ -43,7 +43,8 @@ lint: $(VENV)/.chicle-dev  ## Check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.chicle-dev  ## Check types
+# What is checked stands in pyproject.toml, so that mypy alone, hooks and editors check the same.
+types: $(VENV)/.chicle-dev  ## Check types, those of the helpers of tests and of benchmarks too
 	$(BIN)/mypy
 
 format: $(VENV)/.chicle-dev  ## Mend style and formatting in place

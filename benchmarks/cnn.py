@@ -89,7 +89,8 @@ def images(shape: tuple[int, ...], count: int) -> tuple[np.ndarray, np.ndarray]:
 def module(shape: tuple[int, ...]) -> nn.Module:
     """The network that all sides train."""
     torch.manual_seed(0)
-    return PaperCNN(*shape, 10)
+    channels, height, width = shape
+    return PaperCNN(channels, height, width, 10)
 
 
 def network(shape: tuple[int, ...], kind: Any = PAPER_CNN) -> Network:
@@ -278,8 +279,8 @@ def share(arguments: argparse.Namespace) -> list[Row]:
             boxes = Mailboxes()
             context = LocalContext(f"task-{first}", np.random.default_rng(0), boxes)
             task = UniTask(NodeId(context.name), trainer, context, MonotonicClock())
-            for chunk in range(first, first + count):
-                task.hold(source.load(ChunkId(chunk), trainer.state(source.schema)))
+            for number in range(first, first + count):
+                task.hold(source.load(ChunkId(number), trainer.state(source.schema)))
             first += count
             task.attach(list(task.held), [])
             tasks.append(task)

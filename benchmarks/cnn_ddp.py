@@ -41,7 +41,8 @@ def _ddp_process(rank: int, shape: tuple[int, ...], steps: int, folder: str) -> 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     torch.manual_seed(0)
-    net = torch.nn.parallel.DistributedDataParallel(PaperCNN(*shape, 10))
+    channels, height, width = shape
+    net = torch.nn.parallel.DistributedDataParallel(PaperCNN(channels, height, width, 10))
     optimizer = torch.optim.SGD(net.parameters(), lr=5e-4, momentum=0.9)
     rows, codes = torch.rand(256, *shape), torch.randint(0, 10, (256,))
     spans = []

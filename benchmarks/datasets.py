@@ -71,7 +71,7 @@ class Recipe:
     """Raised when the generator changes, so that nothing cached by an older one is used."""
 
 
-def replace(path: Path, write: Callable[[Path], None]) -> None:
+def replace(path: Path, write: Callable[[Path], object]) -> None:
     """Write a cached file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{os.getpid()}-{path.name}")
@@ -81,7 +81,7 @@ def replace(path: Path, write: Callable[[Path], None]) -> None:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a cached text whole or not at all."""
-    replace(path, lambda file: file.write_text(text, encoding="utf-8") and None)
+    replace(path, lambda file: file.write_text(text, encoding="utf-8"))
 
 
 def load_recipe(name: str, recipe: Recipe, folder: Path, *, quick: bool) -> DataSet:

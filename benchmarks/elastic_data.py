@@ -248,9 +248,11 @@ def rows_of(found: dict[int, Found]) -> Iterator[dict[str, Any]]:
     """A row per bar."""
     small, large, share = found.values()
     for kind, bar in STALL_MS.items():
-        little, much = statistics.median(small.stalls_ms[kind]), statistics.median(large.stalls_ms[kind])
-        row = {"what": f"stall on {kind}", "unit": "ms", "small": small.stalls_ms[kind], "large": large.stalls_ms[kind]}
-        row |= {"ratio": much / little, "bar": f"<= {bar.gate:g} ms", "verdicts": [bar.verdict(much)]}
+        small_ms, large_ms = small.stalls_ms[kind], large.stalls_ms[kind]
+        row: dict[str, Any] = {"what": f"stall on {kind}", "unit": "ms", "small": small_ms, "large": large_ms}
+        median_ms = statistics.median(large_ms)
+        row |= {"ratio": median_ms / statistics.median(small_ms), "bar": f"<= {bar.gate:g} ms"}
+        row["verdicts"] = [bar.verdict(median_ms)]
         if kind in GROWTH:
             row["bar"] += f" and <= {GROWTH[kind].gate:g} x"
             row["verdicts"].append(GROWTH[kind].verdict(row["ratio"]))

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from benchmarks.elastic_laps import Lap, LapReader
 from chicle_elastic.cluster.rendezvous.store import StoreServer
@@ -124,7 +125,7 @@ class Side:
                 raise RuntimeError(f"{self.name}: waited for {what}; the last that {node.name} said:\n{node.output()}")
             time.sleep(POLL_S)
 
-    def __enter__(self) -> "Side":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from elastic_laps import LapWriter  # started by its path, so that no package is imported
+from elastic_laps import LapWriter  # type: ignore[import-not-found]  # started by its path: no package is imported
 
 NUM_PARAMETERS = 33
 CHECKPOINT_EVERY = 10

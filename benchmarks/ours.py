@@ -62,7 +62,7 @@ def ours(
     }
     if problem.loss == "logistic":
         return ChicleLogisticRegression(**parameters)
-    return ChicleSVM(loss=problem.loss, **parameters)
+    return ChicleSVM(**{"loss": problem.loss, **parameters})
 
 
 def method_of(estimator: Any) -> str:

@@ -20,6 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ from benchmarks.svm_data import higgs_shaped
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.monitoring.history import History
+from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.policies.base import Policy
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.policies.shuffle import Shuffle
@@ -249,6 +251,11 @@ def shown(rows: list[Row]) -> list[Row]:
     return rows
 
 
+def is_over(end_s: float, record: IterationRecord) -> bool:
+    """Whether a job has lasted so long."""
+    return record.time_s >= end_s
+
+
 def straggler_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]:
     """Four real agents whose passes are real and take as long as they are told.
 
@@ -286,7 +293,7 @@ def straggler_rows(arguments: argparse.Namespace, notes: list[str]) -> list[Row]
                 seed=1,
                 policies=policies,
                 keep_state=True,
-                on_iteration=lambda record, end_s=end_s: record.time_s >= end_s,
+                on_iteration=partial(is_over, end_s),
             )
             outcome = cluster.run(job)
             if name == "warm":

@@ -163,7 +163,7 @@ def l1(data: DataSet, share: float, l1_ratio: float) -> Regression:
 def svr(data: DataSet, loss: str, C: float) -> Regression:
     """Support vector regression with a tube of a tenth of the targets' deviation."""
     epsilon = 0.1 * float(data.y.std())
-    shared = {"loss": loss, "C": C, "epsilon": epsilon}
+    shared: dict[str, Any] = {"loss": loss, "C": C, "epsilon": epsilon}
     is_squared = loss.startswith("squared")
     peers = {
         f"dual={dual}": [LinearSVR(**shared, dual=dual, tol=tol, max_iter=100_000, random_state=0) for tol in SVR_TOLS]

@@ -30,7 +30,7 @@ CHICLE, LINEAR_SVC = "GridSearchCV, ChicleSVM", "GridSearchCV, LinearSVC"
 THREADS = "GridSearchCV, ChicleSVM on threads"
 
 
-def search(side: str, loss: str, tol: float, Cs: Any) -> Any:
+def search(side: str, loss: Any, tol: float, Cs: Any) -> Any:
     """The search of one side."""
     grid, cv = {"C": list(Cs)}, StratifiedKFold(FOLDS)
     if side == LINEAR_SVC:

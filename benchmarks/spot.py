@@ -80,7 +80,7 @@ def schedule_of(counts: Sequence[int], tick_s: float) -> Schedule:
     for tick, (before, after) in enumerate(itertools.pairwise(counts), 1):
         if before != after:
             steps.append((tick * tick_s, after))
-    return Schedule(tuple(steps))
+    return Schedule(steps)
 
 
 def replay(schedule: Schedule, folder: Path, num_iterations: int, end_s: float) -> Replay:
@@ -89,7 +89,8 @@ def replay(schedule: Schedule, folder: Path, num_iterations: int, end_s: float) 
     Raises:
         RuntimeError: It is not, long after the end of the trace; or a machine has given up.
     """
-    result, here, rng = Replay(), [], np.random.default_rng(SEED)
+    result, rng = Replay(), np.random.default_rng(SEED)
+    here: list[Machine] = []
     JobSecret.load_or_create(folder / "job.secret")
     names, work = itertools.count(), partial(train, folder, ITERATION_S, num_iterations)
     with StoreServer() as store:

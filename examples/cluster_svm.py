@@ -38,6 +38,7 @@ def load_data() -> tuple[np.ndarray, np.ndarray]:
 def gap_in_numpy(outcome: Outcome, X: np.ndarray, y: np.ndarray) -> float:
     """The relative duality gap from first principles: the original rows, the model, and the gathered duals."""
     Z = np.column_stack([X, np.ones(len(X))]) * np.where(y == 1, 1.0, -1.0)[:, None]
+    assert outcome.state is not None
     alpha = outcome.state.ravel()
     primal = 0.5 * outcome.model @ outcome.model + C * np.maximum(0.0, 1.0 - Z @ outcome.model).sum()
     w = Z.T @ alpha

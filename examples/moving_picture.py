@@ -53,7 +53,7 @@ def draw(outcome: Outcome, killed: str, path: str) -> None:
     """Write the picture: chunks of the nodes on the left, the gap on the right, a line of what happened above."""
     records = list(outcome.history)
     nodes = sorted({node for record in records for node in record.num_chunks})
-    colors = dict(zip(nodes, plt.get_cmap("tab10").colors, strict=False))
+    colors = {node: plt.get_cmap("tab10")(number) for number, node in enumerate(nodes)}
     gaps = np.minimum(outcome.history.column("duality_gap_estimate"), MOST_SHOWN)
     lost = next(record.iteration for record in records if killed not in record.num_chunks)
     joined = next((record.iteration for record in records if nodes[-1] in record.num_chunks), None)

@@ -6,6 +6,7 @@ becomes as fast as the others, and its chunks come back.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from statistics import median
 
@@ -127,11 +128,15 @@ def _run(algorithm: str) -> dict[str, list[dict[str, object]]]:
                 max_iterations=10**6,
                 seed=1,
                 policies=policies,
-                on_iteration=lambda record, last=last: record.iteration >= last,
+                on_iteration=partial(_is_over, last),
             )
             found[side] = [to_json(record) for record in cluster.run(job).history[:ITERATIONS]]
     del found["warm"]
     return found
+
+
+def _is_over(last: int, record: IterationRecord) -> bool:
+    return record.iteration >= last
 
 
 def _cocoa() -> tuple[Trainer, ArraySource]:

@@ -1,6 +1,7 @@
 """Figures 4 and 9 of the paper: nodes come or go while a job runs, uni-tasks against every number of micro-tasks."""
 
 import math
+from functools import partial
 from statistics import fmean
 
 from benchmarks.bars import Bar, Row
@@ -52,7 +53,7 @@ def _row(settings: Settings, problem: Problem, direction: str, ramp: Ramp, gap: 
     )
     micro = {}
     for count in TASKS:
-        times = ends(ramp, lambda nodes, count=count: micro_units(count, nodes), problem.most)
+        times = ends(ramp, partial(micro_units, count), problem.most)
         micro[count] = fmean(
             time_to(gap, gaps(settings, problem, num_tasks=count, seed=seed), times) for seed in settings.seeds
         )

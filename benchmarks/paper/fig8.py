@@ -72,7 +72,8 @@ def _torch_scores(images: Images, batch: int, rate: float, seed: int) -> list[fl
     )
     y, y_test = (torch.from_numpy(part.astype(np.int64)) for part in (data.y_train, data.y_test[:NUM_TEST]))
     torch.manual_seed(seed)
-    net = PaperCNN(*X.shape[1:], 10)
+    _, channels, height, width = X.shape
+    net = PaperCNN(channels, height, width, 10)
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=MOMENTUM)
     scores: list[float] = []
     while len(scores) < MOST_EPOCHS and not (scores and scores[-1] >= images.goals[-1]):

@@ -61,13 +61,13 @@ def rows(settings: Settings, notes: list[str]) -> list[Row]:
     return found
 
 
-def by_label(X: Array, y: Array) -> tuple[Array, Array]:
+def by_label(X: Array | sp.csr_matrix, y: Array) -> tuple[Array | sp.csr_matrix, Array]:
     """Rows and labels in the order of the labels; rows of one label stay in their order."""
     order = np.argsort(y, kind="stable")
     return X[order], y[order]
 
 
-def contiguous(X: Array, y: Array, num_parts: int) -> ArraySource:
+def contiguous(X: Array | sp.csr_matrix, y: Array, num_parts: int) -> ArraySource:
     """Consecutive rows, as so many chunks or, where that cannot be cut, the next smaller number of them.
 
     Args:
@@ -75,7 +75,7 @@ def contiguous(X: Array, y: Array, num_parts: int) -> ArraySource:
         y: Class codes, shape (num_rows,), int32.
         num_parts: Chunks at most.
     """
-    num_bytes = X.data.nbytes + X.indices.nbytes if sp.issparse(X) else X.nbytes
+    num_bytes = X.nbytes if isinstance(X, np.ndarray) else X.data.nbytes + X.indices.nbytes
     chunk_bytes = num_bytes // num_parts
     while True:
         source = ArraySource(X, y, max_tasks=num_parts, shuffle=False, chunk_bytes=chunk_bytes)

@@ -11,7 +11,7 @@ unit, and fewer tasks process less in it. The last iteration of an epoch, which 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -107,7 +107,7 @@ def changes(ramp: Ramp, units: Callable[[int], float], count: int) -> tuple[tupl
     return tuple((iteration, after) for iteration, before, after in pairs if after != before)
 
 
-def time_to(target: float, gaps: Sequence[float], times: Sequence[float]) -> float:
+def time_to(target: float, gaps: Iterable[float], times: Iterable[float]) -> float:
     """When the gap is at most the target for the first time; infinite if it never is."""
     return next((time for gap, time in zip(gaps, times, strict=False) if gap <= target), math.inf)
 

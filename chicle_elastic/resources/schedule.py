@@ -6,7 +6,7 @@ schedule with one step.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class ScheduleStep:
     price: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Schedule:
     """How many nodes there are for a job, over time.
 
@@ -52,16 +52,16 @@ class Schedule:
 
     steps: tuple[ScheduleStep, ...]
 
-    def __post_init__(self) -> None:
-        steps: list[ScheduleStep] = []
-        for number, given in enumerate(self.steps, 1):
+    def __init__(self, steps: Iterable[ScheduleStep | tuple[float, int] | tuple[float, int, float | None]]) -> None:
+        kept: list[ScheduleStep] = []
+        for number, given in enumerate(steps, 1):
             values = (given.start_s, given.nodes, given.price) if isinstance(given, ScheduleStep) else given
             step = _step(values, f"Schedule: step {number}")
-            _require_after(step, steps, f"Schedule: step {number}")
-            steps.append(step)
-        if not steps:
+            _require_after(step, kept, f"Schedule: step {number}")
+            kept.append(step)
+        if not kept:
             raise UsageError("Schedule: there are no steps; say ((0, 4),) for four nodes all the time")
-        object.__setattr__(self, "steps", tuple(steps))
+        object.__setattr__(self, "steps", tuple(kept))
 
     @classmethod
     def read(cls, path: str | Path) -> "Schedule":

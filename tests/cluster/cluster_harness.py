@@ -204,8 +204,11 @@ class LocalAgents:
         self._environ = {**(environ or {}), **({"TMPDIR": str(temporary)} if temporary else {})}
         self._secret_file = folder / "job.secret"
         JobSecret.load_or_create(self._secret_file)
-        self._store = StoreServer() if endpoint is None else None
-        self._endpoint = endpoint if self._store is None else self._store.endpoint
+        self._store: StoreServer | None = None
+        if endpoint is None:
+            self._store = StoreServer()
+            endpoint = self._store.endpoint
+        self.endpoint = endpoint
 
     def start(
         self,
@@ -225,7 +228,7 @@ class LocalAgents:
         """
         arguments = [
             *("--nnodes", self._nodes, "--name", name),
-            *("--rdzv-endpoint", self._endpoint, "--secret-file", str(secret_file or self._secret_file)),
+            *("--rdzv-endpoint", self.endpoint, "--secret-file", str(secret_file or self._secret_file)),
             *self._options,
             *options,
             *self._script,
@@ -237,15 +240,10 @@ class LocalAgents:
         self.agents[key] = AgentProcess(name, process, self.folder, output=output)
         return self.agents[key]
 
-    @property
-    def endpoint(self) -> str:
-        """Of the rendezvous store."""
-        return self._store.endpoint
-
     def term_store(self) -> TermStore:
         """What agents have stored; over a connection of its own."""
         secret = JobSecret.load(self._secret_file)
-        return TermStore(connect_store(self._endpoint), endpoint=self._endpoint, run_id=DEFAULT_RUN_ID, secret=secret)
+        return TermStore(connect_store(self.endpoint), endpoint=self.endpoint, run_id=DEFAULT_RUN_ID, secret=secret)
 
     def results(self) -> Iterator[dict[str, Any]]:
         """What the tasks that stayed to the end have written down."""

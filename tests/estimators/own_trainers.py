@@ -72,7 +72,7 @@ class KMeansSolver(Solver):
         centers = model.reshape(self.num_clusters, -1)
         sums, counts, inertia = np.zeros_like(centers), np.zeros(self.num_clusters), 0.0
         for chunk in self.chunks.values():
-            rows = chunk.read().rows
+            rows = np.asarray(chunk.read().rows)
             distances = ((rows[:, None, :] - centers) ** 2).sum(axis=2)
             nearest = distances.argmin(axis=1)
             np.add.at(sums, nearest, rows)
@@ -120,8 +120,9 @@ class MeanSolver(Solver):
         for chunk in self.chunks.values():
             block = chunk.read()
             weights = np.ones(len(block.targets)) if block.weights is None else block.weights
-            table = total.reshape(-1, block.rows.shape[1] + 1)
-            np.add.at(table, block.targets, np.column_stack([block.rows, np.ones(len(weights))]) * weights[:, None])
+            rows = np.asarray(block.rows)
+            table = total.reshape(-1, rows.shape[1] + 1)
+            np.add.at(table, block.targets, np.column_stack([rows, np.ones(len(weights))]) * weights[:, None])
             samples += len(block.targets)
         return Update(delta=total, samples=samples, weight=1.0)
 

@@ -1,6 +1,7 @@
 """Data sets, and an oracle: objective and duality gap in plain NumPy, from X, y and the duals alone."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,22 +9,25 @@ from scipy import sparse
 from sklearn.datasets import load_breast_cancer, load_digits, load_svmlight_file
 from sklearn.preprocessing import scale
 
+from chicle_elastic.chunks.views import Array
+from estimators.base import LinearClassifier
+
 SHARED_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
 
-def cancer():
+def cancer() -> tuple[Array, Array]:
     """Scaled breast_cancer: 569 samples, 30 features, 2 classes."""
     X, y = load_breast_cancer(return_X_y=True)
     return scale(X), y
 
 
-def digits():
+def digits() -> tuple[Array, Array]:
     """Scaled digits: 1797 samples, 64 features, 10 classes."""
     X, y = load_digits(return_X_y=True)
     return scale(X), y
 
 
-def a9a():
+def a9a() -> tuple[sparse.csr_matrix, Array]:
     """The real a9a: 32561 samples, 123 features, 2 classes, CSR with int64 indices."""
     path = SHARED_DATA / "a9a" / "a9a.gz"
     if not path.exists():
@@ -32,19 +36,19 @@ def a9a():
     return X, y
 
 
-def loss_of(estimator):
+def loss_of(estimator: LinearClassifier) -> str:
     """Name of the loss of one of our estimators."""
     return getattr(estimator, "loss", "logistic")
 
 
-def primal(loss, margins, bounds):
+def primal(loss: str, margins: Array, bounds: Array) -> float:
     """Sum of C_i * loss(m_i)."""
     slack = np.maximum(0.0, 1.0 - margins)
     values = {"hinge": slack, "squared_hinge": slack**2, "logistic": np.logaddexp(0.0, -margins)}
     return float(bounds @ values[loss])
 
 
-def dual(loss, alpha, bounds):
+def dual(loss: str, alpha: Array, bounds: Array) -> float:
     """Sum of the conjugates, -C_i * loss*(-alpha_i / C_i); all C_i > 0."""
     if loss == "hinge":
         return float(alpha.sum())
@@ -55,7 +59,16 @@ def dual(loss, alpha, bounds):
     return float(entropy)
 
 
-def objectives(loss, X, y, classes, coef, intercept, bounds, intercept_scaling=1.0):
+def objectives(
+    loss: str,
+    X: Any,
+    y: Array,
+    classes: Array,
+    coef: Array,
+    intercept: Array,
+    bounds: Array,
+    intercept_scaling: float = 1.0,
+) -> Array:
     """Primal objective of each output of any linear classifier, shape (outputs,)."""
     X = X.toarray() if sparse.issparse(X) else np.asarray(X, dtype=np.float64)
     found = []
@@ -67,7 +80,9 @@ def objectives(loss, X, y, classes, coef, intercept, bounds, intercept_scaling=1
     return np.array(found)
 
 
-def recomputed_gaps(estimator, X, y, weights=None, *, is_converged=True):
+def recomputed_gaps(
+    estimator: LinearClassifier, X: Any, y: Array, weights: Array | None = None, *, is_converged: bool = True
+) -> Array:
     """(P - D) / P of each output from X, y and the duals, shape (outputs,).
 
     A fit that has converged has w = w(alpha); before that, Newton's method has not, and P is that of `coef_`.

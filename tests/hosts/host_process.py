@@ -137,7 +137,7 @@ class ProgramProcess:
             self._process.wait(timeout_s(seconds))
         return self.poll()
 
-    def send_signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: int) -> None:
         """Send a signal to the program, if it runs."""
         if (pid := self.pid) is not None:
             with contextlib.suppress(ProcessLookupError):

@@ -48,9 +48,9 @@ class Network:
 
     def part(self, *groups: Iterable[str]) -> None:
         """No frame passes between hosts of different groups; a host may be in several groups."""
-        groups = tuple(set(group) for group in groups)
-        hosts = set[str]().union(*groups)
-        self.cut(*((a, b) for a in hosts for b in hosts if a < b and not any({a, b} <= group for group in groups)))
+        sets = [set(group) for group in groups]
+        hosts = set[str]().union(*sets)
+        self.cut(*((a, b) for a in hosts for b in hosts if a < b and not any({a, b} <= group for group in sets)))
 
     def heal(self) -> None:
         """Nothing is cut any more. Cables that were pulled out stay out."""

@@ -89,12 +89,13 @@ class Node:
             loaded = control.Loaded(chunk=message.chunk, round=message.round)
             self._cluster.loop.soon(lambda: self.memory.loaded(loaded))
 
-    def _tell_peer(self, node: NodeId, kind: str, fields: dict[str, Any]) -> None:
+    def _tell_peer(self, node: NodeId, kind: str, fields: dict[str, Any]) -> bool:
         told = json.loads(json.dumps(fields))
         endpoints = Endpoints.from_json(json.loads(json.dumps(self.transports.endpoints.to_json())), peer=self.name)
         peer = Peer(life=f"{self.name}#1", link=None, heard_s=0.0, said_s=0.0, endpoints=endpoints)  # type: ignore[arg-type]
         target = self._cluster.nodes[node]
         self._cluster.loop.soon(lambda: target.memory.places(peer, told))
+        return True
 
 
 class Cluster:

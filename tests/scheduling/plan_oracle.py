@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling.balance import Stock
-from chicle_elastic.scheduling.plan import NodeCapacity, Placement, Transfer, shares
+from chicle_elastic.scheduling.plan import NodeCapacity, Transfer, shares
 from chicle_elastic.values import ChunkInfo
 
 Picker: TypeAlias = Callable[[list[NodeCapacity], ChunkInfo], NodeCapacity]
@@ -16,6 +16,13 @@ Picker: TypeAlias = Callable[[list[NodeCapacity], ChunkInfo], NodeCapacity]
 
 Dealer: TypeAlias = Callable[[Sequence[NodeCapacity]], Picker]
 """Makes a picker for a fresh set of nodes."""
+
+
+class Placement(NamedTuple):
+    """Equal to the `plan.Placement` with the same pairs and chunks."""
+
+    placed: tuple[tuple[ChunkId, NodeId], ...]
+    unplaced: tuple[ChunkInfo, ...]
 
 
 def plan_first(

@@ -2,11 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects, events
+from chicle_elastic.scheduling.pending_policies import DecidingPolicy
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
 from chicle_elastic.values import ChunkInfo, StateVersion, TaskReport
+
+E = TypeVar("E", bound=effects.Effect)
 
 
 def infos(num_chunks: int, *, num_rows: int = 10, size_bytes: int = 1) -> tuple[ChunkInfo, ...]:
@@ -32,8 +36,8 @@ class Stage:
         nodes: Iterable[str] = (),
         *,
         capacity_bytes: int | None = None,
-        policies: tuple = (),
-        **settings: int,
+        policies: tuple[DecidingPolicy, ...] = (),
+        **settings: Any,
     ) -> None:
         nodes = list(nodes)
         settings.setdefault("start_nodes", max(len(nodes), settings.get("min_nodes", 1)))
@@ -77,9 +81,9 @@ class Stage:
 
     # Answering.
 
-    def take(self, kind: type) -> list:
+    def take(self, kind: type[E]) -> list[E]:
         """Orders of one kind that are not answered, taken away from the stage."""
-        taken = [order for order in self.orders if isinstance(order, kind)]
+        taken: list[E] = [order for order in self.orders if isinstance(order, kind)]
         self.orders = [order for order in self.orders if not isinstance(order, kind)]
         return taken
 
@@ -176,12 +180,12 @@ def kinds(ordered: Iterable[effects.Effect]) -> list[str]:
     return names
 
 
-def only(ordered: Iterable[effects.Effect], kind: type, where: Callable = lambda effect: True) -> list:
+def only(ordered: Iterable[effects.Effect], kind: type[E], where: Callable[[E], bool] = lambda effect: True) -> list[E]:
     """The effects of one kind."""
     return [effect for effect in ordered if isinstance(effect, kind) and where(effect)]
 
 
-def at_a_move(**settings: int) -> tuple[Stage, effects.CopyChunk]:
+def at_a_move(**settings: Any) -> tuple[Stage, effects.CopyChunk]:
     """A stage where b has joined a, and one copy to b is in flight."""
     stage = Stage(num_chunks=2, nodes=["a"], **settings)
     stage.run()

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -29,7 +30,7 @@ class Problem:
         weights: Of the rows, shape (num_rows,), or None.
     """
 
-    X: Array
+    X: Array | sparse.csr_matrix
     y: Array
     weights: Array | None = None
 
@@ -39,7 +40,7 @@ class Problem:
             self.X, self.y, weights=self.weights, max_tasks=max(2, num_tasks), chunk_bytes=CHUNK_BYTES, seed=3
         )
 
-    def job(self, trainer: LinearTrainer, *, num_tasks: int = 4, **fields) -> Job:
+    def job(self, trainer: LinearTrainer, *, num_tasks: int = 4, **fields: Any) -> Job:
         """To its end; the duals are kept."""
         return Job(
             trainer=trainer,
@@ -47,7 +48,7 @@ class Problem:
             **{"max_iterations": 400, "seed": 5, "keep_state": True, **fields},
         )
 
-    def run(self, trainer: LinearTrainer, runtime: InProcess | int = 1, **fields) -> Outcome:
+    def run(self, trainer: LinearTrainer, runtime: InProcess | int = 1, **fields: Any) -> Outcome:
         """On so many tasks in this process."""
         runtime = InProcess(num_tasks=runtime) if isinstance(runtime, int) else runtime
         with warnings.catch_warnings():
@@ -56,10 +57,19 @@ class Problem:
 
     def dense(self) -> Array:
         """X as an ndarray."""
-        return self.X.toarray() if sparse.issparse(self.X) else self.X
+        return self.X if isinstance(self.X, np.ndarray) else self.X.toarray()
 
 
-def problem(*, rows=240, features=7, classes=2, density=1.0, seed=0, noise=1.0, weighted=False) -> Problem:
+def problem(
+    *,
+    rows: int = 240,
+    features: int = 7,
+    classes: int = 2,
+    density: float = 1.0,
+    seed: int = 0,
+    noise: float = 1.0,
+    weighted: bool = False,
+) -> Problem:
     """Classes that overlap, so that many rows have a margin below 1; sparse where the density is below 1."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(rows, features))
@@ -124,6 +134,7 @@ def recompute(problem: Problem, trainer: LinearTrainer, model: Array, state: Arr
 def assert_true(problem: Problem, trainer: LinearTrainer, outcome: Outcome) -> Recomputed:
     """What is certified is what NumPy finds: P and D of each output, and so the gap."""
     assert outcome.certificate is not None
+    assert outcome.state is not None
     assert np.isfinite(outcome.model).all()
     assert outcome.certificate.iteration == outcome.history[-1].iteration
     found = recompute(problem, trainer, outcome.model, outcome.state)
@@ -150,6 +161,6 @@ def is_newton_job(outcome: Outcome) -> bool:
     return outcome.certificate is not None and is_newton(outcome.certificate.progress)
 
 
-def with_changes(trainer: LinearTrainer, **changes) -> LinearTrainer:
+def with_changes(trainer: LinearTrainer, **changes: Any) -> LinearTrainer:
     """Another trainer."""
     return replace(trainer, **changes)

@@ -1,5 +1,7 @@
 """Small networks and image data for the tests of local SGD."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
@@ -37,18 +39,18 @@ def images(num_rows: int = 480, *, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     return X, y
 
 
-def network(module=Tiny, **settings) -> Network:
+def network(module: type[nn.Module] | nn.Module | str = Tiny, **settings: Any) -> Network:
     """Of three classes."""
     return Network(module=module, settings=settings, input_shape=(1, SIDE, SIDE), num_classes=3)
 
 
-def trainer(net: Network | None = None, **settings) -> LocalSGDTrainer:
+def trainer(net: Network | None = None, **settings: Any) -> LocalSGDTrainer:
     """Settings with which a few epochs of `images` are enough."""
     defaults = {"learning_rate": 0.02, "local_steps": 4, "max_epochs": 3, "kernels": "onednn"}
     return LocalSGDTrainer(network=net or network(), **{**defaults, **settings})
 
 
-def source(num_rows: int = 480, *, chunk_rows: int = 24, weights=None) -> ArraySource:
+def source(num_rows: int = 480, *, chunk_rows: int = 24, weights: np.ndarray | None = None) -> ArraySource:
     """`images` in shuffled chunks of so many rows."""
     X, y = images(num_rows)
     row_bytes = SIDE * SIDE + 12 + (0 if weights is None else weights.itemsize)

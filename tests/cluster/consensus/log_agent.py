@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Agent:
     """One life of a node: its replica, what its memory holds, and whether its task votes.
 
-    `story` is the whole log as this agent knows it; what it did not fold, because it began with a state, it has from
-    the agent that sent the state.
+    `recording` is the whole log as this agent knows it; what it did not fold, because it began with a state, it has
+    from the agent that sent the state.
     """
 
     def __init__(self, net: "Net", name: str, number: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from chicle_elastic.cluster.consensus.entries import Entry
 from chicle_elastic.cluster.consensus.log import Log
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.scheduler import Scheduler, State
@@ -69,7 +70,7 @@ def _judge_state(net: Net, agent: Agent) -> None:
     """Whoever went on from a state has come to what the whole log comes to, and nobody keeps more than it should."""
     log = agent.replica.log
     if len(log) != len(agent.recording) or len(log.entries) > 2 * net.kept:
-        raise BrokenPromiseError(f"a log keeps its end: {agent.life} has {len(log.entries)} of {len(agent.story)}")
+        raise BrokenPromiseError(f"a log keeps its end: {agent.life} has {len(log.entries)} of {len(agent.recording)}")
     if log.start:
         whole = Log(Scheduler(net.settings))
         for entry in agent.recording:
@@ -78,7 +79,7 @@ def _judge_state(net: Net, agent: Agent) -> None:
             raise BrokenPromiseError(f"a state stands for the entries before it: that of {agent.life} does not")
 
 
-def _judge_leavers(net: Net, entries: list[object]) -> None:
+def _judge_leavers(net: Net, entries: list[Entry]) -> None:
     """Where nobody is ever lost, whoever left had a beginning of the log."""
     for agent in net.agents.values():
         mine = agent.recording
@@ -88,14 +89,15 @@ def _judge_leavers(net: Net, entries: list[object]) -> None:
 
 def _came_too_late(agent: Agent) -> bool:
     """It was about to join when the job ended, or joined afterwards; real agents are told so by the store."""
+    if agent.replica.log.scheduler.state is not State.FINISHED:
+        return False
     joined = [
         number
         for number, entry in enumerate(agent.recording)
         if entry.origin == agent.life and isinstance(entry.event, events.NodeJoined)
     ]
     ends = [n for n, entry in enumerate(agent.recording) if isinstance(entry.event, events.IterationFinished)]
-    is_late = not agent.replica.own.is_live or not joined or joined[-1] > ends[-1]
-    return agent.replica.log.scheduler.state is State.FINISHED and is_late
+    return not agent.replica.own.is_live or not joined or joined[-1] > ends[-1]
 
 
 def _never_began(agent: Agent, start_nodes: int) -> bool:

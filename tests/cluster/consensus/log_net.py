@@ -73,8 +73,8 @@ class Net:
         self.num_faults = self.rng.randint(0, 9) if faults else 0
         self.num_lives = 0
         self.is_stopped = False
-        self.blocked: set[frozenset[str]] = set()
-        self.without_store: set[str] = set()
+        self.blocked: set[frozenset[NodeId]] = set()
+        self.without_store: set[NodeId] = set()
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._num_entries = 0
         self._num_idle = 0
@@ -182,7 +182,7 @@ class Net:
         pairs = {frozenset((one, other)) for one in parts[0] for other in parts[1]}
         self._block(pairs, set(self.rng.choice(((), parts[0], parts[1], names))))
 
-    def _block(self, pairs: set[frozenset[str]], without_store: set[str]) -> None:
+    def _block(self, pairs: set[frozenset[NodeId]], without_store: set[NodeId]) -> None:
         """Cut links between nodes, and nodes from the store, for a while."""
         self.blocked |= pairs
         self.without_store |= without_store
@@ -191,7 +191,7 @@ class Net:
                 self._close(one, other)
         self.after(self.rng.choice((0.3, 3.0)) * (0.5 + self.rng.random()), self._heal, pairs, without_store)
 
-    def _heal(self, pairs: set[frozenset[str]], without_store: set[str]) -> None:
+    def _heal(self, pairs: set[frozenset[NodeId]], without_store: set[NodeId]) -> None:
         self.blocked -= pairs
         self.without_store -= without_store
 
@@ -205,8 +205,8 @@ class Net:
                 continue
             self.do(agent, agent.replica.check_links)
             replica = agent.replica
-            has_store = agent.node not in self.without_store and self.store is not None
-            if replica.role is Role.LEADING and has_store and self.store[0] < replica.term:
+            is_stale = self.store is not None and self.store[0] < replica.term
+            if replica.role is Role.LEADING and is_stale and agent.node not in self.without_store:
                 self.store = (replica.term, agent.life, (agent.life, *replica.peers.values()))
             for life in replica.log.electorate.values():
                 if not self.agents[life].is_alive:

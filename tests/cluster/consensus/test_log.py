@@ -430,7 +430,7 @@ def test_the_lead_is_among_the_victims() -> None:
 def test_a_lead_that_ignores_better_logs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge of the histories is not blind: without this rule, they fail."""
     monkeypatch.setattr(Election, "better_than", lambda self, log, lives: None)
-    with pytest.raises(BrokenPromiseError):
+    with pytest.raises(BrokenPromiseError, match="everybody comes to the end"):
         run_histories("task", 100)  # the first one that shows it is number 54
 
 
@@ -443,5 +443,18 @@ def test_a_lead_that_forgets_to_ask_for_a_term_is_caught(monkeypatch: pytest.Mon
         self.claimed(self.term + 1, now=self.log.now)
 
     monkeypatch.setattr(replica_module.Replica, "_claim", claim_without_asking)
-    with pytest.raises(BrokenPromiseError):
+    with pytest.raises(BrokenPromiseError, match="the job comes to an end"):
         run_histories("cut", 100)
+
+
+def test_a_log_that_keeps_every_entry_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge sees a log that grows with its job."""
+    keep = Log._keep
+
+    def keep_every_entry(self: Log, entry: Entry) -> None:
+        self._kept = 10_000
+        keep(self, entry)
+
+    monkeypatch.setattr(Log, "_keep", keep_every_entry)
+    with pytest.raises(BrokenPromiseError, match="a log keeps its end"):
+        run_histories("join", 10)  # the first one that shows it is number 1

@@ -208,5 +208,5 @@ def test_a_candidate_yields_to_an_earlier_one_of_the_same_term() -> None:
 def test_a_part_that_goes_on_without_a_majority_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge of the histories is not blind: without this rule, a partition makes two jobs of one."""
     monkeypatch.setattr(reachability.Reachability, "authority", lambda self: Authority.MAJORITY)
-    with pytest.raises(BrokenPromiseError):
+    with pytest.raises(BrokenPromiseError, match="everybody comes to the end"):
         run_histories("partition", 25)

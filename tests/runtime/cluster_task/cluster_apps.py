@@ -7,22 +7,24 @@ import json
 import os
 import sys
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.chunks.views import StateSpec
+from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
-from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.solvers.base import NO_PROGRESS, Solver, Trainer, Update
+from chicle_elastic.runtime.training.job import Job, Runtime
+from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Context, Solver, Trainer, Update
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 WORK = bytes(1 << 16)
 
 
-def cancer():
+def cancer() -> tuple[Array, Array]:
     """Standardised features and codes of the breast cancer data."""
     X, y = load_breast_cancer(return_X_y=True)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
@@ -32,11 +34,11 @@ def cancer():
 class CountingSolver(Solver):
     """Adds 1 to the state of every sample; how long it takes is told by `seconds` per iteration."""
 
-    def __init__(self, ctx, trainer):
+    def __init__(self, ctx: Context, trainer: "CountingTrainer") -> None:
         super().__init__(ctx)
         self.trainer = trainer
 
-    def solve(self, model, budget):
+    def solve(self, model: Array, budget: Budget) -> Update:
         if self.trainer.fails_in == budget.iteration:
             raise ValueError("this solver was told to fail")
         if self.trainer.chats and budget.iteration == 1:
@@ -67,28 +69,28 @@ class CountingTrainer(Trainer):
     chats: bool = False
     size: int = 3
 
-    def init(self, schema, rng):
+    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
         return np.zeros(self.size)
 
-    def state(self, schema):
+    def state(self, schema: DataSchema) -> StateSpec:
         return StateSpec(outputs=1, width=1, dtype="int32")
 
-    def metric_names(self, schema):
+    def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
         return ("rows",)
 
-    def solver(self, ctx):
+    def solver(self, ctx: Context) -> CountingSolver:
         return CountingSolver(ctx, self)
 
-    def merge(self, model, weighted_sum, total_weight):
+    def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         return model + weighted_sum / total_weight
 
-    def converse(self, ctx):
+    def converse(self, ctx: Context) -> None:
         while self.chats and (message := ctx.receive()) is not None:
             print(f"trainer heard {message.payload} from {message.sender}", flush=True)
             ctx.send(message.sender, "welcome")
 
 
-def counting_job(runtime, **options):
+def counting_job(runtime: Runtime, **options: Any) -> Job:
     """A job that counts; `on_iteration` and `max_iterations` are the job's, other options the trainer's."""
     source = ArraySource(np.zeros((200, 3)), np.arange(200.0), max_tasks=runtime.most_tasks(), seed=1)
     own = {name: options.pop(name) for name in ("on_iteration", "max_iterations") if name in options}
@@ -100,11 +102,11 @@ def counting_job(runtime, **options):
 class Ascent(LinearTrainer):
     """Coordinate ascent with any number of tasks: w follows from the duals alone, and keeps whatever it lacks."""
 
-    def begin(self, schema, model, progress, num_tasks):
+    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         return NO_PROGRESS
 
 
-def cocoa_job(runtime, trainer=LinearTrainer):
+def cocoa_job(runtime: Runtime, trainer: type[LinearTrainer] = LinearTrainer) -> Job:
     """CoCoA on breast cancer, to a certificate."""
     source = ArraySource(*cancer(), max_tasks=runtime.most_tasks(), seed=3)
     return Job(
@@ -112,7 +114,7 @@ def cocoa_job(runtime, trainer=LinearTrainer):
     )
 
 
-JOBS = {
+JOBS: dict[str, Callable[[Runtime], Job]] = {
     "cocoa": cocoa_job,
     "ascent": lambda runtime: cocoa_job(runtime, Ascent),
     "count": counting_job,
@@ -125,22 +127,25 @@ JOBS = {
 }
 
 
-def main(name, out):
+def main(name: str, out: str) -> None:
     """Run a job, and write its outcome."""
     try:
         outcome = cluster_runtime().run(JOBS[name](cluster_runtime()))
     except SystemExit:
         print(f"leaves with niceness {os.nice(0)}", flush=True)
         raise
-    certificate = outcome.certificate
+    certificate, certified, rebuilt = outcome.certificate, None, None
+    if certificate is not None:
+        assert certificate.rebuilt is not None
+        certified, rebuilt = [certificate.iteration, dict(certificate.metrics)], certificate.rebuilt.tolist()
     data = {
         "pid": os.getpid(),
         "reason": outcome.reason,
         "model": outcome.model.tolist(),
         "address": outcome.model.ctypes.data,
         "history": outcome.history.to_dict(),
-        "certified": None if certificate is None else [certificate.iteration, dict(certificate.metrics)],
-        "rebuilt": None if certificate is None else certificate.rebuilt.tolist(),
+        "certified": certified,
+        "rebuilt": rebuilt,
         "state": None if outcome.state is None else outcome.state.ravel().tolist(),
     }
     with open(out, "w", encoding="utf-8") as file:

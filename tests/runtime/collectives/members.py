@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from torch.distributed import TCPStore
@@ -63,7 +63,7 @@ group = make()
 class Member:
     """One process that is a member of groups."""
 
-    def __init__(self, rank, size, port, run, body):
+    def __init__(self, rank: int, size: int, port: int, run: str, body: str) -> None:
         command = [sys.executable, "-c", MEMBER + body, str(rank), str(size), str(port), run]
         # C++ stack traces of torch about broken connections are of no use here.
         environment = {**os.environ, "TORCH_CPP_LOG_LEVEL": "FATAL"}
@@ -71,27 +71,28 @@ class Member:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
-    def hear(self):
+    def hear(self) -> str:
         """The next line that it says."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def tell(self):
+    def tell(self) -> None:
         """Let it go on."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
-    def end(self):
+    def end(self) -> None:
         """Wait for its end."""
         assert self.process.wait(timeout_s(60)) == 0
 
-    def kill(self):
+    def kill(self) -> None:
         """End it, if it still runs."""
         self.process.kill()
         self.process.wait(timeout_s(10))
-        self.process.stdin.close()
-        self.process.stdout.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +102,11 @@ def store() -> TCPStore:
 
 
 @pytest.fixture
-def start(store, request) -> Iterator:
+def start(store: TCPStore, request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Member]]]:
     """Starts members, and ends them at last."""
-    members = []
+    members: list[Member] = []
 
-    def start(*bodies):
+    def start(*bodies: str) -> list[Member]:
         started = [Member(rank, len(bodies), store.port, request.node.name, body) for rank, body in enumerate(bodies)]
         members.extend(started)
         return started
