@@ -1,14 +1,21 @@
 """Logistic regression."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from numbers import Real
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from sklearn.utils._param_validation import Interval
 
 from estimators.base import Array, LinearClassifier
 
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
+
+    from chicle_elastic.policies.base import Policy
+    from chicle_elastic.runtime.training.job import Runtime
 
 
 class ChicleLogisticRegression(LinearClassifier):
@@ -147,8 +154,60 @@ class ChicleLogisticRegression(LinearClassifier):
     (1, 3)
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **LinearClassifier._parameter_constraints,
+        "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
+    }
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        l1_ratio: float = 0.0,
+        tol: float = 1e-3,
+        max_iter: int = 1000,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+        warm_start: bool = False,
+        n_threads: int | None = None,
+        chunk_size: int | None = None,
+        runtime: "Runtime | None" = None,
+        n_workers: int | tuple[int, int] | None = None,
+        policy: "Policy | tuple[Policy, ...] | None" = None,
+        logdir: str | PathLike[str] | None = None,
+        store_duals: bool = False,
+    ) -> None:
+        super().__init__(
+            C=C,
+            tol=tol,
+            max_iter=max_iter,
+            fit_intercept=fit_intercept,
+            intercept_scaling=intercept_scaling,
+            class_weight=class_weight,
+            random_state=random_state,
+            verbose=verbose,
+            warm_start=warm_start,
+            n_threads=n_threads,
+            chunk_size=chunk_size,
+            runtime=runtime,
+            n_workers=n_workers,
+            policy=policy,
+            logdir=logdir,
+            store_duals=store_duals,
+        )
+        self.l1_ratio = l1_ratio
+
     def _loss_name(self) -> str:
         return "logistic"
+
+    def _l1_share(self) -> float:
+        return float(self.l1_ratio)
+
+    def _penalises_intercept(self) -> bool:
+        return False
 
     def _advice(self) -> tuple[str, ...]:
         return ()

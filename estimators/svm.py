@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sklearn.utils._param_validation import StrOptions
 
+from chicle_elastic.errors import UsageError
 from estimators.base import LinearClassifier
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ class ChicleSVM(LinearClassifier):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearClassifier._parameter_constraints,
         "loss": [StrOptions({"hinge", "squared_hinge"})],
+        "penalty": [StrOptions({"l1", "l2"})],
     }
 
     def __init__(
@@ -167,6 +169,7 @@ class ChicleSVM(LinearClassifier):
         *,
         C: float = 1.0,
         loss: Literal["hinge", "squared_hinge"] = "hinge",
+        penalty: Literal["l1", "l2"] = "l2",
         tol: float = 1e-3,
         max_iter: int = 1000,
         fit_intercept: bool = True,
@@ -185,6 +188,7 @@ class ChicleSVM(LinearClassifier):
     ) -> None:
         self.C = C
         self.loss = loss
+        self.penalty = penalty
         self.tol = tol
         self.max_iter = max_iter
         self.fit_intercept = fit_intercept
@@ -203,6 +207,16 @@ class ChicleSVM(LinearClassifier):
 
     def _loss_name(self) -> str:
         return self.loss
+
+    def _l1_share(self) -> float:
+        if self.penalty == "l2":
+            return 0.0
+        if self.loss == "hinge":
+            raise UsageError(
+                "penalty='l1' needs loss='squared_hinge', got loss='hinge', which is the default; set "
+                "loss='squared_hinge' or penalty='l2', or use ChicleLogisticRegression(l1_ratio=1.0)"
+            )
+        return 1.0
 
     def _advice(self) -> tuple[str, ...]:
         return ('use loss="squared_hinge", which converges faster',) if self.loss == "hinge" else ()
