@@ -102,10 +102,9 @@ class Objective:
 
     def factors(self, masses: Array) -> Array:
         """What the slopes of each side, whose sums are given, are multiplied by; shape (num_sides,)."""
-        least = float(masses.min())
-        if not self.has_free_intercept or not least > 0:
+        if not self.has_free_intercept:
             return np.ones(self.num_sides)
-        return least / masses
+        return masses.min() / np.maximum(masses, TINY)  # zeros where one side has nothing to balance the other
 
     def factor_and_gap(self, w: Array, sums: "SlopeSums", sides: Array) -> tuple[float, float]:
         """The factor of duals, and the relative gap with it but for a part that vanishes faster than the gap.

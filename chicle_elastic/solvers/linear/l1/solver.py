@@ -140,9 +140,10 @@ class L1Solver(Solver):
 
     def _look(self, state: L1State, norms: Array) -> None:
         local = self.local
-        with np.errstate(invalid="ignore"):  # 0 times a value is 0 but for NaN and infinity
+        with np.errstate(over="ignore", invalid="ignore"):
+            # 0 times a value is 0 but for NaN and infinity; squares may be beyond all numbers.
             require_finite_values(local.tables, local.rows.times(np.zeros(local.rows.num_columns)))
-        norms += local.rows.squares_sum(local.upper)
+            norms += local.rows.squares_sum(local.upper)
 
     def _pass(self, state: L1State, k: int, output: OutputState, w: Array, part: Array) -> None:
         local, loss = self.local, self._objective.loss

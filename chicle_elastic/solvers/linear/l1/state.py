@@ -13,6 +13,8 @@ D is num_features + 1, the intercept column included. As one flat vector the pro
     products                    h (h + 1) / 2: second derivatives in the columns of W, packed by rows
 """
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 
@@ -46,8 +48,11 @@ class L1Phase(IntEnum):
     """Nothing: w is good enough, and a certificate follows."""
 
 
+_NONE = np.zeros(0)
+
+
 def _none() -> Array:
-    return np.zeros(0)
+    return _NONE
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,7 +104,12 @@ class OutputState:
 
 OUTPUT = tuple(f.name for f in fields(OutputState) if f.type is not Array)
 VECTORS = ("slopes", "direction", "columns", "products")
-_CONVERTED = tuple((f.name, f.type) for f in fields(OutputState) if f.type in (L1Phase, bool, int))
+_CONVERTED: tuple[tuple[str, Callable[[float], float]], ...] = tuple(
+    (f.name, f.type) for f in fields(OutputState) if callable(f.type) and f.type not in (float, Array)
+)
+"""Scalars that are no float, and what makes them of one."""
+_OUTPUT_OF = operator.attrgetter(*OUTPUT)
+_VECTORS_OF = operator.attrgetter(*VECTORS)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,14 +162,13 @@ class L1State:
 
     def encode(self) -> Array:
         """As one vector, float64."""
-        head = [len(self.outputs), len(self.norms), *(getattr(self, name) for name in SCALARS)]
+        head: list[float] = [len(self.outputs), len(self.norms), *(getattr(self, name) for name in SCALARS)]
         parts = [np.zeros(0), self.norms]
         for output in self.outputs:
-            for name in VECTORS:
-                vector = getattr(output, name)
-                setattr(output, f"num_{name}", len(vector))
-                parts.append(vector)
-            head += [getattr(output, name) for name in OUTPUT]
+            vectors = _VECTORS_OF(output)
+            output.num_slopes, output.num_direction, output.num_columns, output.num_products = map(len, vectors)
+            parts += vectors
+            head += _OUTPUT_OF(output)
         parts[0] = np.array(head, dtype=np.float64)
         return np.concatenate(parts)
 
@@ -169,20 +178,19 @@ class L1State:
         num_outputs, num_norms = (round(value) for value in progress[:2].tolist())
         first = 2 + len(SCALARS)
         values = dict(zip(SCALARS, progress[2:first].tolist(), strict=True))
-        position = first + num_outputs * len(OUTPUT)
-
-        def following(size: int) -> Array:
-            nonlocal position
-            position += size
-            return progress[position - size : position]
-
-        norms, outputs = following(num_norms), []
-        for scalars in progress[first : first + num_outputs * len(OUTPUT)].reshape(num_outputs, -1).tolist():
+        start = first + num_outputs * len(OUTPUT)
+        position, outputs = start + num_norms, []
+        # Several times an iteration, and so not dearer than it has to be.
+        for scalars in progress[first:start].reshape(num_outputs, len(OUTPUT)).tolist():
             found = dict(zip(OUTPUT, scalars, strict=True))
-            found |= {name: kind(round(found[name])) for name, kind in _CONVERTED}
+            for name, kind in _CONVERTED:
+                found[name] = kind(found[name])
             output = OutputState(**found)
-            for name in VECTORS:
-                setattr(output, name, following(found[f"num_{name}"]))
+            sizes = (output.num_slopes, output.num_direction, output.num_columns, output.num_products)
+            for name, size in zip(VECTORS, sizes, strict=True):
+                if size:
+                    setattr(output, name, progress[position : position + size])
+                    position += size
             outputs.append(output)
         return cls(
             is_whole=bool(values["is_whole"]),
@@ -195,7 +203,7 @@ class L1State:
             num_stuck=round(values["num_stuck"]),
             least=values["least"],
             turn=round(values["turn"]),
-            norms=norms,
+            norms=progress[start : start + num_norms],
             outputs=outputs,
         )
 
