@@ -46,12 +46,12 @@ def test_a_strength_leaves_about_that_share_of_the_weights(kind: str) -> None:
 
 def test_a_comparison_has_the_certified_gap() -> None:
     """Of sparse data, with a peer that is always there."""
-    X, y = text(200)
+    X, y = text(100)
     data = DataSet("text", "text", X, y)
     found = list(problems(data, [1e-3]))
     assert [problem.name.split(",")[0] for problem in found] == [KINDS[k] for k in (0, 0, 1, 2, 2)]
-    for problem in found[3:]:
-        row = compare(data, replace(problem, peers={"liblinear": problem.peers["liblinear"]}), 1)
+    for problem in found[2:4]:
+        row = compare(data, replace(problem, peers={"liblinear": problem.peers["liblinear"][2:4]}), 1)
         assert row.details["gap"] <= 1e-3
         assert row.details["excess"] <= 1e-3
         assert row.details["dual_excess"] <= 1e-10
