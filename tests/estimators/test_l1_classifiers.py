@@ -123,6 +123,8 @@ SETS = {
 }
 """What makes each set, and multiples of the least C: those that leave about a tenth and half of the weights, or as many
 as a larger C would leave where that are fewer."""
+EVERYDAY = {("cancer", 1), ("cancer", 2), ("text", 1)}
+"""Sets and places of multiples that take little time."""
 
 
 def theirs(kind, X, y, C):
@@ -150,28 +152,29 @@ def theirs(kind, X, y, C):
 SEVERAL = {"chunk_size": 64, "runtime": InProcess(num_tasks=2, changes=((2, 3), (4, 1)))}
 
 
-@parametrize_with_checks([ChicleLogisticRegression(l1_ratio=1.0, **SEVERAL)])
-def test_scikit_learns_checks_pass(estimator, check):
-    """All of them, those of weights too."""
-    check(estimator)
-
-
 @pytest.mark.slow
 @parametrize_with_checks(
     [
-        ChicleLogisticRegression(l1_ratio=0.5),
+        ChicleLogisticRegression(l1_ratio=1.0),
+        ChicleLogisticRegression(l1_ratio=0.5, **SEVERAL),
         ChicleSVM(penalty="l1", loss="squared_hinge"),
         ChicleSVM(penalty="l1", loss="squared_hinge", **SEVERAL),
     ]
 )
-def test_scikit_learns_checks_pass_of_the_others(estimator, check):
-    """On one task and on several."""
+def test_scikit_learns_checks_pass(estimator, check):
+    """On one task and on several; all of them, those of weights too."""
     check(estimator)
 
 
 @KINDS
-@pytest.mark.parametrize("which", [1, 2])
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    ("name", "which"),
+    [
+        pytest.param(name, which, marks=[] if (name, which) in EVERYDAY else pytest.mark.slow)
+        for name in SETS
+        for which in (1, 2)
+    ],
+)
 def test_the_objective_is_that_of_scikit_learn_within_the_gap(name, which, kind):
     """On six data sets, and the dual objective is not above theirs; the certificate is that of NumPy."""
     X, y = SETS[name][0]()
@@ -418,6 +421,16 @@ def test_values_that_are_not_finite_are_named():
         logistic().fit(X, y)
 
 
+@KINDS
+def test_one_class_is_refused(kind):
+    """Also where weights leave only one."""
+    X, y = problems.cancer()
+    with pytest.raises(ValueError, match="class"):
+        kind().fit(X, np.zeros(len(y)))
+    with pytest.raises(ValueError, match="class"):
+        kind().fit(X, y, sample_weight=(y == 1).astype(float))
+
+
 def awkward(rng, name):
     """Data that is degenerate in a way of its own."""
     X = rng.normal(size=(120, 6))
@@ -437,7 +450,7 @@ def awkward(rng, name):
 
 
 @KINDS
-@pytest.mark.parametrize("C", [0.01, 1.0, 1e4])
+@pytest.mark.parametrize("C", [pytest.param(0.01, marks=pytest.mark.slow), 1.0, 1e4])
 @pytest.mark.parametrize("num_tasks", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name",
