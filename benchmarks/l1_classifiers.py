@@ -1,11 +1,11 @@
 """The classifiers with an l1 penalty against other libraries, in the same run: objectives within the gap, and time.
 
 For each data set two values of C: those that leave about a tenth and half of the weights, or 256 and 4096 times the
-least C that leaves any where that are fewer. Peers of the logistic loss with a free intercept are liblinear (whose intercept is
-penalised, by as little as a constant column of 1000 makes it) and saga of scikit-learn, and skglm and cyanure where
-they are installed; without an intercept celer and Snap ML as well, which have none or penalise it. Of the squared
-hinge, whose intercept is penalised, liblinear is the only one. Of each peer the loosest setting counts that comes
-within tol of the best objective that any side found, which no peer knows itself. The rest is as in
+least C that leaves any where that are fewer. Peers of the logistic loss with a free intercept are liblinear (whose
+intercept is penalised, by as little as a constant column of 1000 makes it) and saga of scikit-learn, and skglm and
+cyanure where they are installed; without an intercept celer and Snap ML as well, which have none or penalise it. Of the
+squared hinge, whose intercept is penalised, liblinear is the only one. Of each peer the loosest setting counts that
+comes within tol of the best objective that any side found, which no peer knows itself. The rest is as in
 `benchmarks.regression`.
 
     python -m benchmarks.l1_classifiers [--quick] [--sets NAMES] [--tols T] [--repeats N] [--data FOLDER] [--json FILE]
