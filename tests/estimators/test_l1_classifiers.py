@@ -21,7 +21,7 @@ from benchmarks.glm_real import load_real, missing
 from benchmarks.glm_shapes import tfidf_text
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
-from estimators import ChicleLogisticRegression, ChicleSVM
+from estimators import ChicleLogisticRegression, ChicleSearchCV, ChicleSVM
 from estimators.fit_task import parse
 from tests.estimators import problems
 from tests.estimators.test_folder import write
@@ -361,6 +361,17 @@ def test_a_grid_search_over_the_share_of_l1_finds_what_scikit_learn_finds():
         )
         found.append(search.fit(X, y).cv_results_["mean_test_score"])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-3)
+
+
+@KINDS
+def test_a_search_fits_each_of_them_by_itself(kind):
+    """The same scores as of scikit-learn's search: there is no path along C with an l1 penalty."""
+    X, y = problems.cancer()
+    model, grid = kind(tol=1e-4), {"C": [0.02, 0.05]}
+    shared = ChicleSearchCV(model, grid, cv=2).fit(X, y)
+    expected = GridSearchCV(model, grid, cv=2).fit(X, y)
+    np.testing.assert_array_equal(shared.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"])
+    assert shared.best_estimator_.sparse_coef_.nnz < 30
 
 
 def test_the_method_is_said_for_each_shape_of_the_data():
