@@ -13,13 +13,15 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.errors import DataError
+from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.solvers.linear.certified import STUCK
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin
 from estimators.watch import CallbackSupportMixin
@@ -27,8 +29,7 @@ from estimators.watch import CallbackSupportMixin
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Outcome, Runtime
-    from chicle_elastic.solvers.linear.trainer import LinearTrainer
-    from estimators.inputs import TrainingSet
+    from estimators.inputs import ClassifierTrainer, TrainingSet
     from estimators.warm import KeptDuals
 
 
@@ -110,6 +111,18 @@ class LinearClassifier(
     def _advice(self) -> tuple[str, ...]:
         """What to do when a fit has not converged, beyond what helps every linear estimator."""
 
+    def _l1_share(self) -> float:
+        """Share of the l1 penalty, 0 to 1; 0 is the l2 penalty alone.
+
+        Raises:
+            UsageError: The parameters do not allow it.
+        """
+        return 0.0
+
+    def _penalises_intercept(self) -> bool:
+        """Whether an l1 penalty is one on the intercept, too."""
+        return True
+
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the model.
@@ -149,6 +162,11 @@ class LinearClassifier(
         from estimators.inputs import training_set
         from estimators.place import runtime_of
 
+        if self._l1_share() and self.store_duals:
+            raise UsageError(
+                "store_duals=True keeps the duals that coef_ of an l2 penalty is made of, and an l1 penalty has none; "
+                "leave store_duals=False"
+            )
         runtime = runtime_of(self)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         training = training_set(self, X, y, sample_weight, max_tasks=runtime.most_tasks(), seed=seed)
@@ -166,15 +184,15 @@ class LinearClassifier(
         self._set_attributes(trainer, training, outcome)
         if outcome.is_interrupted:
             raise KeyboardInterrupt
-        if self.n_iter_ >= self.max_iter and not self.duality_gap_ <= self.tol:
+        if (self.n_iter_ >= self.max_iter or outcome.reason == STUCK) and not self.duality_gap_ <= self.tol:
             warnings.warn(
-                self._not_converged(training.findings(self, trainer, outcome.model)),
+                self._not_converged(training.findings(self, trainer, outcome.model), outcome.reason),
                 ConvergenceWarning,
                 stacklevel=3,  # the caller of fit, behind the decorator
             )
         return self
 
-    def _not_converged(self, findings: tuple[str, ...] = ()) -> str:
+    def _not_converged(self, findings: tuple[str, ...] = (), reason: str = "") -> str:
         """How far the fit came, on how many tasks, what the data looks like, and what to do."""
         counts = self.history_.column("num_tasks")
         fewest, most = int(counts.min()), int(counts.max())
@@ -184,33 +202,56 @@ class LinearClassifier(
         else:
             state = f"the relative duality gap is {self.duality_gap_:.1e}, above tol={self.tol:g}"
         descends = "coordinate descent" in self.history_.method  # the steps of other methods are those of one task
-        fewer_tasks = ["use fewer tasks"] if most > 1 and descends else []
-        remedies = ["scale the features (StandardScaler)", *fewer_tasks, "raise max_iter or tol", "lower C"]
+        fewer_tasks = ["use fewer tasks"] if most > 1 and (descends or self._has_many_weights()) else []
+        more = "raise tol" if reason == STUCK else "raise max_iter or tol"
+        remedies = ["scale the features (StandardScaler)", *fewer_tasks, more, "lower C"]
         *others, last = [*remedies, *self._advice()]
         looks = f" The data looks like this: {'; '.join(findings)}." if findings else ""
+        after = f"{self.n_iter_} iterations" if reason == STUCK else f"max_iter={self.max_iter} iterations"
+        stuck = f", and {STUCK}" if reason == STUCK else ""
         return (
-            f"{type(self).__name__} has not converged: after max_iter={self.max_iter} iterations{tasks} {state}."
+            f"{type(self).__name__} has not converged: after {after}{tasks} {state}{stuck}."
             f"{looks} To converge: {', '.join(others)}, or {last}."
         )
 
-    def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "LinearTrainer":
+    def _has_many_weights(self) -> bool:
+        """Whether an l1 penalty leaves more weights than a working set has room for, which one task may go without."""
+        from chicle_elastic.solvers.linear.methods import most_block_columns
+
+        room = most_block_columns(len(self.coef_)) - 1
+        return self._l1_share() > 0 and bool((np.count_nonzero(self.coef_, axis=1) > room).any())
+
+    def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "ClassifierTrainer":
+        from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
         from chicle_elastic.solvers.linear.trainer import LinearTrainer
         from estimators.place import threads_of
 
-        class_weights = training.class_weights
-        return LinearTrainer(
-            loss=self._loss_name(),
-            C=float(self.C),
-            tol=float(self.tol),
-            intercept_scaling=float(self.intercept_scaling) if self.fit_intercept else 0.0,
-            class_weights=None if class_weights is None else tuple(class_weights.tolist()),
-            num_threads=threads_of(runtime) if self.n_threads is None else int(self.n_threads),
+        class_weights, l1_ratio = training.class_weights, self._l1_share()
+        shared: dict[str, Any] = {
+            "loss": self._loss_name(),
+            "C": float(self.C),
+            "tol": float(self.tol),
+            "class_weights": None if class_weights is None else tuple(class_weights.tolist()),
+        }
+        scaling = float(self.intercept_scaling) if self.fit_intercept else 0.0
+        if not l1_ratio:
+            num_threads = threads_of(runtime) if self.n_threads is None else int(self.n_threads)
+            return LinearTrainer(**shared, intercept_scaling=scaling, num_threads=num_threads)
+        if not self._penalises_intercept():  # whose column may then have any value
+            scaling = 1.0 if self.fit_intercept else 0.0
+        return L1Trainer(
+            **shared,
+            l1_ratio=l1_ratio,
+            intercept_scaling=scaling,
+            penalises_intercept=self._penalises_intercept(),
         )
 
-    def _run(self, runtime: "Runtime", trainer: "LinearTrainer", training: "TrainingSet", seed: int) -> "Outcome":
+    def _run(self, runtime: "Runtime", trainer: "ClassifierTrainer", training: "TrainingSet", seed: int) -> "Outcome":
         """Run the job, with its callbacks and observers."""
         from estimators.run import run_job
 
+        if self._l1_share():
+            return run_job(self, runtime, trainer, training, seed, initial_model=self._initial_model(trainer, training))
         return run_job(
             self,
             runtime,
@@ -221,7 +262,17 @@ class LinearClassifier(
             keep_state=bool(self.warm_start or self.store_duals),
         )
 
-    def _initial_state(self, trainer: "LinearTrainer", training: "TrainingSet") -> Array | None:
+    def _initial_model(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> Array | None:
+        """Weights of the last fit, when that had the same features and classes, shape (outputs * (features + 1),)."""
+        found = getattr(self, "coef_", None) if self.warm_start else None
+        if found is None or found.shape[1] != self.n_features_in_:
+            return None
+        if not np.array_equal(self.classes_, training.classes):
+            return None
+        intercept = self.intercept_ / trainer.intercept_scaling if trainer.intercept_scaling else np.zeros(len(found))
+        return np.column_stack([found, intercept]).ravel()
+
+    def _initial_state(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> Array | None:
         """Duals of the last fit, when there were some and they belong to the same data."""
         kept: KeptDuals | None = getattr(self, "_kept_duals", None) if self.warm_start else None
         if kept is None or kept.fingerprint != training.fingerprint:
@@ -229,7 +280,7 @@ class LinearClassifier(
         return kept.state(trainer.loss, training.upper_bounds(trainer))
 
     def _predicting_attributes(
-        self, trainer: "LinearTrainer", training: "TrainingSet", model: Array, num_iterations: int
+        self, trainer: "ClassifierTrainer", training: "TrainingSet", model: Array, num_iterations: int
     ) -> dict[str, Any]:
         """What an estimator needs to predict with a model."""
         w = model.reshape(-1, self.n_features_in_ + 1)
@@ -240,7 +291,7 @@ class LinearClassifier(
             "n_iter_": num_iterations,
         }
 
-    def _set_attributes(self, trainer: "LinearTrainer", training: "TrainingSet", outcome: "Outcome") -> None:
+    def _set_attributes(self, trainer: "ClassifierTrainer", training: "TrainingSet", outcome: "Outcome") -> None:
         from estimators.warm import KeptDuals
         from estimators.watch import methods_of
 
@@ -263,6 +314,11 @@ class LinearClassifier(
                 self.duals_ = duals
             if self.warm_start:
                 self._kept_duals = KeptDuals.of(training.fingerprint, duals, training.upper_bounds(trainer))
+
+    @property
+    def sparse_coef_(self) -> Any:
+        """`coef_` as a CSR matrix of shape (1, n_features) or (n_classes, n_features), float64."""
+        return sparse.csr_matrix(self.coef_)
 
     def __getstate__(self) -> dict[str, Any]:
         # As large as the training set in samples, and of use only where that is: not for a pickle.

@@ -19,7 +19,8 @@ def to_linear_svc(estimator: Any) -> "LinearSVC":
     from sklearn.svm import LinearSVC
 
     check_is_fitted(estimator)
-    svc = LinearSVC(loss=estimator.loss, **_params(estimator))
+    penalty = {"penalty": "l1", "dual": False} if estimator.penalty == "l1" else {}
+    svc = LinearSVC(loss=estimator.loss, **penalty, **_params(estimator))
     _copy_fitted(estimator, svc)
     svc.coef_, svc.intercept_ = estimator.coef_.copy(), estimator.intercept_.copy()
     return svc
@@ -32,11 +33,10 @@ def to_logistic_regression(estimator: Any) -> "LogisticRegression | OneVsRestCla
     from sklearn.preprocessing import LabelBinarizer
 
     check_is_fitted(estimator)
-    # liblinear penalises the intercept as we do, so that a second fit would come to the same model.
     params = _params(estimator)
     if len(estimator.classes_) > 2:
         del params["class_weight"]  # its keys are not the labels 0 and 1 of the parts
-    unfitted = LogisticRegression(solver="liblinear", **params)
+    unfitted = LogisticRegression(**_solver(estimator), **params)
     parts = []
     for coef, intercept in zip(estimator.coef_, estimator.intercept_, strict=True):
         part = LogisticRegression(**unfitted.get_params())
@@ -52,6 +52,19 @@ def to_logistic_regression(estimator: Any) -> "LogisticRegression | OneVsRestCla
     ovr.label_binarizer_ = LabelBinarizer(sparse_output=True).fit(estimator.classes_)
     _copy_fitted(estimator, ovr, but=("n_iter_",))
     return ovr
+
+
+def _solver(estimator: Any) -> dict[str, Any]:
+    """The solver that minimises the same function, so that a second fit would come to the same model.
+
+    liblinear penalises the intercept, as we do without an l1 penalty; saga does not, as we do not with one.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    if not estimator.l1_ratio:
+        return {"solver": "liblinear"}
+    named = {} if LogisticRegression().l1_ratio is not None else {"penalty": "elasticnet"}  # before 1.8
+    return {"solver": "saga", "l1_ratio": estimator.l1_ratio, **named}
 
 
 def _params(estimator: Any) -> dict[str, Any]:

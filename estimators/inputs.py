@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -23,7 +23,10 @@ from estimators.warm import fingerprint_of
 from estimators.weights import class_weight_vector, require_two_classes
 
 if TYPE_CHECKING:
+    from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
+
+    ClassifierTrainer: TypeAlias = LinearTrainer | L1Trainer
 
 
 MAX_LABEL_RANGE = 1 << 16
@@ -64,11 +67,11 @@ class TrainingSet(ABC):
             DataError: With row and column.
         """
 
-    def findings(self, estimator: Any, trainer: "LinearTrainer", model: Array) -> tuple[str, ...]:
+    def findings(self, estimator: Any, trainer: "ClassifierTrainer", model: Array) -> tuple[str, ...]:
         """What is conspicuous about the data of a fit that did not converge; empty where the data is not in memory."""
         return ()
 
-    def upper_bounds(self, trainer: "LinearTrainer") -> Array:
+    def upper_bounds(self, trainer: "ClassifierTrainer") -> Array:
         """C_i of every row, shape (n_samples,), float64."""
         return upper_bounds(trainer.C, *self.codes_and_weights(), trainer.class_weights)
 
@@ -95,7 +98,7 @@ class ArrayTrainingSet(TrainingSet):
         """Look at the rows that were passed to fit."""
         require_finite(estimator, self.features)
 
-    def findings(self, estimator: Any, trainer: "LinearTrainer", model: Array) -> tuple[str, ...]:
+    def findings(self, estimator: Any, trainer: "ClassifierTrainer", model: Array) -> tuple[str, ...]:
         """See `diagnosis`."""
         from estimators.diagnosis import findings
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sklearn.utils._param_validation import StrOptions
 
+from chicle_elastic.errors import UsageError
 from estimators.base import LinearClassifier
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ class ChicleSVM(LinearClassifier):
     """Linear support vector machine with a certified duality gap, on one machine or many.
 
     It is used like :class:`sklearn.svm.LinearSVC`, and minimises the same function: the intercept is one more feature
-    of constant value `intercept_scaling`, penalised like the rest. Every difference:
+    of constant value `intercept_scaling`, penalised like the rest. With ``penalty="l1"`` many weights are exactly 0.
+    Every difference:
 
     ======================  ==================================================  ===========================
     what                    ChicleSVM                                           LinearSVC
@@ -31,8 +33,8 @@ class ChicleSVM(LinearClassifier):
                             data
     ``class_weight``        multiplies C of the samples of a class, also where  with more than two classes
                             they are the "rest" of another class                only where they are not
-    ``penalty``, ``dual``   l2; coordinate descent on the dual or Newton's      parameters
-                            method, as the data asks for; no parameters
+    ``dual``                coordinate descent or Newton's method, as the data  parameter
+                            asks for; no parameter
     ``multi_class``         one-vs-rest; no parameter                           or Crammer and Singer's
     parameters              keyword only                                        the first two positional
     ``random_state``        decides the order of samples; equal seeds and       same
@@ -47,7 +49,7 @@ class ChicleSVM(LinearClassifier):
                             ``runtime``, ``n_workers``, ``policy``,
                             ``logdir``, ``store_duals``, callbacks, ``save``,
                             ``load``, ``fit(ChunkFolder(path))``,
-                            ``to_linear_svc``
+                            ``to_linear_svc``, ``sparse_coef_``
     ======================  ==================================================  ===========================
 
     Parameters
@@ -55,7 +57,9 @@ class ChicleSVM(LinearClassifier):
     C : float, default=1.0
         Factor of the sum of losses, > 0. Smaller values regularise more and converge faster.
     loss : {"hinge", "squared_hinge"}, default="hinge"
-        Loss of a margin m: max(0, 1 - m) or its square.
+        Loss of a margin m: max(0, 1 - m) or its square. The l1 penalty comes with the square alone.
+    penalty : {"l2", "l1"}, default="l2"
+        What is added to the losses: 1/2 |w|^2 or the sum of the absolute values of w, that of the intercept included.
     tol : float, default=1e-3
         Relative duality gap (P - D) / P of every output at which the fit stops: the objective P is then certified to be
         at most ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
@@ -77,7 +81,9 @@ class ChicleSVM(LinearClassifier):
         a line per iteration.
     warm_start : bool, default=False
         Begin with the duals of the last `fit`, if features and labels are the same, byte by byte; other data silently
-        starts afresh. `C`, `loss` and all weights may change in between. The duals stay out of pickles and copies.
+        starts afresh. `C`, `loss` and all weights may change in between. The duals stay out of pickles and copies. With
+        ``penalty="l1"`` a fit begins with `coef_` and `intercept_` of the last one, if features and classes are as many
+        and the same; that helps along a path of `C`.
     n_threads : int, default=None
         Most threads per task; fewer are used on small data. None takes the cores that this process may use.
     chunk_size : int, default=None
@@ -97,12 +103,14 @@ class ChicleSVM(LinearClassifier):
         Folder for TensorBoard, in which each fit has a folder of its own; needs ``pip install
         'chicle-elastic[tensorboard]'``.
     store_duals : bool, default=False
-        Whether to keep `duals_`.
+        Whether to keep `duals_`, which there are with ``penalty="l2"`` only.
 
     Attributes
     ----------
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features), float64
-        Weights of the features; one row for two classes.
+        Weights of the features; one row for two classes. With ``penalty="l1"`` most of them may be 0.
+    sparse_coef_ : sparse matrix of the same shape, float64
+        The same as CSR.
     intercept_ : ndarray of shape (1,) or (n_classes,), float64
         Intercepts.
     classes_ : ndarray of shape (n_classes,)
@@ -112,7 +120,8 @@ class ChicleSVM(LinearClassifier):
     duality_gap_ : float
         Largest (P - D) / P of the outputs, evaluated in float64 at the returned model.
     objective_ : ndarray of shape (1,) or (n_classes,), float64
-        Primal objective P of each output: ``0.5 * |w|^2 + C * sum(weight * loss)``, w with the intercept's weight.
+        Primal objective P of each output: ``0.5 * |w|^2 + C * sum(weight * loss)``, w with the intercept's weight; with
+        ``penalty="l1"`` it has ``sum(|w|)`` in place of ``0.5 * |w|^2``.
     dual_objective_ : ndarray of shape (1,) or (n_classes,), float64
         Dual objective D <= P of each output.
     duals_ : ndarray of shape (n_samples, 1) or (n_samples, n_classes), float64
@@ -139,11 +148,15 @@ class ChicleSVM(LinearClassifier):
     The number of rows, columns, classes and tasks decides between coordinate descent (CoCoA), Newton's method on sums
     over all tasks, and a working set; times never do. The page on linear models has the table.
 
+    More weights than a working set has room for, 2047 for two classes, are no trouble on one task with sparse rows. On
+    several tasks they take turns, and the fit may end with a warning.
+
     References
     ----------
     Kaufmann et al., "Addressing Algorithmic Bottlenecks in Elastic Machine Learning with Chicle".
     Ma et al. 2015, "Adding vs. averaging in distributed primal-dual optimization".
     Yin and Li 2019, "A semismooth Newton method for support vector classification".
+    Yuan, Ho and Lin 2012, "An improved GLMNET for l1-regularized logistic regression".
 
     Examples
     --------
@@ -155,11 +168,15 @@ class ChicleSVM(LinearClassifier):
     >>> model = make_pipeline(StandardScaler(), ChicleSVM(C=0.01, random_state=0)).fit(X, y)
     >>> bool(model[-1].duality_gap_ <= 1e-3)
     True
+    >>> svm = ChicleSVM(penalty="l1", loss="squared_hinge", C=0.01)
+    >>> make_pipeline(StandardScaler(), svm).fit(X, y)[-1].sparse_coef_.nnz
+    7
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearClassifier._parameter_constraints,
         "loss": [StrOptions({"hinge", "squared_hinge"})],
+        "penalty": [StrOptions({"l1", "l2"})],
     }
 
     def __init__(
@@ -167,6 +184,7 @@ class ChicleSVM(LinearClassifier):
         *,
         C: float = 1.0,
         loss: Literal["hinge", "squared_hinge"] = "hinge",
+        penalty: Literal["l1", "l2"] = "l2",
         tol: float = 1e-3,
         max_iter: int = 1000,
         fit_intercept: bool = True,
@@ -185,6 +203,7 @@ class ChicleSVM(LinearClassifier):
     ) -> None:
         self.C = C
         self.loss = loss
+        self.penalty = penalty
         self.tol = tol
         self.max_iter = max_iter
         self.fit_intercept = fit_intercept
@@ -204,6 +223,16 @@ class ChicleSVM(LinearClassifier):
     def _loss_name(self) -> str:
         return self.loss
 
+    def _l1_share(self) -> float:
+        if self.penalty == "l2":
+            return 0.0
+        if self.loss == "hinge":
+            raise UsageError(
+                "penalty='l1' needs loss='squared_hinge', got loss='hinge', which is the default; set "
+                "loss='squared_hinge' or penalty='l2', or use ChicleLogisticRegression(l1_ratio=1.0)"
+            )
+        return 1.0
+
     def _advice(self) -> tuple[str, ...]:
         return ('use loss="squared_hinge", which converges faster',) if self.loss == "hinge" else ()
 
@@ -213,8 +242,8 @@ class ChicleSVM(LinearClassifier):
         Returns
         -------
         estimator : sklearn.svm.LinearSVC
-            `C`, `loss`, intercept and weights are the same; `tol` and `max_iter` mean something else there and have
-            their defaults.
+            `C`, `loss`, `penalty`, intercept and weights are the same; `tol` and `max_iter` mean something else there
+            and have their defaults.
         """
         from estimators.export import to_linear_svc
 

@@ -61,9 +61,19 @@ def reason_against(call: SearchCall) -> str:
     for parameter in LEFT_OUT:
         if getattr(estimator, parameter, None):
             return f"{name} has {parameter}={getattr(estimator, parameter)!r}"
+    if isinstance(estimator, LinearClassifier) and _may_have_l1(estimator):
+        return f"{name} has an l1 penalty, whose fits are not a path"
     if hasattr(estimator.runtime, "submit"):
         return f"a fit on {type(estimator.runtime).__name__} is a job of its own"
     return ""
+
+
+def _may_have_l1(estimator: LinearClassifier) -> bool:
+    """Whether it has an l1 penalty, or parameters that `fit` refuses."""
+    try:
+        return estimator._l1_share() != 0
+    except (TypeError, ValueError):
+        return True
 
 
 def works_of(calls: Sequence[SearchCall], num_threads: int) -> tuple[list[Work], tuple[str, ...]]:

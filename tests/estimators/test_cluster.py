@@ -134,6 +134,26 @@ def test_a_lasso_goes_on_without_a_killed_process(of_two):
     assert model.history_.column("num_tasks").min() == 1
 
 
+@pytest.mark.parametrize("num_columns", [0, 3000])
+def test_an_l1_penalty_goes_on_without_a_killed_process(of_two, num_columns):
+    """From products of all columns, and of wide data from a working set, from columns of one task, and back."""
+    X, y = problems.cancer()
+    X = sparse.hstack([sparse.csr_matrix(X), sparse.csr_matrix((len(y), num_columns))]).tocsr()
+
+    def kill():
+        os.kill(of_two.members()["n1"].pid, signal.SIGKILL)
+
+    params = {"C": 100.0, "l1_ratio": 1.0, "tol": 1e-7}
+    here = ChicleLogisticRegression(**params).fit(X, y)
+    assert here.n_iter_ > 10
+    model = ChicleLogisticRegression(**params, max_iter=100_000, chunk_size=9_000, n_workers=2)
+    model.set_callbacks(OtherData({5: kill})).fit(X, y)
+    assert model.duality_gap_ <= 1e-7
+    assert model.objective_ == pytest.approx(here.objective_, rel=2e-7)
+    np.testing.assert_allclose(model.coef_, here.coef_, atol=1e-3)
+    assert model.history_.column("num_tasks").min() == 1
+
+
 def test_a_support_vector_regression_goes_on_without_a_killed_process(of_two):
     """On the rows that are left, and on all when they are back."""
     X, y = diabetes()

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from chicle_elastic.solvers.base import Action, Report, Trainer, Verdict
 from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
 
 TINY = float(np.finfo(np.float64).tiny)
+STUCK = "no step lowers the objective any further, for rounding"
+"""Why a job ends that would only repeat itself."""
 
 
 class CertifiedTrainer(Trainer):
@@ -22,23 +25,27 @@ class CertifiedTrainer(Trainer):
     tol: float
 
     @abstractmethod
-    def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
-        """P and D at a certificate."""
+    def primal_and_dual(self, model: Array, report: Report) -> tuple[Any, Any]:
+        """P and D at a certificate: numbers, or of several outputs arrays of shape (outputs,)."""
 
     @abstractmethod
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """Between certificates: an estimate of (P - D) / P, and whether the steps rest."""
+
+    def is_stuck(self, report: Report) -> bool:
+        """Whether certificate after certificate was refused without progress in between; by default never."""
+        return False
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         """Never called: what is summed up is not a change of the model."""
         raise NotImplementedError(f"the sums of {type(self).__name__} are merged by advance")
 
     def relative_gap(self, model: Array, report: Report) -> float:
-        """(P - D) / P; an estimate unless the report is a certificate."""
+        """(P - D) / P, the largest one of several outputs; an estimate unless the report is a certificate."""
         if not report.is_certificate:
             return self.estimate(model, report)[0]
         primal, dual = self.primal_and_dual(model, report)
-        return (primal - dual) / max(primal, TINY)
+        return float(np.max((primal - dual) / np.maximum(primal, TINY)))
 
     def figures(self, model: Array, report: Report) -> Mapping[str, float]:
         """ "objective", "dual_objective" and "duality_gap" at a certificate, else "duality_gap_estimate"."""
@@ -46,7 +53,7 @@ class CertifiedTrainer(Trainer):
         if not report.is_certificate:
             return {"duality_gap_estimate": gap}
         primal, dual = self.primal_and_dual(model, report)
-        return {"objective": primal, "dual_objective": dual, "duality_gap": gap}
+        return {"objective": float(np.sum(primal)), "dual_objective": float(np.sum(dual)), "duality_gap": gap}
 
     def verdict(self, model: Array, report: Report) -> Verdict:
         """Certify where the steps rest; stop only on a certificate."""
@@ -55,6 +62,8 @@ class CertifiedTrainer(Trainer):
             gap = self.relative_gap(model, report)
             if self.tol > 0 and gap <= self.tol and report.is_complete:
                 return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {self.tol:.2e}")
+            if self.tol > 0 and report.is_complete and self.is_stuck(report):
+                return Verdict(action=Action.STOP, reason=STUCK)
             if is_last:
                 end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
                 return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")

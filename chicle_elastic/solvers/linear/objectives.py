@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
+from scipy.special import xlog1py
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
@@ -83,7 +84,7 @@ def dual_values(loss: Loss, alpha: Array, upper: Array) -> Array:
     if loss is Loss.SQUARED_HINGE:
         return np.where(positive, alpha - alpha**2 / (4.0 * safe_upper), 0.0)
     share = np.where(positive, alpha / safe_upper, 0.0)
-    return upper * (_entropy_term(share) + _entropy_term(1.0 - share))
+    return upper * (_entropy_term(share) - xlog1py(1.0 - share, -share))  # 1 - share has no digits of a small share
 
 
 def _entropy_term(share: Array) -> Array:

@@ -57,6 +57,13 @@ def unpack(packed: Array, size: int) -> Array:
     return matrix
 
 
+def symmetric(packed: Array, size: int) -> Array:
+    """The symmetric matrix of shape (size, size) whose lower triangle is `packed`."""
+    matrix = unpack(packed, size)
+    matrix += np.tril(matrix, -1).T
+    return matrix
+
+
 def packed_diagonal(packed: Array, size: int) -> Array:
     """The diagonal, shape (size,)."""
     return packed[np.cumsum(np.arange(1, size + 1)) - 1]

@@ -48,6 +48,21 @@ HINGE_PATIENCE, SMOOTH_PATIENCE = 3, 10
 about as many passes as that; Newton's method takes smooth losses some dozens, which are cheaper, though."""
 
 
+def num_outputs(schema: DataSchema, num_classes: int | None = None) -> int:
+    """One output for two classes, else one per class; `num_classes` where target codes tell more than the class.
+
+    Raises:
+        UsageError: The targets are not class codes.
+    """
+    num_classes = schema.num_classes if num_classes is None else num_classes
+    if schema.target_dtype != "int32" or num_classes < 2:
+        raise UsageError(
+            f"a linear classifier needs int32 class codes of at least two classes, but the data has targets of "
+            f"dtype {schema.target_dtype} and {num_classes} classes"
+        )
+    return 1 if num_classes == 2 else num_classes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearTrainer(Trainer):
     """Linear classifier, binary or one-vs-rest; all outputs share an iteration.
@@ -91,13 +106,7 @@ class LinearTrainer(Trainer):
         Raises:
             UsageError: The targets are not class codes.
         """
-        num_classes = schema.num_classes if self.code_classes is None else max(self.code_classes) + 1
-        if schema.target_dtype != "int32" or num_classes < 2:
-            raise UsageError(
-                f"a linear classifier needs int32 class codes of at least two classes, but the data has targets of "
-                f"dtype {schema.target_dtype} and {num_classes} classes"
-            )
-        return 1 if num_classes == 2 else num_classes
+        return num_outputs(schema, None if self.code_classes is None else max(self.code_classes) + 1)
 
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
         """Zeros, shape (outputs * (num_features + 1),), float64."""

@@ -8,8 +8,9 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.linear.lasso.state import HEAD, LassoPhase, LassoState
-from chicle_elastic.solvers.linear.lasso.steps import Penalty, second_derivatives
+from chicle_elastic.solvers.linear.lasso.steps import Penalty
 from chicle_elastic.solvers.linear.lasso.subproblem import minimise, worst_slope
+from chicle_elastic.solvers.linear.products import symmetric
 from chicle_elastic.solvers.linear.ridge.solver import LocalRows
 from chicle_elastic.solvers.linear.rows import ALL
 from chicle_elastic.solvers.local_chunk import LocalChunk
@@ -103,7 +104,7 @@ class LassoSolver(Solver):
         self.local.add_products(means, sums, is_rough=state.is_rough, columns=ALL if state.is_narrow else columns)
 
     def _minimise(self, state: LassoState, model: Array, sums: Array, budget: Budget) -> None:
-        places, H = state.places, second_derivatives(state)
+        places, H = state.places, symmetric(state.products, state.num_columns)
         if state.is_rough:
             H.ravel()[:: len(H) + 1] *= 1.0 + ROUGH_DIAGONAL
         q, w, l1, l2 = state.slopes[places], model[places], self._penalty.l1, self._penalty.l2

@@ -35,9 +35,9 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import TINY
+from chicle_elastic.solvers.linear.lasso.columns import working_set
 from chicle_elastic.solvers.linear.lasso.state import HEAD, LassoPhase, LassoState
 from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
-from chicle_elastic.solvers.linear.products import unpack
 
 LEAST_SHARE = 0.05
 """Share of tol that is aimed at, at least."""
@@ -205,18 +205,8 @@ def _multiplied(state: LassoState, packed: Array) -> None:
 
 def _chosen(state: LassoState, w: Array, penalty: Penalty) -> Array:
     """The columns of the next working set, ascending, int64."""
-    slopes, signs = state.slopes - penalty.l2 * w, np.sign(w)
-    norms = np.maximum(state.norms, TINY)
-    num_weights = int(np.count_nonzero(signs))
-    if 2 * num_weights <= MOST_SET_COLUMNS or num_weights + FIRST_COLUMNS <= MOST_SET_COLUMNS:
-        size = min(max(FIRST_COLUMNS, 2 * num_weights), MOST_SET_COLUMNS)
-        scores = np.where(signs != 0, np.inf, (np.abs(slopes) - penalty.l1) / norms)
-    else:
-        size = MOST_SET_COLUMNS
-        excess = np.where(signs != 0, np.abs(slopes - penalty.l1 * signs), np.abs(slopes) - penalty.l1)
-        scores = excess / norms
-    scores = np.where(state.norms > 0, scores, -np.inf)
-    return np.sort(np.argsort(-scores, kind="stable")[:size])
+    slopes = state.slopes - penalty.l2 * w
+    return working_set(slopes, w, state.norms, l1=penalty.l1, first=FIRST_COLUMNS, most=MOST_SET_COLUMNS)
 
 
 def _solved(state: LassoState, model: Array, sums: Array) -> Array:
@@ -230,13 +220,6 @@ def _solved(state: LassoState, model: Array, sums: Array) -> Array:
     is_last = state.is_narrow and sums[1] and (not state.is_rough or state.num_solved > 1)
     state.phase = LassoPhase.REST if is_last else LassoPhase.EVALUATE
     return with_intercept(state, w)
-
-
-def second_derivatives(state: LassoState) -> Array:
-    """Those of W, symmetric, shape (h, h), float64."""
-    matrix = unpack(state.products, state.num_columns)
-    matrix += np.tril(matrix, -1).T
-    return matrix
 
 
 def relative_gap(state: LassoState) -> float:

@@ -16,9 +16,8 @@ from chicle_elastic.solvers.linear.newton.plan import GRID, NewtonPlan, OutputSu
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase, OutputState
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values
 from chicle_elastic.solvers.linear.rows import NewtonRows
+from chicle_elastic.solvers.linear.slopes import ROWS_IN_CACHE, losses_and_slopes, slopes_of
 
-ROWS_IN_CACHE = 1 << 13
-"""So many rows at a time, what is found on the way to losses and slopes stays in the cache."""
 STEPS_PER_REFRESH = 16
 """Steps after which margins are found from w again."""
 
@@ -151,33 +150,11 @@ class NewtonPasses:
 
     def _slopes(self, margins: Array) -> tuple[Array, Array]:
         """-C_i loss'(m_i), which are duals, and C_i loss''(m_i); each of shape (num_rows,)."""
-        if self.plan.loss is Loss.SQUARED_HINGE:
-            return _squared_hinge_slopes(np.maximum(1.0 - margins, 0.0), self._upper)
-        return _logistic_slopes(margins, np.exp(-np.abs(margins)), self._upper)
-
-    def _losses_and_slopes(self, margins: Array) -> tuple[float, Array, Array]:
-        """Sum of C_i loss(m_i), and `_slopes`: they have most of the work in common."""
-        slopes, curvatures, losses = np.empty(len(margins)), np.empty(len(margins)), 0.0
-        for begin in range(0, len(margins), ROWS_IN_CACHE):
-            part = slice(begin, begin + ROWS_IN_CACHE)
-            loss, slopes[part], curvatures[part] = self._losses_and_slopes_of(margins[part], self._upper[part])
-            losses += loss
-        return losses, slopes, curvatures
-
-    def _losses_and_slopes_of(self, margins: Array, upper: Array) -> tuple[float, Array, Array]:
-        if self.plan.loss is Loss.SQUARED_HINGE:
-            slack = np.maximum(1.0 - margins, 0.0)
-            slopes, curvatures = _squared_hinge_slopes(slack, upper)
-            return 0.5 * float(slopes @ slack), slopes, curvatures
-        small = np.exp(-np.abs(margins))
-        slopes, curvatures = _logistic_slopes(margins, small, upper)
-        losses = np.log1p(small, out=small)  # a tenth of what logaddexp takes
-        losses -= np.minimum(margins, 0.0)
-        return float(upper @ losses), slopes, curvatures
+        return slopes_of(self.plan.loss, margins, self._upper)
 
     def _evaluate_smooth(self, k: int, known: _Known, output: OutputState, signs: Array, sums: OutputSums) -> None:
         there = known.margins if known.changes is None else known.margins + known.changes
-        losses, slopes, curvatures = self._losses_and_slopes(there)
+        losses, slopes, curvatures = losses_and_slopes(self.plan.loss, there, self._upper)
         sums.values[0, 0] += losses
         if len(sums.slopes) and known.changes is not None:
             for number, t in enumerate(GRID.tolist()):
@@ -243,22 +220,6 @@ class NewtonPasses:
         chosen = np.zeros(len(curvatures))
         chosen[self._step_rows] = self.plan.row_step * curvatures[self._step_rows]
         return chosen
-
-
-def _squared_hinge_slopes(slack: Array, upper: Array) -> tuple[Array, Array]:
-    """Slopes and curvatures, given what margins lack to 1."""
-    twice = 2.0 * upper
-    return twice * slack, twice * (slack > 0.0)
-
-
-def _logistic_slopes(margins: Array, small: Array, upper: Array) -> tuple[Array, Array]:
-    """Slopes and curvatures, given exp(-|m_i|)."""
-    share = 1.0 / (1.0 + small)
-    away = small * share  # of the larger share from 1, without loss of digits
-    slopes = upper * np.where(margins >= 0, away, share)
-    away *= share
-    away *= upper
-    return slopes, away
 
 
 class _HingeRows:

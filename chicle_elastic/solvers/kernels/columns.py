@@ -1,0 +1,190 @@
+"""Coordinate descent over the columns of a sparse matrix, on a quadratic function of products of its rows.
+
+The matrix is CSC: column j has the rows `rows[starts[j]:starts[j + 1]]` and the same range of `values`. `residuals` are
+r_i = a_i - c_i (row i times the change of w), with the slopes a_i and curvatures c_i at its beginning, so that the
+negative gradient of the function without penalties is <column, r>.
+"""
+
+from chicle_elastic.solvers.kernels.jit import kernel
+
+
+@kernel
+def column_sums(
+    starts,
+    rows,
+    values,
+    places,
+    weights,
+    curvatures,
+    sums,  # OUT
+    squares,  # OUT
+):
+    """Sums over some columns of weights times values, and of curvatures times squared values.
+
+    Args:
+        starts: Shape (D + 1,), int64.
+        rows: Shape (nnz,), int32.
+        values: Shape (nnz,), float32 or float64.
+        places: Which columns, shape (n,), int64.
+        weights, curvatures: Shape (num_rows,), float64.
+        sums, squares: Shape (n,), float64.
+
+    NumPy equivalent::
+
+        part = matrix[:, places]
+        sums[:] = part.T @ weights
+        squares[:] = part.multiply(part).T @ curvatures
+    """
+    for k in range(len(places)):
+        first, second = 0.0, 0.0
+        for e in range(starts[places[k]], starts[places[k] + 1]):
+            value = values[e]
+            first += value * weights[rows[e]]
+            second += value * value * curvatures[rows[e]]
+        sums[k] = first
+        squares[k] = second
+
+
+@kernel
+def descend_columns(
+    starts,
+    rows,
+    values,
+    curvatures,
+    squares,
+    l1,
+    l2,
+    offsets,
+    num_sweeps,
+    goal,
+    places,  # OUT
+    residuals,  # OUT
+    w,  # OUT
+):
+    """Minimise over one weight after the other, until the slopes of a sweep are off by at most `goal` altogether.
+
+    Weights that are 0 and likely to stay so are left out of the next sweeps (Yuan, Ho and Lin 2012); they are looked at
+    again before it ends.
+
+    Args:
+        starts, rows, values: Of the matrix.
+        curvatures: Shape (num_rows,), float64.
+        squares: `column_sums` of the curvatures, shape (D,), float64.
+        l1, l2: Factors of |w_j| and w_j^2 / 2, shape (D,), float64.
+        offsets: Added to the slope along each weight, shape (D,), float64.
+        num_sweeps: At most.
+        goal: Sum of violations.
+        places: Which weights, in this order, shape (n,), int64; the order changes.
+        residuals: Shape (num_rows,), float64.
+        w: Shape (D,), float64.
+
+    Returns:
+        The sum of violations in the last sweep.
+
+    NumPy equivalent::
+
+        size, largest, total = len(places), 1e300, 0.0
+        for _ in range(num_sweeps):
+            total, most, k = 0.0, 0.0, 0
+            while k < size:
+                j = places[k]
+                column = slice(starts[j], starts[j + 1])
+                slope = offsets[j] - l2[j] * w[j] + values[column] @ residuals[rows[column]]
+                curvature, old = squares[j] + l2[j], w[j]
+                off = abs(slope - l1[j] * np.sign(old)) if old else abs(slope) - l1[j]
+                if off < -largest:
+                    size -= 1
+                    places[k], places[size] = places[size], j
+                    continue
+                total, most = total + max(off, 0.0), max(most, off)
+                target = slope + curvature * old
+                excess = max(abs(target) - l1[j], 0.0)
+                w[j] = np.sign(target) * excess / curvature if curvature > 0 else 0.0
+                residuals[rows[column]] -= (w[j] - old) * values[column] * curvatures[rows[column]]
+                k += 1
+            if total <= goal:
+                if size == len(places):
+                    break
+                size, largest = len(places), 1e300
+            else:
+                largest = most / len(places)
+    """
+    size, largest, total = len(places), 1e300, 0.0
+    for _ in range(num_sweeps):
+        total, most, k = 0.0, 0.0, 0
+        while k < size:
+            j = places[k]
+            slope, curvature, old = offsets[j] - l2[j] * w[j], squares[j] + l2[j], w[j]
+            for e in range(starts[j], starts[j + 1]):
+                slope += values[e] * residuals[rows[e]]
+            if old > 0.0:
+                off = abs(slope - l1[j])
+            elif old < 0.0:
+                off = abs(slope + l1[j])
+            else:
+                off = abs(slope) - l1[j]
+                if off < -largest:
+                    size -= 1
+                    places[k], places[size] = places[size], j
+                    continue
+                off = max(off, 0.0)
+            total += off
+            most = max(most, off)
+            target, new = slope + curvature * old, 0.0
+            if curvature > 0.0:
+                if target > l1[j]:
+                    new = (target - l1[j]) / curvature
+                elif target < -l1[j]:
+                    new = (target + l1[j]) / curvature
+            change = new - old
+            if change != 0.0:
+                w[j] = new
+                for e in range(starts[j], starts[j + 1]):
+                    residuals[rows[e]] -= change * values[e] * curvatures[rows[e]]
+            k += 1
+        if total <= goal:
+            if size == len(places):
+                return total
+            size, largest = len(places), 1e300
+        else:
+            largest = most / len(places)
+    return total
+
+
+@kernel
+def face_product(
+    starts,
+    rows,
+    values,
+    curvatures,
+    places,
+    vector,
+    products,  # OUT
+    result,  # OUT
+):
+    """Second derivatives in some columns times a vector.
+
+    Args:
+        starts, rows, values: Of the matrix.
+        curvatures: Shape (num_rows,), float64.
+        places: Which columns, shape (n,), int64.
+        vector: Shape (n,), float64.
+        products: Of the rows with the vector, shape (num_rows,), float64.
+        result: Shape (n,), float64.
+
+    NumPy equivalent::
+
+        products[:] = matrix[:, places] @ vector
+        result[:] = matrix[:, places].T @ (curvatures * products)
+    """
+    products[:] = 0.0
+    for k in range(len(places)):
+        j, factor = places[k], vector[k]
+        for e in range(starts[j], starts[j + 1]):
+            products[rows[e]] += factor * values[e]
+    weighted = curvatures * products
+    for k in range(len(places)):
+        j, total = places[k], 0.0
+        for e in range(starts[j], starts[j + 1]):
+            total += values[e] * weighted[rows[e]]
+        result[k] = total

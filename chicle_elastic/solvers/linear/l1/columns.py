@@ -1,0 +1,181 @@
+"""The direction of a task that has all rows, from their columns, where there are too many for products.
+
+Coordinate descent finds which weights of the second order model are 0, and the signs of the others (Yuan, Ho and Lin
+2012, "An improved GLMNET for l1-regularized logistic regression"). With signs fixed the model is smooth: on that face
+conjugate gradients come much further than sweeps where columns hang together. Both in turns, as the lasso has it with a
+Cholesky factor (`lasso.subproblem`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+
+from chicle_elastic.chunks.rows import matrix_of
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.kernels.columns import column_sums, descend_columns, face_product
+from chicle_elastic.solvers.linear.l1.objective import Objective
+from chicle_elastic.solvers.linear.tables import LocalTables
+
+SWEEPS, MOST_ROUNDS = 10, 6
+"""Sweeps before conjugate gradients, and rounds of both."""
+MOST_PRODUCTS, ENOUGH = 100, 0.3
+"""Products of conjugate gradients, and share of the slopes on the face that they leave."""
+NEARLY_STEEP = 0.9
+"""Share of l1 from which the slope of a weight that is 0 makes it one that may change."""
+
+
+@dataclass(slots=True)
+class _Model:
+    """The second order model, and a point of it.
+
+    Attributes:
+        curvatures: Of the rows, shape (num_rows,).
+        squares: Its second derivatives along each weight that may change, shape (D,).
+        l2: Factors of the squared weights, damping included, shape (D,).
+        offsets: Of the slopes along each weight, for damping, shape (D,).
+        w: The point, shape (D,).
+        residuals: Slopes of the rows there, shape (num_rows,).
+    """
+
+    curvatures: Array
+    squares: Array
+    l2: Array
+    offsets: Array
+    w: Array
+    residuals: Array
+
+
+class Columns:
+    """The columns of all local rows, the intercept's at the end; as much memory as the rows take.
+
+    Args:
+        tables: Of sparse rows.
+        intercept: Value of the intercept column; 0 for none.
+        objective: Of each output.
+    """
+
+    def __init__(self, tables: LocalTables, intercept: float, objective: Objective) -> None:
+        parts = [matrix_of(block.rows) for block in tables.keep_alive]
+        matrix = (scipy.sparse.vstack(parts) if len(parts) > 1 else parts[0]).tocsc()
+        num_rows, d = matrix.shape
+        last = num_rows if intercept else 0
+        self._matrix = (
+            np.append(matrix.indptr, matrix.nnz + last).astype(np.int64),
+            np.concatenate([matrix.indices, np.arange(last)], dtype=np.int32),
+            np.concatenate([matrix.data, np.full(last, intercept, matrix.dtype)]),
+        )
+        self._l1, self._l2 = np.full(d + 1, objective.l1), np.full(d + 1, objective.l2)
+        if objective.has_free_intercept:
+            self._l1[-1] = self._l2[-1] = 0.0
+
+    def direction(
+        self,
+        slopes: Array,
+        curvatures: Array,
+        v: Array,
+        w: Array,
+        *,
+        damping: Array,
+        accuracy: float,
+        is_spent: Callable[[], bool],
+    ) -> Array:
+        """Where the second order model with the penalties is least, less w.
+
+        Args:
+            slopes: a_i y_i at w, shape (num_rows,), float64.
+            curvatures: Shape (num_rows,), float64.
+            v: Their sums, sum_i a_i y_i x_i, shape (D,), float64.
+            w: Shape (D,), float64.
+            damping: Added to the second derivatives of the model along each weight, shape (D,), float64.
+            accuracy: Share of what slopes are off, all together, that may be left.
+            is_spent: Whether to stop at the next chance.
+
+        Returns:
+            Shape (D,), float64; zeros where slopes are beyond all numbers.
+        """
+        gradients, l1 = v - self._l2 * w, self._l1
+        off = np.where(w != 0, np.abs(gradients - l1 * np.sign(w)), np.maximum(np.abs(gradients) - l1, 0.0))
+        goal = accuracy * float(off.sum())
+        if not np.isfinite(goal):
+            return np.zeros(len(w))
+        places = np.flatnonzero((w != 0) | (np.abs(gradients) > NEARLY_STEEP * l1))
+        squares, sums = np.zeros(len(w)), np.empty((2, len(places)))
+        column_sums(*self._matrix, places, slopes, curvatures, *sums)
+        squares[places] = sums[1]
+        # Damping is an l2 penalty on the way from w.
+        model = _Model(curvatures, squares, self._l2 + damping, damping * w, w.copy(), slopes.copy())
+        for number in range(MOST_ROUNDS):
+            if number:
+                self._go_along_face(model, goal, is_spent)
+            left = descend_columns(
+                *self._matrix,
+                curvatures,
+                squares,
+                l1,
+                model.l2,
+                model.offsets,
+                SWEEPS,
+                goal,
+                places.copy(),
+                model.residuals,
+                model.w,
+            )
+            if left <= goal or is_spent():
+                break
+        return model.w - w
+
+    def _go_along_face(self, model: _Model, goal: float, is_spent: Callable[[], bool]) -> None:
+        """Go to where the model is least with the signs that the weights have, or until one becomes 0 on the way."""
+        places = np.flatnonzero(model.w)
+        start, l1, l2 = model.w[places], self._l1[places], model.l2[places]
+        signs = np.sign(start)
+        gradients, squares = np.empty((2, len(places)))
+        column_sums(*self._matrix, places, model.residuals, model.curvatures, gradients, squares)
+        gradients += model.offsets[places] - l2 * start
+        step, moved = self._conjugate(model, places, gradients - l1 * signs, squares + l2, goal, is_spent)
+        there = start + step
+        has_crossed = (np.sign(there) != signs) & (l1 > 0)
+        if has_crossed.any():
+            cut = np.where(has_crossed, 0.0, there) - start
+            moved_cut, product = np.empty_like(moved), np.empty(len(places))
+            face_product(*self._matrix, model.curvatures, places, cut, moved_cut, product)
+            gain = gradients @ cut - 0.5 * cut @ (product + l2 * cut) - l1 @ (np.abs(start + cut) - np.abs(start))
+            if gain > 0:
+                step, moved = cut, moved_cut
+            else:  # until the first one is 0 the model falls all the way
+                shares = np.where(has_crossed, np.abs(start), np.inf) / np.maximum(np.abs(step), 1e-300)
+                first = int(np.argmin(shares))
+                step, moved = shares[first] * step, shares[first] * moved
+                step[first] = -start[first]
+        model.w[places] = start + step
+        model.residuals -= model.curvatures * moved
+
+    def _conjugate(
+        self, model: _Model, places: Array, right: Array, diagonal: Array, goal: float, is_spent: Callable[[], bool]
+    ) -> tuple[Array, Array]:
+        """Conjugate gradients, preconditioned by the diagonal: a step along the face, and how it moves the rows."""
+        l2, scale = model.l2[places], 1.0 / np.maximum(diagonal, 1e-300)
+        step, moved = np.zeros(len(places)), np.zeros(len(model.residuals))
+        along, product = np.empty_like(moved), np.empty_like(step)
+        r = right.copy()
+        z = scale * r
+        p, rz = z.copy(), r @ z
+        enough = min(ENOUGH * np.abs(r).sum(), goal)
+        for _ in range(MOST_PRODUCTS):
+            if np.abs(r).sum() <= enough or is_spent():
+                break
+            face_product(*self._matrix, model.curvatures, places, p, along, product)
+            product += l2 * p
+            curvature = p @ product
+            if not curvature > 0:
+                break
+            length = rz / curvature
+            step += length * p
+            moved += length * along
+            r -= length * product
+            z = scale * r
+            rz, before = r @ z, rz
+            p = z + (rz / before) * p
+        return step, moved

@@ -1,0 +1,158 @@
+"""The objective of a classifier with an l1 penalty, its dual points, and how much they certify. Plain NumPy.
+
+With margins m_i = y_i (<w, x_i> + b), C_i = C * weight_i, and b the weight of the intercept column, whose value is part
+of x_i from here on,
+
+    P(w) = sum_i C_i loss(m_i) + sum_j (l1 |w_j| + l2/2 w_j^2)
+    D(a) = sum_i dual_i(a_i) - sum_j penalty*(v_j),      v = sum_i a_i y_i x_i,  a_i >= 0 (logistic: <= C_i)
+
+`objectives` has the losses and dual_i. Without l2 penalty*(v_j) is 0 where |v_j| <= l1, and infinite beyond; with l2 it
+is max(|v_j| - l1, 0)^2 / (2 l2). A column that is not penalised, as the intercept of the logistic loss, needs v_j = 0.
+
+Slopes a_i = -C_i loss'(m_i) need not be feasible. Two steps make them so, and leave them in their box:
+
+    sides         Where the intercept is not penalised, the slopes of the class whose sum is larger are multiplied by
+                  the ratio of the two sums, which makes v = 0 in its column.
+    factor        All are multiplied by l1 / max |v_j| where that is below 1 (Ndiaye et al. 2017, "Gap safe screening
+                  rules for sparsity enforcing penalties").
+
+dual_i is concave and 0 at 0, so D(c a) >= c D(a) for 0 <= c <= 1: duals that were scaled with factors of an earlier
+look, or that rounding has pushed out of the feasible set, still certify c D(a), whatever c has to be.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.agreement import dot, squared
+from chicle_elastic.solvers.linear.certified import TINY
+from chicle_elastic.solvers.linear.objectives import Loss
+
+BALANCED = 1e-9
+"""Share of the sum of duals that the duals of the two classes may differ by, for rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlopeSums:
+    """Sums over the samples of each side, at w: the class of the output and the others, or all samples.
+
+    Attributes:
+        losses: Of C_i loss(m_i), shape (sides,).
+        products: Of a_i m_i with the slopes a_i, shape (sides,). The sum of dual_i(a_i) is theirs and that of losses.
+        masses: Of a_i, shape (sides,).
+        v: Of a_i y_i x_i, shape (sides, D).
+    """
+
+    losses: Array
+    products: Array
+    masses: Array
+    v: Array
+
+    @classmethod
+    def of(cls, part: Array, sides: int) -> "SlopeSums":
+        """Views of a vector of `SlopeSums.size` values."""
+        return cls(
+            losses=part[:sides],
+            products=part[sides : 2 * sides],
+            masses=part[2 * sides : 3 * sides],
+            v=part[3 * sides :].reshape(sides, -1),
+        )
+
+    @staticmethod
+    def size(sides: int, D: int) -> int:
+        """Values of the sums in a row."""
+        return sides * (3 + D)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """Of one output.
+
+    Attributes:
+        loss: Squared hinge or logistic.
+        l1, l2: Factors of the penalties; l1 > 0.
+        has_free_intercept: Whether the last column is not penalised.
+    """
+
+    loss: Loss
+    l1: float
+    l2: float
+    has_free_intercept: bool
+
+    def penalised(self, w: Array) -> Array:
+        """The values of penalised columns."""
+        return w[:-1] if self.has_free_intercept else w
+
+    def penalty(self, w: Array) -> float:
+        """That of w, shape (D,)."""
+        w = self.penalised(w)
+        l2 = 0.5 * self.l2 * squared(w) if self.l2 else 0.0
+        return self.l1 * dot(np.abs(w), np.ones(len(w))) + l2
+
+    @property
+    def most_curvature(self) -> float:
+        """The largest second derivative that the loss has anywhere."""
+        return 2.0 if self.loss is Loss.SQUARED_HINGE else 0.25
+
+    @property
+    def num_sides(self) -> int:
+        """2 where the duals of the two classes get factors of their own, else 1."""
+        return 2 if self.has_free_intercept else 1
+
+    def factors(self, masses: Array) -> Array:
+        """What the slopes of each side, whose sums are given, are multiplied by; shape (num_sides,)."""
+        if not self.has_free_intercept:
+            return np.ones(self.num_sides)
+        return masses.min() / np.maximum(masses, TINY)  # zeros where one side has nothing to balance the other
+
+    def factor_and_gap(self, w: Array, sums: "SlopeSums", sides: Array) -> tuple[float, float]:
+        """The factor of duals, and the relative gap with it but for a part that vanishes faster than the gap.
+
+        Along a ray the sum of dual_i is concave and 0 at 0, and at 1 its value and slope are known. A parabola has all
+        three.
+
+        Args:
+            w: Shape (D,).
+            sums: Of the slopes at w.
+            sides: `factors` of both.
+        """
+        v = (sides[:, np.newaxis] * sums.v).sum(axis=0)  # in the same order on every processor
+        top = float(np.max(np.abs(self.penalised(v)), initial=0.0))
+        feasible = min(1.0, self.l1 / max(top, TINY))
+        best, most = feasible, -np.inf
+        for factor in (feasible, 1.0) if self.l2 else (feasible,):
+            share = factor * sides
+            dual = float((share * sums.products + (1.0 - (1.0 - share) ** 2) * sums.losses).sum())
+            dual -= self._conjugate(factor * v)
+            if dual > most:
+                best, most = factor, dual
+        primal = float(sums.losses.sum()) + self.penalty(w)
+        return best, (primal - most) / max(primal, TINY)
+
+    def _conjugate(self, v: Array) -> float:
+        """Sum of penalty*(v_j) where l2 makes it finite."""
+        return 0.5 * squared(np.maximum(np.abs(self.penalised(v)) - self.l1, 0.0)) / self.l2 if self.l2 else 0.0
+
+    def certified(self, dual: float, v: Array, mass: float) -> float:
+        """D of duals as they are, or of a multiple of them that is feasible; 0, which a = 0 has, where that is all.
+
+        Args:
+            dual: Sum of dual_i(a_i).
+            v: Theirs, shape (D,).
+            mass: Sum of a_i.
+        """
+        if self.has_free_intercept and not abs(float(v[-1])) <= BALANCED * mass:
+            return 0.0
+        if self.l2:
+            return max(0.0, dual - self._conjugate(v))
+        top = float(np.max(np.abs(self.penalised(v)), initial=0.0))
+        return max(0.0, dual * min(1.0, self.l1 / max(top, TINY)))
+
+    def worst_violation(self, w: Array, v: Array) -> float:
+        """How far the slope of a column is from where it is optimal, at most."""
+        slopes = v - self.l2 * w
+        off = np.where(w != 0, np.abs(slopes - self.l1 * np.sign(w)), np.abs(slopes) - self.l1)
+        if self.has_free_intercept:
+            off[-1] = abs(float(v[-1]))
+        return max(0.0, float(np.max(off, initial=0.0)))

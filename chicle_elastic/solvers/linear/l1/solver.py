@@ -1,0 +1,273 @@
+"""The local part of a classifier with an l1 penalty: the sums of a pass over the rows of one task, or a direction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
+from chicle_elastic.solvers.linear.l1.state import HEAD, SHARES, L1Phase, L1State, OutputState
+from chicle_elastic.solvers.linear.lasso.subproblem import minimise, worst_slope
+from chicle_elastic.solvers.linear.objectives import dual_values
+from chicle_elastic.solvers.linear.products import symmetric
+from chicle_elastic.solvers.linear.rows import NewtonRows, newton_rows
+from chicle_elastic.solvers.linear.slopes import each_loss_and_slope, losses_and_slopes, slopes_of, sum_of_losses
+from chicle_elastic.solvers.linear.tables import (
+    Bounds,
+    LocalTables,
+    Notes,
+    build_tables,
+    require_finite_values,
+    upper_of_rows,
+)
+from chicle_elastic.solvers.local_chunk import LocalChunk
+
+if TYPE_CHECKING:
+    from chicle_elastic.solvers.linear.l1.columns import Columns
+
+MOST_EXACT = 256
+"""Columns up to which the second order model is minimised to rounding."""
+LEAST_ACCURACY = 0.01
+"""Share of how far slopes were off that they may be where signs do not come to rest."""
+ROUGH_DIAGONAL = 1e-6
+"""Share of the diagonal that is added to second derivatives of float32, which rounding may have made indefinite."""
+
+
+class LabelledRows:
+    """Rows, signs and C_i of all local chunks (at least one), for as long as these stay.
+
+    Attributes:
+        tables: For the kernels.
+        rows: The rows, with the intercept column.
+        upper: C_i, shape (num_rows,), float64.
+    """
+
+    def __init__(self, chunks: dict[ChunkId, LocalChunk], *, bounds: Bounds, intercept: float) -> None:
+        notes: dict[ChunkId, Notes] = {}
+        self.tables: LocalTables = build_tables(chunks, notes, bounds)
+        self.rows: NewtonRows = newton_rows(self.tables, intercept)
+        self.upper: Array = upper_of_rows(self.tables, notes, bounds.C)
+        self._codes = np.concatenate([block.targets for block in self.tables.keep_alive])
+
+    def signs(self, k: int, num_outputs: int) -> Array:
+        """+1 where the class is that of output `k`, else -1, shape (num_rows,), float64."""
+        return np.where(self._codes == (1 if num_outputs == 1 else k), 1.0, -1.0)
+
+
+@dataclass(slots=True)
+class _Known:
+    """Margins of one output at w, and at the end of its direction where that is known."""
+
+    w: Array
+    margins: Array
+    end: Array
+    at_end: Array
+
+
+def sides_of(values: Array, signs: Array, sides: int) -> Array:
+    """Sums over the class of the output and over the others, or over all; shape (sides,)."""
+    return np.array([values.sum()] if sides == 1 else [values[signs > 0].sum(), values[signs < 0].sum()])
+
+
+class L1Solver(Solver):
+    """One per uni-task.
+
+    Args:
+        ctx: Of the task.
+        objective: Of each output.
+        bounds: Where the C_i come from.
+        intercept: Value of the intercept column; 0 for none.
+    """
+
+    def __init__(self, ctx: Context, *, objective: Objective, bounds: Bounds, intercept: float) -> None:
+        super().__init__(ctx)
+        self._objective = objective
+        self._bounds = bounds
+        self._intercept = intercept
+        self._local: LabelledRows | None = None
+        self._known: dict[int, _Known] = {}
+        self._columns: Columns | None = None
+
+    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
+        """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
+        super().attach(added, removed)
+        self._local = self._columns = None
+        self._known.clear()
+
+    @property
+    def local(self) -> LabelledRows:
+        """Of the present chunks; there is at least one."""
+        if self._local is None:
+            self._local = LabelledRows(self.chunks, bounds=self._bounds, intercept=self._intercept)
+        return self._local
+
+    def solve(self, model: Array, budget: Budget) -> Update:
+        """What each output needs: sums over the local rows, or a direction where it is this task's turn.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        state = L1State.decode(budget.progress)
+        w = model.reshape(len(state.outputs), -1)
+        D = w.shape[1]
+        sums = np.zeros(state.sums_size(D))
+        parts = state.parts(sums, D)
+        if not self.chunks:
+            return Update(delta=sums, samples=0, weight=0.0)
+        reads_rows = False
+        for k, (output, part) in enumerate(zip(state.outputs, parts, strict=True)):
+            if output.phase is L1Phase.SOLVE:
+                if budget.rank == (state.turn + k) % budget.num_ranks:
+                    self._solve(state, k, output, w[k], part, budget)
+                continue
+            if budget.is_spent():
+                sums[0] = 1.0
+                return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
+            reads_rows |= output.phase is not L1Phase.REST
+            self._pass(state, k, output, w[k], part)
+        if not reads_rows:
+            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
+        if state.is_looking:
+            self._look(state, sums[HEAD : HEAD + D])
+        for chunk in self.chunks.values():
+            chunk.count(chunk.num_rows)
+            sums[1] += chunk.num_rows
+        return Update(delta=sums, samples=self.local.tables.num_rows, weight=1.0)
+
+    def _look(self, state: L1State, norms: Array) -> None:
+        local = self.local
+        with np.errstate(over="ignore", invalid="ignore"):
+            # 0 times a value is 0 but for NaN and infinity; squares may be beyond all numbers.
+            require_finite_values(local.tables, local.rows.times(np.zeros(local.rows.num_columns)))
+            norms += local.rows.squares_sum(local.upper)
+
+    def _pass(self, state: L1State, k: int, output: OutputState, w: Array, part: Array) -> None:
+        local, loss = self.local, self._objective.loss
+        signs = local.signs(k, len(state.outputs))
+        if output.phase is L1Phase.LOOK:
+            part[:] = sides_of(local.upper, signs, 2)
+        elif output.phase is L1Phase.EVALUATE:
+            size = SlopeSums.size(state.num_sides, len(w))
+            found = SlopeSums.of(part[:size], state.num_sides)
+            curvatures = self._add_slopes(found, signs, self._margins(k, signs, w, output.direction))
+            if state.is_whole:
+                self._multiply(output, curvatures, part[size:])
+        elif output.phase is L1Phase.MULTIPLY:
+            self._multiply(output, slopes_of(loss, self._margins(k, signs, w), local.upper)[1], part)
+        elif output.phase is L1Phase.SEARCH:
+            at_w = self._margins(k, signs, w)
+            changes = self._margins(k, signs, w, output.direction) - at_w
+            for number, share in enumerate(SHARES):
+                part[number] = sum_of_losses(loss, at_w + share * changes, local.upper)
+
+    def _add_slopes(self, sums: SlopeSums, signs: Array, margins: Array) -> Array:
+        """Sums at these margins are added; returns the curvatures, shape (num_rows,)."""
+        local, sides = self.local, len(sums.losses)
+        losses, slopes, curvatures = each_loss_and_slope(self._objective.loss, margins, local.upper)
+        sums.losses[:] = sides_of(losses, signs, sides)
+        sums.products[:] = sides_of(slopes * margins, signs, sides)
+        sums.masses[:] = sides_of(slopes, signs, sides)
+        slopes *= signs
+        for side, v in enumerate(sums.v):
+            v += local.rows.weighted_sum(slopes if sides == 1 else np.where((signs > 0) == (side == 0), slopes, 0.0))
+        return curvatures
+
+    def _margins(self, k: int, signs: Array, w: Array, direction: Array | None = None) -> Array:
+        """At w, or at the end of the direction, shape (num_rows,): one product of the rows per direction."""
+        known, nothing = self._known.get(k), np.zeros(0)
+        if known is None or not np.array_equal(known.w, w):
+            if known is not None and np.array_equal(known.end, w):
+                margins = known.at_end
+            else:
+                margins = signs * self.local.rows.times(w)
+            known = self._known[k] = _Known(w.copy(), margins, nothing, nothing)
+        if direction is None or not direction.any():
+            return known.margins
+        end = w + direction
+        if not np.array_equal(known.end, end):
+            # Not what the direction adds: a certificate of the end has to find the very same.
+            known.end, known.at_end = end, signs * self.local.rows.times(end)
+        return known.at_end
+
+    def _multiply(self, output: OutputState, curvatures: Array, sums: Array) -> None:
+        self.local.rows.add_products(curvatures, output.places, sums, is_rough=output.is_rough)
+
+    def _solve(self, state: L1State, k: int, output: OutputState, w: Array, sums: Array, budget: Budget) -> None:
+        if state.from_columns:
+            sums[0], sums[1:] = 1.0, self._from_columns(state, k, output, w, budget)
+            return
+        places = output.places if len(output.columns) else np.arange(len(w))
+        H = symmetric(output.products, len(places))
+        if output.is_rough:
+            H.ravel()[:: len(H) + 1] *= 1.0 + ROUGH_DIAGONAL
+        H.ravel()[:: len(H) + 1] += self._damping(state, output)[places]
+        sums[0] = 1.0
+        with np.errstate(all="ignore"):  # of squares beyond all numbers; the gap is then NaN
+            sums[1:] = self._direction(H, output.slopes[places], w[places], output.accuracy, budget)
+
+    def _damping(self, state: L1State, output: OutputState) -> Array:
+        """What is added to the diagonal of the second derivatives, shape (D,)."""
+        if not output.damping:  # squared lengths may be beyond all numbers
+            return np.zeros(len(state.norms))
+        return output.damping * self._objective.most_curvature * state.norms**2
+
+    def _from_columns(self, state: L1State, k: int, output: OutputState, w: Array, budget: Budget) -> Array:
+        """The direction of the task that has all rows, shape (D,)."""
+        from chicle_elastic.solvers.linear.l1.columns import Columns
+
+        local = self.local
+        if self._columns is None:
+            self._columns = Columns(local.tables, self._intercept, self._objective)
+        signs = local.signs(k, len(state.outputs))
+        slopes, curvatures = slopes_of(self._objective.loss, self._margins(k, signs, w), local.upper)
+        return self._columns.direction(
+            signs * slopes,
+            curvatures,
+            output.slopes,
+            w,
+            damping=self._damping(state, output),
+            accuracy=output.accuracy,
+            is_spent=budget.is_spent,
+        )
+
+    def _direction(self, H: Array, q: Array, w: Array, accuracy: float, budget: Budget) -> Array:
+        """Where the second order model with the penalties is least, less w; all of shape (h,)."""
+        objective = self._objective
+        l1, l2 = objective.l1, objective.l2
+        h = H[-1, :-1]
+        if objective.has_free_intercept:
+            # The best intercept for any weights is known: what is left are columns centred by their curvatures.
+            top = max(float(H[-1, -1]), np.finfo(np.float64).tiny)
+            H, q, w, offset = H[:-1, :-1] - np.outer(h, h / top), q[:-1] - h * (q[-1] / top), w[:-1], q[-1]
+        worst = worst_slope(q, w, l1, l2)
+        found, _ = minimise(
+            H,
+            q,
+            w,
+            l1=l1,
+            l2=l2,
+            enough=0.0 if len(H) <= MOST_EXACT else accuracy * worst,
+            accuracy=LEAST_ACCURACY * worst,
+            is_spent=budget.is_spent,
+        )
+        found -= w
+        return np.append(found, (offset - h @ found) / top) if objective.has_free_intercept else found
+
+    def evaluate(self, model: Array, progress: Array) -> Update:
+        """As delta v of the duals, and as metrics the sums of losses, of dual values and of duals, per output."""
+        if not self.chunks:
+            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
+        state, local, loss = L1State.decode(progress), self.local, self._objective.loss
+        delta, metrics = [], {}
+        for k, (w, output) in enumerate(zip(model.reshape(len(state.outputs), -1), state.outputs, strict=True)):
+            signs = local.signs(k, len(state.outputs))
+            losses, duals, _ = losses_and_slopes(loss, signs * local.rows.times(w), local.upper)
+            duals *= np.where(signs > 0, output.plus, output.minus)
+            delta.append(local.rows.weighted_sum(signs * duals))
+            metrics[f"loss/{k}"], metrics[f"mass/{k}"] = losses, float(duals.sum())
+            metrics[f"dual/{k}"] = float(dual_values(loss, duals, local.upper).sum())
+        return Update(delta=np.concatenate(delta), samples=0, weight=1.0, metrics=metrics)

@@ -1,0 +1,250 @@
+"""What all tasks have in common while a classifier with an l1 penalty is fitted, and the layout of the sums of a pass.
+
+D is num_features + 1, the intercept column included. As one flat vector the progress is
+
+    part      length            meaning
+    scalars   SCALARS           see `L1State`, in the order of its fields
+    outputs   outputs x OUTPUT  see `OutputState`, in the order of its fields
+    norms     D                 lengths of the columns, rows weighted by C_i
+    then per output, each of the length that its scalars say:
+    slopes                      D: sum_i a_i y_i x_i of the slopes a_i at w
+    direction                   D: where to go from w
+    columns                     h: the working set W, ascending; nothing where it always has all columns
+    products                    h (h + 1) / 2: second derivatives in the columns of W, packed by rows
+"""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.l1.objective import SlopeSums
+
+HEAD = 2
+"""Values that every sum begins with: tasks that were interrupted; rows read."""
+SHARES = (0.75, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.025, 0.01, 1e-3, 1e-4, 1e-6)
+"""Shares of a direction that is too long at which a pass looks."""
+FIRST_SHARE = 0.9
+"""Share of tol that is aimed at before a certificate has refused anything."""
+
+
+class L1Phase(IntEnum):
+    """What the next pass does for an output."""
+
+    LOOK = 0
+    """Weights of the classes, and lengths of columns."""
+    EVALUATE = 1
+    """Losses and slopes at the end of the direction; if W always has all columns their products with it."""
+    MULTIPLY = 2
+    """Products of the columns of the working set, at w."""
+    SOLVE = 3
+    """One task solves for the direction: from products, or where there are none from the columns of its rows."""
+    SEARCH = 4
+    """Losses along a direction that was too long."""
+    REST = 5
+    """Nothing: w is good enough, and a certificate follows."""
+
+
+_NONE = np.zeros(0)
+
+
+def _none() -> Array:
+    return _NONE
+
+
+@dataclass(slots=True, kw_only=True)
+class OutputState:
+    """Where one output is.
+
+    Attributes:
+        phase: What the next pass does.
+        value: The objective at w; infinite where it is not known.
+        gap: Relative duality gap at w, as far as the last evaluation can tell; infinite where it is not known.
+        plus, minus: What the slopes of its class and of the others are multiplied by for duals that are feasible; 0
+            where that is not known.
+        accuracy: Share of how far slopes are off that a solution may leave.
+        damping: Share of the largest possible curvature that is added to the second derivatives, because the direction
+            before was much too long; the model then trusts w more.
+        num_solved: Directions found since the beginning, or since a certificate was not good enough.
+        num_still: Steps in a row that lowered neither the objective nor the gap.
+        is_rough: Products are summed up in float32.
+        is_chosen: The direction has the length that a search has found.
+        num_slopes, num_direction, num_columns, num_products: Lengths of the vectors.
+        slopes, direction, columns, products: See the module.
+    """
+
+    phase: L1Phase = L1Phase.LOOK
+    value: float = np.inf
+    gap: float = np.inf
+    plus: float = 0.0
+    minus: float = 0.0
+    accuracy: float = 1.0
+    damping: float = 0.0
+    num_solved: int = 0
+    num_still: int = 0
+    is_rough: bool = False
+    is_chosen: bool = False
+    num_slopes: int = 0
+    num_direction: int = 0
+    num_columns: int = 0
+    num_products: int = 0
+    slopes: Array = field(default_factory=_none)
+    direction: Array = field(default_factory=_none)
+    columns: Array = field(default_factory=_none)
+    products: Array = field(default_factory=_none)
+
+    @property
+    def places(self) -> Array:
+        """The columns of W as numbers, int64; empty for all."""
+        return self.columns.astype(np.int64)
+
+
+OUTPUT = tuple(f.name for f in fields(OutputState) if f.type is not Array)
+VECTORS = ("slopes", "direction", "columns", "products")
+_CONVERTED: tuple[tuple[str, Callable[[float], float]], ...] = tuple(
+    (f.name, f.type) for f in fields(OutputState) if callable(f.type) and f.type not in (float, Array)
+)
+"""Scalars that are no float, and what makes them of one."""
+_OUTPUT_OF = operator.attrgetter(*OUTPUT)
+_VECTORS_OF = operator.attrgetter(*VECTORS)
+
+
+@dataclass(slots=True, kw_only=True)
+class L1State:
+    """Of all outputs.
+
+    Attributes:
+        is_whole: W always has all columns.
+        from_columns: The task that is alone solves from the columns of its rows, without products.
+        most_columns: Columns of W at most, the intercept included.
+        num_sides: Of `SlopeSums`.
+        num_rows: Rows that were looked at first.
+        share: Share of tol below which an output rests.
+        num_refused: Certificates that were not good enough.
+        num_stuck: Of these, the last ones in a row between which no objective has fallen.
+        least: Sum of the objectives at the last one.
+        turn: The task whose rank this is, modulo their number, solves for the first output, and so on.
+        norms: See the module.
+        outputs: By number.
+    """
+
+    is_whole: bool
+    from_columns: bool = False
+    most_columns: int
+    num_sides: int
+    num_rows: float = 0.0
+    share: float = FIRST_SHARE
+    num_refused: int = 0
+    num_stuck: int = 0
+    least: float = np.inf
+    turn: int = 0
+    norms: Array = field(default_factory=_none)
+    outputs: list[OutputState]
+
+    @classmethod
+    def fresh(cls, num_outputs: int, *, is_whole: bool, is_rough: bool, most_columns: int, num_sides: int) -> "L1State":
+        """Before the first pass."""
+        outputs = [OutputState(is_rough=is_rough) for _ in range(num_outputs)]
+        return cls(is_whole=is_whole, most_columns=most_columns, num_sides=num_sides, outputs=outputs)
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether the next pass looks at the data; all outputs do so together."""
+        return self.outputs[0].phase is L1Phase.LOOK
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no output has anything left to do."""
+        return all(output.phase is L1Phase.REST for output in self.outputs)
+
+    def encode(self) -> Array:
+        """As one vector, float64."""
+        head: list[float] = [len(self.outputs), len(self.norms), *(getattr(self, name) for name in SCALARS)]
+        parts = [np.zeros(0), self.norms]
+        for output in self.outputs:
+            vectors = _VECTORS_OF(output)
+            output.num_slopes, output.num_direction, output.num_columns, output.num_products = map(len, vectors)
+            parts += vectors
+            head += _OUTPUT_OF(output)
+        parts[0] = np.array(head, dtype=np.float64)
+        return np.concatenate(parts)
+
+    @classmethod
+    def decode(cls, progress: Array) -> "L1State":
+        """From such a vector; the arrays are views of it."""
+        num_outputs, num_norms = (round(value) for value in progress[:2].tolist())
+        first = 2 + len(SCALARS)
+        values = dict(zip(SCALARS, progress[2:first].tolist(), strict=True))
+        start = first + num_outputs * len(OUTPUT)
+        position, outputs = start + num_norms, []
+        # Several times an iteration, and so not dearer than it has to be.
+        for scalars in progress[first:start].reshape(num_outputs, len(OUTPUT)).tolist():
+            found = dict(zip(OUTPUT, scalars, strict=True))
+            for name, kind in _CONVERTED:
+                found[name] = kind(found[name])
+            output = OutputState(**found)
+            sizes = (output.num_slopes, output.num_direction, output.num_columns, output.num_products)
+            for name, size in zip(VECTORS, sizes, strict=True):
+                if size:
+                    setattr(output, name, progress[position : position + size])
+                    position += size
+            outputs.append(output)
+        return cls(
+            is_whole=bool(values["is_whole"]),
+            from_columns=bool(values["from_columns"]),
+            most_columns=round(values["most_columns"]),
+            num_sides=round(values["num_sides"]),
+            num_rows=values["num_rows"],
+            share=values["share"],
+            num_refused=round(values["num_refused"]),
+            num_stuck=round(values["num_stuck"]),
+            least=values["least"],
+            turn=round(values["turn"]),
+            norms=progress[start : start + num_norms],
+            outputs=outputs,
+        )
+
+    def num_block_columns(self, output: OutputState, D: int) -> int:
+        """Columns whose products belong to the output."""
+        return D if self.is_whole else len(output.columns)
+
+    def sums_size(self, D: int) -> int:
+        """Length of the sums of the next pass: HEAD, of a look sum C_i x_i^2 (D), those of outputs."""
+        norms = D if self.is_looking else 0
+        return HEAD + norms + sum(self._output_size(output, D) for output in self.outputs)
+
+    def parts(self, sums: Array, D: int) -> list[Array]:
+        """Views of the sums of each output."""
+        position, found = len(sums), []
+        for output in reversed(self.outputs):
+            size = self._output_size(output, D)
+            found.append(sums[position - size : position])
+            position -= size
+        return found[::-1]
+
+    def _output_size(self, output: OutputState, D: int) -> int:
+        """Of one output.
+
+        LOOK:      sum of C_i of its class, and of the others
+        EVALUATE:  see `SlopeSums`; products (packed, where W always has all columns)
+        MULTIPLY:  products (packed)
+        SOLVE:     whether it was solved, changes of the weights of W (h)
+        SEARCH:    losses at each of SHARES
+        REST:      nothing
+        """
+        h = self.num_block_columns(output, D)
+        if output.phase is L1Phase.LOOK:
+            return 2
+        if output.phase is L1Phase.EVALUATE:
+            return SlopeSums.size(self.num_sides, D) + (h * (h + 1) // 2 if self.is_whole else 0)
+        if output.phase is L1Phase.MULTIPLY:
+            return h * (h + 1) // 2
+        if output.phase is L1Phase.SOLVE:
+            return 1 + (D if self.from_columns else h)
+        return len(SHARES) if output.phase is L1Phase.SEARCH else 0
+
+
+SCALARS = tuple(f.name for f in fields(L1State) if f.name not in ("norms", "outputs"))

@@ -1,0 +1,443 @@
+"""Classifiers with an l1 penalty below the estimator: duals, state, steps, kernels, columns, disturbed jobs."""
+
+import dataclasses
+import inspect
+import textwrap
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.optimize import minimize
+
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.errors import UsageError
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.kernels import columns as kernels
+from chicle_elastic.solvers.linear.certified import STUCK
+from chicle_elastic.solvers.linear.l1 import steps
+from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
+from chicle_elastic.solvers.linear.l1.state import HEAD, SHARES, L1Phase, L1State
+from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
+from chicle_elastic.solvers.linear.lasso.columns import working_set
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
+from chicle_elastic.solvers.linear.slopes import each_loss_and_slope, losses_and_slopes, slopes_of, sum_of_losses
+
+LOSSES = (Loss.SQUARED_HINGE, Loss.LOGISTIC)
+
+
+def objective_of(loss, *, l1_ratio=1.0, is_free=None):
+    """As the estimators have it."""
+    is_free = loss is Loss.LOGISTIC if is_free is None else is_free
+    return Objective(loss=loss, l1=l1_ratio, l2=1.0 - l1_ratio, has_free_intercept=is_free)
+
+
+def rows_of(n=40, d=6, seed=0):
+    """Rows with the intercept column, signs and C_i; some C_i are 0."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.normal(size=(n, d)), np.ones(n)])
+    signs = np.where(X[:, 0] + 0.5 * rng.normal(size=n) > 0.2, 1.0, -1.0)
+    return X, signs, rng.uniform(0, 2, size=n) * (rng.random(n) < 0.9)
+
+
+def sums_at(objective, X, signs, upper, w):
+    """As the tasks sum them up."""
+    margins = signs * (X @ w)
+    losses, slopes, _ = each_loss_and_slope(objective.loss, margins, upper)
+    sides = [signs > 0, signs < 0] if objective.num_sides == 2 else [signs != 0]
+    part = np.concatenate(
+        [
+            *([values[side].sum() for side in sides] for values in (losses, slopes * margins, slopes)),
+            *((signs * slopes)[side] @ X[side] for side in sides),
+        ]
+    )
+    return SlopeSums.of(part, objective.num_sides), slopes
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_losses_slopes_and_curvatures_are_those_of_the_reference(loss):
+    """Over more rows than a block has; the slopes are derivatives, and the curvatures those of the slopes."""
+    rng = np.random.default_rng(0)
+    margins, upper = rng.normal(scale=4.0, size=20_000), rng.uniform(0, 2, size=20_000)
+    losses, slopes, curvatures = each_loss_and_slope(loss, margins, upper)
+    np.testing.assert_allclose(losses, primal_losses(loss, margins, upper), rtol=1e-12, atol=1e-15)
+    total, again, once_more = losses_and_slopes(loss, margins, upper)
+    assert total == pytest.approx(losses.sum(), rel=1e-12)
+    assert sum_of_losses(loss, margins, upper) == total
+    for found, expected in zip((again, once_more), (slopes, curvatures), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for found, expected in zip(slopes_of(loss, margins, upper), (slopes, curvatures), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    away = np.abs(margins - 1.0) > 1e-3
+    before, after = (primal_losses(loss, margins + step, upper) for step in (-1e-5, 1e-5))
+    np.testing.assert_allclose(-(after - before) / 2e-5, slopes, atol=1e-4)
+    before, after = (slopes_of(loss, margins + step, upper)[0] for step in (-1e-5, 1e-5))
+    np.testing.assert_allclose((-(after - before) / 2e-5)[away], curvatures[away], atol=1e-4)
+
+
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.3])
+@pytest.mark.parametrize("is_free", [True, False])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_duals_are_feasible_and_below_every_objective(loss, is_free, l1_ratio):
+    """Scaled as the sums at any w say; the sum of their values follows from losses and products."""
+    objective = objective_of(loss, l1_ratio=l1_ratio, is_free=is_free)
+    X, signs, upper = rows_of()
+    rng, primals, duals = np.random.default_rng(1), [], []
+    for scale in (0.0, 0.05, 0.3, 1.0, 5.0):
+        w = scale * rng.normal(size=X.shape[1])
+        sums, slopes = sums_at(objective, X, signs, upper, w)
+        values = float(dual_values(loss, slopes, upper).sum())
+        assert sums.losses.sum() + sums.products.sum() == pytest.approx(values, rel=1e-9, abs=1e-12)
+        sides = objective.factors(sums.masses)
+        factor, gap = objective.factor_and_gap(w, sums, sides)
+        assert 0 < factor <= 1
+        alpha = factor * slopes * np.where(signs > 0, sides[0], sides[-1])
+        assert (alpha <= upper * (1 + 1e-12)).all() or loss is Loss.SQUARED_HINGE
+        v = (signs * alpha) @ X
+        if l1_ratio == 1.0:
+            assert np.abs(objective.penalised(v)).max() <= objective.l1 * (1 + 1e-12)
+        if is_free:
+            assert abs(v[-1]) <= 1e-12 * alpha.sum()
+        dual = objective.certified(float(dual_values(loss, alpha, upper).sum()), v, float(alpha.sum()))
+        primal = float(primal_losses(loss, signs * (X @ w), upper).sum()) + objective.penalty(w)
+        # An estimate: how much a dual value bends along its ray is known at two points.
+        assert gap == pytest.approx((primal - dual) / primal, abs=0.2)
+        primals.append(primal)
+        duals.append(dual)
+    assert max(duals) <= min(primals)
+
+
+def test_duals_that_are_not_feasible_certify_what_a_multiple_of_them_does():
+    """And nothing where the classes do not balance, as after an interruption."""
+    objective = objective_of(Loss.LOGISTIC)
+    v = np.array([0.5, -4.0, 0.0])
+    assert objective.certified(8.0, v, 1.0) == 2.0
+    assert objective.certified(8.0, np.array([0.5, -1.0, 1e-3]), 1.0) == 0.0
+    assert objective.certified(-3.0, v, 1.0) == 0.0
+    penalised = objective_of(Loss.SQUARED_HINGE, is_free=False)
+    assert penalised.certified(8.0, np.array([0.5, 1.0, 2.0]), 1.0) == 4.0
+    assert objective_of(Loss.LOGISTIC, l1_ratio=0.5).certified(8.0, np.array([1.5, 0.0, 0.0]), 1.0) == 7.0
+
+
+@pytest.mark.parametrize("phase", list(L1Phase))
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_state_survives_the_way_through_a_vector(phase, is_whole):
+    """Every field of every output, infinities included, and the sums of its pass have the same length."""
+    rng = np.random.default_rng(0)
+    state = L1State.fresh(3, is_whole=is_whole, is_rough=True, most_columns=7, num_sides=2)
+    state.turn, state.num_rows, state.norms, state.least = 2, 40.0, rng.normal(size=5), 3.5
+    for output in state.outputs:
+        output.phase = phase
+        output.slopes, output.direction = rng.normal(size=(2, 5))
+    if not is_whole:
+        state.outputs[1].columns, state.outputs[1].products = np.array([1.0, 4.0]), rng.normal(size=3)
+    found = L1State.decode(state.encode())
+    for name in (field.name for field in dataclasses.fields(L1State)):
+        if name != "outputs":
+            np.testing.assert_array_equal(getattr(found, name), getattr(state, name))
+    for output, expected in zip(found.outputs, state.outputs, strict=True):
+        for field in dataclasses.fields(output):
+            np.testing.assert_array_equal(getattr(output, field.name), getattr(expected, field.name))
+    size = found.sums_size(5)
+    assert size == state.sums_size(5)
+    parts = found.parts(np.arange(float(size)), 5)
+    assert sum(map(len, parts)) == size - HEAD - (5 if phase is L1Phase.LOOK else 0)
+    assert not len(parts[-1]) or parts[-1][-1] == size - 1
+
+
+def a_run(loss=Loss.LOGISTIC, *, is_whole=True, D=3):
+    """A state behind its look, and its objective."""
+    objective = objective_of(loss)
+    state = L1State.fresh(1, is_whole=is_whole, is_rough=True, most_columns=300, num_sides=objective.num_sides)
+    sums = np.zeros(state.sums_size(D))
+    sums[1], sums[HEAD : HEAD + D], sums[-2:] = 10.0, 4.0, (6.0, 2.0)
+    model = steps.advance(state, np.zeros(D), sums, objective, tol=1e-3)
+    return state, model, objective
+
+
+def test_a_look_finds_the_intercept_that_is_best_without_weights():
+    """Its logarithm has the same digits on every processor; a penalised one stays 0."""
+    state, model, _ = a_run()
+    np.testing.assert_allclose(model, [0.0, 0.0, np.log(3.0)], rtol=1e-15)
+    assert state.outputs[0].phase is L1Phase.EVALUATE
+    np.testing.assert_array_equal(state.norms, [2.0, 2.0, 2.0])
+    assert not a_run(Loss.SQUARED_HINGE)[1].any()
+
+
+def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
+    """Sums are of another objective; interrupted tasks make the pass again."""
+    state, model, objective = a_run()
+    sums = np.zeros(state.sums_size(3))
+    sums[0] = 1.0
+    assert steps.advance(state, model, sums, objective, tol=0.1) is model
+    assert state.outputs[0].phase is L1Phase.EVALUATE
+    sums[:2] = 0.0, 9.0
+    state.num_stuck = 2
+    assert steps.advance(state, model, sums, objective, tol=0.1) is model
+    assert state.is_looking
+    look = np.zeros(state.sums_size(3))
+    look[1] = 9.0
+    steps.advance(state, model, look, objective, tol=0.1)
+    assert state.num_stuck == 0
+
+
+def test_the_turn_goes_to_another_task_where_one_has_no_chunks():
+    """Its sums are not in the iteration, so nothing was solved; a solution of zeros or NaN ends the steps."""
+    for change, phase in ((0.5, L1Phase.EVALUATE), (0.0, L1Phase.REST), (np.nan, L1Phase.REST)):
+        state, model, objective = a_run()
+        output = state.outputs[0]
+        output.phase = L1Phase.SOLVE
+        sums = np.zeros(state.sums_size(3))
+        assert np.array_equal(steps.advance(state, model, sums, objective, tol=0.1), model)
+        assert (output.phase, state.turn) == (L1Phase.SOLVE, 1)
+        sums[HEAD:] = 1.0, 0.0, change, 0.0
+        assert np.array_equal(steps.advance(state, model, sums, objective, tol=0.1), model)
+        assert output.phase is phase
+
+
+def test_a_step_that_is_too_long_is_searched_and_the_model_damped():
+    """The best share is taken unseen; where none is better the output rests."""
+    for best in (SHARES.index(0.01), None):
+        state, model, objective = a_run()
+        output = state.outputs[0]
+        output.value, output.direction, output.slopes = 5.0, np.array([0.0, 1.0, 0.0]), np.array([0.0, 2.0, 0.0])
+        output.is_chosen = False
+        sums = np.zeros(state.sums_size(3))
+        sums[1], sums[HEAD] = 10.0, 6.0
+        steps.advance(state, model, sums, objective, tol=0.1)
+        assert output.phase is L1Phase.SEARCH
+        sums = np.zeros(state.sums_size(3))
+        sums[1], sums[HEAD:] = 10.0, 5.0
+        if best is not None:
+            sums[HEAD + best] = 1.0
+        steps.advance(state, model, sums, objective, tol=0.1)
+        if best is None:
+            assert output.phase is L1Phase.REST
+        else:
+            assert (output.phase, output.is_chosen, output.damping) == (L1Phase.EVALUATE, True, steps.FIRST_DAMPING)
+            np.testing.assert_array_equal(output.direction, [0.0, 0.01, 0.0])
+
+
+def test_certificates_that_are_refused_without_progress_end_the_job():
+    """Where rounding is all that is left, and not before; with tol=0 the job uses its iterations."""
+    trainer = L1Trainer(tol=1e-12)
+    X, signs, _ = rows_of()
+    source = ArraySource(X[:, :-1] + 1e6, (signs > 0).astype(np.int32), num_classes=2)
+    outcome = InProcess().run(Job(trainer=trainer, source=source, max_iterations=500))
+    assert outcome.reason == STUCK
+    assert 20 < len(outcome.history) < 200
+    assert 1e-12 < trainer.relative_gap(outcome.model, outcome.certificate) < 1e-3
+    endless = dataclasses.replace(trainer, tol=0.0)
+    assert len(InProcess().run(Job(trainer=endless, source=source, max_iterations=200)).history) == 200
+
+
+def csc(n=30, d=12, seed=0, dtype=np.float64):
+    """A sparse matrix, and its arrays as the kernels take them."""
+    matrix = sparse.random(n, d, density=0.3, random_state=seed, format="csc").astype(dtype)
+    return matrix, matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data
+
+
+def equivalent(kernel):
+    """The NumPy code in a kernel's docstring."""
+    return textwrap.dedent(inspect.getdoc(kernel.py_func).split("NumPy equivalent::")[1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_over_columns_are_those_of_their_numpy_equivalents(dtype):
+    """Products with a face as well; a column may be empty."""
+    matrix, starts, rows, values = csc(dtype=dtype)
+    rng = np.random.default_rng(0)
+    weights, curvatures, places = rng.normal(size=30), rng.uniform(size=30), np.array([0, 3, 7, 11])
+    sums, squares = np.empty((2, 4))
+    kernels.column_sums(starts, rows, values, places, weights, curvatures, sums, squares)
+    names = {"matrix": matrix, "places": places, "weights": weights, "curvatures": curvatures}
+    names |= {"sums": np.empty(4), "squares": np.empty(4)}
+    exec(equivalent(kernels.column_sums), names)
+    np.testing.assert_allclose(sums, names["sums"], rtol=1e-6)
+    np.testing.assert_allclose(squares, names["squares"], rtol=1e-6)
+    vector, products, result = rng.normal(size=4), np.empty(30), np.empty(4)
+    kernels.face_product(starts, rows, values, curvatures, places, vector, products, result)
+    names |= {"vector": vector, "products": np.empty(30), "result": np.empty(4)}
+    exec(equivalent(kernels.face_product), names)
+    np.testing.assert_allclose(products, names["products"], rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(result, names["result"], rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_sweeps", [1, 4, 200])
+def test_sweeps_over_columns_are_those_of_their_numpy_equivalent(num_sweeps):
+    """Weights that are left out for a while included, and they end where nothing is left to be gained."""
+    _, starts, rows, values = csc()
+    rng = np.random.default_rng(2)
+    slopes, curvatures = rng.normal(size=30), rng.uniform(size=30)
+    l1, l2, offsets = np.full(12, 0.4), np.full(12, 0.01), 0.1 * rng.normal(size=12)
+    l1[-1] = 0.0
+    squares = np.empty(12)
+    kernels.column_sums(starts, rows, values, np.arange(12), slopes, curvatures, np.empty(12), squares)
+    start = rng.normal(size=12) * (rng.random(12) < 0.5)
+    found, names = {}, {"np": np, "starts": starts, "rows": rows, "values": values}
+    for mine in (found, names):
+        mine |= {"places": rng.permutation(12) if mine is found else None, "residuals": slopes.copy()}
+        mine |= {"w": start.copy()}
+    names["places"] = found["places"].copy()
+    names |= {"curvatures": curvatures, "squares": squares, "l1": l1, "l2": l2, "offsets": offsets}
+    names |= {"num_sweeps": num_sweeps, "goal": 1e-10}
+    arguments = (starts, rows, values, curvatures, squares, l1, l2, offsets, num_sweeps, 1e-10)
+    left = kernels.descend_columns(*arguments, found["places"], found["residuals"], found["w"])
+    exec(equivalent(kernels.descend_columns), names)
+    np.testing.assert_allclose(found["w"], names["w"], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found["residuals"], names["residuals"], rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(found["places"], names["places"])
+    assert left == pytest.approx(names["total"], rel=1e-6, abs=1e-13)
+    assert (left <= 1e-10) == (num_sweeps == 200)
+
+
+def optimum(objective, X, signs, upper):
+    """The least objective, by a solver that knows nothing of ours: w as a difference of what is not negative."""
+    D = X.shape[1]
+
+    def value(parts):
+        w = parts[:D] - parts[D:]
+        margins = signs * (X @ w)
+        losses, slopes, _ = each_loss_and_slope(objective.loss, margins, upper)
+        gradient = -(signs * slopes) @ X
+        l1 = np.full(D, objective.l1)
+        if objective.has_free_intercept:
+            l1[-1] = 0.0
+        squares = objective.l2 * w * (l1 > 0)
+        both = np.concatenate([gradient + squares + l1, -gradient - squares + l1])
+        return losses.sum() + l1 @ (parts[:D] + parts[D:]) + 0.5 * squares @ w, both
+
+    options = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 1e-15, "gtol": 1e-10}
+    found = minimize(value, np.zeros(2 * D), jac=True, method="L-BFGS-B", bounds=[(0, None)] * (2 * D), options=options)
+    return float(found.fun)
+
+
+WAYS = {"whole": 2_000, "working set": 200_000, "columns": 4_000}
+"""Bytes of a chunk, so that each of four tasks has some."""
+
+
+def fitted(way, loss, X, y, weights, *, num_tasks=1, changes=(), most=200, l1_ratio=1.0, **job):
+    """An outcome and its trainer; data is made wide for the ways that need it, by columns that are empty."""
+    if way != "whole":
+        X = np.hstack([X, np.zeros((len(X), 2100 - X.shape[1]))])
+    rows = sparse.csr_matrix(X) if way == "columns" else X
+    is_penalised = loss is not Loss.LOGISTIC
+    trainer = L1Trainer(loss=loss.name.lower(), l1_ratio=l1_ratio, tol=1e-8, penalises_intercept=is_penalised)
+    classes = int(y.max()) + 1
+    source = ArraySource(rows, y, weights=weights, num_classes=classes, max_tasks=4, chunk_bytes=WAYS[way])
+    runtime = InProcess(num_tasks=num_tasks, changes=changes)
+    outcome = runtime.run(Job(trainer=trainer, source=source, max_iterations=most, **job))
+    return outcome, trainer
+
+
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.4])
+@pytest.mark.parametrize("num_classes", [2, 3])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("way", WAYS)
+def test_all_ways_lead_to_the_optimum(way, loss, num_classes, l1_ratio):
+    """That of a general solver, output by output; weights are exactly 0 where its are nearly."""
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(60, 8))
+    y = np.digitize(X[:, 0] + 0.4 * rng.normal(size=60), [0.1] if num_classes == 2 else [-0.4, 0.6]).astype(np.int32)
+    weights = rng.uniform(0, 2, size=60)
+    outcome, trainer = fitted(way, loss, X, y, weights, l1_ratio=l1_ratio)
+    primal, dual = trainer.primal_and_dual(outcome.model, outcome.certificate)
+    assert ((primal - dual) / primal).max() <= 1e-8
+    w = outcome.model.reshape(len(primal), -1)
+    assert not w[:, 8:-1].any()
+    for k in range(len(primal)):
+        signs = np.where(y == (1 if num_classes == 2 else k), 1.0, -1.0)
+        best = optimum(trainer._objective, np.column_stack([X, np.ones(60)]), signs, weights)
+        assert dual[k] <= best * (1 + 1e-12)
+        assert primal[k] <= best * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("way", WAYS)
+def test_tasks_that_come_and_go_find_the_same_model(way, loss):
+    """From columns to products and back, with chunks on the way; as many iterations where products are of all."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(200, 12))
+    y = (X[:, :3].sum(axis=1) + rng.normal(size=200) > 0).astype(np.int32)
+    one, _ = fitted(way, loss, X, y, None)
+    four, _ = fitted(way, loss, X, y, None, num_tasks=4)
+    if way == "whole":
+        assert len(one.history) == len(four.history)
+    np.testing.assert_allclose(four.model, one.model, atol=1e-6)
+    fewer, _ = fitted(way, loss, X, y, None, num_tasks=4, changes=((3, 2), (5, 3)))
+    assert fewer.history.column("num_tasks").tolist()[:6] == [4, 4, 4, 2, 2, 3]
+    np.testing.assert_allclose(fewer.model, one.model, atol=1e-6)
+    moving, _ = fitted(way, loss, X, y, None, changes=((2, 4), (3, 1), (5, 2), (6, 1)))
+    assert set(moving.history.column("num_tasks").tolist()) >= {1, 4}
+    np.testing.assert_allclose(moving.model, one.model, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("stop", [2, 3, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (1, 4, 5))])
+def test_a_job_goes_on_from_a_checkpoint_of_any_phase(tmp_path, stop, way):
+    """On another number of tasks: slopes, working set and products are part of the progress."""
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(80, 10))
+    y = (X[:, 0] + rng.normal(size=80) > 0).astype(np.int32)
+    whole, _ = fitted(way, Loss.LOGISTIC, X, y, None)
+    assert len(whole.history) < 60
+    for num_tasks, most, resume in ((4, stop, False), (1, 100, True)):
+        settings = CheckpointSettings(folder=str(tmp_path), every_iterations=1, resume=resume)
+        outcome, _ = fitted(way, Loss.LOGISTIC, X, y, None, num_tasks=num_tasks, most=most, checkpoint=settings)
+    np.testing.assert_allclose(outcome.model, whole.model, atol=1e-6)
+    assert len(outcome.history) <= len(whole.history) + 8
+    assert outcome.certificate is not None
+
+
+def test_a_model_to_begin_with_is_taken_up():
+    """From the solution nothing is left to be solved."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 8))
+    y = (X[:, 0] + rng.normal(size=50) > 0).astype(np.int32)
+    cold, _ = fitted("whole", Loss.LOGISTIC, X, y, None, num_tasks=2)
+    warm, _ = fitted("whole", Loss.LOGISTIC, X, y, None, num_tasks=2, initial_model=cold.model)
+    assert len(cold.history) > len(warm.history) == 2
+    np.testing.assert_array_equal(warm.model, cold.model)
+
+
+def test_a_working_set_of_scores_is_that_of_a_sort():
+    """Ties go to the first columns, and columns of length 0 come last."""
+    rng = np.random.default_rng(0)
+    slopes, norms = rng.integers(0, 6, size=400) / 4.0, np.ones(400)
+    norms[::7] = 0.0
+    w = np.where(rng.random(400) < 0.05, 1.0, 0.0)
+    found = working_set(slopes, w, norms, l1=1.0, first=90, most=300)
+    scores = np.where(norms > 0, np.where(w != 0, np.inf, slopes - 1.0), -np.inf)
+    np.testing.assert_array_equal(found, np.sort(np.argsort(-scores, kind="stable")[:90]))
+    np.testing.assert_array_equal(working_set(slopes, w, norms, l1=1.0, first=500, most=500), np.arange(400))
+
+
+def test_features_that_are_not_finite_are_named():
+    """By the first pass, whatever the weights of their rows are."""
+    X = np.ones((6, 2))
+    X[4, 1] = np.nan
+    source = ArraySource(X, np.array([0, 1] * 3), weights=np.array([1.0, 1, 1, 1, 0, 1]), num_classes=2)
+    with pytest.raises(ValueError, match=r"row 4 .*a feature is NaN or infinite"):
+        InProcess().run(Job(trainer=L1Trainer(), source=source, max_iterations=3))
+
+
+def test_parameters_and_data_that_cannot_be_are_refused():
+    """By the trainer, too, which scripts use without an estimator."""
+    shares = [{"l1_ratio": value} for value in (0.0, 1.1, np.nan)]
+    for params in ({"C": 0.0}, {"C": np.inf}, {"tol": -1.0}, *shares):
+        with pytest.raises(UsageError, match="needs C > 0, l1_ratio above 0 and up to 1 and tol >= 0"):
+            L1Trainer(**params)
+    with pytest.raises(UsageError, match="the losses 'squared_hinge' and 'logistic', got loss='hinge'"):
+        L1Trainer(loss="hinge")
+    real = ArraySource(np.ones((4, 2)), np.array([0.5, 1.0, 0.0, 1.0]))
+    with pytest.raises(UsageError, match="needs int32 class codes"):
+        InProcess().run(Job(trainer=L1Trainer(), source=real, max_iterations=3))
+
+
+def test_what_is_certified_is_part_of_the_identity_and_the_tolerance_is_not():
+    """A checkpoint of another objective is refused."""
+    base = L1Trainer()
+    for change in ({"C": 2.0}, {"l1_ratio": 0.5}, {"loss": "squared_hinge"}, {"penalises_intercept": True}):
+        assert dataclasses.replace(base, **change).identity() != base.identity()
+    assert dataclasses.replace(base, tol=1e-9).identity() == base.identity()
