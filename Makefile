@@ -15,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-inpu
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-svm bench-glm bench-regression bench-l1 bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-oldest test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-svm bench-glm bench-regression bench-l1 bench-multinomial bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-oldest test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -68,6 +68,9 @@ bench-regression: $(VENV)/.chicle-bench  ## Measure the regressors against sciki
 
 bench-l1: $(VENV)/.chicle-bench  ## Measure the classifiers with an l1 penalty against every peer (ARGS=--quick to try)
 	$(RUN) -m benchmarks.l1_classifiers $(ARGS)
+
+bench-multinomial: $(VENV)/.chicle-bench  ## Measure the softmax of ChicleLogisticRegression against scikit-learn (ARGS=--quick to try)
+	$(RUN) -m benchmarks.multinomial $(ARGS)
 
 bench-search: $(VENV)/.chicle-bench  ## Measure ChicleSearchCV against GridSearchCV, time and memory (ARGS=--quick to try)
 	$(RUN) -m benchmarks.search $(ARGS)

@@ -61,7 +61,7 @@ def ours(
         **parameters,
     }
     if problem.loss == "logistic":
-        return ChicleLogisticRegression(**parameters)
+        return ChicleLogisticRegression(**{"multi_class": "ovr", **parameters})  # as all peers have it
     return ChicleSVM(**{"loss": problem.loss, **parameters})
 
 

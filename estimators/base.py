@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class LinearClassifier(
     LinearPredictionMixin, SaveMixin, ClassifierMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta
 ):
-    """Linear classifier, binary or one-vs-rest, trained by CoCoA until its duality gap is small.
+    """Linear classifier, trained until its duality gap is small.
 
     Its parameters and attributes are described where they are meant to be read, in the estimators.
     """
@@ -250,17 +250,16 @@ class LinearClassifier(
         """Run the job, with its callbacks and observers."""
         from estimators.run import run_job
 
+        return run_job(self, runtime, trainer, training, seed, **self._beginning(trainer, training))
+
+    def _beginning(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> dict[str, Any]:
+        """What the job begins with, and whether its state is kept: further arguments of `run_job`."""
         if self._l1_share():
-            return run_job(self, runtime, trainer, training, seed, initial_model=self._initial_model(trainer, training))
-        return run_job(
-            self,
-            runtime,
-            trainer,
-            training,
-            seed,
-            initial_state=self._initial_state(trainer, training),
-            keep_state=bool(self.warm_start or self.store_duals),
-        )
+            return {"initial_model": self._initial_model(trainer, training)}
+        return {
+            "initial_state": self._initial_state(trainer, training),
+            "keep_state": bool(self.warm_start or self.store_duals),
+        }
 
     def _initial_model(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> Array | None:
         """Weights of the last fit, when that had the same features and classes, shape (outputs * (features + 1),)."""
@@ -277,7 +276,7 @@ class LinearClassifier(
         kept: KeptDuals | None = getattr(self, "_kept_duals", None) if self.warm_start else None
         if kept is None or kept.fingerprint != training.fingerprint:
             return None
-        return kept.state(trainer.loss, training.upper_bounds(trainer))
+        return kept.state(self._loss_name(), training.upper_bounds(trainer))
 
     def _predicting_attributes(
         self, trainer: "ClassifierTrainer", training: "TrainingSet", model: Array, num_iterations: int
@@ -301,10 +300,11 @@ class LinearClassifier(
         self.history_, self.ledger_ = outcome.history, outcome.ledger
         self.history_.methods = methods_of(outcome.history, partial(trainer.method, training.source.schema))
         if outcome.certificate is None:  # samples were lost and not yet restored: nothing can be certified
-            self.objective_ = self.dual_objective_ = np.full(len(self.coef_), np.nan)
+            self.objective_ = self.dual_objective_ = np.full(self._num_objectives(), np.nan)
             self.duality_gap_ = np.nan
         else:
-            self.objective_, self.dual_objective_ = trainer.primal_and_dual(outcome.model, outcome.certificate)
+            primal, dual = trainer.primal_and_dual(outcome.model, outcome.certificate)
+            self.objective_, self.dual_objective_ = np.atleast_1d(primal), np.atleast_1d(dual)
             self.duality_gap_ = trainer.relative_gap(outcome.model, outcome.certificate)
         self.__dict__.pop("duals_", None)
         self.__dict__.pop("_kept_duals", None)
@@ -319,6 +319,10 @@ class LinearClassifier(
     def sparse_coef_(self) -> Any:
         """`coef_` as a CSR matrix of shape (1, n_features) or (n_classes, n_features), float64."""
         return sparse.csr_matrix(self.coef_)
+
+    def _num_objectives(self) -> int:
+        """Problems that were solved: one per output, where the loss is not one of all outputs."""
+        return len(self.coef_)
 
     def __getstate__(self) -> dict[str, Any]:
         # As large as the training set in samples, and of use only where that is: not for a pickle.

@@ -24,7 +24,14 @@ FEW_ERRORS = 0.01
 
 
 def findings(
-    X: Any, codes: Array, classes: Array, *, upper: Array, decision: Array, names: Array | None = None
+    X: Any,
+    codes: Array,
+    classes: Array,
+    *,
+    upper: Array,
+    decision: Array,
+    names: Array | None = None,
+    has_one_label: bool = False,
 ) -> tuple[str, ...]:
     """What is conspicuous about the data, in words; nothing where nothing is.
 
@@ -36,15 +43,23 @@ def findings(
         decision: ndarray of shape (n_samples,) or (n_samples, n_classes), float64. Decision values at the model that
             did not converge.
         names: ndarray of shape (n_features,), default=None. Names of the features.
+        has_one_label: Whether a sample is right if the decision value of its class is the largest; else each value has
+            to have the right sign.
 
     Returns:
         Each with what to do about it.
     """
-    return tuple(_findings(X, codes, classes, upper, decision, names))
+    return tuple(_findings(X, codes, classes, upper, decision, names, has_one_label))
 
 
 def _findings(
-    X: Any, codes: Array, classes: Array, upper: Array, decision: Array, names: Array | None
+    X: Any,
+    codes: Array,
+    classes: Array,
+    upper: Array,
+    decision: Array,
+    names: Array | None,
+    has_one_label: bool,
 ) -> Iterator[str]:
     largest, smallest = _ranges(X)
     scales = np.maximum(np.abs(largest), np.abs(smallest))
@@ -78,7 +93,8 @@ def _findings(
     for code in np.flatnonzero(counts == 1)[:1]:
         yield f"the class {classes[code].item()!r} has a single sample: add some, or leave it out"
     # With very different scales one feature would be all that there is of a row.
-    if not has_scales and _hardly_regularises(X, upper) and _share_of_errors(codes, decision, upper) <= FEW_ERRORS:
+    errors = _share_of_errors(codes, decision, upper, has_one_label)
+    if not has_scales and _hardly_regularises(X, upper) and errors <= FEW_ERRORS:
         yield "the classes look separable, and C is so large that the regularisation is negligible: lower C"
 
 
@@ -125,9 +141,11 @@ def _hardly_regularises(X: Any, upper: Array) -> bool:
     return bool(float(np.median(upper[upper > 0])) * per_row > NEGLIGIBLE)
 
 
-def _share_of_errors(codes: Array, decision: Array, upper: Array) -> float:
+def _share_of_errors(codes: Array, decision: Array, upper: Array, has_one_label: bool) -> float:
     """Of the samples that count, over all outputs."""
     count = upper > 0
+    if has_one_label:
+        return float((decision.argmax(axis=1) != codes)[count].mean())
     decision = decision.reshape(len(codes), -1)
     if decision.shape[1] == 1:
         is_positive = (codes == 1)[:, np.newaxis]

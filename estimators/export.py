@@ -33,6 +33,11 @@ def to_logistic_regression(estimator: Any) -> "LogisticRegression | OneVsRestCla
     from sklearn.preprocessing import LabelBinarizer
 
     check_is_fitted(estimator)
+    if getattr(estimator, "multi_class_", "ovr") == "multinomial":
+        softmax = LogisticRegression(**_params(estimator))
+        _copy_fitted(estimator, softmax)
+        softmax.coef_, softmax.intercept_ = estimator.coef_.copy(), estimator.intercept_.copy()
+        return softmax
     params = _params(estimator)
     if len(estimator.classes_) > 2:
         del params["class_weight"]  # its keys are not the labels 0 and 1 of the parts

@@ -1,7 +1,7 @@
 """What is trained on: validated input, as a source of chunks and what the estimator has to know of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,6 +13,7 @@ from sklearn.utils.validation import _check_sample_weight
 
 from chicle_elastic.chunks import blocks
 from chicle_elastic.chunks.folder import ChunkFolder
+from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
@@ -24,9 +25,10 @@ from estimators.weights import class_weight_vector, require_two_classes
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
+    from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
-    ClassifierTrainer: TypeAlias = LinearTrainer | L1Trainer
+    ClassifierTrainer: TypeAlias = LinearTrainer | L1Trainer | MultinomialTrainer
 
 
 MAX_LABEL_RANGE = 1 << 16
@@ -49,6 +51,10 @@ class TrainingSet(ABC):
     classes: Array
     class_weights: Array | None
     hook_arguments: dict[str, Any] = field(default_factory=dict)
+
+    @abstractmethod
+    def by_row(self, function: Callable[[Any], Array]) -> Array:
+        """What `function` makes of rows, dense or CSR, for all of them in order."""
 
     @abstractmethod
     def codes_and_weights(self) -> tuple[Array, Array | None]:
@@ -90,6 +96,10 @@ class ArrayTrainingSet(TrainingSet):
     codes: Array
     weights: Array | None
 
+    def by_row(self, function: Callable[[Any], Array]) -> Array:
+        """Of those that were passed to fit."""
+        return function(self.features)
+
     def codes_and_weights(self) -> tuple[Array, Array | None]:
         """Those that were passed to fit."""
         return self.codes, self.weights
@@ -110,6 +120,7 @@ class ArrayTrainingSet(TrainingSet):
             upper=self.upper_bounds(trainer),
             decision=self.features @ w[:, :-1].T + trainer.intercept_scaling * w[:, -1],
             names=getattr(estimator, "feature_names_in_", None),
+            has_one_label=trainer.has_one_softmax,
         )
 
     @cached_property
@@ -129,6 +140,10 @@ class FolderTrainingSet(TrainingSet):
     """
 
     folder: ChunkFolder
+
+    def by_row(self, function: Callable[[Any], Array]) -> Array:
+        """One chunk at a time."""
+        return rows_in_order(self.folder, lambda chunk: function(matrix_of(chunk.rows)))
 
     def codes_and_weights(self) -> tuple[Array, Array | None]:
         """Read from all chunks."""

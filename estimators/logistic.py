@@ -6,24 +6,28 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 
+from chicle_elastic.errors import UsageError
 from estimators.base import Array, LinearClassifier
+from estimators.persistence import VALUES
 
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
 
     from chicle_elastic.policies.base import Policy
-    from chicle_elastic.runtime.training.job import Runtime
+    from chicle_elastic.runtime.training.job import Outcome, Runtime
+    from estimators.inputs import ClassifierTrainer, TrainingSet
 
 
 class ChicleLogisticRegression(LinearClassifier):
     """Logistic regression with a certified duality gap, on one machine or many.
 
-    It is used like :class:`sklearn.linear_model.LogisticRegression`. For two classes it minimises what that does with
-    ``solver="liblinear"``: the intercept is one more feature of constant value `intercept_scaling`, penalised like the
-    rest. With ``l1_ratio > 0`` it minimises what that does with ``solver="saga"``::
+    It is used like :class:`sklearn.linear_model.LogisticRegression`. For more than two classes it minimises the same
+    function: one softmax has all classes, and intercepts are not penalised. For two classes it minimises what that does
+    with ``solver="liblinear"``: the intercept is one more feature of constant value `intercept_scaling`, penalised like
+    the rest. With ``l1_ratio > 0`` it minimises, for two classes, what that does with ``solver="saga"``::
 
         C * sum(weight * log(1 + exp(-y * (X @ coef + intercept))))
             + l1_ratio * sum(|coef|) + (1 - l1_ratio) / 2 * sum(coef**2)
@@ -33,10 +37,13 @@ class ChicleLogisticRegression(LinearClassifier):
     ======================  ==================================================  ============================
     what                    ChicleLogisticRegression                            LogisticRegression
     ======================  ==================================================  ============================
-    more than two classes   one-vs-rest; probabilities are the sigmoids of the  multinomial (softmax)
-                            outputs, divided by their sum
-    intercept               penalised with ``l1_ratio=0``, where a larger       penalised with liblinear
-                            `intercept_scaling` penalises it less; else not     only
+    more than two classes   multinomial; one-vs-rest with                       multinomial
+                            ``multi_class="ovr"`` or ``l1_ratio > 0``, where
+                            probabilities are the sigmoids of the outputs,
+                            divided by their sum
+    intercept               penalised with ``l1_ratio=0`` unless the model is   penalised with liblinear
+                            multinomial, the less the larger                    only
+                            `intercept_scaling` is; else not
     ``tol``                 relative duality gap (P - D) / P of the worst       measure of the solver, 1e-4
                             output, certified before the fit stops; 1e-3
     ``max_iter``            iterations, each of at least one pass over the      iterations of the solver; 100
@@ -44,11 +51,13 @@ class ChicleLogisticRegression(LinearClassifier):
     method                  coordinate descent or Newton's method, as the data  ``solver``, ``dual``
                             asks for; no parameters
     ``warm_start``          keeps the duals, of the same data only; ``coef_``   keeps ``coef_``
-                            with ``l1_ratio > 0``
+                            of a multinomial model and with ``l1_ratio > 0``
     ``random_state``        decides the order of samples; equal seeds and       for some solvers
                             ``n_threads=1`` give bit-identical models
     weights of 0            fewer than two classes with samples of weight       no error
-                            above 0 are an error
+                            above 0 are an error; a class without weight has
+                            probability 0 in a multinomial model, and an
+                            intercept of -1e30
     dtype                   float32 and float64 input is used as it is; all     ``coef_`` has the dtype of X
                             attributes are float64
     ``n_iter_``             one int                                             ndarray
@@ -65,6 +74,10 @@ class ChicleLogisticRegression(LinearClassifier):
         Factor of the sum of losses, > 0. Smaller values regularise more and converge faster.
     l1_ratio : float, default=0.0
         Share of the l1 penalty, from 0 to 1: with 1 it is the penalty, with 0 the l2 penalty is, in between both are.
+    multi_class : {"auto", "multinomial", "ovr"}, default="auto"
+        Model of more than two classes: one softmax of them all ("multinomial"), or each class against the rest ("ovr").
+        "auto" takes the softmax, and with ``l1_ratio > 0``, where there is none, the other. Two classes have the same
+        model whatever it is.
     tol : float, default=1e-3
         Relative duality gap (P - D) / P of every output at which the fit stops: the objective P is then certified to be
         at most ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
@@ -75,8 +88,8 @@ class ChicleLogisticRegression(LinearClassifier):
     fit_intercept : bool, default=True
         Whether there is an intercept.
     intercept_scaling : float, default=1.0
-        Value of the constant feature; the larger, the less the intercept is penalised. With ``l1_ratio > 0``, where it
-        is not, that makes no difference.
+        Value of the constant feature; the larger, the less the intercept is penalised. A multinomial model and one with
+        ``l1_ratio > 0`` do not penalise it, and it makes no difference there.
     class_weight : dict or "balanced", default=None
         Factor of C per class label. "balanced" takes n_samples / (n_classes * number of samples of the class), with
         sample weights in place of counts where there are some.
@@ -87,11 +100,12 @@ class ChicleLogisticRegression(LinearClassifier):
         a line per iteration.
     warm_start : bool, default=False
         Begin with the duals of the last `fit`, if features and labels are the same, byte by byte; other data silently
-        starts afresh. `C` and all weights may change in between. The duals stay out of pickles and copies. With
-        ``l1_ratio > 0`` a fit begins with `coef_` and `intercept_` of the last one, if features and classes are as many
-        and the same; that helps along a path of `C`.
+        starts afresh. `C` and all weights may change in between. The duals stay out of pickles and copies. A
+        multinomial model, and one with ``l1_ratio > 0``, begins with `coef_` and `intercept_` of the last fit, if that
+        was of the same kind, and features and classes are as many and the same; that helps along a path of `C`.
     n_threads : int, default=None
-        Most threads per task; fewer are used on small data. None takes the cores that this process may use.
+        Most threads per task; fewer are used on small data. None takes the cores that this process may use. A
+        multinomial model leaves threads to BLAS.
     chunk_size : int, default=None
         Bytes of a chunk; None chooses. It matters for several tasks only.
     runtime : Runtime, default=None
@@ -121,18 +135,23 @@ class ChicleLogisticRegression(LinearClassifier):
         Intercepts.
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
+    multi_class_ : {"binary", "multinomial", "ovr"}
+        The model that was fitted, whatever `multi_class` is by now.
     n_iter_ : int
         Iterations; all outputs share them.
     duality_gap_ : float
         Largest (P - D) / P of the outputs, evaluated in float64 at the returned model.
     objective_ : ndarray of shape (1,) or (n_classes,), float64
         Primal objective P of each output: ``0.5 * |w|^2 + C * sum(weight * loss)``, w with the intercept's weight; with
-        ``l1_ratio > 0`` the function above.
+        ``l1_ratio > 0`` the function above. Of a multinomial model there is one, ``0.5 * |coef_|^2 + C * sum(weight *
+        log_loss)``.
     dual_objective_ : ndarray of shape (1,) or (n_classes,), float64
-        Dual objective D <= P of each output.
+        Dual objective D <= P of each of these.
     duals_ : ndarray of shape (n_samples, 1) or (n_samples, n_classes), float64
         Dual variables alpha >= 0 with ``coef_[k] = sum(duals_[i, k] * y_ik * x_i)``, y_ik = 1 or -1, if the fit
-        converged; else they are those of `dual_objective_`. Only with `store_duals`. The rows are those of X.
+        converged; else they are those of `dual_objective_`. Of a multinomial model they have a sign, ``C * weight *
+        (y_ik - p_ik)`` for y_ik = 1 or 0 and (nearly) the probabilities p_ik of the model; then ``coef_[k]`` is
+        ``sum(duals_[i, k] * x_i)`` but for the gap. Only with `store_duals`. The rows are those of X.
     history_ : chicle_elastic.monitoring.history.History
         A record per iteration; ``pandas.DataFrame(history_.to_dict())``. On a local cluster `history_.members` are
         the nodes with their process ids, and `history_.transitions` says how long each change of the membership took.
@@ -151,8 +170,9 @@ class ChicleLogisticRegression(LinearClassifier):
 
     Notes
     -----
-    The number of rows, columns, classes and tasks decides between coordinate descent (CoCoA), Newton's method on sums
-    over all tasks, and a working set; times never do. The page on linear models has the table.
+    A multinomial model is found by Newton's method, most often with conjugate gradients. Of other models the number of
+    rows, columns, classes and tasks decides between coordinate descent (CoCoA), Newton's method on sums over all tasks,
+    and a working set; times never do. The page on linear models has the table.
 
     More weights than a working set has room for, 2047 for two classes, are no trouble on one task with sparse rows. On
     several tasks they take turns, and the fit may end with a warning.
@@ -160,6 +180,7 @@ class ChicleLogisticRegression(LinearClassifier):
     References
     ----------
     Yu, Huang and Lin 2011, "Dual coordinate descent methods for logistic regression and maximum entropy models".
+    Dembo, Eisenstat and Steihaug 1982, "Inexact Newton methods".
     Ma et al. 2015, "Adding vs. averaging in distributed primal-dual optimization".
     Yuan, Ho and Lin 2012, "An improved GLMNET for l1-regularized logistic regression".
 
@@ -178,13 +199,19 @@ class ChicleLogisticRegression(LinearClassifier):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearClassifier._parameter_constraints,
         "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
+        "multi_class": [StrOptions({"auto", "multinomial", "ovr"})],
     }
+    _file_version = 2
+    _file_values = (*VALUES, "multi_class_")
+
+    multi_class_: str
 
     def __init__(
         self,
         *,
         C: float = 1.0,
         l1_ratio: float = 0.0,
+        multi_class: Literal["auto", "multinomial", "ovr"] = "auto",
         tol: float = 1e-3,
         max_iter: int = 1000,
         fit_intercept: bool = True,
@@ -220,6 +247,7 @@ class ChicleLogisticRegression(LinearClassifier):
             store_duals=store_duals,
         )
         self.l1_ratio = l1_ratio
+        self.multi_class = multi_class
 
     def _loss_name(self) -> str:
         return "logistic"
@@ -232,6 +260,64 @@ class ChicleLogisticRegression(LinearClassifier):
 
     def _advice(self) -> tuple[str, ...]:
         return ()
+
+    def _is_multinomial(self, num_classes: int) -> bool:
+        """Whether one softmax has all classes; of two classes that is never the question.
+
+        Raises:
+            UsageError: It is asked for with an l1 penalty.
+        """
+        if num_classes <= 2 or self.multi_class == "ovr":
+            return False
+        if self.l1_ratio and self.multi_class == "multinomial":
+            raise UsageError(
+                f"multi_class='multinomial' has no l1 penalty, got l1_ratio={self.l1_ratio:g} and {num_classes} "
+                "classes; set l1_ratio=0, or multi_class='ovr', which has one"
+            )
+        return not self.l1_ratio
+
+    def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "ClassifierTrainer":
+        if not self._is_multinomial(len(training.classes)):
+            return super()._trainer(training, runtime)
+        from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
+
+        class_weights = training.class_weights
+        return MultinomialTrainer(
+            C=float(self.C),
+            tol=float(self.tol),
+            has_intercept=bool(self.fit_intercept),
+            class_weights=None if class_weights is None else tuple(class_weights.tolist()),
+        )
+
+    def _beginning(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> dict[str, Any]:
+        if not trainer.has_one_softmax:
+            return super()._beginning(trainer, training)
+        return {"initial_model": self._initial_model(trainer, training)}
+
+    def _initial_model(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> Array | None:
+        if trainer.has_one_softmax != (getattr(self, "multi_class_", "ovr") == "multinomial"):
+            return None  # weights of another kind of model
+        return super()._initial_model(trainer, training)
+
+    def _predicting_attributes(
+        self, trainer: "ClassifierTrainer", training: "TrainingSet", model: Array, num_iterations: int
+    ) -> dict[str, Any]:
+        kind = "multinomial" if trainer.has_one_softmax else "ovr" if len(training.classes) > 2 else "binary"
+        return {**super()._predicting_attributes(trainer, training, model, num_iterations), "multi_class_": kind}
+
+    def _num_objectives(self) -> int:
+        return 1 if self.multi_class_ == "multinomial" else super()._num_objectives()
+
+    def _set_attributes(self, trainer: "ClassifierTrainer", training: "TrainingSet", outcome: "Outcome") -> None:
+        super()._set_attributes(trainer, training, outcome)
+        if trainer.has_one_softmax and self.store_duals:
+            self.duals_ = _duals_of(self, training, training.upper_bounds(trainer))
+
+    @classmethod
+    def _renewed(cls, header: dict[str, Any], arrays: dict[str, Array]) -> None:
+        if header["version"] == 1:  # there was one-vs-rest alone
+            header["params"]["multi_class"] = "ovr"
+            header["values"]["multi_class_"] = "ovr" if len(arrays["classes_"]) > 2 else "binary"
 
     def predict_proba(self, X: Any) -> Array:
         """Probability of each class.
@@ -264,6 +350,8 @@ class ChicleLogisticRegression(LinearClassifier):
         scores = self.decision_function(X)
         if scores.ndim == 1:
             return -np.logaddexp(0.0, np.column_stack([scores, -scores]))
+        if getattr(self, "multi_class_", "ovr") == "multinomial":  # pickles of before have no such attribute
+            return _log_softmax(scores)
         log_sigmoids = -np.logaddexp(0.0, -scores)
         log_sums: Array = np.logaddexp.reduce(log_sigmoids, axis=1, keepdims=True)
         return log_sigmoids - log_sums
@@ -274,9 +362,35 @@ class ChicleLogisticRegression(LinearClassifier):
         Returns
         -------
         estimator : LogisticRegression or OneVsRestClassifier
-            A `LogisticRegression` for two classes; for more, where that is multinomial, a `OneVsRestClassifier` of
+            A `LogisticRegression` for two classes and of a multinomial model; of one-vs-rest a `OneVsRestClassifier` of
             them, without `class_weight`. `tol` and `max_iter` mean something else there and have their defaults.
         """
         from estimators.export import to_logistic_regression
 
         return to_logistic_regression(self)
+
+
+def _log_softmax(scores: Array) -> Array:
+    """Logarithms of probabilities, shape (n, n_classes), exact where the probability is too small for a float."""
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+def _duals_of(estimator: Any, training: "TrainingSet", upper: Array) -> Array:
+    """Dual variables C_i (y_i - p_i) of every row, made feasible as for the certificate; shape (n, n_classes).
+
+    Args:
+        estimator: Fitted.
+        training: What it was fitted to.
+        upper: C_i, shape (n,), float64.
+    """
+    from chicle_elastic.solvers.linear.multinomial.objective import Mixture
+
+    codes, _ = training.codes_and_weights()
+    p = np.exp(_log_softmax(training.by_row(estimator._scores)))
+    targets = np.zeros_like(p)
+    targets[np.arange(len(codes)), codes] = 1.0
+    if estimator.fit_intercept:
+        mixture = Mixture.of(upper @ (p - targets), upper @ targets)
+        p = (1.0 - mixture.share) * p + mixture.share * mixture.common
+    return np.asarray(upper[:, np.newaxis] * (targets - p))

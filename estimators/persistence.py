@@ -8,7 +8,8 @@
 
 Not in it: `runtime`, `n_workers` and `policy` (they belong to somewhere else), `augment` (code), callbacks, a
 `RandomState` instance, the duals of a warm start.
-Readers take older versions and refuse newer ones; `tests/golden/models` holds a file of every version.
+Readers take older versions and refuse newer ones; `tests/golden/models` holds a file of every version. Version 2 of
+`ChicleLogisticRegression` says which model of several classes the file holds; before, that was one-vs-rest.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ import uuid
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, ClassVar, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -41,7 +42,15 @@ PARAMS_LEFT_OUT = ("runtime", "n_workers", "policy", "augment")
 
 
 class SaveMixin:
-    """`save` and `load` of linear classifiers."""
+    """`save` and `load` of linear classifiers.
+
+    Attributes:
+        _file_version: Of the files that `save` writes.
+        _file_values: Attributes that are plain values.
+    """
+
+    _file_version: ClassVar[int] = VERSION
+    _file_values: ClassVar[tuple[str, ...]] = VALUES
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file, without pickle.
@@ -59,7 +68,12 @@ class SaveMixin:
         """
         check_is_fitted(self)
         params = self.get_params(deep=False)  # type: ignore[attr-defined]
-        write_model(path, self, params, {name: getattr(self, name, None) for name in ARRAYS}, values=VALUES)
+        found = {name: getattr(self, name, None) for name in ARRAYS}
+        write_model(path, self, params, found, values=self._file_values, version=self._file_version)
+
+    @classmethod
+    def _renewed(cls, header: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Add to the header of an older file what it lacks; by default nothing."""
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -82,10 +96,11 @@ class SaveMixin:
         UsageError
             The file holds another estimator.
         """
-        header, arrays = read_model(Path(path), estimator=cls.__name__)
+        header, arrays = read_model(Path(path), estimator=cls.__name__, newest=cls._file_version)
         try:
+            cls._renewed(header, arrays)
             estimator = cls(**params_from_json(header["params"]))
-            set_attributes(estimator, header, VALUES, arrays)
+            set_attributes(estimator, header, cls._file_values, arrays)
         except (KeyError, TypeError) as error:
             raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
         _check_shapes(path, estimator)

@@ -135,7 +135,7 @@ class ClassifierWork:
         place[~present] = 0  # none of their rows counts
         code_classes = place[codes.classes]
         factors = counts if class_weights is None else counts * class_weights[code_classes]
-        training: Any = SimpleNamespace(class_weights=None)
+        training: Any = SimpleNamespace(classes=labels, class_weights=None)
         trainers = [
             replace(
                 call.estimator._trainer(training, self._runtime),

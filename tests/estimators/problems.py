@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.special import entr, logsumexp, softmax
 from sklearn.datasets import load_breast_cancer, load_digits, load_svmlight_file
 from sklearn.preprocessing import scale
 
@@ -85,8 +86,11 @@ def recomputed_gaps(
 ) -> Array:
     """(P - D) / P of each output from X, y and the duals, shape (outputs,).
 
-    A fit that has converged has w = w(alpha); before that, Newton's method has not, and P is that of `coef_`.
+    A fit that has converged has w = w(alpha); before that, Newton's method has not, and P is that of `coef_`. Of a
+    multinomial model there is one, and no duals are needed.
     """
+    if getattr(estimator, "multi_class_", "") == "multinomial":
+        return np.array([multinomial_gap(estimator, X, y, weights)])
     X = X.toarray() if sparse.issparse(X) else np.asarray(X, dtype=np.float64)
     scaling = estimator.intercept_scaling if estimator.fit_intercept else 0.0
     X = np.column_stack([X, np.full(len(X), scaling)])
@@ -106,3 +110,54 @@ def recomputed_gaps(
         P = 0.5 * w @ w + primal(loss, signs * (X @ w), bounds)
         gaps.append((P - D) / P)
     return np.array(gaps)
+
+
+def multinomial_bounds(
+    estimator: LinearClassifier, X: Any, y: Array, weights: Array | None = None
+) -> tuple[float, float]:
+    """P and D of a multinomial model from X, y, `coef_` and `intercept_` alone, with probabilities in rows.
+
+    Duals are C_i (y_i - p_i), whose sums have to be 0 where there are intercepts. Probabilities are mixed with one
+    distribution until they are, and the entropy of the mixture is at least the mean of both.
+    """
+    X = X.toarray() if sparse.issparse(X) else np.asarray(X, dtype=np.float64)
+    bounds = estimator.C * (np.ones(len(X)) if weights is None else np.asarray(weights, dtype=np.float64))
+    scores = X @ estimator.coef_.T + estimator.intercept_
+    targets = (np.asarray(y)[:, None] == estimator.classes_).astype(float)
+    losses = logsumexp(scores, axis=1) - (targets * np.maximum(scores, -1e29)).sum(axis=1)
+    P = 0.5 * (estimator.coef_**2).sum() + bounds @ losses
+    p = softmax(scores, axis=1)
+    entropies = entr(p).sum(axis=1) @ bounds
+    if estimator.fit_intercept:
+        totals, surplus = bounds @ targets, bounds @ (p - targets)
+        is_there = totals > 0
+        ratio = max((surplus[is_there] / totals[is_there]).max(), 0.0)
+        share = ratio / (1.0 + ratio)
+        common = totals / bounds.sum() - (surplus / bounds.sum() / ratio if ratio > 0 else 0.0)
+        assert common.min() >= -1e-9
+        p = (1.0 - share) * p + share * common
+        assert np.abs(bounds @ (p - targets)).max() <= 1e-9 * bounds.sum()
+        entropies = (1.0 - share) * entropies + share * bounds.sum() * entr(np.maximum(common, 0.0)).sum()
+        assert entropies <= entr(np.maximum(p, 0.0)).sum(axis=1) @ bounds * (1 + 1e-12) + 1e-300
+    duals = bounds[:, None] * (targets - p)
+    return P, entropies - 0.5 * ((duals.T @ X) ** 2).sum()
+
+
+def multinomial_gap(estimator: LinearClassifier, X: Any, y: Array, weights: Array | None = None) -> float:
+    """(P - D) / P of a multinomial model; what `store_duals` keeps is feasible, and its D at least as large."""
+    P, D = multinomial_bounds(estimator, X, y, weights)
+    if hasattr(estimator, "duals_"):
+        X = X.toarray() if sparse.issparse(X) else np.asarray(X, dtype=np.float64)
+        bounds = estimator.C * (np.ones(len(X)) if weights is None else np.asarray(weights, dtype=np.float64))
+        kept = estimator.duals_[: len(X)]
+        counts = bounds > 0
+        targets = (np.asarray(y)[:, None] == estimator.classes_).astype(float)
+        p = targets[counts] - kept[counts] / bounds[counts, None]
+        assert not kept[~counts].any()
+        assert p.min() >= -1e-9
+        np.testing.assert_allclose(p.sum(axis=1), 1.0, rtol=1e-9)
+        if estimator.fit_intercept:
+            assert np.abs(kept.sum(axis=0)).max() <= 1e-9 * bounds.sum()
+        value = entr(np.maximum(p, 0.0)).sum(axis=1) @ bounds[counts] - 0.5 * ((kept.T @ X) ** 2).sum()
+        assert D - 1e-9 * abs(P) <= value <= P * (1 + 1e-9)
+    return (P - D) / P

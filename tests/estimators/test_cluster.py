@@ -170,6 +170,20 @@ def test_a_support_vector_regression_goes_on_without_a_killed_process(of_two):
     assert model.objective_ == pytest.approx(here.objective_, rel=2e-7)
 
 
+def test_a_multinomial_regression_goes_on_without_a_killed_process(of_two):
+    """Tasks have no factors of blocks any more, and the sums are of other rows: the gap is that of all rows."""
+    X, y = problems.digits()
+
+    def kill():
+        os.kill(of_two.members()["n1"].pid, signal.SIGKILL)
+
+    model = ChicleLogisticRegression(C=10.0, tol=1e-8, max_iter=100_000, chunk_size=9_000, n_workers=2)
+    model.set_callbacks(OtherData({6: kill})).fit(X, y)
+    assert model.multi_class_ == "multinomial"
+    assert problems.recomputed_gaps(model, X, y).max() <= 1e-8
+    assert model.history_.column("num_tasks").min() == 1
+
+
 def test_a_ridge_regression_goes_on_without_a_killed_process(of_two):
     """What the tasks knew of the lost rows is found out anew, and the gap is that of all rows."""
     X, y = wide()

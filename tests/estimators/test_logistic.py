@@ -20,10 +20,10 @@ def test_binary_probabilities_are_those_of_liblinear():
     np.testing.assert_array_equal(ours.predict_proba(X)[:, 1], np.exp(ours.predict_log_proba(X))[:, 1])
 
 
-def test_more_classes_get_normalised_sigmoids():
-    """One-vs-rest: each output's sigmoid, divided by their sum; the largest is the prediction."""
+def test_more_classes_get_normalised_sigmoids_one_vs_rest():
+    """Each output's sigmoid, divided by their sum; the largest is the prediction."""
     X, y = load_iris(return_X_y=True)
-    model = ChicleLogisticRegression(C=10.0, max_iter=5000).fit(X, y)
+    model = ChicleLogisticRegression(C=10.0, multi_class="ovr", max_iter=5000).fit(X, y)
     sigmoids = expit(model.decision_function(X))
     probabilities = model.predict_proba(X)
     np.testing.assert_allclose(probabilities, sigmoids / sigmoids.sum(axis=1, keepdims=True), rtol=1e-12)
@@ -32,11 +32,11 @@ def test_more_classes_get_normalised_sigmoids():
     assert log_loss(y, probabilities) < 0.3
 
 
-@pytest.mark.parametrize("num_classes", [2, 3])
-def test_probabilities_far_from_the_boundary_stay_finite(num_classes):
-    """Where every sigmoid is 0 as a float their ratio still is a number, and logarithms do not become -inf."""
+@pytest.mark.parametrize(("num_classes", "multi_class"), [(2, "auto"), (3, "ovr"), (3, "multinomial")])
+def test_probabilities_far_from_the_boundary_stay_finite(num_classes, multi_class):
+    """Where every probability is 0 as a float their ratio still is a number, and logarithms do not become -inf."""
     X = np.eye(num_classes)
-    model = ChicleLogisticRegression(C=100.0).fit(X, np.arange(num_classes))
+    model = ChicleLogisticRegression(C=100.0, multi_class=multi_class).fit(X, np.arange(num_classes))
     far = 1e4 * np.vstack([X, -np.ones(num_classes)])
     with np.errstate(all="raise", under="ignore"):
         logs = model.predict_log_proba(far)

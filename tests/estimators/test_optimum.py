@@ -26,7 +26,9 @@ load = functools.cache(lambda data: data())
 def ours(loss, C):
     """Our estimator, to be fitted to a gap of `TOL`."""
     params = {"C": C, "tol": TOL, "max_iter": 30_000, "random_state": 0, "n_threads": 1, "store_duals": True}
-    return ChicleLogisticRegression(**params) if loss == "logistic" else ChicleSVM(loss=loss, **params)
+    if loss == "logistic":  # liblinear has no softmax
+        return ChicleLogisticRegression(multi_class="ovr", **params)
+    return ChicleSVM(loss=loss, **params)
 
 
 def objectives_of(loss, C, model, X, y):

@@ -180,11 +180,14 @@ def test_a_model_that_contradicts_itself_is_refused(change, message, tmp_path):
         ChicleSVM.load(path)
 
 
-@pytest.mark.parametrize("estimator_class", [ChicleSVM, ChicleLogisticRegression])
-def test_version_1_can_be_read(estimator_class):
+@pytest.mark.parametrize(
+    ("estimator_class", "version"), [(ChicleSVM, 1), (ChicleLogisticRegression, 1), (ChicleLogisticRegression, 2)]
+)
+def test_old_versions_can_be_read(estimator_class, version):
     """The file of the release, made by tests/golden/models/make.py; it must never be made anew."""
-    model = estimator_class.load(GOLDEN / f"{estimator_class.__name__}-v1.npz")
-    with (GOLDEN / f"{estimator_class.__name__}-v1.json").open() as file:
+    stem = f"{estimator_class.__name__}-v{version}"
+    model = estimator_class.load(GOLDEN / f"{stem}.npz")
+    with (GOLDEN / f"{stem}.json").open() as file:
         expected = json.load(file)
     assert model.predict(np.array(expected["X"])).tolist() == expected["predictions"]
     np.testing.assert_allclose(model.decision_function(np.array(expected["X"])), expected["scores"], rtol=1e-12)

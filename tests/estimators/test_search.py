@@ -43,7 +43,7 @@ from estimators import (
 )
 from estimators.search import classifiers
 from estimators.search.calls import SearchCall
-from estimators.search.plan import cut_path, reason_against
+from estimators.search.plan import cut_path, has_many_labels, reason_against
 from estimators.search.search_cv import rungs
 from tests.estimators import problems
 from tests.estimators.test_folder import write
@@ -76,7 +76,7 @@ def assert_same(ours, theirs, num_rows):
     [
         ChicleSVM(tol=TOL),
         ChicleSVM(loss="squared_hinge", tol=TOL, class_weight="balanced", fit_intercept=False),
-        ChicleLogisticRegression(tol=TOL),
+        ChicleLogisticRegression(tol=TOL, multi_class="ovr"),
     ],
     ids=["hinge", "squared_hinge", "logistic"],
 )
@@ -321,6 +321,33 @@ def test_other_estimators_are_fitted_as_they_are(estimator, reason):
     assert len(ours.sharing_) == 1
     assert ours.sharing_[0].startswith("3 fits share nothing: ")
     assert reason in ours.sharing_[0]
+
+
+def test_one_softmax_of_all_classes_shares_nothing():
+    """In a grid with one-vs-rest, which does; the results are those of GridSearchCV."""
+    X, y = problems.digits()
+    X, y = X[y < 3][:150], y[y < 3][:150]
+    grid = {"C": CS[:2], "multi_class": ["multinomial", "ovr"]}
+    ours = ChicleSearchCV(ChicleLogisticRegression(tol=TOL), grid, cv=2).fit(X, y)
+    assert_same(ours, GridSearchCV(ChicleLogisticRegression(tol=TOL), grid, cv=2).fit(X, y), len(y))
+    assert ours.sharing_[0].startswith("4 fits of ChicleLogisticRegression on 2 splits share one copy of the rows")
+    assert ours.sharing_[1].startswith("4 fits share nothing: ChicleLogisticRegression has one softmax of all classes")
+
+
+@pytest.mark.parametrize(
+    ("y", "expected"),
+    [
+        ([0, 1, 0], False),
+        (["a", "b", "c"], True),
+        (np.array([[1], [2], [3]]), True),
+        ([], False),
+        (None, False),
+        ([1, 1], False),
+    ],
+)
+def test_two_labels_are_not_many(y, expected):
+    """Whatever they are; that there are too few is for the fit to say."""
+    assert has_many_labels(y) is expected
 
 
 def test_a_network_shares_nothing():

@@ -29,3 +29,23 @@ def dot(a: Array, b: Array) -> float:
 def squared(a: Array) -> float:
     """|a|^2."""
     return dot(a, a)
+
+
+def solve_positive(matrix: Array, right: Array) -> Array:
+    """The solution of a small system, by Gaussian elimination without pivots.
+
+    Args:
+        matrix: Symmetric, positive definite, shape (m, m), float64.
+        right: Shape (m,), float64.
+
+    Returns:
+        Shape (m,), float64; not finite where the matrix is not as it should be.
+    """
+    rows = np.column_stack([matrix, right])
+    size = len(right)
+    with np.errstate(all="ignore"):
+        for k in range(size):
+            rows[k] = rows[k] / rows[k, k]
+            for below in (rows[:k], rows[k + 1 :]):
+                below -= below[:, k : k + 1] * rows[k]
+    return rows[:, size].copy()

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,9 +20,11 @@ class CertifiedTrainer(Trainer):
 
     Attributes:
         tol: Relative duality gap at which the job ends; 0 never does.
+        has_one_softmax: Whether scores are those of one distribution over all classes.
     """
 
     tol: float
+    has_one_softmax: ClassVar[bool] = False
 
     @abstractmethod
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Any, Any]:

@@ -14,9 +14,9 @@ import numpy as np
 from chicle_elastic.chunks.blocks import zeros_per_chunk
 from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.views import Array, CsrRows
-from chicle_elastic.errors import DataError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.kernels import memory, scd, tables
+from chicle_elastic.solvers.linear.finite import require_finite
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses, upper_bounds
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 
@@ -141,7 +141,7 @@ def require_finite_rows(built: LocalTables, notes: Mapping[ChunkId, Notes]) -> N
     for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
         norms = notes[chunk_id].norms
         if not np.isfinite(norms.max()):  # NaN wins; and nothing is as long as the norms, as `isfinite(norms)` would be
-            _require_finite(chunk_id, block, norms)
+            require_finite(chunk_id, block, norms)
 
 
 def require_finite_values(built: LocalTables, values: Array) -> None:
@@ -154,23 +154,7 @@ def require_finite_values(built: LocalTables, values: Array) -> None:
         return
     starts = np.cumsum(built.samples.lengths)[:-1]
     for chunk_id, block, part in zip(built.ids, built.keep_alive, np.split(values, starts), strict=True):
-        _require_finite(chunk_id, block, part)
-
-
-def _require_finite(chunk_id: ChunkId, block: RowBlock, values: Array) -> None:
-    for row in np.flatnonzero(~np.isfinite(values)).tolist():
-        if not np.isfinite(row_values(block, row)).all():  # else the value is beyond its dtype, which is no crime
-            raise DataError(
-                f"chunk {chunk_id}, row {row} (row {int(block.row_ids[row])} of the data set): a feature is NaN or "
-                "infinite; leave the sample out or fill the value in"
-            )
-
-
-def row_values(block: RowBlock, row: int) -> Array:
-    """Stored feature values of one row."""
-    if isinstance(block.rows, CsrRows):
-        return np.asarray(block.rows.values[int(block.rows.indptr[row]) : int(block.rows.indptr[row + 1])])
-    return np.asarray(block.rows[row])
+        require_finite(chunk_id, block, part)
 
 
 def screen_addresses(built: LocalTables, notes: Mapping[ChunkId, Notes]) -> tuple[Array, Array]:

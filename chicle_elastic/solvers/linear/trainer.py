@@ -17,7 +17,7 @@ whatever w is, so rounding drift between w and w(alpha) cannot fake it. Only a c
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -91,6 +91,8 @@ class LinearTrainer(Trainer):
     num_threads: int = 1
     code_classes: tuple[int, ...] | None = None
     keeps_products: bool = False
+    has_one_softmax: ClassVar[bool] = False
+    """Whether scores are those of one distribution over all classes."""
 
     def __post_init__(self) -> None:
         Loss.named(self.loss)

@@ -1,8 +1,10 @@
-"""Made the model files of format version 1; kept to show how, and for the next version.
+"""Made the model files of format versions 1 and 2; kept to show how, and for the next version.
 
     python tests/golden/models/make.py FOLDER
 
-A file of a released version is never made anew: that it can still be read is the point.
+A file of a released version is never made anew: that it can still be read is the point. Version 2 is that of
+`ChicleLogisticRegression` alone, whose files say since then what kind of model they hold; the labels of its version 1
+were "no" and "yes", as those of ChicleSVM still are.
 """
 
 import json
@@ -13,16 +15,19 @@ import numpy as np
 
 from estimators import ChicleLogisticRegression, ChicleSVM
 
-FORMAT_VERSION = 1
+MODELS = (
+    (ChicleSVM, 1, ["no"] * 4 + ["yes"] * 4),
+    (ChicleLogisticRegression, 2, ["no"] * 3 + ["perhaps"] + ["yes"] * 4),
+)
 
 
 def main(folder: Path) -> None:
     """Fit eight samples, save, and write down what the model says about them."""
     X = np.array([[0, 0], [0, 1], [1, 0], [0.2, 0.1], [2, 2], [2, 3], [3, 2], [2.5, 2.1]], dtype=np.float64)
-    y = np.array(["no"] * 4 + ["yes"] * 4)
-    for estimator_class in (ChicleSVM, ChicleLogisticRegression):
+    for estimator_class, version, labels in MODELS:
+        y = np.array(labels)
         model = estimator_class(C=0.5, class_weight={"no": 2.0, "yes": 1.0}, random_state=0, store_duals=True).fit(X, y)
-        stem = f"{estimator_class.__name__}-v{FORMAT_VERSION}"
+        stem = f"{estimator_class.__name__}-v{version}"
         model.save(folder / f"{stem}.npz")
         expected = {
             "X": X.tolist(),

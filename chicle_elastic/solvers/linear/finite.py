@@ -1,0 +1,34 @@
+"""Which row has a feature that is NaN or infinite, once a sum over rows has shown that there is one."""
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.errors import DataError
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.local_chunk import RowBlock
+
+
+def require_finite(chunk_id: ChunkId, block: RowBlock, values: Array) -> None:
+    """Look at the rows of a chunk whose value is not finite.
+
+    Args:
+        chunk_id: The chunk.
+        block: Its rows.
+        values: Something that was found of each row, shape (n,).
+
+    Raises:
+        DataError: It names chunk and row.
+    """
+    for row in np.flatnonzero(~np.isfinite(values)).tolist():
+        if not np.isfinite(row_values(block, row)).all():  # else the value is beyond its dtype, which is no crime
+            raise DataError(
+                f"chunk {chunk_id}, row {row} (row {int(block.row_ids[row])} of the data set): a feature is NaN or "
+                "infinite; leave the sample out or fill the value in"
+            )
+
+
+def row_values(block: RowBlock, row: int) -> Array:
+    """Stored feature values of one row."""
+    if isinstance(block.rows, CsrRows):
+        return np.asarray(block.rows.values[int(block.rows.indptr[row]) : int(block.rows.indptr[row + 1])])
+    return np.asarray(block.rows[row])

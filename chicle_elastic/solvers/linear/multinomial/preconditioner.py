@@ -1,0 +1,192 @@
+"""The preconditioner of conjugate gradients: second derivatives of one class at a time.
+
+The second derivatives of P are sum_i C_i (diag(p_i) - p_i p_i^T) (x) x_i x_i^T, and I for the weights. Blocks of single
+classes have C_i p_ik (1 - p_ik) there. Directions whose sum over classes is not 0 have no curvature but that of the
+penalty; the gradient has no part in them, so residuals and what is made of them are projected to a sum of 0. There the
+blocks fall short by what classes have in common; a factor of K / (K - 1) makes them exact where all classes are equally
+likely, and with two of them.
+
+All of it is scaled by its diagonal first, so that a feature of scale 1e8 costs no digits of the others.
+"""
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotrs
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.products import pack, unpack
+
+JITTERS = (1e-14, 1e-10, 1e-7)
+"""Added to a diagonal of ones, times its length, where columns are equal but for rounding and no factor is found."""
+LEAST_DIAGONAL = 1e-100
+"""Of an intercept, which has no penalty; below, its class has no curvature at all."""
+
+NEARLY_EQUAL = 0.2
+"""Share by which blocks that are multiples of each other may differ and have one factor."""
+
+
+def block_weights(p: Array, upper: Array) -> Array:
+    """C_i K / (K - 1) p_ik (1 - p_ik), shape (K, n), from p_i, shape (K, n), and C_i, shape (n,)."""
+    K = len(p)
+    weights = p * (1.0 - p)
+    weights *= upper * (K / (K - 1.0))
+    return np.asarray(weights)
+
+
+class ClassBlocks:
+    """Factors of the blocks.
+
+    Args:
+        blocks: Second derivatives without those of the penalty, flat: of wide data diagonals (num_blocks, D), then
+            triangles packed by rows, if there are any.
+        scales: Factors of the only block that make it that of each class, shape (K,); None where each has its own.
+        columns: Features of the blocks of wide data, ascending, int64; they have the intercept, too.
+        is_narrow: Whether blocks have all columns.
+        D: Columns, that of the intercept at the end.
+        is_active: Which classes have weight, shape (K,), bool; the others stay where they are.
+        has_intercept: Whether the last column is anything.
+    """
+
+    def __init__(
+        self,
+        blocks: Array,
+        scales: Array | None,
+        columns: Array,
+        *,
+        is_narrow: bool,
+        D: int,
+        is_active: Array,
+        has_intercept: bool,
+    ) -> None:
+        self._columns = np.append(columns, D - 1)
+        self._is_narrow = is_narrow
+        self._is_active = is_active
+        self._has_intercept = has_intercept
+        self._factors: list[_Factor] = []
+        self._diagonals: Array | None = None
+        num_classes = len(is_active)
+        num_blocks = num_classes if scales is None else 1
+        penalty = np.ones(D)
+        penalty[-1] = 0.0
+        if not is_narrow:
+            diagonals = blocks[: num_blocks * D].reshape(num_blocks, D)
+            blocks = blocks[num_blocks * D :]
+            if scales is not None:
+                diagonals = scales[:, np.newaxis] * diagonals
+            self._diagonals = 1.0 / _positive(diagonals, penalty)
+            penalty = penalty[self._columns]
+        if not len(blocks):
+            return
+        packed = blocks.reshape(num_blocks, -1)
+        if scales is None:
+            self._factors = [_Factor(unpack(block, len(penalty)), penalty) for block in packed]
+            return
+        found: list[tuple[float, _Factor]] = []
+        for scale in scales.tolist():
+            near = [factor for known, factor in found if abs(scale - known) <= NEARLY_EQUAL * known]
+            if not near:
+                near = [_Factor(scale * unpack(packed[0], len(penalty)), penalty)]
+                found.append((scale, near[0]))
+            self._factors.append(near[0])
+
+    def solve(self, residual: Array) -> Array:
+        """An estimate of the direction that the second derivatives take to this, shape (K, D)."""
+        r = _projected(residual, self._is_active, has_intercept=self._has_intercept)
+        z = r if self._diagonals is None else self._diagonals * r
+        for k, factor in enumerate(self._factors):
+            if self._is_narrow:
+                z[k] = factor.solve(r[k])
+            else:
+                z[k, self._columns] = factor.solve(r[k, self._columns])
+        return _projected(z, self._is_active, has_intercept=self._has_intercept)
+
+
+def joint_block(rows: Array, p: Array, upper: Array, *, has_intercept: bool) -> Array:
+    """Second derivatives of the losses with respect to all weights, classes one after the other, packed by rows.
+
+    Args:
+        rows: Shape (n, d), float64.
+        p: Probabilities, shape (K, n), float64.
+        upper: C_i, shape (n,), float64.
+        has_intercept: Whether the last column of each class is 1, or 0.
+    """
+    n, K = len(rows), len(p)
+    rows = np.column_stack([rows, np.full(n, float(has_intercept))])
+    D = rows.shape[1]
+    spread = (p.T[:, :, np.newaxis] * rows[:, np.newaxis, :]).reshape(n, K * D)
+    matrix = -(spread.T * upper) @ spread
+    for k in range(K):
+        part = slice(k * D, (k + 1) * D)
+        matrix[part, part] += (rows.T * (upper * p[k])) @ rows
+    packed = np.zeros(K * D * (K * D + 1) // 2)
+    pack(np.ascontiguousarray(matrix), packed)
+    return packed
+
+
+def joint_step(packed: Array, residual: Array, is_active: Array, *, has_intercept: bool) -> Array:
+    """The direction that all second derivatives take to this, shape (K, D).
+
+    Args:
+        packed: What tasks have summed up of `joint_block`.
+        residual: Less the gradient of P, shape (K, D).
+        is_active: Which classes have weight, shape (K,), bool.
+        has_intercept: Whether the last column is anything.
+    """
+    K, D = residual.shape
+    matrix = unpack(packed, K * D).reshape(K, D, K, D)
+    # Where all classes rise together there is no curvature. Any will do, of the size of the others.
+    diagonals, active = np.einsum("kdld->kld", matrix), np.ix_(is_active, is_active)
+    own = np.einsum("kkd->kd", diagonals)[is_active]
+    diagonals[active] += own.mean(axis=0) / len(own)
+    penalty = np.ones((K, D))
+    penalty[:, -1] = 0.0
+    r = _projected(residual, is_active, has_intercept=has_intercept)
+    found = _Factor(matrix.reshape(K * D, K * D), penalty.ravel()).solve(r.ravel()).reshape(K, D)
+    return _projected(found, is_active, has_intercept=has_intercept)
+
+
+def _projected(vectors: Array, is_active: Array, *, has_intercept: bool) -> Array:
+    """With a sum of 0 over the active classes, and 0 for the others; shape (K, D)."""
+    if is_active.all():
+        result = vectors - vectors.mean(axis=0)
+    else:
+        active = vectors[is_active]
+        result = np.zeros_like(vectors)
+        result[is_active] = active - active.mean(axis=0)
+    if not has_intercept:
+        result[:, -1] = 0.0
+    return result
+
+
+class _Factor:
+    """Of a matrix, whose lower triangle counts and is overwritten, with the penalty on its diagonal.
+
+    Of the diagonal alone, where there is no other.
+    """
+
+    def __init__(self, matrix: Array, penalty: Array) -> None:
+        size = len(penalty)
+        self._scale = 1.0 / np.sqrt(_positive(np.diagonal(matrix), penalty))
+        self._upper: Array | None = None
+        matrix *= self._scale
+        matrix *= self._scale[:, np.newaxis]
+        if not np.isfinite(matrix).all():  # LAPACK would not say so
+            return
+        for jitter in JITTERS:
+            matrix.reshape(-1)[:: size + 1] = 1.0 + jitter * size
+            upper, fault = dpotrf(matrix.T, lower=0, clean=0)  # row-major lower is column-major upper
+            if not fault:
+                self._upper = upper
+                return
+
+    def solve(self, r: Array) -> Array:
+        """Its inverse times `r`, shape (size,)."""
+        scaled = self._scale * r
+        if self._upper is not None:
+            scaled = dpotrs(self._upper, scaled, lower=0)[0]
+        return np.asarray(self._scale * scaled)
+
+
+def _positive(diagonal: Array, penalty: Array) -> Array:
+    """The diagonal with its penalty, and 1 where that is nothing."""
+    found = np.maximum(diagonal, 0.0) + penalty
+    return np.where(found > LEAST_DIAGONAL, found, 1.0)

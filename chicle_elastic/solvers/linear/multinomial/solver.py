@@ -1,0 +1,371 @@
+"""The local part of a multinomial regression: the sums of a pass over the rows of one task.
+
+Between passes a task remembers the scores at W, b and by how much they change along the direction, so that the end of
+the direction costs no product of the rows with it. Both are found anew where rows have come or gone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
+from chicle_elastic.solvers.linear.multinomial.objective import Softmax, losses, probabilities
+from chicle_elastic.solvers.linear.multinomial.preconditioner import (
+    ClassBlocks,
+    block_weights,
+    joint_block,
+    joint_step,
+)
+from chicle_elastic.solvers.linear.multinomial.state import (
+    HEAD,
+    SHARES,
+    MultinomialPhase,
+    MultinomialState,
+    Roughness,
+)
+from chicle_elastic.solvers.linear.objectives import upper_bounds
+from chicle_elastic.solvers.local_chunk import LocalChunk
+
+STEPS_PER_REFRESH = 16
+"""Steps after which scores are found from W again: their rounding errors add up."""
+GOLDEN_RATIO = 0.6180339887498949
+"""Multiples of it by the number of a row, modulo 1, are spread evenly: which rows are drawn is the same on any task."""
+
+
+class LocalRows:
+    """Rows, class codes and weights of all local chunks (at least one), for as long as these stay.
+
+    Attributes:
+        rows: The rows.
+        codes: Class codes, shape (num_rows,), int32.
+        upper: C_i, shape (num_rows,), float64.
+        ticks: Numbers from 0 to 1, spread evenly over the rows of the data set, shape (num_rows,), float64.
+    """
+
+    def __init__(self, chunks: dict[ChunkId, LocalChunk], C: float, class_weights: Sequence[float] | None) -> None:
+        blocks = {chunk_id: chunk.peek() for chunk_id, chunk in chunks.items()}
+        found = list(blocks.values())
+        self.rows = ClassRows(blocks)
+        self.codes: Array = np.concatenate([block.targets for block in found])
+        self.upper: Array = np.concatenate(
+            [upper_bounds(C, block.targets, block.weights, class_weights) for block in found]
+        )
+        numbers = np.concatenate([np.asarray(block.row_ids) for block in found])
+        self.ticks: Array = numbers * GOLDEN_RATIO % 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _End:
+    """The end of a direction, which is where W, b are next if the step is taken."""
+
+    model: Array
+    scores: Array
+    probabilities: Array
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """Scores at some W, b, and what belongs to them.
+
+    Attributes:
+        model: W, b, shape (K, D).
+        is_rough: Whether float32 has gone into the scores that exact ones are asked for where nothing is rough.
+        scores: Shape (K, num_rows), float64.
+        num_steps: By which they were reached since rows were last multiplied with W.
+        probabilities: Shape (K, num_rows); None until they are asked for.
+        end: The last end of a direction from here that was looked at.
+        along: Changes of the scores along the direction.
+        num_along: Products of conjugate gradients that have gone into these.
+        last: Those along the last vector of conjugate gradients, product number `num_last`.
+    """
+
+    model: Array
+    is_rough: bool
+    scores: Array
+    num_steps: int = 0
+    probabilities: Array | None = None
+    end: _End | None = None
+    along: Array | None = None
+    num_along: int = 0
+    last: Array | None = None
+    num_last: int = 0
+
+
+class MultinomialSolver(Solver):
+    """One per uni-task.
+
+    Args:
+        ctx: Of the task.
+        C: Factor of the losses.
+        class_weights: Factor of C per class code; None for 1.
+        has_intercept: Whether b is anything but 0.
+    """
+
+    def __init__(self, ctx: Context, *, C: float, class_weights: Sequence[float] | None, has_intercept: bool) -> None:
+        super().__init__(ctx)
+        self._C = C
+        self._class_weights = class_weights
+        self._has_intercept = has_intercept
+        self._local: LocalRows | None = None
+        self._known: _Known | None = None
+        self._preconditioner: tuple[int, ClassBlocks] | None = None
+
+    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
+        """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
+        super().attach(added, removed)
+        self._local = self._known = None
+
+    @property
+    def local(self) -> LocalRows:
+        """Of the present chunks; there is at least one."""
+        if self._local is None:
+            self._local = LocalRows(self.chunks, self._C, self._class_weights)
+        return self._local
+
+    def solve(self, model: Array, budget: Budget) -> Update:
+        """One pass over the local rows.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        state = MultinomialState.decode(budget.progress)
+        sums = np.zeros(state.sums_size)
+        if not self.chunks:
+            return Update(delta=sums, samples=0, weight=0.0)
+        if budget.is_spent():
+            sums[0] = 1.0
+            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
+        for chunk in self.chunks.values():
+            chunk.count(chunk.num_rows)
+            sums[1] += chunk.num_rows
+        W = model.reshape(state.num_classes, state.D)
+        passes: dict[MultinomialPhase, Callable[[], None]] = {
+            MultinomialPhase.LOOK: partial(self._look, state, sums[HEAD:]),
+            MultinomialPhase.EVALUATE: partial(self._evaluate, state, W, sums[HEAD:]),
+            MultinomialPhase.BLOCKS: partial(self._sum_blocks, state, W, sums[HEAD:]),
+            MultinomialPhase.MULTIPLY: partial(self._multiply, state, W, sums),
+            MultinomialPhase.SEARCH: partial(self._search, state, W, sums[HEAD:]),
+        }
+        if state.phase in passes:
+            with np.errstate(over="ignore", invalid="ignore"):  # of values beyond all numbers; the gap is then infinite
+                passes[state.phase]()
+        return Update(delta=sums, samples=self.local.rows.num_rows, weight=1.0)
+
+    def _look(self, state: MultinomialState, sums: Array) -> None:
+        local, K, D = self.local, state.num_classes, state.D
+        weights = np.zeros((K, local.rows.num_rows))
+        weights[local.codes, np.arange(local.rows.num_rows)] = local.upper
+        sums[:K] = weights.sum(axis=1)
+        found = local.rows.sums(weights)
+        if not np.isfinite(found).all():
+            local.rows.require_finite()
+        sums[K : K * D] = found.ravel()
+        block = sums[K * D :]
+        if not state.is_narrow:
+            block[: D - 1] = local.rows.squares(local.upper[np.newaxis])[0]
+            block[D - 1] = local.upper.sum() if self._has_intercept else 0.0
+            return
+        if not state.is_cold or state.is_joint:
+            return
+        weights = local.upper
+        # One block in place of K, so it may have more rows.
+        share = K * state.block_rows / state.num_all_rows
+        if 0.0 < share < 1.0:
+            weights = np.where(local.ticks < share, weights / share, 0.0)
+        self._add_blocks(state, weights[np.newaxis], block)
+
+    def _evaluate(self, state: MultinomialState, W: Array, sums: Array) -> None:
+        local, K, D = self.local, state.num_classes, state.D
+        is_rough = state.roughness is Roughness.ALL
+        known = self._scores(state, W)
+        if state.is_joint and state.num_blocks:
+            is_active = state.is_active(has_intercept=self._has_intercept)
+            state.direction = joint_step(state.blocks, state.residual, is_active, has_intercept=self._has_intercept)
+        scores = self._scores_at_end(state, W, known)
+        found = Softmax.of(scores, local.codes, local.upper)
+        known.end = _End(model=W + state.reach * state.direction, scores=scores, probabilities=found.probabilities)
+        sums[:2] = found.loss, found.entropy
+        curvatures = found.intercept_curvatures()
+        sums[2 : 2 + K * K] = curvatures.ravel()
+        slopes = found.slopes(local.codes, local.upper)
+        gradient = sums[2 + K * K : 2 + K * K + K * D].reshape(K, D)
+        gradient[:, :-1] = local.rows.sums(slopes, is_rough=is_rough)
+        if self._has_intercept:
+            gradient[:, -1] = slopes.sum(axis=1)
+        if state.is_joint:
+            joint = sums[2 + K * K + K * D :]
+            joint[: K * D] = state.direction.ravel()
+            dense, has_intercept = local.rows.dense(), self._has_intercept
+            joint[K * D :] = joint_block(dense, found.probabilities, local.upper, has_intercept=has_intercept)
+
+    def _sum_blocks(self, state: MultinomialState, W: Array, blocks: Array) -> None:
+        local, K, D = self.local, state.num_classes, state.D
+        weights = block_weights(self._probabilities(self._scores(state, W)), local.upper)
+        if not state.is_narrow:
+            diagonals = blocks[: K * D].reshape(K, D)
+            diagonals[:, :-1] = local.rows.squares(weights)
+            diagonals[:, -1] = weights.sum(axis=1) if self._has_intercept else 0.0
+            blocks = blocks[K * D :]
+        if state.block_rows:
+            weights = self._drawn(state, weights)
+        self._add_blocks(state, weights, blocks)
+
+    def _drawn(self, state: MultinomialState, weights: Array) -> Array:
+        """Of about so many rows per class as are enough: those that count most, and of the others some, counted up."""
+        bounds = state.masses[:, np.newaxis] / state.block_rows
+        chances = np.divide(weights, bounds, out=np.zeros_like(weights), where=bounds > 0)
+        heavier = np.where(chances < 1.0, bounds, weights)
+        return np.where(self.local.ticks < chances, heavier, 0.0)
+
+    def _add_blocks(self, state: MultinomialState, weights: Array, blocks: Array) -> None:
+        if not state.h:
+            return
+        intercept = 1.0 if self._has_intercept else 0.0
+        self.local.rows.add_products(
+            list(weights),
+            state.columns,
+            intercept,
+            list(blocks.reshape(len(weights), -1)),
+            is_rough=state.roughness is not Roughness.NOTHING,
+        )
+
+    def _multiply(self, state: MultinomialState, W: Array, sums: Array) -> None:
+        K, D = state.num_classes, state.D
+        preconditioner = self._blocks(state)
+        if preconditioner is None:
+            sums[2] = 1.0
+            return
+        z = preconditioner.solve(state.residual)
+        rz = float(np.vdot(state.residual, z))
+        vector = z + (rz / state.rz) * state.conjugate if state.num_products else z
+        sums[HEAD] = rz
+        parts = sums[HEAD + 1 :].reshape(2, K, D)
+        parts[0] = vector
+        parts[1] = self._curved(state, W, vector)
+
+    def _curved(self, state: MultinomialState, W: Array, vector: Array) -> Array:
+        """Second derivatives of the losses times `vector`, shape (K, D)."""
+        known = self._scores(state, W)
+        self._catch_up(state, known)
+        p, upper = self._probabilities(known), self.local.upper
+        last = np.empty_like(known.scores)
+        intercepts = np.zeros((state.num_classes, 1))
+        offsets = vector[:, -1:]
+
+        def curve(part: slice, changes: Array) -> Array:
+            np.add(changes, offsets, out=last[:, part])
+            chosen = p[:, part]
+            curved = chosen * last[:, part]
+            curved -= chosen * curved.sum(axis=0)
+            curved *= upper[part]
+            intercepts[:, 0] += curved.sum(axis=1)
+            return curved
+
+        is_rough = state.roughness is not Roughness.NOTHING
+        found = self.local.rows.curved(vector[:, :-1], curve, is_rough=is_rough)
+        known.last, known.num_last = last, state.num_products + 1
+        return np.hstack([found, intercepts if self._has_intercept else np.zeros_like(intercepts)])
+
+    def _search(self, state: MultinomialState, W: Array, sums: Array) -> None:
+        known = self._scores(state, W)
+        along = self._along(state, known)
+        for number, share in enumerate(SHARES):
+            scores = known.scores + state.reach * share * along
+            sums[number] = losses(scores, self.local.codes, self.local.upper)
+
+    # What is remembered.
+
+    def _blocks(self, state: MultinomialState) -> ClassBlocks | None:
+        """The preconditioner; None where this task was not there when its blocks were summed up."""
+        if not state.num_blocks:
+            known = self._preconditioner
+            return known[1] if known is not None and known[0] == state.block_serial else None
+        blocks = ClassBlocks(
+            state.blocks,
+            state.masses / state.totals.sum() if state.num_blocks == 1 else None,
+            state.columns,
+            is_narrow=state.is_narrow,
+            D=state.D,
+            is_active=state.is_active(has_intercept=self._has_intercept),
+            has_intercept=self._has_intercept,
+        )
+        self._preconditioner = state.block_serial, blocks
+        return blocks
+
+    def _scores(self, state: MultinomialState, W: Array) -> _Known:
+        """Scores at W, b, and what belongs to them."""
+        known, is_rough = self._known, state.roughness is Roughness.ALL
+        if known is not None and known.is_rough <= is_rough:
+            if np.array_equal(known.model, W):
+                return known
+            end = known.end
+            if end is not None and known.num_steps < STEPS_PER_REFRESH and np.array_equal(end.model, W):
+                self._known = _Known(
+                    model=end.model,
+                    is_rough=is_rough,
+                    scores=end.scores,
+                    num_steps=known.num_steps + 1,
+                    probabilities=end.probabilities,
+                )
+                return self._known
+        self._known = _Known(model=W.copy(), is_rough=is_rough, scores=self._scores_of(W, is_rough=is_rough))
+        return self._known
+
+    def _scores_of(self, W: Array, *, is_rough: bool) -> Array:
+        """Scores of all rows, shape (K, num_rows); rows are not read where W is 0."""
+        if not W[:, :-1].any():
+            return np.repeat(W[:, -1:], self.local.rows.num_rows, axis=1)
+        scores = self.local.rows.times(W[:, :-1], is_rough=is_rough)
+        scores += W[:, -1:]
+        return scores
+
+    def _scores_at_end(self, state: MultinomialState, W: Array, known: _Known) -> Array:
+        if not state.direction.any():
+            return known.scores
+        if self.local.rows.is_rough_possible and state.roughness is Roughness.PRODUCTS:
+            # What products have found of the changes is not exact enough here.
+            return self._scores_of(W + state.reach * state.direction, is_rough=False)
+        return known.scores + state.reach * self._along(state, known)
+
+    def _along(self, state: MultinomialState, known: _Known) -> Array:
+        """Changes of the scores along the direction."""
+        self._catch_up(state, known)
+        if known.along is None or known.num_along != state.num_products:
+            known.along = self._scores_of(state.direction, is_rough=state.roughness is not Roughness.NOTHING)
+            known.num_along = state.num_products
+        return known.along
+
+    def _catch_up(self, state: MultinomialState, known: _Known) -> None:
+        """Add those of the last product, now that it is known how far it led."""
+        if known.last is None or known.num_last != state.num_products:
+            return
+        if known.num_last == 1:
+            known.along, known.num_along = state.length * known.last, 1
+        elif known.along is not None and known.num_along == known.num_last - 1:
+            known.along += state.length * known.last
+            known.num_along += 1
+        known.last = None
+
+    def _probabilities(self, known: _Known) -> Array:
+        if known.probabilities is None:
+            known.probabilities = probabilities(known.scores)
+        return known.probabilities
+
+    def evaluate(self, model: Array, progress: Array) -> Update:
+        """As delta the gradient of the losses, in float64 from the model alone; as metrics loss, entropy and rows."""
+        if not self.chunks:
+            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
+        local = self.local
+        W = model.reshape(-1, local.rows.num_features + 1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = self._scores_of(W, is_rough=False)
+            found = Softmax.of(scores, local.codes, local.upper)
+            slopes = found.slopes(local.codes, local.upper)
+            gradient = np.hstack([local.rows.sums(slopes), slopes.sum(axis=1, keepdims=True)])
+        metrics = {"loss": found.loss, "entropy": found.entropy, "rows": float(local.rows.num_rows)}
+        return Update(delta=gradient.ravel(), samples=0, weight=1.0, metrics=metrics)

@@ -1,0 +1,194 @@
+"""Multinomial logistic regression: the model, the method, and when to stop. See `objective` and `steps`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array, DataSchema
+from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.base import Context, Report, Solver, Summed
+from chicle_elastic.solvers.linear.certified import TINY, CertifiedTrainer
+from chicle_elastic.solvers.linear.methods import ROWS_PER_COLUMN, most_block_columns
+from chicle_elastic.solvers.linear.multinomial import objective, steps
+from chicle_elastic.solvers.linear.multinomial.state import (
+    MultinomialPhase,
+    MultinomialState,
+    Roughness,
+    gap_and_value_of,
+    phase_of,
+)
+
+WIDE_COLUMNS, WIDE_SPARSE_COLUMNS = 512, 64
+"""Columns of a block per class where it cannot have all."""
+NARROW_SHARE, WIDE_SHARE = 0.1, 0.5
+"""Share of tol that is aimed at before a certificate has refused anything. A model ten times as good as it has to be
+costs little where the last steps are short."""
+SCALING, FACTOR, PASS = 40, 100_000, 1 << 21
+"""What a row of a block, a factor and an iteration take besides, in multiplications of a product with a few vectors.
+Those of a block take a third of the time."""
+MOST_JOINT_COLUMNS, MOST_JOINT_PRODUCTS = 256, 1 << 24
+"""Weights of all classes, and multiplications of all their second derivatives, up to which these are summed up."""
+MOST_KEPT_PRODUCTS, SPARSE_KEPT_PRODUCTS = 16, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultinomialTrainer(CertifiedTrainer):
+    """Logistic regression with one softmax over all classes, as scikit-learn's LogisticRegression has it.
+
+    The model is W of shape (num_classes, num_features + 1), flattened, float64; its last column has the intercepts.
+
+    Attributes:
+        C: Factor of the sum of losses, > 0.
+        tol: Relative duality gap at which to stop; 0 for never.
+        has_intercept: Whether there are intercepts, which are not penalised.
+        class_weights: Factor of C per class code; None for 1.
+    """
+
+    C: float = 1.0
+    tol: float = 1e-3
+    has_intercept: bool = True
+    class_weights: tuple[float, ...] | None = None
+    has_one_softmax: ClassVar[bool] = True
+    intercept_scaling: ClassVar[float] = 1.0
+    """Of the last column of the model."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.C < np.inf or not self.tol >= 0:
+            raise UsageError(f"multinomial regression needs C > 0 and tol >= 0, got C={self.C}, tol={self.tol}")
+
+    @property
+    def _goal(self) -> steps.Goal:
+        return steps.Goal(tol=self.tol, has_intercept=self.has_intercept)
+
+    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
+        """Zeros.
+
+        Raises:
+            UsageError: The targets are not class codes.
+        """
+        if schema.target_dtype != "int32" or schema.num_classes < 2:
+            raise UsageError(
+                f"a multinomial regression needs int32 class codes of at least two classes, but the data has targets "
+                f"of dtype {schema.target_dtype} and {schema.num_classes} classes"
+            )
+        return np.zeros(schema.num_classes * (schema.num_features + 1))
+
+    def identity(self) -> Mapping[str, Any]:
+        """What decides the optimum."""
+        return {
+            "trainer": "Multinomial",
+            "C": self.C,
+            "has_intercept": self.has_intercept,
+            "class_weights": self.class_weights,
+        }
+
+    def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
+        """Of `evaluate`: sums of losses and of entropies, and the number of rows."""
+        return ("loss", "entropy", "rows")
+
+    def solver(self, ctx: Context) -> Solver:
+        """The local solver of one task."""
+        from chicle_elastic.solvers.linear.multinomial.solver import MultinomialSolver
+
+        return MultinomialSolver(
+            ctx, C=float(self.C), class_weights=self.class_weights, has_intercept=self.has_intercept
+        )
+
+    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
+        """Begin with a look at the data, and go on after a certificate that was not good enough."""
+        if not len(progress):
+            return first_state(schema, is_cold=not model.any()).encode()
+        if phase_of(progress) is not MultinomialPhase.REST:
+            return progress
+        state = MultinomialState.decode(progress)
+        steps.reopen(state)
+        return state.encode()
+
+    def method(self, schema: DataSchema, num_tasks: int) -> str:
+        """In words for the user."""
+        state = first_state(schema, is_cold=True)
+        if state.is_joint:
+            return (
+                "Newton's method on chunks, because of the multinomial loss, and second derivatives of "
+                f"{state.D} columns and {state.num_classes} classes are few"
+            )
+        what = f"{state.D} columns and {state.num_classes} classes"
+        fit = "fit" if state.is_narrow else "do not fit"
+        return (
+            "Newton's method on chunks by conjugate gradients, because of the multinomial loss; second derivatives by "
+            f"class of {what} {fit} into a message"
+        )
+
+    def update_size(self, model: Array, progress: Array) -> int:
+        """See `MultinomialState.sums_size`."""
+        return MultinomialState.decode(progress, has_vectors=False).sums_size
+
+    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
+        """See `steps`."""
+        state = MultinomialState.decode(progress)
+        with np.errstate(over="ignore", invalid="ignore"):  # of values beyond all numbers; the gap is then infinite
+            W = model.reshape(state.num_classes, state.D)
+            following = steps.advance(state, W, summed.delta, summed.weight, self._goal)
+        return following.reshape(-1), state.encode()
+
+    def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
+        """P and D at a certificate; D is unknown, minus infinity, where other rows were looked at before."""
+        assert report.rebuilt is not None, "only a certificate has P and D"
+        state = MultinomialState.decode(report.progress) if len(report.progress) else None
+        is_known = state is not None and report.metrics["rows"] == state.num_rows and len(state.totals) > 0
+        num_classes = state.num_classes if state is not None else 1
+        with np.errstate(over="ignore", invalid="ignore"):
+            primal, dual = objective.primal_and_dual(
+                model.reshape(num_classes, -1),
+                report.rebuilt.reshape(num_classes, -1),
+                loss=report.metrics["loss"],
+                entropy=report.metrics["entropy"],
+                totals=state.totals if state is not None and is_known else np.ones(num_classes),
+                class_sums=state.class_sums if state is not None and is_known else np.zeros((num_classes, 1)),
+                has_intercept=self.has_intercept and is_known,
+            )
+        return primal, dual if is_known and not np.isnan(dual) else -np.inf
+
+    def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
+        """See `CertifiedTrainer`."""
+        if not len(report.progress):
+            return np.inf, False
+        gap, value = gap_and_value_of(report.progress)
+        is_known = np.isfinite(gap) and np.isfinite(value)
+        return gap / max(value, TINY) if is_known else np.inf, phase_of(report.progress) is MultinomialPhase.REST
+
+
+def first_state(schema: DataSchema, *, is_cold: bool) -> MultinomialState:
+    """Before the first pass over such data: how many columns and rows blocks have, and for how long they are kept.
+
+    Args:
+        schema: Of the data.
+        is_cold: Whether the run begins with W = 0.
+    """
+    K, n, D = schema.num_classes, schema.num_rows, schema.num_features + 1
+    is_sparse = schema.kind == "csr"
+    limit = most_block_columns(K)
+    h = D if limit >= D else min(limit, WIDE_SPARSE_COLUMNS if is_sparse else WIDE_COLUMNS)
+    enough = ROWS_PER_COLUMN * h
+    rows = enough if n > enough else 0
+    kept = SPARSE_KEPT_PRODUCTS
+    if not is_sparse:
+        blocks = K * ((rows or n) * h * (h / 3 + SCALING) + h**3 / 3 + FACTOR)
+        kept = min(max(round(blocks / (4 * n * D * K + PASS)), 1), MOST_KEPT_PRODUCTS)
+    is_joint = K * D <= MOST_JOINT_COLUMNS and n * (K * D) ** 2 <= MOST_JOINT_PRODUCTS
+    is_rough = not is_sparse and schema.dtype != "float64" and not is_joint
+    return MultinomialState(
+        phase=MultinomialPhase.LOOK,
+        num_classes=K,
+        D=D,
+        num_all_rows=n,
+        is_joint=is_joint,
+        block_columns=h,
+        block_rows=rows,
+        kept_products=kept,
+        roughness=Roughness.ALL if is_rough else Roughness.NOTHING,
+        is_cold=is_cold,
+        share=NARROW_SHARE if h == D else WIDE_SHARE,
+    )

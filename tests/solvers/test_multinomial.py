@@ -1,0 +1,587 @@
+"""Multinomial regression below the estimator: bounds, rows, preconditioner, state, steps, and disturbed jobs."""
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.special import entr, logsumexp, softmax
+from sklearn.datasets import load_digits, load_iris
+from sklearn.linear_model import LogisticRegression
+
+from chicle_elastic.chunks.rows import rows_of
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.linear.agreement import solve_positive
+from chicle_elastic.solvers.linear.multinomial import class_rows, objective, steps
+from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
+from chicle_elastic.solvers.linear.multinomial.preconditioner import ClassBlocks, block_weights, joint_block, joint_step
+from chicle_elastic.solvers.linear.multinomial.state import HEAD, MultinomialPhase, MultinomialState, Roughness
+from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer, first_state
+from chicle_elastic.solvers.local_chunk import RowBlock
+
+GOAL = steps.Goal(tol=1e-3, has_intercept=True)
+
+
+def small(*, K=4, n=40, d=3, seed=0):
+    """Rows, class codes, C_i and a model."""
+    rng = np.random.default_rng(seed)
+    X, model = rng.normal(size=(n, d)) + 1.0, rng.normal(size=(K, d + 1))
+    return X, rng.integers(0, K, size=n), rng.uniform(0.0, 2.0, size=n), model - model.mean(axis=0)
+
+
+def digits(n=300):
+    """Some of them, with ten classes."""
+    X, y = load_digits(return_X_y=True)
+    return X[:n] / 16, y[:n]
+
+
+def hessian(X, p, upper, *, has_intercept=True):
+    """Second derivatives of P written out, classes one after the other, shape (K D, K D)."""
+    rows = np.column_stack([X, np.full(len(X), float(has_intercept))])
+    K, D = len(p), rows.shape[1]
+    whole = np.zeros((K * D, K * D))
+    for x, p_i, C in zip(rows, p.T, upper, strict=True):
+        whole += C * np.kron(np.diag(p_i) - np.outer(p_i, p_i), np.outer(x, x))
+    return whole + np.kron(np.eye(K), np.diag([1.0] * (D - 1) + [0.0]))
+
+
+# The objective.
+
+
+def test_sums_over_a_softmax_are_those_of_scipy():
+    """Loss, entropy, slopes and second derivatives of the intercepts; also where scores are far apart."""
+    X, codes, upper, model = small()
+    for factor in (1.0, 1e3):
+        scores = factor * (model[:, :-1] @ X.T + model[:, -1:])
+        found = objective.Softmax.of(scores, codes, upper)
+        p = softmax(scores, axis=0)
+        np.testing.assert_allclose(found.probabilities, p, rtol=1e-12)
+        losses = logsumexp(scores, axis=0) - scores[codes, np.arange(len(codes))]
+        assert found.loss == pytest.approx(upper @ losses, rel=1e-12)
+        assert objective.losses(scores, codes, upper) == pytest.approx(found.loss, rel=1e-12)
+        assert found.entropy == pytest.approx(upper @ entr(p).sum(axis=0), rel=1e-9, abs=1e-12)
+        expected = sum(C * (np.diag(q) - np.outer(q, q)) for C, q in zip(upper, p.T, strict=True))
+        np.testing.assert_allclose(found.intercept_curvatures(), expected, atol=1e-12)
+        targets = np.eye(len(p))[:, codes]
+        np.testing.assert_allclose(found.slopes(codes, upper), upper * (p - targets), atol=1e-12)
+
+
+@pytest.mark.parametrize("has_intercept", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_dual_objective_is_that_of_feasible_probabilities_and_below_every_objective(seed, has_intercept):
+    """At any model: P as SciPy finds it, and D not above the D of the mixture, which adds up as it has to."""
+    X, codes, upper, model = small(seed=seed)
+    if not has_intercept:
+        model[:, -1] = 0.0
+    scores = model[:, :-1] @ X.T + model[:, -1:]
+    targets, p = np.eye(len(model))[:, codes], softmax(scores, axis=0)
+    slopes = upper * (p - targets)
+    totals = targets @ upper
+    primal, dual = objective.primal_and_dual(
+        model,
+        np.column_stack([slopes @ X, slopes.sum(axis=1)]),
+        loss=objective.losses(scores, codes, upper),
+        entropy=float(upper @ entr(p).sum(axis=0)),
+        totals=totals,
+        class_sums=(upper * targets) @ X,
+        has_intercept=has_intercept,
+    )
+    losses = logsumexp(scores, axis=0) - scores[codes, np.arange(len(codes))]
+    assert primal == pytest.approx(0.5 * (model[:, :-1] ** 2).sum() + upper @ losses, rel=1e-12)
+    if has_intercept:
+        mixture = objective.Mixture.of(slopes.sum(axis=1), totals)
+        assert 0.0 < mixture.share < 1.0
+        assert mixture.common.min() >= 0.0
+        p = (1.0 - mixture.share) * p + mixture.share * mixture.common[:, None]
+        np.testing.assert_allclose(p @ upper, totals, rtol=1e-12)
+    value = upper @ entr(p).sum(axis=0) - 0.5 * (((upper * (targets - p)) @ X) ** 2).sum()
+    assert dual <= value + 1e-9
+    assert has_intercept or dual == pytest.approx(value, rel=1e-12)
+    params = {"solver": "newton-cholesky", "tol": 1e-10, "max_iter": 200, "fit_intercept": has_intercept}
+    peer = LogisticRegression(C=1.0, **params).fit(X, codes, sample_weight=upper)
+    best = peer.coef_ @ X.T + peer.intercept_[:, None]
+    least = 0.5 * (peer.coef_**2).sum() + objective.losses(best, codes, upper)
+    assert dual <= least * (1 + 1e-12) <= primal
+
+
+def test_a_gap_without_a_gradient_of_the_intercepts_is_half_its_length():
+    """Then nothing has to be mixed, and the gap has no other part."""
+    X, codes, upper, model = small()
+    scores = model[:, :-1] @ X.T + model[:, -1:]
+    found = objective.Softmax.of(scores, codes, upper)
+    slopes = found.slopes(codes, upper)
+    gradient = np.column_stack([slopes @ X, np.zeros(len(model))])
+    totals, class_sums = np.full(4, 5.0), np.zeros((4, 3))
+    primal, dual = objective.primal_and_dual(
+        model,
+        gradient,
+        loss=found.loss,
+        entropy=found.entropy,
+        totals=totals,
+        class_sums=class_sums,
+        has_intercept=True,
+    )
+    moment = float((slopes * model[:, -1:]).sum())  # <b, r>, which is 0 where r is
+    assert primal - dual == pytest.approx(0.5 * ((model + gradient)[:, :-1] ** 2).sum() + moment, rel=1e-9)
+
+
+def test_a_class_without_weight_is_left_out_of_scores_and_of_the_mixture():
+    """Its probability is 0, and its intercept has no gradient."""
+    scores = np.array([[1.0, -400.0], [0.5, 800.0], [objective.LEFT_OUT] * 2])
+    found = objective.Softmax.of(scores, np.array([0, 1]), np.array([1.0, 2.0]))
+    np.testing.assert_array_equal(found.probabilities[2], [0.0, 0.0])
+    assert np.isfinite([found.loss, found.entropy]).all()
+    mixture = objective.Mixture.of(np.array([0.5, -0.5, 0.0]), np.array([1.0, 2.0, 0.0]))
+    assert mixture.common[2] == 0.0
+    assert mixture.common.sum() == pytest.approx(1.0)
+
+
+def test_a_small_system_is_solved_in_a_fixed_order():
+    """As LAPACK does it, and without an exception where there is no solution."""
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(7, 9))
+    matrix, right = root @ root.T, rng.normal(size=7)
+    np.testing.assert_allclose(solve_positive(matrix, right), np.linalg.solve(matrix, right), rtol=1e-9)
+    assert not np.isfinite(solve_positive(np.zeros((2, 2)), np.ones(2))).all()
+
+
+# Rows.
+
+
+def class_rows_of(X, num_chunks=3):
+    """X in some chunks."""
+    blocks = {}
+    for number, part in enumerate(np.array_split(np.arange(X.shape[0]), num_chunks)):
+        rows = rows_of(X[part])
+        empty = np.zeros((len(part), 0, 0))
+        blocks[ChunkId(number)] = RowBlock(
+            rows=rows, targets=np.zeros(len(part), dtype=np.int32), weights=None, row_ids=part, state=empty
+        )
+    return ClassRows(blocks)
+
+
+FORMS = {
+    "float64": lambda X: X,
+    "float32": lambda X: X.astype(np.float32),
+    "uint8": lambda X: np.abs(10 * X).astype(np.uint8),
+    "csr": lambda X: sparse.csr_matrix(np.where(np.abs(X) > 1.0, X, 0.0)),
+}
+
+
+@pytest.mark.parametrize("is_rough", [True, False])
+@pytest.mark.parametrize("is_joined", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+def test_products_of_rows_are_those_of_numpy(form, is_joined, is_rough, monkeypatch):
+    """Scores, sums, both at once, squares and blocks, over chunks and blocks of rows; in float32 to its digits."""
+    if not is_joined:
+        monkeypatch.setattr(class_rows, "FEW_VALUES", 0)
+    monkeypatch.setattr(class_rows, "VALUES_PER_BLOCK", 40)
+    monkeypatch.setattr(class_rows, "SPARSE_ROWS", 7)
+    monkeypatch.setattr(class_rows, "ROWS_MADE_DENSE", 5)
+    rng = np.random.default_rng(1)
+    X = FORMS[form](rng.normal(size=(50, 6)) + 0.5)
+    rows, dense = class_rows_of(X), (X.toarray() if sparse.issparse(X) else X).astype(np.float64)
+    vectors, weights = rng.normal(size=(3, 6)), rng.uniform(size=(3, 50)) * (rng.random((3, 50)) < 0.6)
+    close = {"rtol": 1e-4 if is_rough else 1e-12, "atol": 1e-4 if is_rough else 1e-12}
+    np.testing.assert_allclose(rows.times(vectors, is_rough=is_rough), vectors @ dense.T, **close)
+    np.testing.assert_allclose(rows.sums(weights, is_rough=is_rough), weights @ dense, **close)
+    found = rows.curved(vectors, lambda part, scores: weights[:, part] * scores, is_rough=is_rough)
+    np.testing.assert_allclose(found, (weights * (vectors @ dense.T)) @ dense, **close)
+    np.testing.assert_allclose(rows.squares(weights), weights @ dense**2, rtol=1e-12)
+    np.testing.assert_array_equal(rows.dense(), dense)
+    for columns, chosen in ((np.zeros(0, dtype=np.int64), slice(None)), (np.array([1, 4]), [1, 4])):
+        with_one = np.column_stack([dense[:, chosen], np.full(50, 2.0)])
+        h = with_one.shape[1]
+        outs = np.zeros((3, h * (h + 1) // 2))
+        rows.add_products(weights, columns, 2.0, outs, is_rough=is_rough)
+        for each, out in zip(weights, outs, strict=True):
+            expected = ((with_one.T * each) @ with_one)[np.tril_indices(h)]
+            np.testing.assert_allclose(out, expected, rtol=1e-4 if is_rough else 1e-10)
+
+
+def test_squares_beyond_float32_are_summed_up_in_float64():
+    """A block is asked for in float32, and would be infinite."""
+    X = np.full((4, 2), 1e30, dtype=np.float32)
+    out = np.zeros((1, 3))
+    class_rows_of(X, 1).add_products(np.ones((1, 4)), np.zeros(0, dtype=np.int64), None, out, is_rough=True)
+    np.testing.assert_allclose(out, 4e60, rtol=1e-6)
+
+
+# The preconditioner.
+
+
+def test_one_block_is_exact_where_all_classes_are_equally_likely():
+    """So the first step is solved for by a single block, scaled; the sum over classes is 0."""
+    X, _, upper, _ = small(n=60)
+    K, D = 4, 4
+    rows = np.column_stack([X, np.ones(len(X))])
+    packed = ((rows.T * upper) @ rows)[np.tril_indices(D)]
+    p = np.full((K, len(X)), 1.0 / K)
+    scales = np.full(K, block_weights(p, np.ones(len(X)))[0, 0])
+    blocks = ClassBlocks(
+        packed,
+        scales,
+        np.zeros(0, dtype=np.int64),
+        is_narrow=True,
+        D=D,
+        is_active=np.ones(K, dtype=bool),
+        has_intercept=True,
+    )
+    r = np.random.default_rng(2).normal(size=(K, D))
+    r -= r.mean(axis=0)
+    found = blocks.solve(r)
+    np.testing.assert_allclose(hessian(X, p, upper) @ found.ravel(), r.ravel(), atol=1e-9)
+    np.testing.assert_allclose(found.sum(axis=0), 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("has_intercept", [True, False])
+def test_a_step_of_a_joint_block_solves_for_all_weights(has_intercept):
+    """The block has all second derivatives, and classes without weight stay where they are."""
+    X, _, upper, model = small()
+    p = softmax(model[:, :-1] @ X.T + has_intercept * model[:, -1:], axis=0)
+    packed = joint_block(X, p, upper, has_intercept=has_intercept)
+    whole = hessian(X, p, upper, has_intercept=has_intercept)
+    losses = whole - np.kron(np.eye(4), np.diag([1.0, 1.0, 1.0, 0.0]))
+    np.testing.assert_allclose(packed, losses[np.tril_indices(16)], atol=1e-9)
+    r = np.random.default_rng(2).normal(size=(4, 4))
+    r[:, -1] *= has_intercept
+    r -= r.mean(axis=0)
+    found = joint_step(packed, r, np.ones(4, dtype=bool), has_intercept=has_intercept)
+    np.testing.assert_allclose(whole @ found.ravel(), r.ravel(), atol=1e-9)
+    q = softmax(np.where([[True], [True], [False], [True]], model[:, :-1] @ X.T, objective.LEFT_OUT), axis=0)
+    packed = joint_block(X, q, upper, has_intercept=True)
+    found = joint_step(packed, r, np.array([True, True, False, True]), has_intercept=True)
+    assert not found[2].any()
+    assert np.isfinite(found).all()
+
+
+def test_blocks_without_a_factor_have_their_diagonal():
+    """Columns that are equal, a class without curvature, and second derivatives that are no numbers."""
+    for packed in (np.ones(6), np.zeros(6), np.full(6, np.inf)):
+        with np.errstate(invalid="ignore"):
+            blocks = ClassBlocks(
+                packed,
+                np.ones(2),
+                np.zeros(0, dtype=np.int64),
+                is_narrow=True,
+                D=3,
+                is_active=np.ones(2, dtype=bool),
+                has_intercept=True,
+            )
+            assert np.isfinite(blocks.solve(np.array([[1.0, 2.0, 3.0], [-1.0, -2.0, -3.0]]))).all()
+
+
+# The state.
+
+
+def state_in(phase, *, num_blocks=0, is_joint=False, num_features=3):
+    """A state with something in every field."""
+    rng = np.random.default_rng(0)
+    source = ArraySource(np.zeros((90, num_features)), np.arange(90, dtype=np.int32) % 3, num_classes=3)
+    state = first_state(source.schema, is_cold=True)
+    K, D = state.num_classes, state.D
+    state.phase, state.is_joint, state.num_rows, state.gap, state.rz = phase, is_joint, 90.0, np.inf, 0.25
+    state.roughness, state.num_products, state.needs_blocks = Roughness.PRODUCTS, 7, False
+    if not state.is_narrow and phase is not MultinomialPhase.LOOK:
+        state.columns, state.num_columns = np.array([1, 5, 9]), 3
+    if phase is not MultinomialPhase.LOOK:
+        state.totals, state.masses, state.class_sums = (
+            rng.normal(size=K),
+            rng.normal(size=K),
+            rng.normal(size=(K, D - 1)),
+        )
+    for name in state._directions():
+        setattr(state, name, rng.normal(size=(K, D)))
+    if num_blocks:
+        state.blocks = rng.normal(size=state.size_of_blocks(num_blocks))
+        state.num_blocks, state.num_block_values = num_blocks, len(state.blocks)
+    return state
+
+
+@pytest.mark.parametrize("num_features", [3, 3000])
+@pytest.mark.parametrize("phase", list(MultinomialPhase))
+def test_a_state_survives_the_way_through_a_vector(phase, num_features):
+    """Every field, infinities included, and the sums of its pass have the same length."""
+    state = state_in(phase, num_features=num_features, num_blocks=3 * (phase is MultinomialPhase.MULTIPLY))
+    found = MultinomialState.decode(state.encode())
+    for field in dataclasses.fields(MultinomialState):
+        np.testing.assert_array_equal(getattr(found, field.name), getattr(state, field.name), err_msg=field.name)
+    assert found.sums_size == state.sums_size
+    assert MultinomialState.decode(state.encode(), has_vectors=False).sums_size == state.sums_size
+
+
+def test_a_state_with_a_joint_block_has_the_residual_for_the_tasks_to_solve_with():
+    """And the direction only where tasks need not solve."""
+    state = state_in(MultinomialPhase.EVALUATE, is_joint=True)
+    assert len(MultinomialState.decode(state.encode()).direction)
+    state.num_blocks, state.num_block_values, state.blocks = 1, state.size_of_blocks(1), np.ones(78)
+    state.residual = np.ones((3, 4))
+    found = MultinomialState.decode(state.encode())
+    assert not len(found.direction)
+    np.testing.assert_array_equal(found.residual, state.residual)
+    assert len(found.blocks) == 78
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_narrow", "is_joint", "has_all_rows"),
+    [
+        ((150, 4, 3), True, True, False),
+        ((1797, 64, 10), True, False, False),
+        ((60_000, 784, 10), True, False, False),
+        ((5_000, 784, 100), False, False, False),
+        ((500, 3000, 3), False, False, True),
+        ((1_000_000, 20, 3), True, False, False),
+    ],
+)
+def test_sizes_decide_how_second_derivatives_are_summed_up(shape, is_narrow, is_joint, has_all_rows):
+    """Blocks of all columns while they fit into a message, all weights at once on little data, some rows on much."""
+    n, d, K = shape
+    source = ArraySource(np.zeros((K, d), dtype=np.float32), np.arange(K, dtype=np.int32), num_classes=K)
+    state = first_state(dataclasses.replace(source.schema, num_rows=n), is_cold=True)
+    assert (state.is_narrow, state.is_joint, state.block_rows == 0) == (is_narrow, is_joint, has_all_rows)
+    assert state.is_joint or state.roughness is Roughness.ALL
+    assert K * state.block_columns * (state.block_columns + 1) // 2 <= 1 << 22
+    assert 1 <= state.kept_products <= 16
+
+
+# Steps.
+
+
+def test_an_interrupted_pass_is_made_again_and_other_rows_begin_anew():
+    """The sums say so."""
+    state = state_in(MultinomialPhase.MULTIPLY)
+    model, sums = np.zeros((3, 4)), np.zeros(state.sums_size)
+    sums[:2] = 1.0, 90.0
+    assert steps.advance(state, model, sums, 2.0, GOAL) is model
+    assert (state.phase, state.num_products) == (MultinomialPhase.MULTIPLY, 7)
+    sums[:2] = 0.0, 80.0
+    assert steps.advance(state, model, sums, 2.0, GOAL) is model
+    assert (state.phase, state.is_cold) == (MultinomialPhase.LOOK, False)
+
+
+def test_a_task_without_a_preconditioner_has_blocks_summed_up_again():
+    """It came after the pass in which the others made theirs."""
+    state = state_in(MultinomialPhase.MULTIPLY)
+    model, sums = np.zeros((3, 4)), np.zeros(state.sums_size)
+    sums[:HEAD] = 0.0, 90.0, 1.0
+    steps.advance(state, model, sums, 2.0, GOAL)
+    assert (state.phase, state.needs_blocks) == (MultinomialPhase.EVALUATE, True)
+    assert not state.direction.any()
+
+
+def test_refused_certificates_make_sums_exact_and_then_ask_for_more():
+    """Gradients first, then products, then a smaller gap."""
+    state = state_in(MultinomialPhase.REST)
+    state.roughness = Roughness.ALL
+    for roughness, share in ((Roughness.PRODUCTS, 0.1), (Roughness.NOTHING, 0.1), (Roughness.NOTHING, 0.05)):
+        state.phase = MultinomialPhase.REST
+        steps.reopen(state)
+        assert (state.phase, state.roughness, state.share) == (MultinomialPhase.EVALUATE, roughness, share)
+
+
+def test_a_direction_that_is_too_long_is_searched_for_a_share_that_is_not():
+    """The best of those looked at; if none is good, shorter ones, and in the end the run rests."""
+    state = state_in(MultinomialPhase.EVALUATE)
+    state.roughness, state.value, state.decrease = Roughness.NOTHING, 10.0, 1.0
+    model = np.zeros((3, 4))
+    state.direction = np.zeros((3, 4))
+    state.direction[0, 3] = 1.0
+    sums = np.zeros(state.sums_size)
+    sums[1], sums[HEAD] = 90.0, 11.0
+    assert steps.advance(state, model, sums, 1.0, GOAL) is model
+    assert state.phase is MultinomialPhase.SEARCH
+    sums = np.full(state.sums_size, 9.5)
+    sums[:HEAD] = 0.0, 90.0, 0.0
+    sums[HEAD + 3] = 9.0
+    steps.advance(state, model, sums, 1.0, GOAL)
+    assert (state.phase, state.reach) == (MultinomialPhase.EVALUATE, 0.25)
+    state.phase, state.reach = MultinomialPhase.SEARCH, 1.0
+    sums[HEAD:] = np.nan
+    for _ in range(3):
+        steps.advance(state, model, sums, 1.0, GOAL)
+    assert state.phase is MultinomialPhase.REST
+
+
+def test_products_that_rounding_has_made_useless_end():
+    """No curvature along the vector, and nothing found so far."""
+    state = state_in(MultinomialPhase.MULTIPLY)
+    state.direction, state.roughness = np.zeros((3, 4)), Roughness.NOTHING
+    sums = np.zeros(state.sums_size)
+    sums[1] = 90.0
+    steps.advance(state, np.zeros((3, 4)), sums, 1.0, GOAL)
+    assert (state.phase, state.length) == (MultinomialPhase.REST, 0.0)
+
+
+# Jobs.
+
+
+def job(X, y, *, num_tasks=4, C=1.0, tol=1e-6, has_intercept=True, chunk_bytes=20_000, weights=None, **fields):
+    """To its end."""
+    trainer = MultinomialTrainer(C=C, tol=tol, has_intercept=has_intercept)
+    source = ArraySource(
+        X,
+        y.astype(np.int32),
+        weights=weights,
+        num_classes=int(y.max()) + 1,
+        max_tasks=num_tasks,
+        chunk_bytes=chunk_bytes,
+    )
+    return Job(trainer=trainer, source=source, **{"max_iterations": 400, "seed": 3, **fields})
+
+
+def least(X, y, C, weights=None, *, has_intercept=True):
+    """The least objective, by scikit-learn."""
+    X = X.toarray() if sparse.issparse(X) else X.astype(np.float64)
+    params = {"solver": "newton-cg", "tol": 1e-6, "max_iter": 500, "fit_intercept": has_intercept}
+    peer = LogisticRegression(C=C, **params).fit(X, y, sample_weight=weights)
+    upper = C * (np.ones(len(y)) if weights is None else weights)
+    scores = peer.coef_ @ X.T + peer.intercept_[:, None]
+    return 0.5 * (peer.coef_**2).sum() + objective.losses(scores, y, upper)
+
+
+@pytest.mark.parametrize("form", [np.asarray, lambda X: X.astype(np.float32), sparse.csr_matrix])
+@pytest.mark.parametrize("data", [lambda: load_iris(return_X_y=True), digits])
+def test_the_number_of_tasks_changes_nothing(data, form):
+    """As many iterations to the same objective, which is scikit-learn's within the gap."""
+    X, y = data()
+    X = form(X)
+    found = []
+    for num_tasks in (1, 4, 16):
+        outcome = InProcess(num_tasks=num_tasks).run(job(X, y, num_tasks=num_tasks, chunk_bytes=2000))
+        figures = outcome.history[-1].figures
+        assert figures["duality_gap"] <= 1e-6
+        found.append((len(outcome.history), figures["objective"]))
+    assert len({iterations for iterations, _ in found}) == 1
+    objectives = np.array([value for _, value in found])
+    np.testing.assert_allclose(objectives, objectives[0], rtol=1e-6 if X.dtype == np.float32 else 1e-9)
+    assert objectives[0] == pytest.approx(least(X, y, 1.0), rel=2e-6)
+
+
+@pytest.mark.parametrize("changes", [((3, 1), (9, 4)), ((5, 4), (6, 2), (12, 3))])
+@pytest.mark.parametrize("data", [lambda: load_iris(return_X_y=True), digits])
+def test_tasks_come_and_go_in_any_phase(data, changes):
+    """Newcomers have no preconditioner, and chunks no state: the objective is that of one task."""
+    X, y = data()
+    one = InProcess(num_tasks=1).run(job(X, y, num_tasks=1))
+    moving = InProcess(num_tasks=2, changes=changes)
+    outcome = moving.run(job(X, y, num_tasks=4, chunk_bytes=2000))
+    assert outcome.history[-1].figures["duality_gap"] <= 1e-6
+    assert outcome.history[-1].figures["objective"] == pytest.approx(one.history[-1].figures["objective"], rel=1e-6)
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("data", [lambda: load_iris(return_X_y=True), digits])
+def test_a_job_goes_on_from_a_checkpoint_of_any_phase(tmp_path, data, stop):
+    """On fewer tasks, which have none of the factors of those before."""
+    X, y = data()
+    whole = InProcess(num_tasks=4).run(job(X, y))
+    for num_tasks, most, resume in ((4, stop, False), (2, 60, True)):
+        settings = CheckpointSettings(folder=str(tmp_path), every_iterations=stop + 60 * resume, resume=resume)
+        outcome = InProcess(num_tasks=num_tasks).run(job(X, y, max_iterations=most, checkpoint=settings))
+    assert outcome.certificate is not None
+    assert outcome.history[-1].figures["duality_gap"] <= 1e-6
+    assert outcome.history[-1].figures["objective"] == pytest.approx(whole.history[-1].figures["objective"], rel=1e-6)
+    assert len(outcome.history) <= len(whole.history) + 6
+
+
+def test_a_checkpoint_of_another_problem_is_refused(tmp_path):
+    """Another C has another optimum."""
+    X, y = load_iris(return_X_y=True)
+    settings = CheckpointSettings(folder=str(tmp_path), every_iterations=1)
+    InProcess(num_tasks=1).run(job(X, y, max_iterations=2, checkpoint=settings))
+    settings = dataclasses.replace(settings, resume=True)
+    with pytest.raises(UsageError, match="C"):
+        InProcess(num_tasks=1).run(job(X, y, C=2.0, checkpoint=settings))
+
+
+@pytest.mark.parametrize("form", [lambda X: X.astype(np.float32), sparse.csr_matrix])
+@pytest.mark.parametrize("num_tasks", [1, 3])
+def test_wide_data_has_blocks_of_its_heaviest_columns(form, num_tasks):
+    """More columns than second derivatives of all of them fit into a message."""
+    rng = np.random.default_rng(3)
+    X = sparse.random(120, 2100, density=0.02, random_state=3, format="csr")
+    y = (X[:, :300] @ rng.normal(size=(300, 4)) + rng.gumbel(size=(120, 4))).argmax(axis=1)
+    rows = form(X if form is sparse.csr_matrix else X.toarray())
+    weights = rng.uniform(0.0, 2.0, size=120)
+    outcome = InProcess(num_tasks=num_tasks).run(job(rows, y, C=30.0, weights=weights))
+    figures = outcome.history[-1].figures
+    assert figures["duality_gap"] <= 1e-6
+    assert figures["objective"] == pytest.approx(least(sparse.csr_matrix(rows), y, 30.0, weights), rel=2e-6)
+    assert "do not fit into a message" in MultinomialTrainer().method(job(rows, y).source.schema, num_tasks)
+
+
+def test_float32_rows_come_to_more_digits_than_float32_has():
+    """Certificates are exact, and what they refuse is repaired."""
+    X, y = digits()
+    X = np.repeat(X, 2, axis=0).astype(np.float32)
+    outcome = InProcess(num_tasks=2).run(job(X, np.repeat(y, 2), tol=1e-11, num_tasks=2))
+    assert outcome.history[-1].figures["duality_gap"] <= 1e-11
+
+
+def test_a_model_to_begin_with_is_taken_up_and_centred():
+    """From the solution nothing is left to be done; what all classes have in common goes, as the penalty has it."""
+    X, y = digits()
+    cold = InProcess(num_tasks=1).run(job(X, y))
+    shifted = cold.model.reshape(10, -1) + np.random.default_rng(0).normal(size=65)
+    warm = InProcess(num_tasks=1).run(dataclasses.replace(job(X, y), initial_model=shifted.ravel()))
+    assert len(warm.history) == 2
+    np.testing.assert_allclose(warm.model, cold.model, atol=1e-3 * np.abs(cold.model).max())
+
+
+def test_without_intercepts_there_are_none():
+    """And a class without weight is one like all others."""
+    X, y = load_iris(return_X_y=True)
+    weights = np.where(y == 1, 0.0, 1.0)
+    outcome = InProcess(num_tasks=2).run(job(X, y, has_intercept=False, weights=weights, num_tasks=2))
+    assert not outcome.model.reshape(3, 5)[:, -1].any()
+    assert outcome.model.reshape(3, 5)[1].any()
+    figures = outcome.history[-1].figures
+    assert figures["duality_gap"] <= 1e-6
+    assert figures["objective"] == pytest.approx(least(X, y, 1.0, weights, has_intercept=False), rel=2e-6)
+
+
+def test_a_feature_that_is_no_number_is_named():
+    """Chunk and row; a weight of 0 does not hide it."""
+    X, y = load_iris(return_X_y=True)
+    for value in (np.nan, np.inf):
+        for form in (np.asarray, sparse.csr_matrix):
+            bad = X.copy()
+            bad[7, 2] = value
+            with pytest.raises(DataError, match=r"\(row 7 of the data set\): a feature is NaN or infinite"):
+                InProcess(num_tasks=1).run(job(form(bad), y, weights=np.where(np.arange(150) == 7, 0.0, 1.0)))
+
+
+def test_parameters_and_data_that_cannot_be_are_refused():
+    """By the trainer, too, which scripts use without an estimator."""
+    for params in ({"C": 0.0}, {"C": np.inf}, {"tol": -1.0}, {"tol": np.nan}):
+        with pytest.raises(UsageError, match="multinomial regression needs C > 0 and tol >= 0"):
+            MultinomialTrainer(**params)
+    targets = ArraySource(np.ones((4, 2)), np.arange(4.0))
+    with pytest.raises(UsageError, match="needs int32 class codes of at least two classes"):
+        InProcess(num_tasks=1).run(Job(trainer=MultinomialTrainer(), source=targets, max_iterations=3))
+
+
+def test_no_compiler_is_loaded():
+    """A first fit is NumPy and SciPy alone, of dense rows and of sparse ones."""
+    script = """
+import sys
+import numpy as np
+from scipy import sparse
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
+rng = np.random.default_rng(0)
+X, y = rng.normal(size=(600, 40)), rng.integers(0, 12, 600).astype(np.int32)
+for rows in (X, sparse.csr_matrix(X)):
+    InProcess().run(Job(trainer=MultinomialTrainer(), source=ArraySource(rows, y, num_classes=12), max_iterations=50))
+assert not {"numba", "torch"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
