@@ -107,7 +107,7 @@ def test_ctrl_c_leaves_a_usable_estimator(iteration):
     """A real SIGINT: KeyboardInterrupt comes out of fit, the attributes are set and belong together."""
     X, y = problems.cancer()
     recorder = Recorder({iteration: lambda: signal.raise_signal(signal.SIGINT)})
-    model = ChicleSVM(C=1.0, store_duals=True).set_callbacks(recorder)
+    model = ChicleSVM(C=1.0, store_duals=True, random_state=0).set_callbacks(recorder)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     assert model.n_iter_ == len(model.history_) == iteration + 1
