@@ -28,6 +28,7 @@ ROOT = DOCS.parent
 GENERATED = DOCS / "_generated"
 ROOT_PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "GOVERNANCE.md")
 LINK = re.compile(r"(?<=\]\()([^)#\s:]+)(#[^)\s]*)?(?=\))")
+ROLE_OF_SKLEARN = re.compile(r":(?:term|ref):`([^`<]*?)(?:\s*<[^`>]*>)?`")
 MARKUP = re.compile(r"_(?!\w)(?<=\w_)|\|")
 FENCE = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)$", re.DOTALL | re.MULTILINE)
 
@@ -60,9 +61,13 @@ def lead_links(app: "Sphinx", docname: str, source: list[str]) -> None:
 
 
 def escape_names(app: "Sphinx", what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Escape what is no markup in a docstring: `coef_` is a name and no reference, |w| a norm and no substitution."""
+    """Escape what is no markup in a docstring: `coef_` is a name and no reference, |w| a norm and no substitution.
+
+    What an estimator inherits from scikit-learn links into scikit-learn's glossary and guide, which this site has not.
+    """
     num_borders = 0  # of the present table: above its header, below it, and at its end
     for index, line in enumerate(lines):
+        line = lines[index] = ROLE_OF_SKLEARN.sub(r"`\1`", line)
         if line.lstrip().startswith("==="):
             num_borders = (num_borders + 1) % 3
         elif num_borders == 0 and not line.lstrip().startswith((">>>", "...", "..")):
