@@ -1,15 +1,18 @@
 """Hashed categories beside counts with long tails, as in click logs: rows on which coordinate descent crawls."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.chunks.views import Chunk, CsrRows
+from chicle_elastic.chunks.views import Array, Chunk, CsrRows
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.solvers.linear.tables import Bounds, build_tables
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.training.job import Job, Outcome
+from chicle_elastic.solvers.linear.tables import Bounds, LocalTables, build_tables
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
 
 INTERCEPT = 0.5
@@ -17,7 +20,7 @@ OPEN = Gate("the test")
 OPEN.open(1)
 
 
-def click_like(num_rows=400, num_columns=5000, *, scale=300.0):
+def click_like(num_rows: int = 400, num_columns: int = 5000, *, scale: float = 300.0) -> tuple[Any, Array]:
     """Counts with long tails beside hashed categories: CSR float64, and class codes."""
     rng = np.random.default_rng(0)
     counts = np.floor(rng.pareto(1.2, size=(num_rows, 3)) * scale)
@@ -31,7 +34,7 @@ def click_like(num_rows=400, num_columns=5000, *, scale=300.0):
     return X, (score > np.median(score)).astype(np.int32)
 
 
-def tables_of(X):
+def tables_of(X: Any) -> LocalTables:
     """Tables of two chunks."""
     chunks, cuts = {}, (0, 150, X.shape[0])
     for number, (begin, end) in enumerate(itertools.pairwise(cuts)):
@@ -50,12 +53,12 @@ def tables_of(X):
     return build_tables(chunks, {}, Bounds(C=1.0, class_weights=None))
 
 
-def whole_of(X):
+def whole_of(X: Any) -> Array:
     """An array with the intercept column."""
     return np.column_stack([X.toarray(), np.full(X.shape[0], INTERCEPT)])
 
 
-def fit(trainer, runtime, X, y, max_iterations):
+def fit(trainer: LinearTrainer, runtime: InProcess, X: Any, y: Array, max_iterations: int) -> Outcome:
     """A job on arrays."""
     source = ArraySource(X, y, max_tasks=runtime.most_tasks())
     return runtime.run(Job(trainer=trainer, source=source, max_iterations=max_iterations, keep_state=True))
