@@ -111,6 +111,22 @@ def test_rough_products_are_finite_and_nearly_right(scale):
     np.testing.assert_allclose(out, packed((augmented(X).T * weights) @ augmented(X)), rtol=1e-3, atol=1e-5 * scale**2)
 
 
+@pytest.mark.parametrize("columns", [[], [0, 2, 9], [1, 4], [9]])
+@pytest.mark.parametrize("is_copied", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rough_rows_are_those_of_numpy_with_and_without_a_copy_of_all(kind, is_copied, columns, monkeypatch):
+    """The first rough product of sparse rows makes one where that is cheaper."""
+    monkeypatch.setattr(rows, "is_rough_copy_cheaper", lambda mean, size: is_copied)
+    X, weights, columns = matrix_of(), weights_of(), np.array(columns, dtype=np.int64)
+    Z, which, out = augmented(X), np.array([0, 7, 40, 129, 299]), np.zeros(55)
+    found = rows_of(X, kind)
+    found.add_products(weights, ALL, out, is_rough=True)
+    np.testing.assert_allclose(out, packed((Z.T * weights) @ Z), rtol=1e-4, atol=1e-5)
+    dense = found.dense(which, columns, is_rough=True)
+    assert dense.dtype == np.float32
+    np.testing.assert_allclose(dense, Z[which][:, columns if len(columns) else slice(None)], rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_curved_product_is_that_of_numpy(kind):
     """One look at the rows, or two."""
