@@ -4,6 +4,8 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.solvers.base import Action, Report, Trainer, Verdict
 from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
