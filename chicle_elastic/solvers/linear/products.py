@@ -195,7 +195,8 @@ _scratch = _Scratch()
 def _add_square(total: Array, rows: Array) -> None:
     """Add rows^T rows to `total` of F order; to its upper triangle at least."""
     if len(total) <= FEW_COLUMNS:
-        total += (rows.T @ rows).T
+        with np.errstate(over="ignore", invalid="ignore"):  # as with scipy's BLAS: who needs finite sums looks
+            total += (rows.T @ rows).T
         return
     (ssyrk if total.dtype == np.float32 else dsyrk)(1.0, rows.T, beta=1.0, c=total, overwrite_c=1)
 
