@@ -23,6 +23,8 @@ from tests.solvers.linear_jobs import LOSSES, SMOOTH, assert_optimal, assert_tru
 
 NARROW = {"rows": 320, "features": 9, "classes": 3}
 WIDE = {"rows": 160, "features": methods.MOST_COLUMNS + 10, "density": 0.01}
+SAMPLED = {"rows": 13_000, "features": 3}
+"""Enough rows per column for second derivatives of a sample, and for another one after that."""
 FOUR_ONE_FOUR = ((2, 1), (4, 4))
 
 
@@ -34,8 +36,8 @@ def trainer_of(loss, *, is_wide=False):
 @pytest.mark.parametrize("changes", [FOUR_ONE_FOUR, ((1, 1), (2, 4), (3, 1), (4, 4)), ((1, 7), (3, 2))])
 @pytest.mark.parametrize(
     ("loss", "shape"),
-    [*((loss, NARROW) for loss in LOSSES), *((loss, WIDE) for loss in SMOOTH)],
-    ids=["hinge", "squared_hinge", "logistic", "wide squared_hinge", "wide logistic"],
+    [*((loss, NARROW) for loss in LOSSES), *((loss, shape) for shape in (WIDE, SAMPLED) for loss in SMOOTH)],
+    ids=[*LOSSES, *(f"{shape} {loss}" for shape in ("wide", "sampled") for loss in SMOOTH)],
 )
 def test_tasks_that_come_and_go_cost_no_iterations(loss, shape, changes):
     """Rows change hands with their duals, and margins are found again: at most a tenth more than four tasks need."""
@@ -152,8 +154,8 @@ class Tasks:
 
 @pytest.mark.parametrize(
     ("loss", "shape"),
-    [*((loss, NARROW) for loss in LOSSES), *((loss, WIDE) for loss in SMOOTH)],
-    ids=["hinge", "squared_hinge", "logistic", "wide squared_hinge", "wide logistic"],
+    [*((loss, NARROW) for loss in LOSSES), *((loss, shape) for shape in (WIDE, SAMPLED) for loss in SMOOTH)],
+    ids=[*LOSSES, *(f"{shape} {loss}" for shape in ("wide", "sampled") for loss in SMOOTH)],
 )
 def test_a_pass_that_one_task_did_not_finish_is_made_again(loss, shape):
     """Whatever phase it is in: the others' sums count for nothing, and in the end all is as without it."""
@@ -189,7 +191,10 @@ def saved(data, trainer, folder, num_tasks, max_iterations, *, resume):
     ids=["hinge", "squared_hinge", "logistic", "wide logistic"],
 )
 def test_a_run_that_goes_on_from_a_checkpoint_ends_as_one_that_was_never_stopped(tmp_path, loss, shape, num_tasks):
-    """With the same number of iterations, also on other tasks: the progress is in the checkpoint."""
+    """With the same number of iterations, also on other tasks: the progress is in the checkpoint.
+
+    Sums of second derivatives in float32 differ by the order of the rows, and the last step with them.
+    """
     data, trainer = problem(**shape), trainer_of(loss, is_wide=shape is WIDE)
     whole = data.run(trainer, 4)
     for stop in (2, 3):
@@ -200,7 +205,8 @@ def test_a_run_that_goes_on_from_a_checkpoint_ends_as_one_that_was_never_stopped
         resumed = saved(data, trainer, folder, num_tasks, 400, resume=True)
         assert_optimal(data, trainer, resumed)
         assert len(resumed.history) == len(whole.history) > stop
-        np.testing.assert_allclose(resumed.model, whole.model, rtol=0, atol=1e-9 * np.abs(whole.model).max())
+        rounding = 1e-6 if loss in SMOOTH and shape is NARROW else 1e-9
+        np.testing.assert_allclose(resumed.model, whole.model, rtol=0, atol=rounding * np.abs(whole.model).max())
 
 
 def forget_after(folder: Path, iteration: int) -> Path:
@@ -245,6 +251,17 @@ def strip_progress(path: Path, identity: JobIdentity) -> None:
     assert len(files) == len(manifest["files"]) - 1
     (path / checkpoint.PROGRESS).unlink()
     checkpoint.write_manifest(path, iteration=manifest["iteration"], identity=identity, files=files)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_progress_of_an_earlier_order_is_begun_anew(loss):
+    """As a checkpoint may have it, with 1 as its first value."""
+    data, trainer = problem(**NARROW), trainer_of(loss)
+    schema = data.source(2).schema
+    model = trainer.init(schema, np.random.default_rng(0))
+    fresh = trainer.begin(schema, model, NO_PROGRESS, 2)
+    earlier = np.ones(50)
+    np.testing.assert_array_equal(trainer.begin(schema, model, earlier, 2), fresh)
 
 
 def test_at_rest_with_a_smaller_tol_a_run_goes_on(tmp_path):

@@ -6,10 +6,21 @@ import numpy as np
 import pytest
 
 from chicle_elastic.solvers.linear import agreement
-from chicle_elastic.solvers.linear.newton import steps
+from chicle_elastic.solvers.linear.newton import conjugate, line, smooth, steps
 from chicle_elastic.solvers.linear.newton.plan import GRID, NewtonPlan
 from chicle_elastic.solvers.linear.newton.preconditioner import factorise
-from chicle_elastic.solvers.linear.newton.state import VECTORS, NewtonPhase, NewtonState, OutputState, is_newton
+from chicle_elastic.solvers.linear.newton.state import (
+    VECTORS,
+    Block,
+    NewtonPhase,
+    NewtonState,
+    OutputState,
+    gaps,
+    has_newton_duals,
+    is_at_rest,
+    is_newton,
+    sums_size,
+)
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.products import packed_diagonal, unpack
 
@@ -96,7 +107,7 @@ def test_a_state_is_the_same_after_decoding(has_columns, has_factor):
     outputs = [
         random_output(phase, has_columns=has_columns, has_factor=has_factor) for phase in [*NewtonPhase, *NewtonPhase]
     ]
-    state = NewtonState(block_columns=2, row_step=5, has_many_rows=False, share=0.45, outputs=outputs)
+    state = NewtonState(block_columns=2, row_step=5, has_many_rows=False, is_cheap=True, share=0.45, outputs=outputs)
     vector = state.encode()
     assert vector.dtype == np.float64
     assert is_newton(vector)
@@ -112,7 +123,7 @@ def test_what_a_phase_does_not_need_is_left_out(phase):
     """An output that had a factor in the phase before does not carry it along, nor its length."""
     output = random_output(NewtonPhase.MULTIPLY, has_columns=True)
     output.phase, output.direction, output.point = phase, np.arange(3.0), np.arange(3.0)
-    state = NewtonState(block_columns=2, row_step=1, has_many_rows=False, share=0.9, outputs=[output])
+    state = NewtonState(block_columns=2, row_step=1, has_many_rows=False, is_cheap=True, share=0.9, outputs=[output])
     vector = state.encode()
     again = NewtonState.decode(vector, D)
     np.testing.assert_array_equal(again.encode(), vector)
@@ -139,17 +150,17 @@ def test_sums_lie_side_by_side_and_nothing_is_left_over(loss, block_columns):
     if not plan.has_all_columns:
         state.outputs[0].columns = np.array([0, 2])
         state.outputs[2].phase = NewtonPhase.MULTIPLY
-    buffer = np.zeros(plan.sums_size(state))
-    first, none, third = plan.sums(state, buffer)
-    assert none is None
-    for part in (first, third):
-        views = [part.direction]
-        if hasattr(part, "start"):
-            views += [part.start, part.values, part.slopes]
-            for nested in (part.gradients, part.blocks, part.diagonals):
-                views += [view for variants in nested for view in variants]
+    buffer = np.zeros(plan.sums_size(state.outputs))
+    groups = plan.groups(state.outputs, buffer)
+    assert [group.numbers for group in groups] == [[0], [2]]
+    for group in groups:
+        views = [group.direction]
+        if group.is_product:
+            views.append(group.product)
         else:
-            views.append(part.product)
+            views += [group.start, group.values, group.slopes]
+            for nested in (group.gradients, group.blocks, group.diagonals):
+                views += [view for variants in nested for view in variants]
         for view in views:
             view += 1.0
     assert buffer[0] == 0.0
@@ -205,17 +216,18 @@ class Bowl:
 
     def advance(self, w, state, *, extra=0.0, num_tasks=1.0):
         """One pass; `extra` is added to the losses."""
-        sums = np.zeros(self.plan.sums_size(state))
-        [part] = self.plan.sums(state, sums)
+        sums = np.zeros(self.plan.sums_size(state.outputs))
+        [group] = self.plan.groups(state.outputs, sums)
         output = state.outputs[0]
         there = w + output.direction
-        part.direction += num_tasks * output.direction
-        part.values[0, 0] = self.losses(there) + extra
-        for number in range(len(part.slopes)):
+        group.direction += num_tasks * output.direction
+        group.values[0, 0, 0] = self.losses(there) + extra
+        for number in range(group.slopes.shape[1]):
             at = self.A @ (w + GRID[number] * output.direction)
-            part.slopes[number] = (at - self.b) @ (self.A @ output.direction)
-        part.gradients[0][0] += self.A.T @ (self.b - self.A @ there)
-        part.blocks[0][0] += pack_lower(self.A.T @ self.A)
+            group.slopes[0, number] = (at - self.b) @ (self.A @ output.direction)
+        group.gradients[0][0][0] += self.A.T @ (self.b - self.A @ there)
+        if output.block is not Block.KEPT:
+            group.blocks[0][0][0] += pack_lower(self.A.T @ self.A)
         return steps.advance(self.plan, w, state, sums, num_tasks)
 
 
@@ -245,7 +257,7 @@ def test_sums_of_an_interrupted_pass_change_nothing():
     bowl = Bowl(plan_of())
     w, state = begun(bowl)
     before = state.encode()
-    sums = np.full(bowl.plan.sums_size(state), 1e3)
+    sums = np.full(bowl.plan.sums_size(state.outputs), 1e3)
     sums[0] = 1.0
     assert steps.advance(bowl.plan, w, state, sums, 2.0) is w
     np.testing.assert_array_equal(state.encode(), before)
@@ -258,7 +270,7 @@ def test_a_step_that_does_not_fall_far_enough_is_refused_and_shortened():
     [output] = state.outputs
     direction, slope, serial = output.direction.copy(), output.gradient @ output.direction, output.serial
     fall = bowl.losses(w) - bowl.losses(w + direction) - 0.5 * direction @ direction
-    following = bowl.advance(w, state, extra=fall + 0.9 * steps.ARMIJO * slope)
+    following = bowl.advance(w, state, extra=fall + 0.9 * line.ARMIJO * slope)
     np.testing.assert_array_equal(following, w)
     assert (output.num_rejected, output.serial, output.t) == (1, serial, 0.0)
     share = output.direction @ direction / (direction @ direction)
@@ -283,7 +295,7 @@ def test_slopes_lead_beyond_a_step_that_is_far_too_short():
 
 
 def test_a_shortened_step_of_a_loss_without_kinks_is_taken():
-    """Its pass finds no slopes."""
+    """Whatever slopes say: they are for directions that are too long again."""
     bowl = Bowl(plan_of(loss=Loss.LOGISTIC))
     w, state = begun(bowl)
     [output] = state.outputs
@@ -293,6 +305,21 @@ def test_a_shortened_step_of_a_loss_without_kinks_is_taken():
     assert (output.num_rejected, output.t) == (0, 1.0)
 
 
+def test_a_direction_that_is_far_too_long_is_looked_at_along_its_length_for_any_loss():
+    """Shortened by parabolas alone, it would be given up and found again, for ever."""
+    for loss in (Loss.SQUARED_HINGE, Loss.LOGISTIC):
+        bowl = Bowl(plan_of(loss=loss))
+        w, state = begun(bowl)
+        [output] = state.outputs
+        best = output.direction.copy()
+        output.direction = 1e3 * best
+        w = bowl.advance(w, state)
+        assert output.num_rejected == 1
+        np.testing.assert_array_equal(bowl.advance(w, state), w)
+        assert output.num_rejected == 2
+        np.testing.assert_allclose(bowl.advance(w, state), best, rtol=0.6)
+
+
 def test_a_step_that_falls_just_far_enough_is_taken():
     """The other side of the same rule."""
     bowl = Bowl(plan_of())
@@ -300,7 +327,7 @@ def test_a_step_that_falls_just_far_enough_is_taken():
     [output] = state.outputs
     direction, slope = output.direction.copy(), output.gradient @ output.direction
     fall = bowl.losses(w) - bowl.losses(w + direction) - 0.5 * direction @ direction
-    assert bowl.advance(w, state, extra=fall + 1.1 * steps.ARMIJO * slope).any()
+    assert bowl.advance(w, state, extra=fall + 1.1 * line.ARMIJO * slope).any()
 
 
 def test_after_some_refusals_w_is_looked_at_anew():
@@ -308,7 +335,7 @@ def test_after_some_refusals_w_is_looked_at_anew():
     bowl = Bowl(plan_of())
     w, state = begun(bowl)
     [output] = state.outputs
-    for _ in range(steps.MOST_REJECTED):
+    for _ in range(smooth.MOST_REJECTED):
         assert output.direction.any()
         np.testing.assert_array_equal(bowl.advance(w, state, extra=1e3), w)
     assert not output.direction.any()
@@ -349,19 +376,42 @@ def test_an_output_rests_where_steps_change_nothing():
     plan = plan_of(tol=1e-9)
     state = steps.start(plan, np.zeros(D))
     [output] = state.outputs
+    output.block = Block.EXACT
     w, output.serial, output.value = np.array([1.0, 0.0, 0.0]), 1, 100.5
     output.direction, output.gradient = np.array([0.0, 0.0, 1e-16]), np.zeros(D)
-    sums = np.zeros(plan.sums_size(state))
-    [part] = plan.sums(state, sums)
-    part.direction += output.direction
-    part.values[0, 0] = 100.0
-    part.gradients[0][0] += [1.0, 0.0, 1e-8]
-    part.blocks[0][0] += pack_lower(np.diag([1.0, 1.0, 1e18]))
+    sums = np.zeros(plan.sums_size(state.outputs))
+    [group] = plan.groups(state.outputs, sums)
+    group.direction += output.direction
+    group.values[0, 0, 0] = 100.0
+    group.gradients[0][0][0] += [1.0, 0.0, 1e-8]
+    group.blocks[0][0][0] += pack_lower(np.diag([1.0, 1.0, 1e18]))
     following = steps.advance(plan, w, state, sums, 1.0)
     assert output.phase is NewtonPhase.REST
     assert not output.direction.any()
     np.testing.assert_array_equal(output.point, following)
     np.testing.assert_allclose(following, w, atol=1e-15)
+
+
+def test_what_is_asked_after_each_iteration_is_read_without_the_rest():
+    """From the vector, as it is in the state."""
+    outputs = [random_output(phase, has_columns=True) for phase in NewtonPhase]
+    outputs[1].gap, outputs[0].has_newton_duals = 3.0, False
+    for some in (outputs, outputs[2:], outputs[:1]):
+        state = NewtonState(
+            block_columns=2, row_step=5, has_many_rows=False, is_cheap=True, share=0.45, sums_size=77, outputs=some
+        )
+        vector = state.encode()
+        assert gaps(vector).tolist() == [output.gap for output in some]
+        assert is_at_rest(vector) == state.is_at_rest
+        assert has_newton_duals(vector) == any(output.has_newton_duals for output in some)
+        assert sums_size(vector) == 77
+
+
+def test_dot_products_of_rows_are_those_of_each():
+    """To the last bit, whichever outputs are looked at together."""
+    for length in (0, 3, 64, 130, 1000):
+        a, b = np.random.default_rng(length).normal(size=(2, 4, length))
+        assert agreement.dots(a, b).tolist() == [agreement.dot(x, y) for x, y in zip(a, b, strict=True)]
 
 
 def hinge_pass(phi, slope, values, slopes):
@@ -371,15 +421,15 @@ def hinge_pass(phi, slope, values, slopes):
     [output] = state.outputs
     output.serial, output.is_least_squares, output.tau, output.next_tau, output.old_tau = 1, False, 8.0, 32.0, 2.0
     output.direction = np.array([1.0, 0.0, 0.0])
-    sums = np.zeros(plan.sums_size(state))
-    [part] = plan.sums(state, sums)
-    part.direction += output.direction
-    part.start[:] = phi, slope
+    sums = np.zeros(plan.sums_size(state.outputs))
+    [group] = plan.groups(state.outputs, sums)
+    group.direction += output.direction
+    group.start[0] = phi, slope
     for candidate, value in enumerate(values):
-        part.values[candidate] = 50.0, 10.0, value
-        part.gradients[candidate][0] += [2.0, 0.0, 0.0]
-        part.gradients[candidate][1] += [3.0, 0.0, 0.0]
-    part.slopes += slopes
+        group.values[0, candidate] = 50.0, 10.0, value
+        group.gradients[candidate][0][0] += [2.0, 0.0, 0.0]
+        group.gradients[candidate][1][0] += [3.0, 0.0, 0.0]
+    group.slopes += slopes
     return steps.advance(plan, np.zeros(D), state, sums, 1.0), output
 
 
@@ -413,11 +463,11 @@ def test_conjugate_gradients_come_to_the_newton_direction():
     state = steps.start(plan, np.zeros(D))
     [output] = state.outputs
     output.serial = 1
-    sums = np.zeros(plan.sums_size(state))
-    [part] = plan.sums(state, sums)
-    part.values[0, 0] = bowl.losses(np.zeros(D))
-    part.gradients[0][0] += bowl.A.T @ bowl.b
-    part.diagonals[0][0] += np.diag(H)
+    sums = np.zeros(plan.sums_size(state.outputs))
+    [group] = plan.groups(state.outputs, sums)
+    group.values[0, 0, 0] = bowl.losses(np.zeros(D))
+    group.gradients[0][0][0] += bowl.A.T @ bowl.b
+    group.diagonals[0][0][0] += np.diag(H)
     steps.advance(plan, np.zeros(D), state, sums, 1.0)
     assert output.phase is NewtonPhase.MULTIPLY
     heaviest = np.sort(np.argsort(-np.diag(H))[:2])
@@ -426,10 +476,10 @@ def test_conjugate_gradients_come_to_the_newton_direction():
     for count in range(1, D + 2):
         state = NewtonState.decode(state.encode(), D)  # the way it comes to the tasks
         [output] = state.outputs
-        sums = np.zeros(plan.sums_size(state))
-        [part] = plan.sums(state, sums)
-        part.direction += output.p
-        part.product += H @ output.p
+        sums = np.zeros(plan.sums_size(state.outputs))
+        [group] = plan.groups(state.outputs, sums)
+        group.direction += output.p
+        group.product += H @ output.p
         steps.advance(plan, np.zeros(D), state, sums, 1.0)
         assert output.num_products == count
         if output.phase is NewtonPhase.EVALUATE:
@@ -442,11 +492,11 @@ def test_products_end_after_a_hundred():
     """Whatever the residual is; what there is of the solution is the direction."""
     plan = plan_of(block_columns=2)
     output = random_output(NewtonPhase.MULTIPLY, has_columns=True, has_factor=False)
-    output.num_products, output.goal, output.scale = steps.MOST_PRODUCTS - 1, 0.0, np.ones(D)
-    state = NewtonState(block_columns=2, row_step=1, has_many_rows=False, share=0.9, outputs=[output])
-    sums = np.zeros(plan.sums_size(state))
-    [part] = plan.sums(state, sums)
-    part.direction += output.p
+    output.num_products, output.goal, output.scale = conjugate.MOST_PRODUCTS - 1, 0.0, np.ones(D)
+    state = NewtonState(block_columns=2, row_step=1, has_many_rows=False, is_cheap=True, share=0.9, outputs=[output])
+    sums = np.zeros(plan.sums_size(state.outputs))
+    [group] = plan.groups(state.outputs, sums)
+    group.direction += output.p
     steps.advance(plan, np.zeros(D), state, sums, 1.0)
     assert output.phase is NewtonPhase.EVALUATE
     assert output.direction.any()
@@ -455,6 +505,6 @@ def test_products_end_after_a_hundred():
 def test_the_heaviest_columns_are_in_order_and_none_is_empty():
     """Equal ones by their number, so that every task chooses the same."""
     diagonal = np.array([0.0, 3.0, 1.0, 3.0, 0.0, 3.0])
-    assert steps.heaviest_columns(diagonal, 2).tolist() == [1, 3]
-    assert steps.heaviest_columns(diagonal, 4).tolist() == [1, 2, 3, 5]
-    assert steps.heaviest_columns(diagonal, 6).tolist() == [1, 2, 3, 5]
+    assert smooth.heaviest_columns(diagonal, 2).tolist() == [1, 3]
+    assert smooth.heaviest_columns(diagonal, 4).tolist() == [1, 2, 3, 5]
+    assert smooth.heaviest_columns(diagonal, 6).tolist() == [1, 2, 3, 5]

@@ -1,67 +1,23 @@
 """The Newton finish of the hinge on wide sparse data."""
 
-import itertools
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.chunks.views import Chunk, CsrRows
-from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.tables import Bounds, build_tables
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.wide_finish import MOST_FRUITLESS, WideFinish
 from chicle_elastic.solvers.linear.wide_rows import WideRows
-from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
+from tests.solvers.click_rows import INTERCEPT, click_like, fit, tables_of, whole_of
 from tests.solvers.reference import primal_and_dual
-
-INTERCEPT = 0.5
-OPEN = Gate("the test")
-OPEN.open(1)
-
-
-def click_like(num_rows=400, num_columns=5000, *, scale=300.0):
-    """Counts with long tails beside hashed categories: CSR float64, and class codes."""
-    rng = np.random.default_rng(0)
-    counts = np.floor(rng.pareto(1.2, size=(num_rows, 3)) * scale)
-    columns = 3 + (rng.zipf(1.3, size=(num_rows, 12)) * np.arange(1, 13) * 7919) % (num_columns - 3)
-    rows = np.repeat(np.arange(num_rows), 15)
-    places = np.hstack([np.tile(np.arange(3), (num_rows, 1)), columns])
-    values = np.hstack([counts, np.ones(columns.shape)])
-    X = sp.csr_matrix((values.ravel(), (rows, places.ravel())), shape=(num_rows, num_columns))
-    X.eliminate_zeros()
-    score = np.log1p(counts).sum(axis=1) + 3.0 * np.sin(columns).sum(axis=1) + rng.logistic(size=num_rows)
-    return X, (score > np.median(score)).astype(np.int32)
-
-
-def wide_rows(X, intercept=INTERCEPT):
-    """`WideRows` of two chunks."""
-    chunks, cuts = {}, (0, 150, X.shape[0])
-    for number, (begin, end) in enumerate(itertools.pairwise(cuts)):
-        part = X[begin:end]
-        rows = CsrRows(part.indptr.astype(np.int64), part.indices.astype(np.int32), part.data, X.shape[1])
-        n = end - begin
-        chunk = Chunk(
-            id=ChunkId(number),
-            rows=rows,
-            targets=np.zeros(n, np.int32),
-            weights=None,
-            row_ids=np.arange(begin, end),
-            state=np.zeros((n, 1, 1)),
-        )
-        chunks[chunk.id] = LocalChunk(chunk, OPEN)
-    return WideRows.of(build_tables(chunks, {}, Bounds(C=1.0, class_weights=None)), intercept)
 
 
 def finish_of(X, y, upper):
     """A finish that begins at 0, with X as an array that has the intercept column, and the signs."""
-    rows, columns = wide_rows(X)
+    rows, columns = WideRows.of(tables_of(X), INTERCEPT)
     signs = np.where(y == 1, 1.0, -1.0)
-    whole = np.column_stack([X.toarray(), np.full(X.shape[0], INTERCEPT)])
+    whole = whole_of(X)
     return WideFinish(rows, signs, upper, np.zeros(X.shape[0])), columns, whole, signs
 
 
@@ -79,8 +35,8 @@ def relative_gap(finish, columns, whole, signs, upper):
 def test_rows_are_all_there_without_the_empty_columns():
     """Products from either side are those of the whole matrix."""
     X, _ = click_like()
-    rows, columns = wide_rows(X)
-    whole = np.column_stack([X.toarray(), np.full(X.shape[0], INTERCEPT)])
+    rows, columns = WideRows.of(tables_of(X), INTERCEPT)
+    whole = whole_of(X)
     rng = np.random.default_rng(1)
     w, a = rng.normal(size=whole.shape[1]), rng.normal(size=len(whole))
     np.testing.assert_array_equal(columns, np.flatnonzero(whole.any(axis=0)))
@@ -91,8 +47,8 @@ def test_rows_are_all_there_without_the_empty_columns():
 def test_directions_are_those_of_newton():
     """u solves the equations over the rows with curvature, and the heaviest columns have next to no residual."""
     X, _ = click_like()
-    rows, columns = wide_rows(X)
-    whole = np.column_stack([X.toarray(), np.full(X.shape[0], INTERCEPT)])[:, columns]
+    rows, columns = WideRows.of(tables_of(X), INTERCEPT)
+    whole = whole_of(X)[:, columns]
     which = np.arange(0, 400, 3)
     gradient = np.random.default_rng(1).normal(size=len(columns))
     u = rows.solve(which, np.full(len(which), 0.1), gradient, lambda: False)
@@ -140,12 +96,6 @@ def test_an_interrupted_finish_has_one_short_step():
     finish, *rest = finish_of(X, y, upper)
     finish.run(lambda: True)
     assert relative_gap(finish, *rest, upper) <= 1.0
-
-
-def fit(trainer, runtime, X, y, max_iterations):
-    """A job on arrays."""
-    source = ArraySource(X, y, max_tasks=runtime.most_tasks())
-    return runtime.run(Job(trainer=trainer, source=source, max_iterations=max_iterations, keep_state=True))
 
 
 def test_a_wide_fit_finishes_where_coordinate_descent_crawls(monkeypatch):

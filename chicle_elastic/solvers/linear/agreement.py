@@ -17,18 +17,26 @@ LANES = 64
 
 def dot(a: Array, b: Array) -> float:
     """<a, b> of two float64 vectors of equal length."""
-    whole = len(a) // LANES * LANES
-    # Summed along the first axis: each lane adds its values one after the other, whatever the processor.
-    lanes = np.add.reduce((a[:whole] * b[:whole]).reshape(-1, LANES), axis=0) if whole else np.zeros(0)
-    total = 0.0
-    for value in (*lanes.tolist(), *(a[whole:] * b[whole:]).tolist()):
-        total += value
-    return total
+    return float(dots(a[None], b[None])[0])
 
 
 def squared(a: Array) -> float:
     """|a|^2."""
     return dot(a, a)
+
+
+def dots(a: Array, b: Array) -> Array:
+    """<a_k, b_k> of each row of two float64 matrices of equal shape; shape (rows,)."""
+    products = a * b
+    num_rows, length = products.shape
+    whole = length // LANES * LANES
+    partial = products[:, whole:]
+    if whole:
+        # Summed along the middle axis: each lane adds its values one after the other, whatever the processor.
+        lanes = np.add.reduce(products[:, :whole].reshape(num_rows, -1, LANES), axis=1)
+        partial = np.concatenate([lanes, partial], axis=1)
+    # Sums of all beginnings cannot be reordered, and the last of them is the sum.
+    return np.add.accumulate(partial, axis=1)[:, -1] if length else np.zeros(num_rows)
 
 
 def solve_positive(matrix: Array, right: Array) -> Array:

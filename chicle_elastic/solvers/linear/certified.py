@@ -9,8 +9,8 @@ import numpy as np
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.solvers.base import Action, Report, Trainer, Verdict
 from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
+from chicle_elastic.solvers.linear.objectives import TINY as TINY
 
-TINY = float(np.finfo(np.float64).tiny)
 STUCK = "no step lowers the objective any further, for rounding"
 """Why a job ends that would only repeat itself."""
 

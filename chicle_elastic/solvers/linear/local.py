@@ -61,7 +61,7 @@ class LocalData:
         self._tables: LocalTables | None = None
         self._rows: NewtonRows | None = None
         self._upper: Array | None = None
-        self._signs: dict[int, Array] = {}
+        self._signs: Array | None = None
         self._dual_sums: Array | None = None
         self._are_rows_checked = False
         self._pool: ThreadPoolExecutor | None = None
@@ -72,8 +72,7 @@ class LocalData:
             self.notes.pop(chunk_id, None)
         self.arrived.difference_update(removed)
         self.arrived.update(added)
-        self._tables = self._rows = self._upper = self._dual_sums = None
-        self._signs.clear()
+        self._tables = self._rows = self._upper = self._dual_sums = self._signs = None
         self._are_rows_checked = False
 
     def raise_bounds(self, bounds: Bounds) -> None:
@@ -115,12 +114,19 @@ class LocalData:
             self._upper = upper_of_rows(self.tables, self.notes, self.bounds.C)
         return self._upper
 
-    def signs(self, k: int) -> Array:
-        """+1 where the class is that of output `k`, else -1, shape (num_rows,), float64."""
-        if k not in self._signs:
+    @property
+    def row_ids(self) -> Array:
+        """Numbers of all rows in the data set, shape (num_rows,), int64."""
+        return np.concatenate([block.row_ids for block in self.tables.keep_alive])
+
+    @property
+    def signs(self) -> Array:
+        """+1 where the class is that of the output, else -1, shape (num_outputs, num_rows), float64."""
+        if self._signs is None:
             codes = np.concatenate([block.targets for block in self.tables.keep_alive])
-            self._signs[k] = np.where(codes == scd.positives(self.tables.num_outputs)[k], 1.0, -1.0)
-        return self._signs[k]
+            positives = scd.positives(self.tables.num_outputs)
+            self._signs = np.where(codes == positives[:, None], 1.0, -1.0)
+        return self._signs
 
     def duals(self, k: int) -> Array:
         """A copy of the duals of output `k`, shape (num_rows,), float64."""

@@ -38,6 +38,11 @@ MANY_VALUES = 1 << 22
 """Rows x columns above which a pass that is made again costs less than one that looks at several steps at once."""
 ROWS_PER_COLUMN = 10
 """Rows per column of a block that is only a preconditioner."""
+FIRST_ROWS_PER_COLUMN, MOST_FIRST_STEP = 50, 8
+"""The first step of Newton's method goes by the second derivatives at w = 0, which are not those at the optimum: a
+sample of so many rows per column will do, or of one row in so many."""
+MANY_ROWS_PER_COLUMN = 400
+"""Rows per column from which on second derivatives of a sample are as good as those of all rows, but for some 5 %."""
 
 
 class Method(Enum):
@@ -91,17 +96,25 @@ def newton_plan(loss: Loss, schema: DataSchema, *, num_outputs: int, tol: float)
     """How Newton's method goes about such data, on any number of tasks."""
     D = schema.num_features + 1
     limit = most_block_columns(num_outputs)
-    columns = D if limit >= D else min(limit, WIDE_COLUMNS)
+    is_narrow = limit >= D
+    columns = D if is_narrow else min(limit, WIDE_COLUMNS)
     products = schema.num_rows * columns * columns // 2
     is_cheap = columns <= CHEAP_COLUMNS or products <= CHEAP_PRODUCTS
+    row_step, resamples = 1, False
     # Of the hinge the block is all there is: its steps are as good as the block, and no conjugate gradients follow.
-    step = 1 if is_cheap or loss is Loss.HINGE else max(1, schema.num_rows // (ROWS_PER_COLUMN * columns))
+    if loss is not Loss.HINGE and not is_cheap:
+        row_step = max(1, schema.num_rows // (ROWS_PER_COLUMN * columns))
+    elif loss is not Loss.HINGE and is_narrow:
+        row_step = min(max(1, schema.num_rows // (FIRST_ROWS_PER_COLUMN * columns)), MOST_FIRST_STEP)
+        resamples = row_step > 1 and schema.num_rows >= MANY_ROWS_PER_COLUMN * columns * row_step
     return NewtonPlan(
         loss=loss,
         tol=tol,
         num_outputs=num_outputs,
         D=D,
         block_columns=columns,
-        row_step=step,
+        row_step=row_step,
+        is_cheap=is_cheap,
+        resamples=resamples,
         has_many_rows=schema.num_rows * D > MANY_VALUES,
     )

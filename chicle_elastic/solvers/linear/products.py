@@ -3,10 +3,12 @@
 Packed means the lower triangle by rows, shape (h (h + 1) / 2,) for h columns.
 """
 
+import threading
 from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 from scipy.linalg.blas import dsyrk, ssyrk
 
 from chicle_elastic.chunks.views import Array
@@ -17,6 +19,8 @@ LEAST_ROWS, MOST_ROWS = 1 << 8, 1 << 13
 """Rows of a block: a product of fewer takes longer per row, and one of more leaves the cache."""
 SHARE_COPIED = 0.75
 """Share of the rows of a block with a weight up to which only these are copied."""
+FEW_COLUMNS = 1 << 7
+"""Columns up to which NumPy's BLAS is faster than scipy's, which adds to a sum without another array."""
 MOST_LISTED = 1 << 9
 """Columns up to which the places of the triangle are kept as a list; beyond, a list takes longer to read than rows."""
 
@@ -25,6 +29,12 @@ MOST_LISTED = 1 << 9
 def _places(size: int) -> Array:
     """Places of the lower triangle in a square matrix of C order, by rows, int64."""
     return np.flatnonzero(np.tri(size, dtype=bool).reshape(-1))
+
+
+@lru_cache(maxsize=8)
+def triangle(size: int) -> tuple[Array, Array]:
+    """Row and column of each value of the lower triangle, by rows, int64; for few columns (`MOST_LISTED`)."""
+    return np.tril_indices(size)
 
 
 def pack(matrix: Array, out: Array) -> None:
@@ -57,6 +67,12 @@ def unpack(packed: Array, size: int) -> Array:
     return matrix
 
 
+@lru_cache(maxsize=8)
+def diagonal_places(size: int) -> Array:
+    """Places of the diagonal in a packed triangle, int64."""
+    return np.cumsum(np.arange(1, size + 1)) - 1
+
+
 def symmetric(packed: Array, size: int) -> Array:
     """The symmetric matrix of shape (size, size) whose lower triangle is `packed`."""
     matrix = unpack(packed, size)
@@ -66,7 +82,7 @@ def symmetric(packed: Array, size: int) -> Array:
 
 def packed_diagonal(packed: Array, size: int) -> Array:
     """The diagonal, shape (size,)."""
-    return packed[np.cumsum(np.arange(1, size + 1)) - 1]
+    return packed.take(diagonal_places(size))
 
 
 def is_sparse_cheaper(mean_entries: float, size: int) -> bool:
@@ -76,6 +92,14 @@ def is_sparse_cheaper(mean_entries: float, size: int) -> bool:
     and 3 ns a value to make rows dense and scale them.
     """
     return mean_entries * mean_entries <= size * (size / 8 + 12)
+
+
+def is_rough_copy_cheaper(mean_entries: float, size: int) -> bool:
+    """Whether products of all rows take less time with a dense copy in float32, once there is one.
+
+    An entry's product takes 0.6 ns, BLAS 1/30 ns for each of size^2 / 2, and 0.3 ns a value to scale.
+    """
+    return mean_entries * mean_entries > size * (size / 18 + 1)
 
 
 def add_dense_products(
@@ -96,10 +120,10 @@ def add_dense_products(
         columns: Which features, ascending, int64; empty for all.
         intercept: Value of one more column at the end; None for no such column.
         out: Packed; added to.
-        is_rough: Whether float32 will do, in half the time: for a preconditioner of rows that are float32 themselves.
+        is_rough: Whether float32 will do, in half the time: for a preconditioner.
         shift: Subtracted from each row first, one value for each of `columns`, float64.
     """
-    dtype, syrk = (np.float32, ssyrk) if is_rough else (np.float64, dsyrk)
+    dtype = np.float32 if is_rough else np.float64
     scales = np.sqrt(weights).astype(dtype, copy=False)
     # A last column of zeros adds a last row of zeros, and the triangle without it comes first in `out`.
     last = intercept or 0.0
@@ -112,7 +136,7 @@ def add_dense_products(
             width = len(columns) or part.shape[1]
             size = width + has_column
             total = np.zeros((size, size), dtype, order="F")
-            buffer = np.empty((min(max(VALUES_PER_PRODUCT // max(size, 1), LEAST_ROWS), MOST_ROWS), size), dtype)
+            buffer = _scratch.matrix(min(max(VALUES_PER_PRODUCT // max(size, 1), LEAST_ROWS), MOST_ROWS), size, dtype)
         for begin in range(0, len(part), len(buffer)):
             rows = part[begin : begin + len(buffer)]
             scale = scales[position : position + len(rows)]
@@ -120,15 +144,21 @@ def add_dense_products(
             num_curved = np.count_nonzero(scale)
             if num_curved == 0:
                 continue
-            if num_curved <= SHARE_COPIED * len(rows):
-                curved = np.flatnonzero(scale)
-                rows, scale = rows.take(curved, axis=0), scale[curved]
-            if num_filled + len(rows) > len(buffer):
-                total = syrk(1.0, buffer[:num_filled].T, beta=1.0, c=total, overwrite_c=1)
+            curved = np.flatnonzero(scale) if num_curved <= SHARE_COPIED * len(rows) else None
+            num_chosen = len(rows) if curved is None else len(curved)
+            if num_filled + num_chosen > len(buffer):
+                _add_square(total, buffer[:num_filled])
                 num_filled = 0
-            end = num_filled + len(rows)
+            end = num_filled + num_chosen
             into = buffer[num_filled:end, :width]
-            chosen = rows[:, columns] if len(columns) else rows
+            chosen = rows
+            if curved is not None:
+                scale = scale[curved]
+                # In place where that is possible: memory that is new costs as much as what is done with it.
+                is_alike = rows.dtype == dtype and not len(columns) and not has_column
+                chosen = rows.take(curved, axis=0, out=into if is_alike else None, mode="clip")
+            if len(columns):
+                chosen = chosen[:, columns]
             if shift is None:
                 np.multiply(chosen, scale[:, None], out=into)
             else:
@@ -140,9 +170,35 @@ def add_dense_products(
     if total is None:
         return
     if num_filled:
-        total = syrk(1.0, buffer[:num_filled].T, beta=1.0, c=total, overwrite_c=1)
+        _add_square(total, buffer[:num_filled])
     size = len(total)
     pack(total.T, out[: size * (size + 1) // 2])
+
+
+class _Scratch(threading.local):
+    """Memory of a thread that is used again and again."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def matrix(self, num_rows: int, num_columns: int, dtype: npt.DTypeLike) -> Array:
+        """With any content; valid until the next call in the same thread."""
+        size = num_rows * num_columns * np.dtype(dtype).itemsize
+        if len(self._bytes) < size:
+            self._bytes = np.empty(size, np.uint8)
+        return self._bytes[:size].view(dtype).reshape(num_rows, num_columns)
+
+
+_scratch = _Scratch()
+
+
+def _add_square(total: Array, rows: Array) -> None:
+    """Add rows^T rows to `total` of F order; to its upper triangle at least."""
+    if len(total) <= FEW_COLUMNS:
+        with np.errstate(over="ignore", invalid="ignore"):  # as with scipy's BLAS: who needs finite sums looks
+            total += (rows.T @ rows).T
+        return
+    (ssyrk if total.dtype == np.float32 else dsyrk)(1.0, rows.T, beta=1.0, c=total, overwrite_c=1)
 
 
 def column_places(columns: Array, num_columns: int) -> Array:

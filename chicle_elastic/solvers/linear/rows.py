@@ -12,7 +12,12 @@ import scipy.sparse
 
 from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.views import Array, CsrRows
-from chicle_elastic.solvers.linear.products import add_dense_products, column_places, is_sparse_cheaper
+from chicle_elastic.solvers.linear.products import (
+    add_dense_products,
+    column_places,
+    is_rough_copy_cheaper,
+    is_sparse_cheaper,
+)
 from chicle_elastic.solvers.linear.tables import SMALL_VALUES, LocalTables
 
 ROWS_MADE_DENSE = 1 << 12
@@ -45,6 +50,14 @@ class NewtonRows(Protocol):
         """sum_i weights_i x_i, shape (D,), float64."""
         ...
 
+    def times_many(self, vectors: Array) -> Array:
+        """`times` of each row of `vectors`, shape (n, num_rows), float64."""
+        ...
+
+    def weighted_sums(self, weights: Array) -> Array:
+        """`weighted_sum` with each row of `weights`, shape (n, D), float64."""
+        ...
+
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """sum_i weights_i <x_i, vector> x_i, shape (D,), float64."""
         ...
@@ -60,19 +73,20 @@ class NewtonRows(Protocol):
             weights: Shape (num_rows,), >= 0.
             columns: Which columns, ascending, int64; empty for all.
             out: Shape (h (h + 1) / 2,) for h columns.
-            is_rough: Whether the digits of the rows themselves will do, for a preconditioner.
+            is_rough: Whether float32 will do, in half the time, for a preconditioner.
         """
         ...
 
-    def dense(self, which: Array, columns: Array = ALL) -> Array:
+    def dense(self, which: Array, columns: Array = ALL, *, is_rough: bool = False) -> Array:
         """A copy of the rows of these numbers, ascending, shape (len(which), D), float64.
 
-        With `columns` (ascending, int64) it has only these, shape (len(which), len(columns)); empty means all.
+        With `columns` (ascending, int64) it has only these, shape (len(which), len(columns)); empty means all. A rough
+        copy is in float32, where values may be infinite.
         """
         ...
 
-    def subset(self, which: Array) -> "NewtonRows":
-        """A matrix of the rows of these numbers, ascending."""
+    def subset(self, which: Array, *, is_rough: bool = False) -> "NewtonRows":
+        """A matrix of the rows of these numbers, ascending; in float32 if rough, where that is a copy."""
         ...
 
 
@@ -93,6 +107,7 @@ class MergedRows:
         self._matrix = matrix
         self.num_rows, self.num_columns = (int(size) for size in matrix.shape)
         self._has_intercept = has_intercept
+        self._rough: Array | None = None
 
     @classmethod
     def of(cls, tables: LocalTables, intercept: float) -> "MergedRows":
@@ -113,6 +128,16 @@ class MergedRows:
         """See `NewtonRows`."""
         return np.asarray(weights @ self._matrix)
 
+    def times_many(self, vectors: Array) -> Array:
+        """See `NewtonRows`."""
+        if scipy.sparse.issparse(self._matrix):
+            return np.ascontiguousarray((self._matrix @ vectors.T).T)
+        return np.asarray(vectors @ self._matrix.T)
+
+    def weighted_sums(self, weights: Array) -> Array:
+        """See `NewtonRows`."""
+        return np.asarray(weights @ self._matrix)
+
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """See `NewtonRows`."""
         return self.weighted_sum(weights * self.times(vector))
@@ -126,8 +151,9 @@ class MergedRows:
         """See `NewtonRows`."""
         matrix = self._matrix
         if not scipy.sparse.issparse(matrix):
-            is_empty = not len(columns) and not self._has_intercept
-            add_dense_products([matrix[:, :-1] if is_empty else matrix], weights, columns, None, out)
+            last = -1 if not len(columns) and not self._has_intercept else None
+            rough = [self._in_float32()[:, :last]] if is_rough else None
+            _add_dense([matrix[:, :last]], weights, columns, None, out, rough=rough)
             return
         size = len(columns) or self.num_columns
         if matrix.shape[0] * size * size <= CHEAP_PRODUCTS or not is_sparse_cheaper(_mean_entries(matrix), size):
@@ -142,14 +168,20 @@ class MergedRows:
         places = np.append(column_places(columns, self.num_columns), -1)
         products.sparse_products(table, lengths, starts, 0.0, weights, places, size, out)
 
-    def dense(self, which: Array, columns: Array = ALL) -> Array:
+    def _in_float32(self) -> Array:
+        if self._rough is None:
+            with np.errstate(over="ignore"):
+                self._rough = self._matrix.astype(np.float32, copy=False)
+        return self._rough
+
+    def dense(self, which: Array, columns: Array = ALL, *, is_rough: bool = False) -> Array:
         """See `NewtonRows`."""
         if scipy.sparse.issparse(self._matrix):
-            return _dense(self._matrix[which], columns)
-        rows = np.asarray(self._matrix.take(which, axis=0))
+            return _dense(self._matrix[which], columns).astype(_dtype(is_rough), copy=False)
+        rows = np.asarray((self._in_float32() if is_rough else self._matrix).take(which, axis=0))
         return rows[:, columns] if len(columns) else rows
 
-    def subset(self, which: Array) -> NewtonRows:
+    def subset(self, which: Array, *, is_rough: bool = False) -> NewtonRows:
         """See `NewtonRows`."""
         return self if len(which) == self._matrix.shape[0] else MergedRows(self._matrix[which])
 
@@ -166,6 +198,7 @@ class ChunkedRows:
         self._starts = np.concatenate([[0], np.cumsum(tables.samples.lengths)])
         self.num_rows = tables.num_rows
         self.num_columns = tables.rows.num_features + 1
+        self._copy_in_float32: MergedRows | None = None
 
     def times(self, vector: Array) -> Array:
         """See `NewtonRows`."""
@@ -185,6 +218,14 @@ class ChunkedRows:
         result = np.zeros(self.num_columns)
         self._products.weighted_sum(self._tables.rows, self._tables.samples.lengths, self._intercept, weights, result)
         return result
+
+    def times_many(self, vectors: Array) -> Array:
+        """See `NewtonRows`."""
+        return np.array([self.times(vector) for vector in vectors])
+
+    def weighted_sums(self, weights: Array) -> Array:
+        """See `NewtonRows`."""
+        return np.array([self.weighted_sum(of_output) for of_output in weights])
 
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """See `NewtonRows`."""
@@ -209,8 +250,10 @@ class ChunkedRows:
             out += self._intercept * self._intercept * weights.sum()
             return
         dense = [block.rows for block in blocks if not isinstance(block.rows, CsrRows)]
-        if dense:
-            self._add_dense(dense, weights, features, intercept, out, is_rough=is_rough)
+        if not dense and not len(columns) and is_rough and self._is_copy_cheaper(self.num_rows):
+            self._rough_copy().add_products(weights, columns, out, is_rough=True)
+        elif dense:
+            _add_dense(dense, weights, features, intercept, out, rough=dense if is_rough else None)
         elif is_sparse_cheaper(self._tables.num_values / self.num_rows, size):
             places = column_places(columns, self.num_columns)
             lengths = self._tables.samples.lengths
@@ -221,48 +264,58 @@ class ChunkedRows:
             parts = _made_dense([matrix_of(block.rows) for block in blocks], weights, features)
             add_dense_products(parts, weights[weights != 0], ALL, intercept, out)
 
-    def _add_dense(
-        self,
-        parts: list[Array],
-        weights: Array,
-        features: Array,
-        intercept: float | None,
-        out: Array,
-        *,
-        is_rough: bool,
-    ) -> None:
-        if is_rough and parts[0].dtype == np.float32:
-            total = np.zeros(len(out))
-            with np.errstate(over="ignore", invalid="ignore"):
-                add_dense_products(parts, weights, features, intercept, total, is_rough=True)
-            if np.isfinite(total).all():  # else squares are beyond float32
-                out += total
-                return
-        add_dense_products(parts, weights, features, intercept, out)
+    def _is_copy_cheaper(self, num_rows: int) -> bool:
+        """Whether rough products of so many rows take less time with a dense copy."""
+        is_sparse = isinstance(self._tables.keep_alive[0].rows, CsrRows)
+        mean_entries = self._tables.num_values / self.num_rows
+        is_cheaper = not is_sparse or is_rough_copy_cheaper(mean_entries, self.num_columns)
+        return is_cheaper and num_rows * self.num_columns <= MAX_COPIED_VALUES
 
-    def dense(self, which: Array, columns: Array = ALL) -> Array:
+    def _rough_copy(self) -> MergedRows:
+        """Of sparse rows."""
+        if self._copy_in_float32 is None:
+            copy = np.empty((self.num_rows, self.num_columns), np.float32)
+            with np.errstate(over="ignore"):
+                for number, block in enumerate(self._tables.keep_alive):
+                    _fill(matrix_of(block.rows), copy[self._starts[number] : self._starts[number + 1]])
+            copy[:, -1] = self._intercept
+            self._copy_in_float32 = MergedRows(copy, has_intercept=self._intercept != 0.0)
+        return self._copy_in_float32
+
+    def dense(self, which: Array, columns: Array = ALL, *, is_rough: bool = False) -> Array:
         """See `NewtonRows`."""
+        if is_rough and self._copy_in_float32 is not None:
+            return self._copy_in_float32.dense(which, columns, is_rough=True)
         has_intercept = not len(columns) or columns[-1] == self.num_columns - 1
         features = columns[:-1] if len(columns) and has_intercept else columns
-        dense = np.empty((len(which), len(columns) or self.num_columns))
+        dense = np.empty((len(which), len(columns) or self.num_columns), _dtype(is_rough))
         if has_intercept:
             dense[:, -1] = self._intercept
+        if len(features) or not len(columns):
+            with np.errstate(over="ignore"):
+                self._copy(which, features, dense[:, :-1] if has_intercept else dense)
+        return dense
+
+    def _copy(self, which: Array, features: Array, dense: Array) -> None:
+        """Fill in `features` of rows, all if empty."""
         cuts = np.searchsorted(which, self._starts)
         for number, block in enumerate(self._tables.keep_alive):
             begin, end = int(cuts[number]), int(cuts[number + 1])
             if begin < end:
-                chosen = which[begin:end] - self._starts[number]
-                into = dense[begin:end, :-1] if has_intercept else dense[begin:end]
+                chosen, into = which[begin:end] - self._starts[number], dense[begin:end]
                 if isinstance(block.rows, CsrRows):
                     _spread_sparse(block.rows, chosen, features, into)
                 else:
                     part = block.rows[chosen]
-                    into[...] = part[:, features] if len(columns) else part
-        return dense
+                    into[...] = part[:, features] if len(features) else part
 
-    def subset(self, which: Array) -> NewtonRows:
+    def subset(self, which: Array, *, is_rough: bool = False) -> NewtonRows:
         """See `NewtonRows`; a copy where the rows are few, else those rows among all."""
-        if len(which) * self.num_columns <= MAX_COPIED_VALUES:
+        if is_rough and self._is_copy_cheaper(len(which)):
+            copy = self.dense(which, is_rough=True)
+            if np.isfinite(copy).all():
+                return MergedRows(copy, has_intercept=self._intercept != 0.0)
+        elif not is_rough and len(which) * self.num_columns <= MAX_COPIED_VALUES:
             return MergedRows(self.dense(which))
         return self if len(which) == self._tables.num_rows else SomeRows(self, which)
 
@@ -283,6 +336,14 @@ class SomeRows:
         """See `NewtonRows`."""
         return self._rows.weighted_sum(self._spread(weights))
 
+    def times_many(self, vectors: Array) -> Array:
+        """See `NewtonRows`."""
+        return np.array([self.times(vector) for vector in vectors])
+
+    def weighted_sums(self, weights: Array) -> Array:
+        """See `NewtonRows`."""
+        return np.array([self.weighted_sum(of_output) for of_output in weights])
+
     def curved_product(self, weights: Array, vector: Array) -> Array:
         """See `NewtonRows`."""
         return self._rows.curved_product(self._spread(weights), vector)
@@ -295,19 +356,43 @@ class SomeRows:
         """See `NewtonRows`."""
         self._rows.add_products(self._spread(weights), columns, out, is_rough=is_rough)
 
-    def dense(self, which: Array, columns: Array = ALL) -> Array:
+    def dense(self, which: Array, columns: Array = ALL, *, is_rough: bool = False) -> Array:
         """See `NewtonRows`."""
-        return self._rows.dense(self._which[which], columns)
+        return self._rows.dense(self._which[which], columns, is_rough=is_rough)
 
-    def subset(self, which: Array) -> NewtonRows:
+    def subset(self, which: Array, *, is_rough: bool = False) -> NewtonRows:
         """See `NewtonRows`."""
-        return self._rows.subset(self._which[which])
+        return self._rows.subset(self._which[which], is_rough=is_rough)
 
     def _spread(self, weights: Array) -> Array:
         """Weights of all rows, 0 for the others; shape (num_rows,)."""
         spread = np.zeros(self._rows.num_rows)
         spread[self._which] = weights
         return spread
+
+
+def _dtype(is_rough: bool) -> type[np.floating[Any]]:
+    return np.float32 if is_rough else np.float64
+
+
+def _add_dense(
+    parts: list[Array],
+    weights: Array,
+    features: Array,
+    intercept: float | None,
+    out: Array,  # OUT
+    *,
+    rough: list[Array] | None,
+) -> None:
+    """As `add_dense_products`: in float32 of the rows `rough` where these are given and no square is beyond float32."""
+    if rough is not None:
+        total = np.zeros(len(out))
+        with np.errstate(over="ignore", invalid="ignore"):
+            add_dense_products(rough, weights, features, intercept, total, is_rough=True)
+        if np.isfinite(total).all():
+            out += total
+            return
+    add_dense_products(parts, weights, features, intercept, out)
 
 
 def _mean_entries(matrix: Any) -> float:
@@ -323,6 +408,12 @@ def _made_dense(matrices: list[Any], weights: Array, columns: Array) -> Iterator
         first += matrix.shape[0]
         for begin in range(0, len(which), ROWS_MADE_DENSE):
             yield _dense(matrix[which[begin : begin + ROWS_MADE_DENSE]], columns)
+
+
+def _fill(rows: Any, dense: Array) -> None:
+    """Write a CSR matrix into an array that has at least as many columns, with zeros where it has no entry."""
+    entries = rows.data.astype(dense.dtype, copy=False), rows.indices, rows.indptr
+    scipy.sparse.csr_array(entries, shape=dense.shape).toarray(out=dense)
 
 
 def _spread_sparse(rows: CsrRows, which: Array, columns: Array, out: Array) -> None:

@@ -18,6 +18,8 @@ from chicle_elastic.solvers.linear.tables import LocalTables, num_between_bounds
 from chicle_elastic.solvers.linear.threads import ThreadChoice
 from chicle_elastic.solvers.linear.wide_finish import WideFinish
 from chicle_elastic.solvers.linear.wide_rows import WideRows, product_values
+from chicle_elastic.solvers.linear.wide_smooth import SmoothRows, WideSmoothFinish
+from chicle_elastic.solvers.linear.wide_smooth import product_values as smooth_product_values
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
 BLOCKS_PER_LOOK = 16
@@ -29,7 +31,8 @@ FINEST_GAP = 1e-9
 """Relative gap at which Newton steps end: rounding in their gradient is as large. Passes go on from there."""
 NO_ADDRESSES = np.empty(0, dtype=np.uint64)
 MOST_WIDE_VALUES = 1 << 23
-"""Feature values of wide sparse data up to which they are copied for a Newton finish: 96 MiB."""
+"""Feature values of wide sparse data up to which they are copied for a Newton finish: 96 MiB a copy, of which smooth
+losses have nearly three."""
 FREE_TAU, LEAST_TAU, MOST_TAU = 100.0, 5.0, 500.0
 """tau of the first proximal Newton step times |x|^2, within multiples of the mean C_i."""
 PATH_TAU = 32.0
@@ -62,7 +65,7 @@ class CoordinatePasses:
         self._screening: Screening | None = None
         self._must_visit_all = False
         self._newton: NewtonFinish | None = None
-        self._wide: dict[int, WideFinish] = {}
+        self._wide: dict[int, WideFinish | WideSmoothFinish] = {}
         self._wide_columns: Array = np.empty(0, dtype=np.int64)
         self._may_be_wide = True
         self._pace = Pace()
@@ -201,9 +204,9 @@ class CoordinatePasses:
 
     def _may_finish(self, tables: LocalTables) -> bool:
         """Whether there are Newton steps for such data."""
-        is_wide_hinge = self._local.loss is Loss.HINGE and not isinstance(tables.rows, DenseTable)
         is_small = tables.num_values <= MOST_WIDE_VALUES and tables.num_outputs == 1
-        return self._is_narrow(tables) or (is_wide_hinge and is_small and self._may_be_wide)
+        is_sparse = not isinstance(tables.rows, DenseTable)
+        return self._is_narrow(tables) or (is_sparse and is_small and self._may_be_wide)
 
     def _pass(self, tables: LocalTables, work: "_Work", budget: Budget) -> tuple[Array, Array, float]:
         """One pass.
@@ -261,19 +264,31 @@ class CoordinatePasses:
         num_free = num_between_bounds(tables, self._local.notes, self._local.loss, self._local.bounds.C)
         if self._is_narrow(tables):
             hessian_values = (num_free + tables.num_outputs * D // 3) * D * D // BLAS_ADVANTAGE  # built and solved with
-        else:
+        elif self._local.loss is Loss.HINGE:
             hessian_values = int(num_free * product_values(row_values))
+        else:
+            hessian_values = smooth_product_values(tables.num_values)
         if not self._pace.is_slow(self.tol, num_duals=num_duals, row_values=row_values, hessian_values=hessian_values):
             return
         if self._is_narrow(tables):
             taus = np.full(tables.num_outputs, self._first_tau(tables))
             self._newton, self._knows_gaps = NewtonFinish(self._local.loss, taus), False
         else:
-            rows, self._wide_columns = WideRows.of(tables, self._local.intercept)
-            for k in range(tables.num_outputs):
-                self._wide[k] = WideFinish(rows, self._local.signs(k), self._local.upper, self._local.duals(k))
+            self._begin_wide(tables)
         self._screening = None
         self._must_visit_all = True  # Newton steps move duals that were settled
+
+    def _begin_wide(self, tables: LocalTables) -> None:
+        local = self._local
+        if local.loss is Loss.HINGE:
+            rows, self._wide_columns = WideRows.of(tables, local.intercept)
+            for k in range(tables.num_outputs):
+                self._wide[k] = WideFinish(rows, local.signs[k], local.upper, local.duals(k))
+            return
+        matrix, self._wide_columns = SmoothRows.of(tables, local.intercept)
+        for k in range(tables.num_outputs):
+            signs, duals = local.signs[k], local.duals(k)
+            self._wide[k] = WideSmoothFinish(matrix, local.loss, signs, local.upper, duals, tol=AGAIN * self.tol)
 
     def _first_tau(self, tables: LocalTables) -> float:
         """tau of the first proximal step: a few times what would move the dual of a usual row by itself."""
@@ -294,14 +309,14 @@ class CoordinatePasses:
             # Passes estimate gaps, sometimes too small ones: such an output would be left alone for ever.
             self._knows_gaps = True
             for k in range(tables.num_outputs):
-                gaps[k] = newton.gap(local.rows, local.signs(k), upper, local.duals(k), w[k])
+                gaps[k] = newton.gap(local.rows, local.signs[k], upper, local.duals(k), w[k])
         following = w.copy()
         relative_gaps = self._relative_gaps(w, gaps)
         # At least one, because a step that changes nothing would be repeated for ever.
         chosen = np.flatnonzero(relative_gaps > min(NEAR * self.tol, 0.999 * float(relative_gaps.max())))
         for k in chosen.tolist():
             alpha = local.duals(k)
-            following[k], gaps[k] = newton.step(local.rows, local.signs(k), upper, alpha, w[k], k, budget.is_spent)
+            following[k], gaps[k] = newton.step(local.rows, local.signs[k], upper, alpha, w[k], k, budget.is_spent)
             local.write_duals(k, alpha)
         self._gaps = gaps
         samples = local.count_all()

@@ -16,8 +16,8 @@ ROWS_IN_CACHE = 1 << 13
 def slopes_of(loss: Loss, margins: Array, upper: Array) -> tuple[Array, Array]:
     """Slopes and curvatures of the squared hinge or the logistic loss."""
     if loss is Loss.SQUARED_HINGE:
-        return _squared_hinge_slopes(np.maximum(1.0 - margins, 0.0), upper)
-    return _logistic_slopes(margins, np.exp(-np.abs(margins)), upper)
+        return squared_hinge_slopes(np.maximum(1.0 - margins, 0.0), upper)
+    return logistic_slopes(margins, np.exp(-np.abs(margins)), upper)
 
 
 def losses_and_slopes(loss: Loss, margins: Array, upper: Array) -> tuple[float, Array, Array]:
@@ -49,23 +49,23 @@ def _in_cache(loss: Loss, margins: Array, upper: Array) -> tuple[Array, Array, A
     """Slopes, curvatures, and two vectors whose product has the losses; each of shape (n,)."""
     if loss is Loss.SQUARED_HINGE:
         slack = np.maximum(1.0 - margins, 0.0)
-        slopes, curvatures = _squared_hinge_slopes(slack, upper)
+        slopes, curvatures = squared_hinge_slopes(slack, upper)
         return slopes, curvatures, slopes, 0.5 * slack
     small = np.exp(-np.abs(margins))
-    slopes, curvatures = _logistic_slopes(margins, small, upper)
+    slopes, curvatures = logistic_slopes(margins, small, upper)
     losses = np.log1p(small, out=small)  # a tenth of what logaddexp takes
     losses -= np.minimum(margins, 0.0)
     return slopes, curvatures, upper, losses
 
 
-def _squared_hinge_slopes(slack: Array, upper: Array) -> tuple[Array, Array]:
-    """Given what margins lack to 1."""
+def squared_hinge_slopes(slack: Array, upper: Array) -> tuple[Array, Array]:
+    """`slopes_of`, given what margins lack to 1; margins of any shape whose last axis is that of C_i."""
     twice = 2.0 * upper
     return twice * slack, twice * (slack > 0.0)
 
 
-def _logistic_slopes(margins: Array, small: Array, upper: Array) -> tuple[Array, Array]:
-    """Given exp(-|m_i|)."""
+def logistic_slopes(margins: Array, small: Array, upper: Array) -> tuple[Array, Array]:
+    """The same, given exp(-|m_i|)."""
     share = 1.0 / (1.0 + small)
     away = small * share  # of the larger share from 1, without loss of digits
     slopes = upper * np.where(margins >= 0, away, share)

@@ -14,7 +14,7 @@ from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
 from chicle_elastic.solvers.linear.newton.state import NewtonState, is_newton
-from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.scd import CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.tables import SMALL_VALUES, Bounds, objective_sums
 from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses, solve
@@ -27,6 +27,9 @@ from chicle_elastic.solvers.linear.working_set.state import (
 )
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
+VALUES_AT_ONCE = 1 << 22
+"""Rows x outputs whose margins and the like a pass of Newton's method finds at once: 32 MiB each."""
+
 
 class LinearSolver(Solver):
     """One per uni-task.
@@ -38,8 +41,6 @@ class LinearSolver(Solver):
         intercept: Value of the intercept column; 0 for none.
         tol: Relative gap to be reached.
         num_threads: Most threads to use.
-        has_rough_products: Whether second derivatives of float32 rows are summed up in float32, which is in half the
-            time, also where they are all of them.
     """
 
     def __init__(
@@ -51,14 +52,13 @@ class LinearSolver(Solver):
         intercept: float,
         tol: float,
         num_threads: int,
-        has_rough_products: bool = False,
     ) -> None:
         super().__init__(ctx)
-        self._has_rough_products = has_rough_products
         self._tol = tol
         self._local = LocalData(self.chunks, loss=loss, bounds=bounds, intercept=intercept, num_threads=num_threads)
         self._coordinates = CoordinatePasses(ctx, self._local, self.chunks, tol=tol)
         self._newton: NewtonPasses | None = None
+        self._rebuilt: Array | None = None
         self._working_set: WorkingSetPasses | None = None
 
     def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
@@ -66,7 +66,7 @@ class LinearSolver(Solver):
         super().attach(added, removed)
         self._local.change([chunk.id for chunk in added], removed)
         self._coordinates.change()
-        self._newton = self._working_set = None
+        self._newton = self._working_set = self._rebuilt = None
 
     def raise_bounds(self, C: float) -> None:
         """Go on with a larger C, inside an iteration: with the duals, and what is known of second derivatives.
@@ -77,6 +77,7 @@ class LinearSolver(Solver):
         ratio = C / self._local.bounds.C
         self._local.raise_bounds(replace(self._local.bounds, C=C))
         self._coordinates.raise_bounds(ratio)
+        self._rebuilt = None
         if self._newton is not None:
             self._newton.raise_bounds(self._local.upper, ratio)
 
@@ -86,6 +87,7 @@ class LinearSolver(Solver):
         Raises:
             DataError: A feature is NaN or infinite.
         """
+        self._rebuilt = None
         if is_newton(budget.progress):
             return self._newton_pass(model, budget)
         if is_working_set(budget.progress):
@@ -99,22 +101,22 @@ class LinearSolver(Solver):
     def _newton_pass(self, model: Array, budget: Budget) -> Update:
         state = NewtonState.decode(budget.progress, len(model))
         plan = self._plan(state, model)
-        sums = np.zeros(plan.sums_size(state))
+        sums = np.zeros(state.sums_size)
         if not self.chunks:
             return Update(delta=sums, samples=0, weight=0.0)
         self._local.check_all_rows()
         passes = self._newton_passes(plan)
         w = model.reshape(plan.num_outputs, plan.D)
-        for k, (output, part) in enumerate(zip(state.outputs, plan.sums(state, sums), strict=True)):
+        size = max(1, VALUES_AT_ONCE // self._local.tables.num_rows)
+        for group in (part for whole in plan.groups(state.outputs, sums) for part in whole.split(size)):
             if budget.is_spent():
                 sums[0] = 1.0
                 return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
-            if part is None:
-                continue
-            alpha = self._local.duals(k) if passes.needs_duals(output) else np.zeros(0)
-            passes.run(k, output, w[k], self._local.signs(k), alpha, part)
-            if output.old_tau:
-                self._local.write_duals(k, alpha)
+            duals = {k: self._local.duals(k) for k in group.numbers if passes.needs_duals(state.outputs[k])}
+            passes.run(group, state.outputs, w, duals)
+            for k in group.numbers:
+                if state.outputs[k].old_tau:
+                    self._local.write_duals(k, duals[k])
         passes.end()
         return Update(delta=sums, samples=self._local.count_all(), weight=1.0)
 
@@ -150,16 +152,43 @@ class LinearSolver(Solver):
         In a Newton run the duals are written here: those that belong to `model`.
         """
         if is_newton(progress) and self.chunks:
-            state = NewtonState.decode(progress, len(model))
-            passes = self._newton_passes(self._plan(state, model))
-            w = model.reshape(len(state.outputs), -1)
-            for k, output in enumerate(state.outputs):
-                alpha = self._local.duals(k)
-                if passes.settle(k, output, w[k], self._local.signs(k), alpha):
-                    self._local.write_duals(k, alpha)
-        elif is_working_set(progress) and self.chunks:
+            return self._evaluate_newton(NewtonState.decode(progress, len(model)), model)
+        if is_working_set(progress) and self.chunks:
             self._working_set_passes().write_duals(WorkingSetState.decode(progress))
         return self._evaluate(model, has_losses=True)
+
+    def _evaluate_newton(self, state: NewtonState, model: Array) -> Update:
+        """Sums over the matrix that Newton's method has anyway.
+
+        Duals of one Newton step on belong to another model, which the trainer asks for next (`Trainer.settled`): the
+        losses at this one do not matter then.
+        """
+        local, plan = self._local, self._plan(state, model)
+        w = model.reshape(plan.num_outputs, plan.D)
+        passes, losses = self._newton_passes(plan), np.zeros(plan.num_outputs)
+        self._coordinates.visit_all()
+        has_losses = self._rebuilt is not None or not (
+            state.is_at_rest and any(output.has_newton_duals for output in state.outputs)
+        )
+        if self._rebuilt is None:
+            self._rebuilt, sums = np.zeros_like(w), np.zeros(plan.num_outputs)
+            for k, output in enumerate(state.outputs):
+                alpha = local.duals(k)
+                if passes.settle(k, output, w[k], alpha):
+                    local.write_duals(k, alpha)
+                sums[k] = passes.sum_of(dual_values, alpha)
+                self._rebuilt[k] = local.rows.weighted_sum(local.signs[k] * alpha)
+            local.set_dual_sums(sums)
+        if has_losses:
+            for k in range(plan.num_outputs):
+                margins = local.signs[k] * local.rows.times(w[k])
+                losses[k] = passes.sum_of(primal_losses, margins)
+        return Update(
+            delta=self._rebuilt.ravel().copy(),
+            samples=0,
+            weight=1.0,
+            metrics=metrics_of(loss=losses, dual=local.dual_sums),
+        )
 
     def _evaluate(self, model: Array, *, has_losses: bool) -> Update:
         self._coordinates.visit_all()  # rows that screening left out wrongly must not keep a gap open for ever
@@ -214,8 +243,8 @@ class LinearSolver(Solver):
 
     def _newton_passes(self, plan: NewtonPlan) -> NewtonPasses:
         if self._newton is None or self._newton.plan != plan:
-            is_rough = self._has_rough_products or not plan.is_exact
-            self._newton = NewtonPasses(plan, self._local.rows, self._local.upper, is_rough=is_rough)
+            local = self._local
+            self._newton = NewtonPasses(plan, local.rows, local.upper, local.signs, lambda: local.row_ids)
         return self._newton
 
     def _working_set_passes(self) -> WorkingSetPasses:

@@ -24,21 +24,27 @@ import numpy as np
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Solver, Summed, Trainer, Verdict
-from chicle_elastic.solvers.linear.agreement import squared
+from chicle_elastic.solvers.linear.agreement import dots
 from chicle_elastic.solvers.linear.methods import Method, choose, newton_plan
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
-from chicle_elastic.solvers.linear.newton.state import NewtonState, is_newton
+from chicle_elastic.solvers.linear.newton.state import (
+    NewtonState,
+    gaps,
+    has_newton_duals,
+    is_at_rest,
+    is_newton,
+    sums_size,
+)
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.screening import NOTE_BYTES
 from chicle_elastic.solvers.linear.working_set import steps as rounds
-from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState, is_working_set, sums_size
+from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState, is_working_set
+from chicle_elastic.solvers.linear.working_set.state import sums_size as rounds_size
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.linear.solver import LinearSolver
 
-SAME = 1e-12
-"""Largest difference between two w that is rounding, as a share of the largest value."""
 AGAIN = 0.8
 """Share of `tol` that one task aims at after a certificate that was not good enough: another one costs as much as two
 passes over all rows, and estimates scatter. Several tasks also wait for each other in each iteration that it costs."""
@@ -151,16 +157,15 @@ class LinearTrainer(Trainer):
             intercept=float(self.intercept_scaling),
             tol=self.tol,
             num_threads=self.num_threads,
-            has_rough_products=self.keeps_products and self.loss == "squared_hinge",
         )
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Choose the method where there is none yet, and let a Newton run go on that rested too early."""
         loss, outputs = Loss.named(self.loss), self.num_outputs(schema)
         if is_newton(progress):
-            state = NewtonState.decode(progress, len(model))
-            if not state.is_at_rest:
+            if not is_at_rest(progress):
                 return progress
+            state = NewtonState.decode(progress, len(model))
             steps.reopen(self._plan(state, model), model, state)
             return state.encode()
         method = choose(loss, schema, num_outputs=outputs, num_tasks=num_tasks).method
@@ -169,7 +174,7 @@ class LinearTrainer(Trainer):
         if method is Method.NEWTON or (is_slow and loss is not Loss.HINGE):
             plan = newton_plan(loss, schema, num_outputs=outputs, tol=self.tol)
             if self.keeps_products and loss is Loss.SQUARED_HINGE and plan.has_all_columns:
-                plan = replace(plan, row_step=1)
+                plan = replace(plan, row_step=1, is_cheap=True, resamples=False)
             return steps.start(plan, model).encode()
         if loss is Loss.HINGE and method is Method.COORDINATES and not is_slow:
             return NO_PROGRESS  # of the hinge on one task the solver knows the pace itself
@@ -194,11 +199,8 @@ class LinearTrainer(Trainer):
     def update_size(self, model: Array, progress: Array) -> int:
         """The change of w, or the sums of a pass of another method."""
         if is_working_set(progress):
-            return sums_size(WorkingSetState.decode(progress), len(model))
-        if not is_newton(progress):
-            return len(model)
-        state = NewtonState.decode(progress, len(model))
-        return self._plan(state, model).sums_size(state)
+            return rounds_size(WorkingSetState.decode(progress), len(model))
+        return sums_size(progress) if is_newton(progress) else len(model)
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `newton.steps` and `working_set.steps` for what is more than a sum."""
@@ -220,19 +222,14 @@ class LinearTrainer(Trainer):
         return model, state.encode()
 
     def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
-        """w of the duals that a Newton run has written at its end, where w is that but for rounding or not quite."""
+        """w of the duals that a Newton run has written at its end, where w is not quite that."""
         if is_working_set(progress):
             # A job that is interrupted after SOLVE has a model of duals that this evaluation has only now overwritten.
             is_under_way = WorkingSetState.decode(progress).phase not in (WorkingSetPhase.DESCEND, WorkingSetPhase.REST)
             return contribution if is_under_way else None
         if not is_newton(progress):
             return None
-        state = NewtonState.decode(progress, len(model))
-        if not state.is_at_rest or not any(output.has_newton_duals for output in state.outputs):
-            return None
-        # One task may look how much they differ; of several each may have found its own w, but for rounding.
-        is_the_same = np.abs(contribution - model).max() <= SAME * np.abs(model).max()
-        return None if num_tasks == 1 and is_the_same else contribution
+        return contribution if is_at_rest(progress) and has_newton_duals(progress) else None
 
     def _plan(self, state: NewtonState, model: Array) -> NewtonPlan:
         return NewtonPlan.of(state, len(model), loss=Loss.named(self.loss), tol=self.tol)
@@ -249,8 +246,9 @@ class LinearTrainer(Trainer):
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
         """P and D per output at a certificate, each of shape (outputs,), float64."""
         rebuilt = model if report.rebuilt is None else report.rebuilt
-        primal = _half_norms(model, report.metrics) + _column(report.metrics, "loss")
-        return primal, _column(report.metrics, "dual") - _half_norms(rebuilt, report.metrics)
+        losses = _column(report.metrics, "loss")
+        primal = _half_norms(model, len(losses)) + losses
+        return primal, _column(report.metrics, "dual") - _half_norms(rebuilt, len(losses))
 
     def relative_gap(self, model: Array, report: Report) -> float:
         """Largest (P - D) / P over the outputs; an estimate unless the report is a certificate."""
@@ -258,7 +256,7 @@ class LinearTrainer(Trainer):
             primal, dual = self.primal_and_dual(model, report)
             return _largest_ratio(primal - dual, primal)
         if is_newton(report.progress):
-            return max(output.gap for output in NewtonState.decode(report.progress, len(model)).outputs)
+            return float(gaps(report.progress).max())
         if is_working_set(report.progress):
             return WorkingSetState.decode(report.progress).gap
         return self._estimated_gap(model, report.metrics)
@@ -266,7 +264,7 @@ class LinearTrainer(Trainer):
     def _estimated_gap(self, model: Array, metrics: Mapping[str, float]) -> float:
         """The same as coordinate descent summed it while w moved."""
         gap = _column(metrics, "gap")
-        return _largest_ratio(gap, _column(metrics, "dual") - _half_norms(model, metrics) + gap)
+        return _largest_ratio(gap, _column(metrics, "dual") - _half_norms(model, len(gap)) + gap)
 
     def figures(self, model: Array, report: Report) -> Mapping[str, float]:
         """ "objective", "dual_objective" and "duality_gap" at a certificate, else "duality_gap_estimate"."""
@@ -287,9 +285,9 @@ class LinearTrainer(Trainer):
                 end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
                 return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
             return Verdict(action=Action.GO_ON)
-        is_at_rest = self._is_at_rest(model, report.progress)
-        if is_at_rest is not None:
-            if is_last or (is_at_rest and report.is_complete):
+        rests = self._rests(report.progress)
+        if rests is not None:
+            if is_last or (rests and report.is_complete):
                 return Verdict(action=Action.CERTIFY, reason=f"relative duality gap {gap:.2e} as of the last pass")
             return Verdict(action=Action.GO_ON)
         since = report.iteration - report.last_certificate
@@ -301,10 +299,10 @@ class LinearTrainer(Trainer):
             return Verdict(action=Action.CERTIFY, reason=f"estimated relative duality gap {gap:.2e}")
         return Verdict(action=Action.GO_ON)
 
-    def _is_at_rest(self, model: Array, progress: Array) -> bool | None:
+    def _rests(self, progress: Array) -> bool | None:
         """Whether the method has done its work; None where the estimates of coordinate descent tell."""
         if is_newton(progress):
-            return NewtonState.decode(progress, len(model)).is_at_rest
+            return is_at_rest(progress)
         if is_working_set(progress):
             phase = WorkingSetState.decode(progress).phase
             return None if phase is WorkingSetPhase.DESCEND else phase is WorkingSetPhase.REST
@@ -327,12 +325,13 @@ def _largest_ratio(gap: Array, primal: Array) -> float:
 
 def _column(metrics: Mapping[str, float], name: str) -> Array:
     """The metric `name` of all outputs, in order."""
-    outputs = sum(key.startswith(name + "/") for key in metrics)
-    return np.array([metrics[f"{name}/{k}"] for k in range(outputs)])
+    found: list[float] = []
+    while (value := metrics.get(f"{name}/{len(found)}")) is not None:
+        found.append(value)
+    return np.array(found)
 
 
-def _half_norms(model: Array, metrics: Mapping[str, float]) -> Array:
+def _half_norms(model: Array, num_outputs: int) -> Array:
     """1/2 |w_k|^2 per output, shape (outputs,)."""
-    outputs = sum(name.startswith("dual/") for name in metrics)
-    w = model.reshape(outputs, -1)
-    return np.array([0.5 * squared(w_k) for w_k in w])
+    w = model.reshape(num_outputs, -1)
+    return 0.5 * dots(w, w)

@@ -12,7 +12,7 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.runtime.training.job import Job, Outcome
-from chicle_elastic.solvers.linear.newton.steps import MOST_REJECTED
+from chicle_elastic.solvers.linear.newton.smooth import MOST_REJECTED
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase
 from tests.cluster.train_svm import PacedLinear, breast_cancer
 from tests.solvers.linear_jobs import Problem, assert_optimal, is_newton_job

@@ -5,27 +5,35 @@ fewer and fewer rows change sides: what they have is added or taken away.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.products import packed_diagonal
+from chicle_elastic.solvers.linear.newton.state import Block
+from chicle_elastic.solvers.linear.products import FEW_COLUMNS, pack, packed_diagonal
 from chicle_elastic.solvers.linear.rows import NewtonRows
 
 MOST_UPDATES = 16
 """Updates after which a sum is found anew, as their rounding errors add up."""
 SHARE_CHANGED = 0.5
 """Rows that change sides, as a share of those that count, up to which a sum is updated."""
-LEAST_LEFT = 1e-6
+LEAST_LEFT = {Block.ROUGH: 1e-3, Block.EXACT: 1e-6}
 """Share of what a diagonal value was since it was found anew; below, what is left may be the rounding of what was taken
 away, as after a single row of huge values."""
+MOST_COPIED = 1 << 20
+"""Values of rows that have changed sides up to which they are copied."""
+SPREAD = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 over the golden ratio: products with it look random (Knuth, The Art of Computer Programming 3, section 6.4)."""
 
 
 @dataclass(slots=True)
 class _Sum:
     """Of rows: which they are, or their weights; and the diagonal at its largest since the sum was found anew."""
 
+    kind: Block
     weights: Array
     columns: Array
     block: Array
@@ -38,36 +46,44 @@ class Blocks:
 
     Args:
         rows: The rows.
+        row_ids: Finds their numbers in the data set, shape (num_rows,), int64.
+        row_step: One row in so many is in the sample.
         full: What c_i is where it is not 0, shape (num_rows,), float64, for the squared hinge; None if it is anything.
-        is_rough: Whether the sums are for a preconditioner only.
     """
 
-    def __init__(self, rows: NewtonRows, full: Array | None, *, is_rough: bool) -> None:
+    def __init__(self, rows: NewtonRows, row_ids: Callable[[], Array], row_step: int, full: Array | None) -> None:
         self._rows = rows
+        self._row_ids = row_ids
+        self._row_step = row_step
+        self._sample: tuple[Array, NewtonRows] | None = None
         self._full = full
-        self._is_rough = is_rough
         self._shared: _Sum | None = None
         self._known: dict[int, _Sum] = {}
 
-    def add(self, k: int, curvatures: Array, columns: Array, out: Array) -> None:
+    def add(self, k: int, kind: Block, curvatures: Array, columns: Array, out: Array) -> None:
         """Add the sum of output `k`.
 
         Args:
             k: The output.
+            kind: Which rows, and how exactly; not KEPT.
             curvatures: c_i, shape (num_rows,), float64, not to be changed afterwards.
             columns: Columns of the block, ascending, int64; empty for all.
             out: Packed; added to.
         """
-        found = self._same(curvatures, columns) or self._updated(k, curvatures, columns)
+        found = self._same(kind, curvatures, columns) or self._updated(k, kind, curvatures, columns)
         if found is None:
             block = np.zeros(len(out))
-            self._add(curvatures, columns, block)
-            found = _Sum(curvatures, columns, block, _diagonal(block))
+            if kind is Block.SAMPLED:
+                which, rows = self._sampled()
+                rows.add_products(self._row_step * curvatures[which], columns, block, is_rough=True)
+            else:
+                self._add(kind, curvatures, columns, block)
+            found = _Sum(kind, curvatures, columns, block, _diagonal(block))
         out += found.block
         self._shared = found
-        if self._full is not None:
+        if self._full is not None and kind is not Block.SAMPLED:
             # A mask takes an eighth of the memory.
-            self._known[k] = _Sum(curvatures != 0, columns, found.block, found.peak, found.num_updates)
+            self._known[k] = _Sum(kind, curvatures != 0, columns, found.block, found.peak, found.num_updates)
 
     def scale(self, ratio: float) -> None:
         """All c_i have become `ratio` times as large."""
@@ -81,16 +97,23 @@ class Blocks:
         """Forget what only outputs of the same pass may share."""
         self._shared = None
 
-    def _same(self, curvatures: Array, columns: Array) -> _Sum | None:
-        last = self._shared
-        is_same = (
-            last is not None and np.array_equal(last.columns, columns) and np.array_equal(last.weights, curvatures)
-        )
-        return last if is_same else None
+    def _sampled(self) -> tuple[Array, NewtonRows]:
+        """Numbers of the rows in the sample, which are the same for any number of tasks, and these rows."""
+        if self._sample is None:
+            numbers = self._row_ids().astype(np.uint64) * SPREAD >> np.uint64(32)
+            which = np.flatnonzero(numbers % np.uint64(self._row_step) == 0)
+            self._sample = which, self._rows.subset(which, is_rough=True)
+        return self._sample
 
-    def _updated(self, k: int, curvatures: Array, columns: Array) -> _Sum | None:
+    def _same(self, kind: Block, curvatures: Array, columns: Array) -> _Sum | None:
+        last = self._shared
+        if last is None or last.kind is not kind or not np.array_equal(last.columns, columns):
+            return None
+        return last if np.array_equal(last.weights, curvatures) else None
+
+    def _updated(self, k: int, kind: Block, curvatures: Array, columns: Array) -> _Sum | None:
         last = self._known.get(k)
-        if self._full is None or last is None or last.num_updates == MOST_UPDATES:
+        if self._full is None or last is None or last.kind is not kind or last.num_updates == MOST_UPDATES:
             return None
         is_curved = curvatures != 0
         changed = is_curved != last.weights
@@ -99,17 +122,34 @@ class Blocks:
             return None
         block = last.block.copy()
         if num_changed:
-            self._add(np.where(changed & is_curved, curvatures, 0.0), columns, block)
-            gone = np.zeros(len(block))
-            self._add(np.where(changed & last.weights, self._full, 0.0), columns, gone)
-            block -= gone
+            self._add_changes(kind, np.flatnonzero(changed), curvatures, columns, block)
         diagonal = _diagonal(block)
-        if (diagonal < LEAST_LEFT * last.peak).any():
+        if not (diagonal >= LEAST_LEFT[kind] * last.peak).all() or not np.isfinite(diagonal).all():
             return None
-        return _Sum(curvatures, columns, block, np.maximum(last.peak, diagonal), last.num_updates + 1)
+        return _Sum(kind, curvatures, columns, block, np.maximum(last.peak, diagonal), last.num_updates + 1)
 
-    def _add(self, weights: Array, columns: Array, out: Array) -> None:
-        self._rows.add_products(weights, columns, out, is_rough=self._is_rough)
+    def _add_changes(self, kind: Block, changed: Array, curvatures: Array, columns: Array, out: Array) -> None:
+        """Add those of the rows `changed` that have second derivatives now, and take the others away."""
+        assert self._full is not None
+        come, gone = curvatures[changed], self._full[changed]
+        gone[come != 0] = 0.0
+        num_columns = len(columns) or self._rows.num_columns
+        if num_columns <= FEW_COLUMNS and len(changed) * num_columns <= MOST_COPIED:
+            with np.errstate(over="ignore", invalid="ignore"):
+                rows: Any = self._rows.dense(changed, columns, is_rough=kind is not Block.EXACT)
+                weighted = rows * (come - gone)[:, None].astype(rows.dtype)
+                pack(weighted.T @ rows, out)
+            return
+        spread = np.zeros(len(curvatures))
+        spread[changed] = come
+        self._add(kind, spread, columns, out)
+        taken = np.zeros(len(out))
+        spread[changed] = gone
+        self._add(kind, spread, columns, taken)
+        out -= taken
+
+    def _add(self, kind: Block, weights: Array, columns: Array, out: Array) -> None:
+        self._rows.add_products(weights, columns, out, is_rough=kind is not Block.EXACT)
 
 
 def _diagonal(block: Array) -> Array:

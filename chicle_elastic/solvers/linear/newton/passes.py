@@ -6,17 +6,18 @@ or gone, and now and then because their rounding errors add up.
 """
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.newton.blocks import Blocks
-from chicle_elastic.solvers.linear.newton.plan import GRID, NewtonPlan, OutputSums
+from chicle_elastic.solvers.linear.newton.plan import GRID, Group, NewtonPlan
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase, OutputState
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values
 from chicle_elastic.solvers.linear.rows import NewtonRows
-from chicle_elastic.solvers.linear.slopes import ROWS_IN_CACHE, losses_and_slopes, slopes_of
+from chicle_elastic.solvers.linear.slopes import ROWS_IN_CACHE, logistic_slopes, slopes_of, squared_hinge_slopes
 
 STEPS_PER_REFRESH = 16
 """Steps after which margins are found from w again."""
@@ -44,18 +45,22 @@ class NewtonPasses:
         plan: The same in every task.
         rows: All local rows, the intercept column included.
         upper: C_i, shape (num_rows,), float64.
-        is_rough: Whether second derivatives may be summed up in float32; by default where they are a preconditioner.
+        signs: +1 or -1, shape (num_outputs, num_rows).
+        row_ids: Finds the numbers of the rows in the data set, shape (num_rows,), int64.
     """
 
-    def __init__(self, plan: NewtonPlan, rows: NewtonRows, upper: Array, *, is_rough: bool | None = None) -> None:
+    def __init__(
+        self, plan: NewtonPlan, rows: NewtonRows, upper: Array, signs: Array, row_ids: Callable[[], Array]
+    ) -> None:
         self.plan = plan
         self._rows = rows
         self._upper = upper
+        self._signs = signs
         self._known: dict[int, _Known] = {}
-        self._step_rows = np.arange(0, len(upper), plan.row_step) if plan.row_step > 1 else None
-        full = plan.row_step * 2.0 * upper if plan.loss is Loss.SQUARED_HINGE else None
+        full = 2.0 * upper if plan.loss is Loss.SQUARED_HINGE else None
         self._found: Array = np.empty((0, 4, 0))
-        self._blocks = Blocks(rows, full, is_rough=not plan.is_exact if is_rough is None else is_rough)
+        self._values: Array = np.empty((2, 0, 0))
+        self._blocks = Blocks(rows, row_ids, plan.row_step, full)
 
     def raise_bounds(self, upper: Array, ratio: float) -> None:
         """All C_i have become `ratio` times as large, and the next pass is a first one.
@@ -74,105 +79,184 @@ class NewtonPasses:
 
     def run(
         self,
-        k: int,
-        output: OutputState,
+        group: Group,  # OUT
+        outputs: Sequence[OutputState],
         w: Array,
-        signs: Array,
-        alpha: Array,  # OUT
-        sums: OutputSums,  # OUT
+        duals: Mapping[int, Array],  # OUT
     ) -> None:
-        """Add up what output `k` needs.
+        """Add up what some outputs need.
 
         Args:
-            k: The output.
-            output: Its state.
-            w: Its w, shape (D,).
-            signs: +1 or -1, shape (num_rows,).
-            alpha: Its duals, shape (num_rows,), float64; those of the hinge are the centers, which may move.
-            sums: Views of zeros.
+            group: Views of zeros.
+            outputs: Of all outputs.
+            w: Shape (num_outputs, D).
+            duals: Of those outputs that need them (`needs_duals`), by number, shape (num_rows,), float64. Those of the
+                hinge are the centers, which may move.
         """
-        known = self._margins(k, output, w, signs)
-        if output.old_tau and not known.has_moved_centers:
-            alpha[:] = self._hinge_duals(known.margins, alpha, output.old_tau)
-            known.has_moved_centers = True
-        if output.phase is NewtonPhase.MULTIPLY:
-            self._multiply(known, output, sums)
+        for k in group.numbers:
+            known, output = self._margins(k, outputs[k], w[k]), outputs[k]
+            if output.old_tau and not known.has_moved_centers:
+                duals[k][:] = self._hinge_duals(known.margins, duals[k], output.old_tau)
+                known.has_moved_centers = True
+        if group.is_product:
+            self._multiply(group, outputs)
             return
-        sums.direction += output.direction
-        has_direction = bool(output.direction.any())
-        known.changes = signs * self._rows.times(output.direction) if has_direction else None
-        if not has_direction and output.serial == 0 and alpha.any():  # else all values are 0
-            sums.start[0] += float(dual_values(self.plan.loss, alpha, self._upper).sum())
+        directions = np.array([outputs[k].direction for k in group.numbers])
+        group.direction += directions
+        self._find_changes(group.numbers, directions)
+        for j, k in enumerate(group.numbers):
+            output = outputs[k]
+            if self._known[k].changes is None and output.serial == 0 and duals[k].any():  # else all values are 0
+                group.start[j, 0] += float(dual_values(self.plan.loss, duals[k], self._upper).sum())
         if self.plan.is_smooth:
-            self._evaluate_smooth(k, known, output, signs, sums)
-        else:
-            self._evaluate_hinge(known, output, signs, alpha, sums)
+            self._evaluate_smooth(group, outputs)
+            return
+        for j, k in enumerate(group.numbers):
+            self._evaluate_hinge(self._known[k], outputs[k], self._signs[k], duals[k], group, j)
 
     def end(self) -> None:
         """All outputs of a pass have been looked at."""
         self._blocks.end_pass()
 
-    def settle(self, k: int, output: OutputState, w: Array, signs: Array, alpha: Array) -> bool:
-        """Write the duals that are certified together with the model; arguments as in `run`.
+    def settle(self, k: int, output: OutputState, w: Array, alpha: Array) -> bool:
+        """Write the duals that are certified together with the model.
+
+        Args:
+            k: The output.
+            output: Its state.
+            w: Its w, shape (D,).
+            alpha: OUT. Its duals, shape (num_rows,), float64.
 
         Returns:
             Whether there was anything to write.
         """
         is_at_rest = output.phase is NewtonPhase.REST
-        known = self._margins(k, output, output.point if is_at_rest else w, signs)
+        known = self._margins(k, output, output.point if is_at_rest else w)
         if output.keeps_duals or known.is_settled:
             return False
         known.is_settled = is_at_rest
         if not self.plan.is_smooth:
             alpha[:] = self._hinge_duals(known.margins, alpha, output.old_tau or output.tau)
             return True
+        if not output.has_newton_duals:
+            alpha[:] = self._slopes(known.margins)[0]
+            return True
+        changes = self._signs[k] * self._rows.times(output.direction)
         slopes, curvatures = self._slopes(known.margins)
-        alpha[:] = slopes
-        if output.has_newton_duals:
-            alpha -= curvatures * (signs * self._rows.times(output.direction))
-            np.clip(alpha, 0.0, self._upper, out=alpha)
+        np.subtract(slopes, curvatures * changes, out=alpha)
+        np.clip(alpha, 0.0, self._upper if self.plan.loss is Loss.LOGISTIC else None, out=alpha)
         return True
 
-    def _margins(self, k: int, output: OutputState, w: Array, signs: Array) -> _Known:
+    def sum_of(self, values_of: Callable[[Loss, Array, Array], Array], given: Array) -> float:
+        """Sum over all rows of what `values_of` the loss, something of each row and C_i is."""
+        total = 0.0
+        for begin in range(0, len(given), ROWS_IN_CACHE):
+            part = slice(begin, begin + ROWS_IN_CACHE)
+            total += float(values_of(self.plan.loss, given[part], self._upper[part]).sum())
+        return total
+
+    def _margins(self, k: int, output: OutputState, w: Array) -> _Known:
         known = self._known.get(k)
         if known is not None and known.serial == output.serial:
             return known
         is_near = known is not None and known.serial == output.serial - 1 and not math.isnan(output.t)
         if known is not None and is_near and known.changes is not None and output.serial % STEPS_PER_REFRESH:
             margins = known.margins
-            margins += output.t * known.changes
+            margins += known.changes if output.t == 1.0 else output.t * known.changes
         else:
-            margins = signs * self._rows.times(w) if w.any() else np.zeros(len(signs))
+            margins = self._signs[k] * self._rows.times(w) if w.any() else np.zeros(len(self._upper))
         known = self._known[k] = _Known(output.serial, margins)
         return known
+
+    def _find_changes(self, numbers: list[int], directions: Array) -> None:
+        """By how much the margins of these outputs change along directions of shape (n, D); None along none."""
+        is_moving = np.any(directions, axis=1)
+        moving = [k for k, is_one in zip(numbers, is_moving, strict=True) if is_one]
+        for k in numbers:
+            self._known[k].changes = None
+        if not moving:
+            return
+        changes = self._rows.times_many(directions if len(moving) == len(numbers) else directions[is_moving])
+        changes *= self._signs_of(moving)
+        for k, of_output in zip(moving, changes, strict=True):
+            self._known[k].changes = of_output
+
+    def _signs_of(self, numbers: list[int]) -> Array:
+        """Shape (n, num_rows)."""
+        return self._signs if len(numbers) == len(self._signs) else self._signs[numbers]
 
     # Smooth losses.
 
     def _slopes(self, margins: Array) -> tuple[Array, Array]:
-        """-C_i loss'(m_i), which are duals, and C_i loss''(m_i); each of shape (num_rows,)."""
+        """Slopes, which are duals, and second derivatives; each of the shape of the margins."""
         return slopes_of(self.plan.loss, margins, self._upper)
 
-    def _evaluate_smooth(self, k: int, known: _Known, output: OutputState, signs: Array, sums: OutputSums) -> None:
-        there = known.margins if known.changes is None else known.margins + known.changes
-        losses, slopes, curvatures = losses_and_slopes(self.plan.loss, there, self._upper)
-        sums.values[0, 0] += losses
-        if len(sums.slopes) and known.changes is not None:
-            for number, t in enumerate(GRID.tolist()):
-                slopes_there = self._slopes(known.margins + t * known.changes)[0]
-                sums.slopes[number] -= float(slopes_there @ known.changes)
-        sums.gradients[0][0] += self._rows.weighted_sum(signs * slopes)
-        diagonal, block = sums.diagonals[0][0], sums.blocks[0][0]
-        if len(diagonal):
-            diagonal += self._rows.squares_sum(curvatures)
-        if len(block):
-            self._blocks.add(k, self._of_step_rows(curvatures), output.columns, block)
-        known.curvatures = None
+    def _evaluate_smooth(self, group: Group, outputs: Sequence[OutputState]) -> None:
+        numbers, num_rows = group.numbers, len(self._upper)
+        there, slopes = self._buffers(len(numbers))
+        curvatures = np.empty_like(slopes)  # which the blocks keep until the pass ends
+        for j, k in enumerate(numbers):
+            known = self._known[k]
+            if known.changes is None:
+                there[j] = known.margins
+            else:
+                np.add(known.margins, known.changes, out=there[j])
+        size = max(ROWS_IN_CACHE // len(numbers), 1)
+        for begin in range(0, num_rows, size):
+            part = slice(begin, begin + size)
+            losses = self._losses_and_slopes(there[:, part], self._upper[part], slopes[:, part], curvatures[:, part])
+            group.values[:, 0, 0] += losses
+        if group.slopes.shape[1]:
+            for j, k in enumerate(numbers):
+                self._add_grid(self._known[k], group.slopes[j])
+        slopes *= self._signs_of(numbers)
+        group.gradients[0][0] += self._rows.weighted_sums(slopes)
+        for j, k in enumerate(numbers):
+            output = outputs[k]
+            if group.diagonals[0][0].shape[1]:
+                group.diagonals[0][0][j] += self._rows.squares_sum(curvatures[j])
+            if group.blocks[0][0].shape[1]:
+                self._blocks.add(k, output.block, curvatures[j], output.columns, group.blocks[0][0][j])
+            self._known[k].curvatures = None
 
-    def _multiply(self, known: _Known, output: OutputState, sums: OutputSums) -> None:
-        if known.curvatures is None:
-            known.curvatures = self._slopes(known.margins)[1]
-        sums.direction += output.p
-        sums.product += self._rows.curved_product(known.curvatures, output.p)
+    def _buffers(self, num_outputs: int) -> Array:
+        """Two matrices with a value per row of each output; kept, as they are large."""
+        if self._values.shape[1] < num_outputs:
+            self._values = np.empty((2, num_outputs, len(self._upper)))
+        return self._values[:, :num_outputs]
+
+    def _losses_and_slopes(
+        self,
+        margins: Array,
+        upper: Array,
+        slopes: Array,  # OUT
+        curvatures: Array,  # OUT
+    ) -> Array:
+        """Sum of C_i loss(m_i) per output, shape (n,), and `_slopes`: they have most of the work in common."""
+        if self.plan.loss is Loss.SQUARED_HINGE:
+            slack = np.maximum(1.0 - margins, 0.0)
+            slopes[...], curvatures[...] = squared_hinge_slopes(slack, upper)
+            return 0.5 * np.einsum("ki,ki->k", slopes, slack)
+        small = np.exp(-np.abs(margins))
+        slopes[...], curvatures[...] = logistic_slopes(margins, small, upper)
+        losses = np.log1p(small, out=small)  # a tenth of what logaddexp takes
+        losses -= np.minimum(margins, 0.0)
+        return np.asarray(losses @ upper)
+
+    def _add_grid(self, known: _Known, slopes: Array) -> None:
+        """Add slopes at all shares of GRID."""
+        if known.changes is None:
+            return
+        for number, t in enumerate(GRID.tolist()):
+            slopes[number] -= float(self._slopes(known.margins + t * known.changes)[0] @ known.changes)
+
+    def _multiply(self, group: Group, outputs: Sequence[OutputState]) -> None:
+        for j, k in enumerate(group.numbers):
+            known, p = self._known[k], outputs[k].p
+            if known.curvatures is None:
+                known.curvatures = self._slopes(known.margins)[1]
+            group.direction[j] += p
+            group.product[j] += self._rows.curved_product(known.curvatures, p)
 
     # Hinge.
 
@@ -181,45 +265,29 @@ class NewtonPasses:
         return _hinge_duals(margins, centers, tau * self._upper, self._upper)
 
     def _evaluate_hinge(
-        self, known: _Known, output: OutputState, signs: Array, centers: Array, sums: OutputSums
+        self, known: _Known, output: OutputState, signs: Array, centers: Array, group: Group, j: int
     ) -> None:
+        """Of row `j` of the group."""
         candidates = self.plan.candidates if known.changes is not None else self.plan.candidates[:1]
-        found = self._hinge_buffer(len(candidates))
+        found, sums = self._hinge_buffer(len(candidates)), _HingeSums(group.start[j], group.values[j], group.slopes[j])
         for begin in range(0, len(signs), ROWS_IN_CACHE):
             part = slice(begin, begin + ROWS_IN_CACHE)
             changes = None if known.changes is None else known.changes[part]
             rows = _HingeRows(known.margins[part], changes, signs[part], self._upper[part], centers[part])
             rows.add(output, candidates, sums, found[:, :, part])
         for candidate in range(len(candidates)):
-            gradients = sums.gradients[candidate]
+            gradients, blocks = group.gradients[candidate], group.blocks[candidate]
             stays = self._rows.weighted_sum(found[candidate, 0])
-            gradients[0] += stays
-            gradients[1] += stays + self._rows.weighted_sum(found[candidate, 1])
-            self._add_curvature(found[candidate, 2], output.columns, sums, candidate, 0)
-            self._add_curvature(found[candidate, 3], output.columns, sums, candidate, 1)
+            gradients[0][j] += stays
+            gradients[1][j] += stays + self._rows.weighted_sum(found[candidate, 1])
+            for variant in (0, 1):
+                self._rows.add_products(found[candidate, 2 + variant], output.columns, blocks[variant][j])
 
     def _hinge_buffer(self, num_candidates: int) -> Array:
         """What is found of each row at each candidate, shape (num_candidates, 4, num_rows); kept, as it is large."""
         if len(self._found) < num_candidates:
             self._found = np.empty((num_candidates, 4, len(self._upper)))
         return self._found[:num_candidates]
-
-    def _add_curvature(self, curvatures: Array, columns: Array, sums: OutputSums, candidate: int, variant: int) -> None:
-        """Add the block, and the diagonal where it is wanted."""
-        diagonal, block = sums.diagonals[candidate][variant], sums.blocks[candidate][variant]
-        if len(diagonal):
-            diagonal += self._rows.squares_sum(curvatures)
-        if not len(block):
-            return
-        self._rows.add_products(self._of_step_rows(curvatures), columns, block)
-
-    def _of_step_rows(self, curvatures: Array) -> Array:
-        """The curvatures that count for the block, shape (num_rows,)."""
-        if self._step_rows is None:
-            return curvatures
-        chosen = np.zeros(len(curvatures))
-        chosen[self._step_rows] = self.plan.row_step * curvatures[self._step_rows]
-        return chosen
 
 
 class _HingeRows:
@@ -238,7 +306,7 @@ class _HingeRows:
         self._upper = upper
         self._centers = centers
 
-    def add(self, output: OutputState, candidates: tuple[float, ...], sums: OutputSums, found: Array) -> None:
+    def add(self, output: OutputState, candidates: tuple[float, ...], sums: "_HingeSums", found: Array) -> None:
         """Add up what they contribute.
 
         Args:
@@ -252,7 +320,8 @@ class _HingeRows:
         scale, next_scale = output.tau * upper, output.next_tau * upper
         if changes is not None:
             duals = _hinge_duals(self._margins, centers, scale, upper)
-            sums.start += self._smoothed(self._margins, duals, scale), -float(duals @ changes)
+            start = sums.start
+            start += self._smoothed(self._margins, duals, scale), -float(duals @ changes)
             if len(sums.slopes):
                 for number, t in enumerate(GRID.tolist()):
                     there = _hinge_duals(self._margins + t * changes, centers, scale, upper)
@@ -277,6 +346,15 @@ class _HingeRows:
         moves = duals - self._centers
         moves *= moves
         return float(duals @ (1.0 - margins) - (moves / np.where(scale > 0, 2.0 * scale, 1.0)).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class _HingeSums:
+    """Those parts of the sums of one output that are not made of all rows at once, see `Group`."""
+
+    start: Array
+    values: Array
+    slopes: Array
 
 
 def _hinge_duals(margins: Array, centers: Array, scale: Array, upper: Array) -> Array:

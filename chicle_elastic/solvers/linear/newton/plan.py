@@ -9,8 +9,8 @@ Sums of a pass, one vector:
     start             2        of the hinge, value and slope of its smoothed losses at the beginning of the direction;
                                of a first pass, the sum of the dual values of the duals that the chunks have
     values            3 c      at each candidate: sums of losses, of dual values, and of smoothed losses
-    slopes            g        slope of the smoothed losses at each share of GRID (hinge); of the squared hinge after
-                               a direction that was rejected
+    slopes            g        slope of the smoothed losses at each share of GRID (hinge); of smooth losses after a
+                               direction that was rejected
     then for each candidate and variant:
     gradient          D        w(a) of the duals a that belong to the candidate
     block             h(h+1)/2 lower triangle of the second derivatives in the columns of the block, unless it is kept
@@ -19,23 +19,29 @@ Sums of a pass, one vector:
     direction         D        p of each task; the mean counts
     product           D        second derivatives times p
 
+Outputs that follow each other and whose sums have the same parts are a *group*: each part is a matrix, with a row per
+output. At first all outputs are in one.
+
 A *candidate* is a share of the direction; several of them make it likely that one is good, and cost a block each. The
 hinge has two *variants* of what belongs to a candidate: with the present centers, and with centers that move there. Of
 the smooth losses only the losses are in `values`: w, losses and gradient have all that the gap is made of.
 """
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState, OutputState
+from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState
 from chicle_elastic.solvers.linear.objectives import Loss
 
 FEW_VALUES = 1 << 16
 """Values of a block, over all outputs, up to which several candidates are worth their cost."""
 GRID = np.array([1e-3, 0.01, 0.05, 0.12, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0, 8.0])
-"""Shares of a direction at which the hinge is looked at in case that no candidate is good enough."""
+"""Shares of a direction at which slopes are looked at in case that no candidate is good enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +54,9 @@ class NewtonPlan:
         num_outputs: Outputs of the model.
         D: Values of w of one output.
         block_columns: Columns of the block at most.
-        row_step: Every so many-th row counts for the block, so many times.
+        row_step: One row in so many counts for a block of a sample, so many times.
+        is_cheap: Second derivatives of all rows may be asked for, again and again.
+        resamples: The sample is so large that a new block of it is better than a kept one.
         has_many_rows: A pass of the hinge looks at one candidate, and at slopes only after a rejected direction.
     """
 
@@ -58,6 +66,8 @@ class NewtonPlan:
     D: int
     block_columns: int
     row_step: int = 1
+    is_cheap: bool = True
+    resamples: bool = False
     has_many_rows: bool = False
 
     @classmethod
@@ -70,6 +80,8 @@ class NewtonPlan:
             D=num_parameters // len(state.outputs),
             block_columns=state.block_columns,
             row_step=state.row_step,
+            is_cheap=state.is_cheap,
+            resamples=state.resamples,
             has_many_rows=state.has_many_rows,
         )
 
@@ -96,84 +108,117 @@ class NewtonPlan:
         return self.block_columns >= self.D
 
     @property
-    def is_exact(self) -> bool:
-        """Whether the block is all of the second derivatives, so that no conjugate gradients are needed."""
-        return self.has_all_columns and (self.row_step == 1 or not self.is_smooth)
+    def needs_products(self) -> bool:
+        """Whether steps are found by conjugate gradients, because a block is not all of the second derivatives."""
+        return self.is_smooth and not (self.has_all_columns and self.is_cheap)
 
-    def num_block_values(self, output: OutputState) -> int:
-        """Values of the block of an output; none before its columns are chosen, or where the last one is kept."""
-        if output.keeps_block:
-            return 0
-        h = self.D if self.has_all_columns else len(output.columns)
-        return h * (h + 1) // 2
+    @property
+    def first_block(self) -> Block:
+        """What the first evaluation adds up. Of the hinge the block is all there is."""
+        if not self.is_smooth or (self.needs_products and self.row_step == 1):
+            return Block.EXACT
+        return Block.SAMPLED if self.row_step > 1 else Block.ROUGH
 
-    def num_diagonal_values(self, output: OutputState) -> int:
-        """Values of the diagonal of an output beside its block."""
-        return 0 if self.has_all_columns or output.keeps_block else self.D
-
-    def num_slopes(self, output: OutputState) -> int:
-        """Shares of the direction at which the pass finds the slope of an output in phase EVALUATE."""
-        was_rejected = output.num_rejected > 0
-        if self.loss is Loss.HINGE:
-            return len(GRID) if was_rejected or not self.has_many_rows else 0
-        return len(GRID) if was_rejected and self.loss is Loss.SQUARED_HINGE else 0
-
-    def sums_size(self, state: NewtonState) -> int:
+    def sums_size(self, outputs: Sequence[OutputState]) -> int:
         """Length of the sums of the next pass."""
-        return 1 + sum(self._output_size(output) for output in state.outputs)
+        return 1 + sum(self._size(self._layout(output)) for output in outputs)
 
-    def _output_size(self, output: OutputState) -> int:
+    def _layout(self, output: OutputState) -> "Layout | None":
+        """None for an output that rests."""
         if output.phase is NewtonPhase.REST:
-            return 0
+            return None
         if output.phase is NewtonPhase.MULTIPLY:
-            return 2 * self.D
-        per_variant = self.D + self.num_block_values(output) + self.num_diagonal_values(output)
-        return self.D + 2 + self.num_slopes(output) + len(self.candidates) * (3 + self.num_variants * per_variant)
+            return MULTIPLY
+        h = 0 if output.block is Block.KEPT else self.D if self.has_all_columns else len(output.columns)
+        was_rejected = output.num_rejected > 0
+        has_slopes = was_rejected or not (self.is_smooth or self.has_many_rows)
+        return Layout(
+            num_block_values=h * (h + 1) // 2,
+            num_diagonal_values=0 if self.has_all_columns or output.block is Block.KEPT else self.D,
+            num_slopes=len(GRID) if has_slopes else 0,
+        )
 
-    def sums(self, state: NewtonState, buffer: Array) -> "list[OutputSums | None]":
-        """Views of the sums in `buffer`, per output; None for one that rests."""
-        found: list[OutputSums | None] = []
+    def _size(self, layout: "Layout | None") -> int:
+        if layout is None:
+            return 0
+        if layout is MULTIPLY:
+            return 2 * self.D
+        per_variant = self.D + layout.num_block_values + layout.num_diagonal_values
+        return self.D + 2 + layout.num_slopes + len(self.candidates) * (3 + self.num_variants * per_variant)
+
+    def groups(self, outputs: Sequence[OutputState], buffer: Array) -> "list[Group]":
+        """Views of the sums in `buffer`; outputs that rest are in no group."""
+        found: list[Group] = []
         position = 1
-        for output in state.outputs:
-            size = self._output_size(output)
-            found.append(OutputSums(self, output, buffer[position : position + size]) if size else None)
+        for layout, members in itertools.groupby(range(len(outputs)), key=lambda k: self._layout(outputs[k])):
+            if layout is None:
+                continue
+            numbers = list(members)
+            size = len(numbers) * self._size(layout)
+            found.append(Group(self, layout, numbers, buffer[position : position + size].reshape(len(numbers), -1)))
             position += size
         return found
 
 
-class OutputSums:
-    """Views of the sums of one output in a pass; see the module for what they are.
+class Layout(NamedTuple):
+    """Lengths of the parts that not all sums have."""
+
+    num_block_values: int
+    num_diagonal_values: int
+    num_slopes: int
+
+
+MULTIPLY = Layout(-1, -1, -1)
+"""The one of phase MULTIPLY, which has no such parts."""
+
+
+class Group:
+    """Views of the sums of some outputs in a pass; see the module for what they are. Rows are those outputs.
 
     Attributes:
-        direction: Shape (D,).
-        product: Shape (D,), in phase MULTIPLY.
-        start: Shape (2,).
-        values: Shape (candidates, 3).
-        slopes: Shape (len(GRID),), or empty.
-        gradients: Shape (D,) by [candidate][variant].
-        blocks: Shape (h (h + 1) / 2,) by [candidate][variant].
-        diagonals: Shape (D,) by [candidate][variant]; empty where the block has all columns.
+        numbers: Which outputs, ascending.
+        is_product: Whether they are in phase MULTIPLY.
+        direction: Shape (n, D).
+        product: Shape (n, D), in phase MULTIPLY; none of those that follow is there.
+        start: Shape (n, 2).
+        values: Shape (n, candidates, 3).
+        slopes: Shape (n, len(GRID)), or (n, 0).
+        gradients: Shape (n, D) by [candidate][variant].
+        blocks: Shape (n, h (h + 1) / 2) by [candidate][variant].
+        diagonals: Shape (n, D) by [candidate][variant]; (n, 0) where the block has all columns.
     """
 
-    def __init__(self, plan: NewtonPlan, output: OutputState, part: Array) -> None:
+    def __init__(self, plan: NewtonPlan, layout: Layout, numbers: list[int], parts: Array) -> None:
         D, position = plan.D, 0
 
         def take(size: int) -> Array:
             nonlocal position
             position += size
-            return part[position - size : position]
+            return parts[:, position - size : position]
 
+        self._plan, self._layout, self._parts = plan, layout, parts
+        self.numbers = numbers
+        self.is_product = layout is MULTIPLY
         self.direction = take(D)
-        if output.phase is NewtonPhase.MULTIPLY:
+        if self.is_product:
             self.product = take(D)
             return
-        candidates = range(len(plan.candidates))
+        candidates, variants = range(len(plan.candidates)), range(plan.num_variants)
         self.start = take(2)
-        self.values = take(3 * len(plan.candidates)).reshape(-1, 3)
-        self.slopes = take(plan.num_slopes(output))
-        variants = range(plan.num_variants)
-        sizes = (D, plan.num_block_values(output), plan.num_diagonal_values(output))
+        self.values = take(3 * len(candidates)).reshape(len(numbers), -1, 3)
+        self.slopes = take(layout.num_slopes)
+        sizes = (D, layout.num_block_values, layout.num_diagonal_values)
         found = [[tuple(take(size) for size in sizes) for _ in variants] for _ in candidates]
         self.gradients = [[found[c][v][0] for v in variants] for c in candidates]
         self.blocks = [[found[c][v][1] for v in variants] for c in candidates]
         self.diagonals = [[found[c][v][2] for v in variants] for c in candidates]
+
+    def split(self, size: int) -> "list[Group]":
+        """The same sums as groups of so many outputs at most."""
+        if len(self.numbers) <= size:
+            return [self]
+        starts = range(0, len(self.numbers), size)
+        return [
+            Group(self._plan, self._layout, self.numbers[begin : begin + size], self._parts[begin : begin + size])
+            for begin in starts
+        ]

@@ -8,7 +8,8 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.products import pack, unpack
+from chicle_elastic.solvers.linear.agreement import dot, dots
+from chicle_elastic.solvers.linear.products import MOST_LISTED, diagonal_places, pack, triangle, unpack
 
 HEAVIER = 1e-10
 """Added to a scaled diagonal, times its length, where columns are equal but for rounding and no factor is found."""
@@ -79,3 +80,46 @@ def factorise(packed: Array, diagonal: Array, columns: Array) -> PreconditionerB
         matrix.reshape(-1)[:: size + 1] += HEAVIER * size
         upper, fault = dpotrf(matrix.T, lower=0, clean=0)
     return PreconditionerBlock(None if fault else upper.T, scale, columns)
+
+
+def curvature_along(vector: Array, block: Array, diagonal: Array, columns: Array) -> float:
+    """v^T (H - I) v as far as it is known: in the columns of the block, and by the diagonal elsewhere.
+
+    Other than what is factored here, it comes out the same on every processor, if the sums do.
+
+    Args:
+        vector: v, shape (D,).
+        block: Second derivatives in the columns of the block, packed, without I; empty for none.
+        diagonal: Those of all columns, shape (D,), without I; not looked at where the block has all.
+        columns: Columns of the block, int64; empty for all.
+    """
+    if not len(block):
+        return dot(diagonal, vector * vector)
+    inner = vector[columns] if len(columns) else vector
+    size = len(inner)
+    total = float(curvatures_along(inner[None], block[None])[0])
+    if size < len(vector):
+        outside = vector.copy()
+        outside[columns] = 0.0
+        total += dot(diagonal, outside * outside)
+    return total
+
+
+def curvatures_along(vectors: Array, blocks: Array) -> Array:
+    """v_k^T (H_k - I) v_k of blocks of all columns, shape (n,); on every processor the same.
+
+    Args:
+        vectors: Shape (n, D).
+        blocks: Packed, shape (n, D (D + 1) / 2).
+    """
+    size = vectors.shape[1]
+    diagonals = blocks.take(diagonal_places(size), axis=1)
+    once = dots(diagonals, vectors * vectors)
+    if size <= MOST_LISTED:
+        rows, others = triangle(size)
+        return 2.0 * dots(blocks, vectors.take(rows, axis=1) * vectors.take(others, axis=1)) - once
+    # Rows are added up one after the other.
+    products = [
+        np.add.reduce(unpack(block, size) * v[:, None], axis=0) for v, block in zip(vectors, blocks, strict=True)
+    ]
+    return 2.0 * dots(np.array(products), vectors) - once

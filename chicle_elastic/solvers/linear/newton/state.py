@@ -6,7 +6,10 @@
     block_columns       1             see `NewtonPlan`
     row_step            1             see `NewtonPlan`
     has_many_rows       1             see `NewtonPlan`
+    is_cheap            1             see `NewtonPlan`
+    resamples           1             see `NewtonPlan`
     share               1             share of tol that the gap of an output has to come below before it rests
+    sums_size           1             length of the sums of the next pass
     scalars             outputs x S   per output those of `OutputState`, in the order of its fields
     then per output:
     vectors                           those of its phase (`vectors_of`), in that order
@@ -18,20 +21,47 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 
-HEAD = 6
+HEAD = 9
 """Values that come before those of outputs."""
-NEWTON = 1.0
-"""First value of a progress of this kind."""
+NEWTON = 4.0
+"""First value of a progress of this kind. It changes with the order of the values: a run whose checkpoint has an
+earlier order (1.0) begins Newton's method anew from its w."""
 
 
 def is_newton(progress: Array) -> bool:
     """Whether a progress is one of Newton's method."""
     return len(progress) > 0 and progress[0] == NEWTON
+
+
+def gaps(progress: Array) -> Array:
+    """`OutputState.gap` of all outputs, without the rest of the state; shape (outputs,)."""
+    return _column(progress, "gap")
+
+
+def is_at_rest(progress: Array) -> bool:
+    """`NewtonState.is_at_rest`, without the rest of the state."""
+    return bool((_column(progress, "phase") == NewtonPhase.REST).all())
+
+
+def has_newton_duals(progress: Array) -> bool:
+    """Whether `OutputState.has_newton_duals` is true of any output."""
+    return bool(_column(progress, "has_newton_duals").any())
+
+
+def sums_size(progress: Array) -> int:
+    """Length of the sums of the next pass."""
+    return round(float(progress[HEAD - 1]))
+
+
+def _column(progress: Array, name: str) -> Array:
+    end = HEAD + round(float(progress[1])) * len(SCALARS)
+    return progress[HEAD:end].reshape(-1, len(SCALARS))[:, SCALARS.index(name)]
 
 
 class NewtonPhase(IntEnum):
@@ -43,6 +73,19 @@ class NewtonPhase(IntEnum):
     """A product of the second derivatives with a vector, for conjugate gradients."""
     REST = 2
     """Nothing: its gap is small enough, and that of others is not."""
+
+
+class Block(IntEnum):
+    """Which second derivatives an evaluation adds up."""
+
+    KEPT = 0
+    """None: factor and scale of the last ones are good enough."""
+    SAMPLED = 1
+    """Of a sample of the rows, see `NewtonPlan.row_step`."""
+    ROUGH = 2
+    """Of all rows, in float32 where the rows are dense."""
+    EXACT = 3
+    """Of all rows, in float64."""
 
 
 _NONE = np.zeros(0)
@@ -57,7 +100,7 @@ def _no_columns() -> Array:
     return _NO_COLUMNS
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class OutputState:
     """Where one output is.
 
@@ -75,8 +118,12 @@ class OutputState:
         is_least_squares: No step was taken yet, and the first one is that of least squares.
         keeps_duals: The duals in the chunks were good enough from the beginning, and are not to be written.
         has_newton_duals: The output rests with the duals of one Newton step on, see `steps`.
-        keeps_block: The next evaluation goes without a block: factor and scale of the last one are good enough.
-        is_checked: The product is that of the gradient, to see whether the output may rest.
+        block: What the next evaluation adds up of the second derivatives.
+        is_exact: The direction solves the Newton equations of w, but for rounding.
+        last_block: What the last ones that were added up were; KEPT before the first.
+        bend: Second derivative of the losses along the gradient, by |gradient|^2, as of the last block.
+        is_checked: The product is that of the gradient, for `bend`.
+        is_final: This run of conjugate gradients is for the duals with which the output rests.
         num_products: Products of this run of conjugate gradients.
         rz: Squared residual of that run in the norm of the preconditioner.
         goal: Squared residual in the norm of the diagonal at which the run ends.
@@ -85,6 +132,7 @@ class OutputState:
         p, x, r, scale: Of conjugate gradients, shape (D,); scale is one over the square root of the diagonal.
         point: Where an output rests, shape (D,).
         factor: Cholesky factor of the block, see `preconditioner`.
+        pairs: Changes of w and of the gradient in the steps since the block, see `pairs`; flat.
         columns: Columns of the block, int64; empty for all.
     """
 
@@ -101,13 +149,18 @@ class OutputState:
     is_least_squares: bool = False
     keeps_duals: bool = False
     has_newton_duals: bool = False
-    keeps_block: bool = False
+    block: Block = Block.EXACT
+    is_exact: bool = False
+    last_block: Block = Block.KEPT
+    bend: float = np.inf
     is_checked: bool = False
+    is_final: bool = False
     num_products: int = 0
     rz: float = 0.0
     goal: float = 0.0
     num_factors: int = 0
     num_columns: int = 0
+    num_pair_values: int = 0
     direction: Array = field(default_factory=_none)
     gradient: Array = field(default_factory=_none)
     p: Array = field(default_factory=_none)
@@ -116,14 +169,29 @@ class OutputState:
     scale: Array = field(default_factory=_none)
     point: Array = field(default_factory=_none)
     factor: Array = field(default_factory=_none)
+    pairs: Array = field(default_factory=_none)
     columns: Array = field(default_factory=_no_columns)
+
+    def rest(self, w: Array, direction: Array) -> None:
+        """The end of a direction is what is certified; `w`, shape (D,), becomes that."""
+        self.phase, self.point, self.direction = NewtonPhase.REST, w.copy(), direction
+        w += direction
 
 
 SCALARS = tuple(f.name for f in fields(OutputState) if f.type is not Array)
-_CONVERTED: tuple[tuple[str, Callable[[float], float]], ...] = tuple(
-    (f.name, f.type) for f in fields(OutputState) if callable(f.type) and f.type not in (float, Array)
+_PHASES, _BLOCKS = tuple(NewtonPhase), tuple(Block)
+_KINDS: dict[Any, Callable[[float], Any]] = {
+    int: int,
+    bool: bool,
+    NewtonPhase: lambda value: _PHASES[int(value)],
+    Block: lambda value: _BLOCKS[int(value)],
+}
+_CONVERTED: tuple[tuple[int, Callable[[float], Any]], ...] = tuple(
+    (number, _KINDS[f.type])
+    for number, f in enumerate(f for f in fields(OutputState) if f.type is not Array)
+    if f.type is not float
 )
-"""Scalars that are no float, and what makes them of one."""
+"""Numbers of the scalars that are no float, and what makes them of one."""
 _SCALARS_OF = operator.attrgetter(*SCALARS)
 VECTORS = {
     NewtonPhase.EVALUATE: ("direction", "gradient", "columns"),
@@ -135,7 +203,8 @@ VECTORS = {
 def vectors_of(output: OutputState) -> tuple[str, ...]:
     """Names of the vectors that go on to the next pass."""
     names = VECTORS[output.phase]
-    return (*names, "scale", "factor") if output.keeps_block and output.phase is NewtonPhase.EVALUATE else names
+    is_kept = output.phase is NewtonPhase.EVALUATE and output.block is Block.KEPT
+    return (*names, "scale", "factor", "pairs") if is_kept else names
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,15 +212,19 @@ class NewtonState:
     """Of all outputs.
 
     Attributes:
-        block_columns, row_step, has_many_rows: See `NewtonPlan`.
+        block_columns, row_step, has_many_rows, is_cheap, resamples: See `NewtonPlan`.
         share: Share of tol below which an output rests.
+        sums_size: Length of the sums of the next pass.
         outputs: By number.
     """
 
     block_columns: int
     row_step: int
     has_many_rows: bool
+    is_cheap: bool
+    resamples: bool = False
     share: float
+    sums_size: int = 0
     outputs: list[OutputState]
 
     @property
@@ -167,13 +240,17 @@ class NewtonState:
             self.block_columns,
             self.row_step,
             self.has_many_rows,
+            self.is_cheap,
+            self.resamples,
             self.share,
+            self.sums_size,
         ]
         parts = [np.zeros(0)]
         for output in self.outputs:
             vectors = vectors_of(output)
             output.num_factors = len(output.factor) if "factor" in vectors else 0
             output.num_columns = len(output.columns) if "columns" in vectors else 0
+            output.num_pair_values = len(output.pairs) if "pairs" in vectors else 0
             head += _SCALARS_OF(output)
             parts += [getattr(output, name) for name in vectors]
         parts[0] = np.array(head, dtype=np.float64)
@@ -187,28 +264,35 @@ class NewtonState:
             progress: As `encode` made it.
             num_parameters: Length of the model.
         """
-        _, num_outputs, block_columns, row_step, has_many_rows, share = progress[:HEAD].tolist()
+        _, num_outputs, block_columns, row_step, *flags, share, size = progress[:HEAD].tolist()
+        has_many_rows, is_cheap, resamples = map(bool, flags)
         D = num_parameters // round(num_outputs)
         position = HEAD + round(num_outputs) * len(SCALARS)
         outputs = []
         # Several times an iteration, and so not dearer than it has to be.
         for scalars in progress[HEAD:position].reshape(-1, len(SCALARS)).tolist():
-            values = dict(zip(SCALARS, scalars, strict=True))
-            for name, kind in _CONVERTED:
-                values[name] = kind(values[name])
-            output = OutputState(**values)
-            sizes = {"factor": output.num_factors, "columns": output.num_columns}
+            for number, kind in _CONVERTED:
+                scalars[number] = kind(scalars[number])
+            output = OutputState(*scalars)
+            lengths = {
+                "factor": output.num_factors,
+                "columns": output.num_columns,
+                "pairs": output.num_pair_values,
+            }
             for name in vectors_of(output):
-                if size := sizes.get(name, D):
-                    setattr(output, name, progress[position : position + size])
-                    position += size
+                if length := lengths.get(name, D):
+                    setattr(output, name, progress[position : position + length])
+                    position += length
             if output.num_columns:
                 output.columns = output.columns.astype(np.int64)
             outputs.append(output)
         return cls(
             block_columns=round(block_columns),
             row_step=round(row_step),
-            has_many_rows=bool(has_many_rows),
+            has_many_rows=has_many_rows,
+            is_cheap=is_cheap,
+            resamples=resamples,
             share=share,
+            sums_size=round(size),
             outputs=outputs,
         )

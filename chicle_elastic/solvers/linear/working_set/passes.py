@@ -53,7 +53,7 @@ class WorkingSetPasses:
         upper = local.upper
         nearest = np.full(len(upper), -np.inf)  # how far the margin is on the wrong side, over the outputs
         for k in range(state.num_outputs):
-            signs, alpha = local.signs(k), local.duals(k)
+            signs, alpha = local.signs[k], local.duals(k)
             margins = signs * local.rows.times(w[k])
             sums.rebuilt[k] += local.rows.weighted_sum(signs * alpha)
             sums.losses[k] += float(primal_losses(Loss.HINGE, margins, upper).sum())

@@ -1,0 +1,51 @@
+"""Steps on: what a kept factor of second derivatives has learnt since it was made (limited-memory BFGS).
+
+Each step shows by how much the gradient changes along it. Directions that agree with the last few of these changes, and
+with the factor elsewhere, cost no second derivatives (Nocedal 1980, "Updating quasi-Newton matrices with limited
+storage"). Pairs are one flat vector: changes of w and of the gradient in turn, the oldest first.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.agreement import dot
+
+MOST_PAIRS = 6
+"""Pairs that are kept; with more of them a new block would have paid long ago."""
+
+
+def appended(pairs: Array, change: Array, of_gradient: Array) -> Array:
+    """With one more pair, and without the oldest one if that were too many.
+
+    Args:
+        pairs: Flat.
+        change: Of w, shape (D,).
+        of_gradient: Change of the gradient, shape (D,). Of a strongly convex function <change, of_gradient> > 0.
+    """
+    if not dot(change, of_gradient) > 0.0:
+        return pairs  # rounding
+    return np.concatenate([pairs[-2 * (MOST_PAIRS - 1) * len(change) :], change, of_gradient])
+
+
+def solve(pairs: Array, vector: Array, solve_block: Callable[[Array], Array]) -> Array:
+    """The inverse second derivatives times a vector, shape (D,): the two loops of the algorithm.
+
+    Args:
+        pairs: Flat.
+        vector: Shape (D,).
+        solve_block: Multiplies with the inverse of the factored block.
+    """
+    if not len(pairs):
+        return solve_block(vector)
+    known = pairs.reshape(-1, 2, len(vector))
+    rest, shares = vector.copy(), []
+    for change, of_gradient in known[::-1]:
+        share = float(change @ rest) / float(change @ of_gradient)
+        rest -= share * of_gradient
+        shares.append(share)
+    found = solve_block(rest)
+    for (change, of_gradient), share in zip(known, reversed(shares), strict=True):
+        found += (share - float(of_gradient @ found) / float(change @ of_gradient)) * change
+    return found

@@ -1,0 +1,226 @@
+"""Smooth losses: how outputs go on from the sums of an evaluation. See `steps`."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.agreement import dot, dots, squared
+from chicle_elastic.solvers.linear.newton import conjugate, pairs
+from chicle_elastic.solvers.linear.newton.line import ARMIJO, ROUNDING, where_slope_is_0
+from chicle_elastic.solvers.linear.newton.plan import Group, NewtonPlan
+from chicle_elastic.solvers.linear.newton.preconditioner import (
+    PreconditionerBlock,
+    curvature_along,
+    curvatures_along,
+    factorise,
+)
+from chicle_elastic.solvers.linear.newton.state import Block, OutputState
+from chicle_elastic.solvers.linear.objectives import TINY, Loss
+from chicle_elastic.solvers.linear.products import packed_diagonal
+
+LEAST_SHARE_OF_NEWTON_DUALS = 0.2
+"""Share of tol below which, after two certificates in vain, no output rests with the duals of one Newton step on."""
+MOST_REJECTED = 4
+"""Directions in a row that may be too long; then w is evaluated anew, as rows may have come back meanwhile."""
+NEARLY_BEST = (0.4, 2.0)
+"""Shares of a direction between which it need not be looked at again: the squared hinge has kinks, and a step that ends
+just before the next one is repeated for ever."""
+MOST_SAMPLES = 3.0
+"""Steps with samples up to which second derivatives of all rows take longer."""
+STEPS_PER_BLOCK = 1.5
+"""Steps with a kept block, most often, in the time of the second derivatives of all rows."""
+LEFT_BY_SAMPLE = 0.02
+"""Share that a step with a new block of a large sample leaves most often, where the objective is a parabola."""
+POOR = 0.9
+"""Share above which sums in float32 are not good enough."""
+EPSILON = float(np.finfo(np.float64).eps)
+CAUTION = 4.0
+"""What a step leaves may be so many times what the step before has left."""
+
+
+def evaluated(
+    plan: NewtonPlan,
+    share: float,
+    w: Array,  # OUT
+    outputs: Sequence[OutputState],  # OUT
+    group: Group,
+    going_on: Sequence[int],
+) -> None:
+    """Take those steps that are good enough.
+
+    Args:
+        plan: What is fixed.
+        share: Share of tol below which an output rests.
+        w: Shape (num_outputs, D).
+        outputs: All of them.
+        group: The sums.
+        going_on: Rows of the group that count.
+    """
+    directions = group.direction
+    there = w[group.numbers] + directions
+    values = 0.5 * dots(there, there) + group.values[:, 0, 0]
+    gradients = there - group.gradients[0][0]
+    squares = dots(gradients, gradients).tolist()
+    before = np.array([outputs[k].gradient for k in group.numbers])
+    slopes, squares_before = dots(before, directions).tolist(), dots(before, before).tolist()
+    bends = _bends(plan, outputs, group, gradients)
+    have_directions = np.any(directions, axis=1).tolist()
+    for j in going_on:
+        k, value = group.numbers[j], float(values[j])
+        output, left, has_changed = outputs[k], math.inf, True
+        if have_directions[j] and math.isfinite(output.value):
+            if _refused(plan, w[k], output, group, j, slopes[j], value):
+                continue
+            left = squares[j] / max(squares_before[j], TINY)
+            has_changed = abs(value - output.value) > ROUNDING * value
+            if output.block is Block.KEPT and not plan.needs_products:
+                output.pairs = pairs.appended(output.pairs, directions[j], gradients[j] - before[j])
+        if have_directions[j]:
+            w[k] = there[j]
+            output.serial += 1
+        output.t = 1.0 if have_directions[j] else 0.0
+        output.num_rejected = 0
+        output.gap = 0.5 * squares[j] / max(value, TINY)
+        output.value, output.gradient = value, gradients[j].copy()
+        goal = share * plan.tol * value
+        if output.block is not Block.KEPT:
+            output.last_block, output.pairs = output.block, np.zeros(0)
+            output.bend = bends[j] / max(squares[j], TINY)
+        factored = _factored(plan, output, group, j)
+        caution = CAUTION if output.block is Block.KEPT else 1.0
+        if output.gap * value <= goal and caution * output.gap * value * (1.0 + output.bend) <= goal:
+            output.rest(w[k], -output.gradient)
+        elif not plan.needs_products:
+            _go_on(plan, share, w[k], output, factored, left, has_changed=has_changed)
+        elif output.gap * value <= goal and not has_changed:
+            output.rest(w[k], np.zeros(plan.D))
+        else:
+            conjugate.begin(plan, share, output, factored)
+
+
+def _bends(plan: NewtonPlan, outputs: Sequence[OutputState], group: Group, gradients: Array) -> list[float]:
+    """Second derivatives of the losses along each gradient, as far as they are known; empty where blocks are kept."""
+    blocks, diagonals = group.blocks[0][0], group.diagonals[0][0]
+    if plan.has_all_columns:
+        return curvatures_along(gradients, blocks).tolist() if blocks.shape[1] else []
+    if not diagonals.shape[1]:
+        return []
+    return [
+        curvature_along(gradients[j], blocks[j], diagonals[j], outputs[k].columns) for j, k in enumerate(group.numbers)
+    ]
+
+
+def _factored(plan: NewtonPlan, output: OutputState, group: Group, j: int) -> PreconditionerBlock:
+    """Of the block of this pass, or the kept one."""
+    if output.block is Block.KEPT:
+        return PreconditionerBlock.of(output.factor, output.scale, output.columns)
+    block = group.blocks[0][0][j]
+    diagonal = packed_diagonal(block, plan.D) if plan.has_all_columns else group.diagonals[0][0][j]
+    factored = factorise(block, diagonal, output.columns)
+    if not plan.has_all_columns and not len(output.columns):  # from the next evaluation on there is a block
+        output.columns = heaviest_columns(diagonal, plan.block_columns)
+    return factored
+
+
+def _go_on(
+    plan: NewtonPlan,
+    share: float,
+    w: Array,
+    output: OutputState,
+    factored: PreconditionerBlock,
+    left: float,
+    *,
+    has_changed: bool,
+) -> None:
+    """The next direction, and whether the output rests with its duals.
+
+    Args:
+        left: Share of the squared gradient that the last step has left; infinite without a step.
+        has_changed: Whether it has changed the objective.
+    """
+    goal, gap = share * plan.tol * output.value, output.gap * output.value
+    was_exact, output.is_exact = output.is_exact, output.block in (Block.ROUGH, Block.EXACT)
+    output.direction = -pairs.solve(output.pairs, output.gradient, factored.solve)
+    is_sampled = output.block is Block.SAMPLED
+    if is_sampled:
+        left = LEFT_BY_SAMPLE if left == math.inf else max(left, LEFT_BY_SAMPLE)
+    # Newton's method squares what it leaves, and w of the duals is the end of an exact direction, but for kinks.
+    has_kinks = plan.loss is Loss.SQUARED_HINGE
+    expected = left * left if output.is_exact and was_exact and not has_kinks else left
+    bend = 0.0 if output.is_exact and not has_kinks else output.bend
+    is_near = CAUTION * expected * gap * (1.0 + bend) <= goal
+    # Rounding of duals of about 1, times features whose squares add up to `bend`, and once more in the objective.
+    is_rounding = (EPSILON * output.bend) ** 2 > goal
+    if share > LEAST_SHARE_OF_NEWTON_DUALS and is_near and not is_rounding:
+        output.has_newton_duals = True
+        output.rest(w, output.direction)
+    elif not has_changed and gap <= goal and output.last_block is Block.EXACT:
+        output.rest(w, np.zeros(plan.D))
+    else:
+        num_steps = _steps_to(goal, output, left) if has_changed else math.inf
+        if is_sampled and plan.resamples and num_steps <= MOST_SAMPLES:
+            output.block = Block.SAMPLED
+        elif num_steps > 1.0 + STEPS_PER_BLOCK and left < math.inf:
+            output.block = next_block(plan, output, is_poor=left > POOR or not has_changed)
+        else:
+            output.block, output.scale, output.factor = Block.KEPT, factored.scale, factored.factor
+
+
+def _steps_to(goal: float, output: OutputState, left: float) -> float:
+    """Steps until the output may rest, if each leaves as much as the last one."""
+    if left >= 1.0:
+        return math.inf
+    further = CAUTION * left * output.gap * output.value * (1.0 + output.bend) / goal
+    return 1.0 + (math.log(further) / -math.log(left) if further > 1.0 else 0.0)
+
+
+def next_block(plan: NewtonPlan, output: OutputState, *, is_poor: bool) -> Block:
+    """What the next evaluation adds up, where the last block is not good enough.
+
+    Args:
+        is_poor: Whether steps with it have led nowhere.
+    """
+    if plan.needs_products:
+        return plan.first_block
+    if output.last_block is Block.EXACT or (output.last_block is Block.ROUGH and is_poor):
+        return Block.EXACT
+    return Block.ROUGH
+
+
+def _refused(plan: NewtonPlan, w: Array, output: OutputState, group: Group, j: int, slope: float, value: float) -> bool:
+    """Whether the step is not good enough; then the state has a shorter one."""
+    direction = group.direction[j]
+    is_enough = value <= output.value + ARMIJO * min(slope, 0.0) + ROUNDING * abs(output.value)
+    if is_enough and plan.loss is not Loss.SQUARED_HINGE:
+        return False
+    if group.slopes.shape[1] and output.num_rejected < MOST_REJECTED - 1:
+        best = where_slope_is_0(group.slopes[j], dot(w, direction), squared(direction), slope)
+        if not NEARLY_BEST[0] <= best <= NEARLY_BEST[1]:
+            _look_again(plan, output, best * direction)
+            return True
+    if is_enough:
+        return False
+    # The minimum of the parabola through value and slope at 0 and the value at 1.
+    curvature = value - output.value - slope
+    is_parabola = curvature > 0 and math.isfinite(curvature)
+    _look_again(plan, output, direction * (min(max(-0.5 * slope / curvature, 0.05), 0.5) if is_parabola else 0.1))
+    return True
+
+
+def _look_again(plan: NewtonPlan, output: OutputState, direction: Array) -> None:
+    """Evaluate the end of another direction from the same w; after some in vain, w itself."""
+    output.t, output.direction, output.is_exact = 0.0, direction, False
+    output.num_rejected += 1
+    if output.num_rejected >= MOST_REJECTED:
+        output.num_rejected, output.value = 0, np.inf
+        output.direction = np.zeros(len(direction))
+    if not plan.needs_products:
+        output.block = next_block(plan, output, is_poor=True)
+
+
+def heaviest_columns(diagonal: Array, number: int) -> Array:
+    """The columns with the largest second derivatives, ascending, int64; equal ones by their number."""
+    order = np.argsort(-diagonal, kind="stable")[:number]
+    return np.sort(order[diagonal[order] > 0])

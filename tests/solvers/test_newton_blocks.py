@@ -1,0 +1,235 @@
+"""Blocks of second derivatives: updated, shared, sampled, and what kept ones learn from the steps."""
+
+import numpy as np
+import pytest
+
+from chicle_elastic.solvers.linear.newton import blocks as blocks_module
+from chicle_elastic.solvers.linear.newton import pairs, smooth
+from chicle_elastic.solvers.linear.newton.blocks import MOST_UPDATES, Blocks
+from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
+from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
+from chicle_elastic.solvers.linear.newton.preconditioner import curvature_along, curvatures_along
+from chicle_elastic.solvers.linear.newton.state import Block, OutputState
+from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.rows import ALL
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from tests.solvers.linear_jobs import SMOOTH, assert_optimal, problem
+from tests.solvers.test_newton_passes import augmented, matrix_of, packed, rows_of
+
+
+class CountedRows:
+    """Rows that count how many of them were multiplied."""
+
+    def __init__(self, inner):
+        self.inner, self.num_read, self.num_columns = inner, 0, inner.num_columns
+
+    def add_products(self, weights, columns, out, *, is_rough=False):
+        """Of the rows inside."""
+        self.num_read += np.count_nonzero(weights)
+        self.inner.add_products(weights, columns, out, is_rough=is_rough)
+
+    def dense(self, which, columns=ALL, *, is_rough=False):
+        """The same."""
+        self.num_read += len(which)
+        return self.inner.dense(which, columns, is_rough=is_rough)
+
+
+def blocks_of(rows, *, full=None, row_step=1, row_ids=None):
+    """Of rows with these numbers."""
+    return Blocks(rows, lambda: np.arange(300) if row_ids is None else row_ids, row_step, full)
+
+
+@pytest.mark.parametrize("kind", [Block.ROUGH, Block.EXACT])
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_sums_are_updated_by_the_rows_that_changed_sides(is_copied, kind, monkeypatch):
+    """Right after every update, from few rows, and found anew now and then."""
+    monkeypatch.setattr(blocks_module, "MOST_COPIED", 1 << 20 if is_copied else 0)
+    rng = np.random.default_rng(3)
+    X, upper = matrix_of(), rng.uniform(0, 2, size=300)
+    upper[3] = 0.0
+    counted = CountedRows(rows_of(X, "dense"))
+    blocks = blocks_of(counted, full=2.0 * upper)
+    is_curved = rng.random(300) < 0.8
+    reads = []
+    for _ in range(MOST_UPDATES + 3):
+        curvatures, out, before = 2.0 * upper * is_curved, np.zeros(55), counted.num_read
+        blocks.add(0, kind, curvatures, ALL, out)
+        blocks.end_pass()
+        reads.append(counted.num_read - before)
+        rounding = 1e-10 if kind is Block.EXACT else 1e-4
+        expected = packed((augmented(X).T * curvatures) @ augmented(X))
+        np.testing.assert_allclose(out, expected, rtol=rounding, atol=rounding)
+        is_curved = is_curved ^ (rng.random(300) < 0.03)
+    assert max(reads[1 : MOST_UPDATES + 1]) < 40
+    assert sum(read > 150 for read in reads) == 2
+
+
+@pytest.mark.parametrize("kind", [Block.ROUGH, Block.EXACT])
+def test_sums_stay_known_when_all_bounds_grow(kind):
+    """As many times as large, they are updated by the rows that changed sides since."""
+    rng = np.random.default_rng(3)
+    X, upper = matrix_of(), rng.uniform(0, 2, size=300)
+    counted = CountedRows(rows_of(X, "dense"))
+    blocks = blocks_of(counted, full=2.0 * upper)
+    is_curved = rng.random(300) < 0.8
+    blocks.add(0, kind, 2.0 * upper * is_curved, ALL, np.zeros(55))
+    blocks.end_pass()
+    blocks.scale(3.7)
+    is_curved = is_curved ^ (rng.random(300) < 0.03)
+    curvatures, out, before = 3.7 * 2.0 * upper * is_curved, np.zeros(55), counted.num_read
+    blocks.add(0, kind, curvatures, ALL, out)
+    assert counted.num_read - before < 40
+    rounding = 1e-10 if kind is Block.EXACT else 1e-4
+    expected = packed((augmented(X).T * curvatures) @ augmented(X))
+    np.testing.assert_allclose(out, expected, rtol=rounding, atol=rounding)
+
+
+def test_what_a_huge_row_leaves_behind_is_found_anew():
+    """Taken away again, values of 1e16 would leave the rounding of 1e16 behind."""
+    X = matrix_of()
+    X[5] = 1e9
+    blocks = blocks_of(rows_of(X, "dense"), full=np.ones(300))
+    curvatures = np.ones(300)
+    blocks.add(0, Block.EXACT, curvatures, ALL, np.zeros(55))
+    blocks.end_pass()
+    curvatures, out = curvatures.copy(), np.zeros(55)
+    curvatures[5] = 0.0
+    blocks.add(0, Block.EXACT, curvatures, ALL, out)
+    np.testing.assert_allclose(out, packed((augmented(X).T * curvatures) @ augmented(X)), rtol=1e-12, atol=1e-12)
+
+
+def test_outputs_with_the_same_second_derivatives_share_their_sum():
+    """As all of them at w = 0; but not across passes."""
+    counted = CountedRows(rows_of(matrix_of(), "dense"))
+    blocks = blocks_of(counted)
+    sums = [np.zeros(55) for _ in range(3)]
+    for k, out in enumerate(sums):
+        blocks.add(k, Block.EXACT, np.full(300, 0.25), ALL, out)
+    assert counted.num_read == 300
+    for out in sums[1:]:
+        np.testing.assert_array_equal(out, sums[0])
+    blocks.end_pass()
+    blocks.add(0, Block.EXACT, np.full(300, 0.25), ALL, np.zeros(55))
+    assert counted.num_read == 600
+
+
+def test_a_switch_of_the_kind_updates_no_sum_of_the_other():
+    """The rounding of float32 would go on in the exact one."""
+    counted = CountedRows(rows_of(matrix_of(), "dense"))
+    blocks = blocks_of(counted, full=np.ones(300))
+    blocks.add(0, Block.ROUGH, np.ones(300), ALL, np.zeros(55))
+    blocks.end_pass()
+    out = np.zeros(55)
+    blocks.add(0, Block.EXACT, np.ones(300), ALL, out)
+    assert counted.num_read == 600
+    np.testing.assert_allclose(out, packed(augmented(matrix_of()).T @ augmented(matrix_of())), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["dense", "float32", "csr", "merged dense", "merged csr"])
+def test_a_sample_is_the_same_for_any_number_of_tasks(kind):
+    """Which rows are in it follows from their numbers; it stands for about all of them."""
+    X, ids = np.tile(matrix_of(), (4, 1)), np.random.default_rng(2).permutation(1200)
+    curvatures = np.random.default_rng(3).uniform(0.5, 1.0, size=1200)
+
+    def sampled(part):
+        out = np.zeros(55)
+        rows = rows_of(X[part], kind, cuts=(0, 100, len(X[part])))
+        blocks_of(rows, row_step=4, row_ids=ids[part]).add(0, Block.SAMPLED, curvatures[part], ALL, out)
+        return out
+
+    whole = sampled(slice(None))
+    np.testing.assert_allclose(sampled(slice(0, 500)) + sampled(slice(500, 1200)), whole, rtol=1e-5, atol=1e-4)
+    everything = packed((augmented(X).T * curvatures) @ augmented(X))
+    assert np.abs(whole - everything).max() <= 0.3 * np.abs(everything).max()
+
+
+def test_pairs_satisfy_the_last_secant_equation():
+    """Whatever the block is; more pairs than are kept leave the oldest out."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(12, 5))
+    H = np.eye(5) + A.T @ A
+    known = np.zeros(0)
+    for _ in range(pairs.MOST_PAIRS + 3):
+        step = rng.normal(size=5)
+        known = pairs.appended(known, step, H @ step)
+        np.testing.assert_allclose(pairs.solve(known, H @ step, lambda vector: 0.1 * vector), step, rtol=1e-9)
+    assert len(known) == 2 * 5 * pairs.MOST_PAIRS
+    # Along steps that do not disturb each other, all that there is to learn is learnt.
+    known = np.zeros(0)
+    for step in np.linalg.eigh(H)[1].T:
+        known = pairs.appended(known, step, H @ step)
+    vector = rng.normal(size=5)
+    found = pairs.solve(known, vector, lambda v: v / np.diag(H))
+    np.testing.assert_allclose(found, np.linalg.solve(H, vector), rtol=1e-9)
+
+
+def test_a_pair_without_curvature_is_left_out():
+    """Rounding at the very end; a direction with it would lead uphill."""
+    assert len(pairs.appended(np.zeros(0), np.array([1.0, 0.0]), np.array([-1e-20, 0.0]))) == 0
+    assert len(pairs.appended(np.zeros(0), np.zeros(2), np.zeros(2))) == 0
+    np.testing.assert_array_equal(pairs.solve(np.zeros(0), np.array([1.0, 2.0]), lambda v: 2.0 * v), [2.0, 4.0])
+
+
+@pytest.mark.parametrize("size", [1, 7, 520])
+def test_the_curvature_along_a_vector_is_that_of_numpy(size):
+    """Of few columns by a list of places, of many row by row; of some columns the diagonal knows the rest."""
+    rng = np.random.default_rng(size)
+    Z, v = rng.normal(size=(3, size + 2, size)), rng.normal(size=(3, size))
+    H = np.einsum("kij,kil->kjl", Z, Z)
+    blocks = np.array([packed(of_output) for of_output in H])
+    expected = np.einsum("kj,kjl,kl->k", v, H, v)
+    np.testing.assert_allclose(curvatures_along(v, blocks), expected, rtol=1e-12)
+    assert curvature_along(v[0], blocks[0], np.zeros(size), ALL) == pytest.approx(expected[0], rel=1e-12)
+    longer, diagonal = np.append(v[0], 2.0), np.append(np.diag(H[0]), 5.0)
+    found = curvature_along(longer, blocks[0], diagonal, np.arange(size))
+    assert found == pytest.approx(expected[0] + 20.0, rel=1e-12)
+    assert curvature_along(longer, np.zeros(0), diagonal, ALL) == pytest.approx(diagonal @ longer**2, rel=1e-12)
+
+
+def test_a_block_that_leads_nowhere_is_followed_by_a_better_one():
+    """A sample by all rows, float32 by float64, and nothing else where products do the rest."""
+    plan = NewtonPlan(loss=Loss.LOGISTIC, tol=1e-3, num_outputs=1, D=3, block_columns=3, row_step=4)
+    output = OutputState(last_block=Block.SAMPLED)
+    assert plan.first_block is Block.SAMPLED
+    assert smooth.next_block(plan, output, is_poor=True) is Block.ROUGH
+    output.last_block = Block.ROUGH
+    assert smooth.next_block(plan, output, is_poor=False) is Block.ROUGH
+    assert smooth.next_block(plan, output, is_poor=True) is Block.EXACT
+    output.last_block = Block.EXACT
+    assert smooth.next_block(plan, output, is_poor=False) is Block.EXACT
+    wide = NewtonPlan(loss=Loss.LOGISTIC, tol=1e-3, num_outputs=1, D=3, block_columns=2, row_step=4)
+    assert smooth.next_block(wide, output, is_poor=True) is Block.SAMPLED
+
+
+@pytest.mark.parametrize("loss", SMOOTH)
+def test_most_passes_add_up_no_second_derivatives_of_all_rows(loss, monkeypatch):
+    """A sample first, and kept blocks in between; the passes of four tasks are those of one."""
+    kinds = []
+    run = NewtonPasses.run
+
+    def noted(self, group, outputs, *arguments):
+        kinds.extend(outputs[k].block for k in group.numbers)
+        run(self, group, outputs, *arguments)
+
+    monkeypatch.setattr(NewtonPasses, "run", noted)
+    data = problem(rows=3000, features=11, density=0.6)
+    trainer = LinearTrainer(loss=loss, C=0.01, tol=1e-8)
+    outcome = data.run(trainer, 1)
+    assert_optimal(data, trainer, outcome)
+    assert kinds[0] is Block.SAMPLED
+    assert kinds.count(Block.KEPT) > 0
+    assert kinds.count(Block.ROUGH) + kinds.count(Block.EXACT) < len(kinds) - 1
+    several = data.run(trainer, 4)
+    assert_optimal(data, trainer, several)
+    assert len(several.history) == len(outcome.history)
+
+
+def test_features_beyond_float32_are_summed_up_in_float64():
+    """Squares of 1e25 are; a block of infinities would be no block."""
+    data = problem(rows=300, features=4)
+    X = data.X.copy()
+    X[:, 2] *= 1e25
+    trainer = LinearTrainer(loss="logistic", tol=1e-3, C=1e-3)
+    outcome = type(data)(X=X, y=data.y).run(trainer, 2)
+    assert np.isfinite(outcome.model).all()
+    assert trainer.relative_gap(outcome.model, outcome.certificate) <= 1e-3
