@@ -218,8 +218,10 @@ class LinearClassifier(
         """Whether an l1 penalty leaves more weights than a working set has room for, which one task may go without."""
         from chicle_elastic.solvers.linear.methods import most_block_columns
 
+        if self._l1_share() == 0:
+            return False
         room = most_block_columns(len(self.coef_)) - 1
-        return self._l1_share() > 0 and bool((np.count_nonzero(self.coef_, axis=1) > room).any())
+        return bool((np.count_nonzero(self.coef_, axis=1) > room).any())
 
     def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "ClassifierTrainer":
         from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
