@@ -49,8 +49,8 @@ def main(folder: Path, *, writes_readme: bool = False) -> int:
         f"A certified gap of 1e-03 means: the objective is at most 0.1 % above the optimum. Each fit ends when that is "
         f"certain (tol={TOL:g}).\n"
         "fit, ms: the second fit of each, so that no kernel is compiled in it. Fits with several tasks follow\n"
-        "Newton's method, with one several passes per iteration. Tasks of one process take turns: their ms say nothing\n"
-        "of a cluster.\n"
+        "Newton's method, with one several passes per iteration. Tasks of one process take turns: their ms say\n"
+        "nothing of a cluster.\n"
     )
 
     print("GridSearchCV(n_jobs=2) over a pipeline of StandardScaler and ChicleSVM ...", flush=True)
