@@ -22,6 +22,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOp
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.solvers.linear.certified import STUCK
+from chicle_elastic.solvers.linear.methods import most_block_columns
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin
 from estimators.watch import CallbackSupportMixin
@@ -201,8 +202,10 @@ class LinearClassifier(
             state = "no duality gap is certified, because the samples of lost nodes have not been reloaded yet"
         else:
             state = f"the relative duality gap is {self.duality_gap_:.1e}, above tol={self.tol:g}"
-        descends = "coordinate descent" in self.history_.method  # the steps of other methods are those of one task
-        fewer_tasks = ["use fewer tasks"] if most > 1 and (descends or self._has_many_weights()) else []
+        descends = "coordinate descent" in self.history_.method  # most other steps are those of one task
+        if self._l1_share():  # so many weights that a working set has no room for them; one task goes without
+            descends |= np.count_nonzero(self.coef_, axis=1).max() >= most_block_columns(self._num_objectives())
+        fewer_tasks = ["use fewer tasks"] if most > 1 and descends else []
         more = "raise tol" if reason == STUCK else "raise max_iter or tol"
         remedies = ["scale the features (StandardScaler)", *fewer_tasks, more, "lower C"]
         *others, last = [*remedies, *self._advice()]
@@ -213,15 +216,6 @@ class LinearClassifier(
             f"{type(self).__name__} has not converged: after {after}{tasks} {state}{stuck}."
             f"{looks} To converge: {', '.join(others)}, or {last}."
         )
-
-    def _has_many_weights(self) -> bool:
-        """Whether an l1 penalty leaves more weights than a working set has room for, which one task may go without."""
-        from chicle_elastic.solvers.linear.methods import most_block_columns
-
-        if self._l1_share() == 0:
-            return False
-        room = most_block_columns(len(self.coef_)) - 1
-        return bool((np.count_nonzero(self.coef_, axis=1) > room).any())
 
     def _trainer(self, training: "TrainingSet", runtime: "Runtime") -> "ClassifierTrainer":
         from chicle_elastic.solvers.linear.l1.trainer import L1Trainer

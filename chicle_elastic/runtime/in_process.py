@@ -33,7 +33,7 @@ from chicle_elastic.runtime.checkpoint.resume import Resumption
 from chicle_elastic.runtime.checkpoint.trigger import CheckpointTrigger
 from chicle_elastic.runtime.cluster_task.policy_runner import TimeLimitedPolicy
 from chicle_elastic.runtime.training.job import Job, Outcome
-from chicle_elastic.runtime.training.training import Evaluation, IterationResult, Training
+from chicle_elastic.runtime.training.training import Evaluation, IterationResult, Training, evaluation_of
 from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, Mailboxes, UniTask
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.effect_handler import dispatch
@@ -369,16 +369,7 @@ class _Shell:
 
     def evaluate(self) -> Evaluation:
         """Evaluate the model on all tasks, and rebuild it from their state to compare."""
-        model = self.training.model
-        contribution = np.zeros_like(model)
-        totals = dict.fromkeys(self.training.metric_names, 0.0)
-        for task in self.tasks.values():
-            update = task.evaluate(model, self.training.progress)
-            contribution += update.delta
-            for name, value in update.metrics.items():
-                totals[name] += value
-        num_rows = sum(task.num_rows for task in self.tasks.values())
-        return Evaluation(contribution=contribution, metrics=totals, num_rows=num_rows)
+        return evaluation_of(self.training, self.tasks.values())
 
     def rebuild_model(self) -> None:
         """Make the model consistent with the state of all tasks."""

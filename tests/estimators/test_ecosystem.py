@@ -97,6 +97,7 @@ def test_the_parameters_are_the_documented_ones(estimator_class):
     assert sorted(names) == sorted(estimator_class().get_params())
     X, y = problems.cancer()
     model = estimator_class(store_duals=True).fit(pd.DataFrame(X).add_prefix("f"), y)
-    fitted = {name for name in vars(model) if name.endswith("_") and not name.startswith("_")}
+    properties = {name for name in dir(estimator_class) if isinstance(getattr(estimator_class, name), property)}
+    fitted = {name for name in properties | set(vars(model)) if name.endswith("_") and not name.startswith("_")}
     described = {line.split(" : ")[0].strip() for line in attributes.splitlines() if line[:5].strip() and " : " in line}
     assert fitted == described

@@ -307,10 +307,10 @@ def test_fits_that_have_not_converged_warn():
 @pytest.mark.parametrize(
     ("estimator", "reason"),
     [
-        (make_pipeline(StandardScaler(), ChicleSVM(C=0.01)), "Pipeline is none of"),
+        (make_pipeline(StandardScaler(), ChicleSVM(C=0.01, random_state=0)), "Pipeline is none of"),
         (LogisticRegression(), "LogisticRegression is none of"),
-        (ChicleSVM(warm_start=True), "warm_start=True"),
-        (ChicleSVM(store_duals=True), "store_duals=True"),
+        (ChicleSVM(warm_start=True, random_state=0), "warm_start=True"),
+        (ChicleSVM(store_duals=True, random_state=0), "store_duals=True"),
     ],
 )
 def test_other_estimators_are_fitted_as_they_are(estimator, reason):

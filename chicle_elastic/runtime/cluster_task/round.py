@@ -189,7 +189,10 @@ class RoundContext:
             total["rows"][0] = self._task.num_rows
         self._all_reduce(total)
         return Evaluation(
-            contribution=total["contribution"], metrics=self._metrics(total), num_rows=round(total["rows"][0])
+            contribution=total["contribution"],
+            metrics=self._metrics(total),
+            num_rows=round(total["rows"][0]),
+            without_evaluate=self._task.without_evaluate,
         )
 
     def ask_callers(self, record: IterationRecord) -> bool:

@@ -19,7 +19,7 @@ from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord
 from chicle_elastic.runtime.simulate.scenario import SimulatedJob
 from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.runtime.training.training import Evaluation, IterationResult, Training
+from chicle_elastic.runtime.training.training import Evaluation, IterationResult, Training, evaluation_of
 from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, Mailboxes, UniTask
 from chicle_elastic.scheduling.effects import StartIteration
 from chicle_elastic.solvers.base import Action, Budget, Summed
@@ -346,14 +346,4 @@ class Real:
         return contribution
 
     def _evaluate(self) -> Evaluation:
-        training = self._training
-        contribution = np.zeros_like(training.model)
-        totals = dict.fromkeys(training.metric_names, 0.0)
-        num_rows = 0
-        for task in self._tasks.values():
-            update = task.evaluate(training.model, training.progress)
-            contribution += update.delta
-            num_rows += task.num_rows
-            for name, value in update.metrics.items():
-                totals[name] += value
-        return Evaluation(contribution=contribution, metrics=totals, num_rows=num_rows)
+        return evaluation_of(self._training, self._tasks.values())

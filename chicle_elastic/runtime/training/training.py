@@ -17,6 +17,7 @@ from chicle_elastic.monitoring.history import History
 from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord, Transition
 from chicle_elastic.runtime.training.history_text import HistoryText
 from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.runtime.training.uni_task import UniTask
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Summed, Verdict
 from chicle_elastic.values import DEADLINE, TrainingState
 
@@ -56,11 +57,13 @@ class Evaluation:
         contribution: Of all tasks to a model rebuilt from state, ndarray of the model's shape.
         metrics: Sums at the fixed model.
         num_rows: Samples that the tasks have evaluated; a certificate needs all of them.
+        without_evaluate: The class of the solvers if they have `Solver.evaluate` alone, which returns no metrics.
     """
 
     contribution: Array
     metrics: Mapping[str, float]
     num_rows: int
+    without_evaluate: str = ""
 
 
 class Training:
@@ -145,7 +148,7 @@ class Training:
         figures |= trainer.figures(self.model, report)
         try:
             if verdict.action is Action.CERTIFY:
-                report = self.certify(result, evaluate)
+                report = self.certify(result, lambda: _require_metrics(evaluate(), self))
                 verdict = self._verdict(report)
                 figures |= self._certified_figures(report)
             if verdict.action is not Action.STOP and result.iteration >= self.job.max_iterations:
@@ -369,3 +372,29 @@ def _first_model(job: Job, context: Context) -> Array:
             "model of this trainer and data"
         )
     return job.initial_model.astype(model.dtype)
+
+
+def evaluation_of(training: Training, tasks: Iterable[UniTask]) -> Evaluation:
+    """Evaluate the model on the tasks of one process."""
+    contribution = np.zeros_like(training.model)
+    totals = dict.fromkeys(training.metric_names, 0.0)
+    num_rows, without = 0, ""
+    for task in tasks:
+        update = task.evaluate(training.model, training.progress)
+        contribution += update.delta
+        for name, value in update.metrics.items():
+            totals[name] += value
+        num_rows += task.num_rows
+        without = without or task.without_evaluate
+    return Evaluation(contribution=contribution, metrics=totals, num_rows=num_rows, without_evaluate=without)
+
+
+def _require_metrics(evaluation: Evaluation, training: Training) -> Evaluation:
+    """Only where a verdict asks for a certificate: at the end of any job one is made of what there is."""
+    if evaluation.without_evaluate and training.metric_names:
+        raise ContractError(
+            f"a certificate needs {', '.join(map(repr, training.metric_names))} at the fixed model, and "
+            f"{evaluation.without_evaluate} has no evaluate(model, progress) that returns them; write one, or let "
+            f"{type(training.job.trainer).__name__}.verdict stop without Action.CERTIFY"
+        )
+    return evaluation

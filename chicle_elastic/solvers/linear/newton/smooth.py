@@ -170,7 +170,7 @@ def _go_on(
 
 def _steps_to(goal: float, output: OutputState, left: float) -> float:
     """Steps until the output may rest, if each leaves as much as the last one."""
-    if left >= 1.0:
+    if left >= 1.0 or goal == 0.0:
         return math.inf
     further = CAUTION * left * output.gap * output.value * (1.0 + output.bend) / goal
     return 1.0 + (math.log(further) / -math.log(left) if further > 1.0 else 0.0)
