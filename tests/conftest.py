@@ -1,11 +1,17 @@
 """What every test gets, the watch over leaks, and what some ask for."""
 
+import signal
+
 import pytest
 
 from tests.leaks import no_leaks
 from tests.timeouts import timeout_s
 
 __all__ = ["no_leaks"]
+
+# A shell has what it starts in the background ignore SIGINT; then no test of Ctrl-C would ever end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
