@@ -75,7 +75,7 @@ class Footprint:
                 continue  # closed meanwhile
         num_threads = _figure(pid, "Threads")
         kinds["thread"] = num_threads
-        return cls(kinds, kinds.total() - num_threads, num_threads, -1, _children(pid), _figure(pid, "RssAnon"))
+        return cls(kinds, kinds.total() - num_threads, num_threads, -1, children_of(pid), _figure(pid, "RssAnon"))
 
     @classmethod
     def of_agent(cls, pid: int, answer: Mapping[str, Any], names: Mapping[int, str]) -> "Footprint":
@@ -99,7 +99,7 @@ class Footprint:
                 kinds[kind] += 1
         num_ports = kinds["tcp socket that listens"]
         num_descriptors = len(answer["descriptors"])
-        return cls(kinds, num_descriptors, num_threads, num_ports, _children(pid), _figure(pid, "RssAnon"))
+        return cls(kinds, num_descriptors, num_threads, num_ports, children_of(pid), _figure(pid, "RssAnon"))
 
 
 def pooled(name: str, others: int) -> dict[str, int]:
@@ -214,7 +214,8 @@ def _figure(pid: int, name: str) -> int:
     return int(found[1])
 
 
-def _children(pid: int) -> frozenset[int]:
+def children_of(pid: int) -> frozenset[int]:
+    """Processes that this one has started and that are its children still."""
     lists = [path.read_text() for path in Path(f"/proc/{pid}").glob("task/*/children")]
     return frozenset(map(int, " ".join(lists).split()))
 

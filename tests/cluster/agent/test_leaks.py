@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from chicle_elastic.transports.selector import Endpoints, TransportSelector
-from tests.cluster.agent.footprint import FOREIGN, Footprint, Probe, grown, pooled
+from tests.cluster.agent.footprint import FOREIGN, Footprint, Probe, children_of, grown, pooled
 from tests.cluster.cluster_harness import AgentProcess, LocalAgents, svm_script
 from tests.timeouts import timeout_s
 
@@ -64,7 +64,20 @@ class Stayers:
         self.first.wait_for_members(2)
 
     def look(self) -> Footprints:
-        """Agents and tasks, by name."""
+        """Agents and tasks, by name, while no agent has pictures drawn for TensorBoard: that takes a process and a pipe."""
+        end_s = time.monotonic() + timeout_s(60)
+        while time.monotonic() < end_s:
+            if not self._draws_pictures():
+                prints = self._look()
+                if not self._draws_pictures():
+                    return prints
+            time.sleep(POLL_S)
+        raise AssertionError("an agent has pictures drawn for ever")
+
+    def _draws_pictures(self) -> bool:
+        return any(draws_pictures(agent.process.pid) for agent in self.agents)
+
+    def _look(self) -> Footprints:
         names = {agent.process.pid: f"agent of {agent.name}" for agent in self.agents}
         names |= {agent.task_pid: f"task of {agent.name}" for agent in self.agents}
         prints = {}
@@ -103,6 +116,18 @@ class Stayers:
             for name, was in before.items()
             for line in grown(was, now[name], pooled(name.rpartition(" ")[2], others=len(self.agents) - 1))
         ]
+
+
+def draws_pictures(pid: int) -> bool:
+    """Whether a child of this agent is at it, or ends just now."""
+    for child in children_of(pid):
+        try:
+            command = Path(f"/proc/{child}/cmdline").read_bytes()
+        except OSError:
+            return True
+        if not command or b"chicle_elastic.monitoring.pictures" in command:  # a zombie has no command line
+            return True
+    return False
 
 
 def show(change: int, iterations: int, prints: Footprints) -> None:
