@@ -64,7 +64,7 @@ class Stayers:
         self.first.wait_for_members(2)
 
     def look(self) -> Footprints:
-        """Agents and tasks, by name, while no agent has pictures drawn for TensorBoard: that takes a process and a pipe."""
+        """Agents and tasks, by name, while no agent has pictures drawn, which takes a process and a pipe."""
         end_s = time.monotonic() + timeout_s(60)
         while time.monotonic() < end_s:
             if not self._draws_pictures():
