@@ -82,6 +82,12 @@ def recomputed(model, X, y, weights=None):
     return np.array(primal), np.array(dual)
 
 
+def rounding(model, X):
+    """How much of D may hang on the order of a sum: the duals are scaled until X'alpha, whose terms cancel, fits."""
+    terms = np.linalg.norm(X, axis=0).max() * 2.0 * model.C  # no dual is above 2C
+    return np.finfo(np.float64).eps * terms
+
+
 def require_certified(model, X, y, weights=None, tol=1e-6):
     """The certificate is what NumPy finds, and within tol."""
     primal, dual = recomputed(model, X, y, weights)
@@ -485,7 +491,7 @@ def test_awkward_data_converges_or_says_what_it_looks_like(kind, C, num_tasks, n
     assert np.isfinite(model.coef_).all()
     np.testing.assert_allclose(model.objective_, primal, rtol=1e-9)
     assert model.dual_objective_[0] <= primal[0] * (1 + 1e-9)
-    assert model.duality_gap_ == pytest.approx((primal[0] - dual[0]) / primal[0], abs=1e-5)
+    assert model.duality_gap_ == pytest.approx((primal[0] - dual[0]) / primal[0], abs=1e-5 + rounding(model, X))
     if model.duality_gap_ > 1e-4:
         assert "The data looks like this" in str(said[-1].message)
     else:

@@ -178,7 +178,7 @@ def test_a_round_that_goes_back_behind_a_merge_of_survivors_is_found(evidence: E
     """A model is older than the newest one that somebody still has."""
     group = _mutable([event for event in evidence.of_kind("group") if event["merged"] > 1][-1])
     group["merged"] -= 1
-    assert any("nobody was left who had it" in fault for fault in judge(fresh(evidence), work))
+    assert any("no node was left that had it" in fault for fault in judge(fresh(evidence), work))
 
 
 @pytest.mark.parametrize(("fate", "undone"), [("task_died", {2}), ("killed", {2}), ("iteration", set())])
