@@ -242,10 +242,11 @@ def test_a_state_comes_back_from_its_vector(phase, block):
     rng = np.random.default_rng(0)
     D, outputs = 4, []
     for serial in range(3):
-        output = OutputState(phase=phase, gap=0.5, serial=serial, block=block, is_checked=True)
+        output = OutputState(phase=phase, gap=0.5, serial=serial, block=block, has_newton_duals=True)
         for name in ("direction", "gradient", "p", "x", "r", "scale", "point"):
             setattr(output, name, rng.normal(size=D))
-        output.factor, output.columns, output.pairs = rng.normal(size=3), np.array([1, 3]), rng.normal(size=4 * D)
+        output.factor, output.columns = rng.normal(size=3), np.array([1, 3])
+        output.pairs, output.met = rng.normal(size=4 * D), rng.normal(size=2 * D)
         outputs.append(output)
     state = NewtonState(block_columns=2, row_step=5, has_many_rows=False, is_cheap=True, share=0.25, outputs=outputs)
     found = NewtonState.decode(state.encode(), 3 * D)
@@ -255,7 +256,7 @@ def test_a_state_comes_back_from_its_vector(phase, block):
         assert after.serial == before.serial
         assert isinstance(after.serial, int)
         assert after.block is block
-        assert after.is_checked is True
+        assert after.has_newton_duals is True
         if phase is not NewtonPhase.REST:
             np.testing.assert_array_equal(after.gradient, before.gradient)
             np.testing.assert_array_equal(after.columns, before.columns)

@@ -10,7 +10,8 @@ A stage that differs from the last one in a larger C alone goes on from its dual
 solvers keep their tables, rows and second derivatives (DeCoste and Wagstaff 2000, "Alpha seeding for support vector
 machines"; Chu et al. 2015, "Warm start for parameter selection of linear classifiers"). Any other begins *afresh*: w
 is 0 and so are the duals, which solvers write in its first iteration, and again if that has to be repeated. So does a
-stage after one that ended with another w than that of its duals, for coordinate descent could not go on from there.
+stage after one of the hinge that ended with another w than that of its duals, for coordinate descent could not go on
+from there.
 
 The progress, one vector:
 
@@ -48,6 +49,7 @@ from chicle_elastic.solvers.base import (
     Update,
     Verdict,
 )
+from chicle_elastic.solvers.linear.newton.state import is_newton
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
@@ -223,15 +225,15 @@ class PathTrainer(Trainer):
         state = PathState.decode(progress, len(model))
         found = np.concatenate([[relative.iteration, trainer.relative_gap(model, relative)], model])
         rebuilt = model if report.rebuilt is None else report.rebuilt
-        is_same = float(np.abs(rebuilt - model).max()) <= SAME * float(np.abs(model).max())
+        start = _start(trainer, model, rebuilt, state.inner)
         following = PathState(
             stage=stage + 1,
             began=report.iteration,
-            is_fresh=not (is_same and self.can_go_on(stage + 1)),
+            is_fresh=start is None or not self.can_go_on(stage + 1),
             results=np.vstack([state.results, found]),
             inner=NO_PROGRESS,
         )
-        return np.zeros_like(model) if following.is_fresh else rebuilt.copy(), following.encode()
+        return np.zeros_like(model) if start is None or following.is_fresh else start.copy(), following.encode()
 
     def relative_gap(self, model: Array, report: Report) -> float:
         """As the present stage."""
@@ -256,6 +258,17 @@ class PathTrainer(Trainer):
             progress=state.inner,
         )
         return self.stages[state.stage], relative, state.stage
+
+
+def _start(trainer: LinearTrainer, model: Array, rebuilt: Array, progress: Array) -> Array | None:
+    """Where the next stage may go on after one that ended with `model` and w(alpha) `rebuilt`; None for nowhere.
+
+    Newton's method goes on from any w. Coordinate descent needs that of the duals; where second derivatives do not fit
+    into a message, tasks that come or go may make it the method of the next stage.
+    """
+    if is_newton(progress) and trainer.loss != "hinge":
+        return model if trainer.has_all_columns(model, progress) else rebuilt
+    return rebuilt if float(np.abs(rebuilt - model).max()) <= SAME * float(np.abs(model).max()) else None
 
 
 class PathSolver(Solver):

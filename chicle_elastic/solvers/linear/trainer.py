@@ -231,6 +231,10 @@ class LinearTrainer(Trainer):
             return None
         return contribution if is_at_rest(progress) and has_newton_duals(progress) else None
 
+    def has_all_columns(self, model: Array, progress: Array) -> bool:
+        """Of a progress of Newton's method, whether its blocks do: then it is the method on any number of tasks."""
+        return self._plan(NewtonState.decode(progress, len(model)), model).has_all_columns
+
     def _plan(self, state: NewtonState, model: Array) -> NewtonPlan:
         return NewtonPlan.of(state, len(model), loss=Loss.named(self.loss), tol=self.tol)
 

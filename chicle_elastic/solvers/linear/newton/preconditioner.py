@@ -5,7 +5,7 @@ here may differ between processors in its last digits, so nothing is decided by 
 """
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dpotrs
+from scipy.linalg.lapack import dpotrf, dpptrs
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, dots
@@ -19,42 +19,28 @@ class PreconditionerBlock:
     """The second derivatives in some columns, I included, scaled to a diagonal of ones and factored.
 
     Args:
-        lower: Its Cholesky factor in the lower triangle, shape (h, h), C order; None for the diagonal alone.
+        factor: Its Cholesky factor, packed; empty for the diagonal alone.
         scale: One over the square root of the diagonal, shape (D,).
         columns: Columns of the block, int64; empty for all.
 
     Attributes:
-        scale: As above.
+        factor, scale: As above.
     """
 
-    def __init__(self, lower: Array | None, scale: Array, columns: Array) -> None:
+    def __init__(self, factor: Array, scale: Array, columns: Array) -> None:
+        self.factor = factor
         self.scale = scale
-        self._lower = lower
         self._columns = columns
-
-    @classmethod
-    def of(cls, factor: Array, scale: Array, columns: Array) -> "PreconditionerBlock":
-        """From what `factor` was."""
-        return cls(unpack(factor, len(columns) or len(scale)) if len(factor) else None, scale, columns)
-
-    @property
-    def factor(self) -> Array:
-        """The factor, packed; empty for none."""
-        if self._lower is None:
-            return np.zeros(0)
-        packed = np.zeros(len(self._lower) * (len(self._lower) + 1) // 2)
-        pack(self._lower, packed)
-        return packed
 
     def solve(self, r: Array) -> Array:
         """The block's inverse, and that of the diagonal elsewhere, times `r`; shape (D,)."""
         scaled = self.scale * r
-        if self._lower is not None:
-            # Row-major lower is column-major upper.
+        if len(self.factor):
+            # The lower triangle by rows is the upper one by columns.
             if len(self._columns):
-                scaled[self._columns] = dpotrs(self._lower.T, scaled[self._columns], lower=0)[0]
+                scaled[self._columns] = dpptrs(len(self._columns), self.factor, scaled[self._columns], lower=0)[0]
             else:
-                scaled = dpotrs(self._lower.T, scaled, lower=0)[0]
+                scaled = dpptrs(len(scaled), self.factor, scaled, lower=0)[0]
         return np.asarray(self.scale * scaled)
 
 
@@ -68,7 +54,7 @@ def factorise(packed: Array, diagonal: Array, columns: Array) -> PreconditionerB
     """
     scale = 1.0 / np.sqrt(1.0 + np.maximum(diagonal, 0.0))
     if not len(packed):
-        return PreconditionerBlock(None, scale, columns)
+        return PreconditionerBlock(np.zeros(0), scale, columns)
     inner = scale[columns] if len(columns) else scale
     size = len(inner)
     matrix = unpack(packed, size)
@@ -79,7 +65,11 @@ def factorise(packed: Array, diagonal: Array, columns: Array) -> PreconditionerB
     if fault:
         matrix.reshape(-1)[:: size + 1] += HEAVIER * size
         upper, fault = dpotrf(matrix.T, lower=0, clean=0)
-    return PreconditionerBlock(None if fault else upper.T, scale, columns)
+    if fault:
+        return PreconditionerBlock(np.zeros(0), scale, columns)
+    factor = np.zeros(len(packed))
+    pack(upper.T, factor)
+    return PreconditionerBlock(factor, scale, columns)
 
 
 def curvature_along(vector: Array, block: Array, diagonal: Array, columns: Array) -> float:

@@ -10,12 +10,7 @@ from chicle_elastic.solvers.linear.agreement import dot, dots, squared
 from chicle_elastic.solvers.linear.newton import conjugate, pairs
 from chicle_elastic.solvers.linear.newton.line import ARMIJO, ROUNDING, where_slope_is_0
 from chicle_elastic.solvers.linear.newton.plan import Group, NewtonPlan
-from chicle_elastic.solvers.linear.newton.preconditioner import (
-    PreconditionerBlock,
-    curvature_along,
-    curvatures_along,
-    factorise,
-)
+from chicle_elastic.solvers.linear.newton.preconditioner import PreconditionerBlock, curvatures_along, factorise
 from chicle_elastic.solvers.linear.newton.state import Block, OutputState
 from chicle_elastic.solvers.linear.objectives import TINY, Loss
 from chicle_elastic.solvers.linear.products import packed_diagonal
@@ -65,7 +60,7 @@ def evaluated(
     squares = dots(gradients, gradients).tolist()
     before = np.array([outputs[k].gradient for k in group.numbers])
     slopes, squares_before = dots(before, directions).tolist(), dots(before, before).tolist()
-    bends = _bends(plan, outputs, group, gradients)
+    bends = _bends(plan, group, gradients)
     have_directions = np.any(directions, axis=1).tolist()
     for j in going_on:
         k, value = group.numbers[j], float(values[j])
@@ -87,35 +82,30 @@ def evaluated(
         goal = share * plan.tol * value
         if output.block is not Block.KEPT:
             output.last_block, output.pairs = output.block, np.zeros(0)
-            output.bend = bends[j] / max(squares[j], TINY)
+            output.bend = bends[j] / max(squares[j], TINY) if bends else math.inf
         factored = _factored(plan, output, group, j)
         caution = CAUTION if output.block is Block.KEPT else 1.0
-        if output.gap * value <= goal and caution * output.gap * value * (1.0 + output.bend) <= goal:
-            output.rest(w[k], -output.gradient)
-        elif not plan.needs_products:
-            _go_on(plan, share, w[k], output, factored, left, has_changed=has_changed)
-        elif output.gap * value <= goal and not has_changed:
+        if not plan.needs_products:
+            if output.gap * value <= goal and caution * output.gap * value * (1.0 + output.bend) <= goal:
+                output.rest(w[k], -output.gradient)
+            else:
+                _go_on(plan, share, w[k], output, factored, left, has_changed=has_changed)
+        elif output.gap * value <= goal:  # better duals would cost some products more
             output.rest(w[k], np.zeros(plan.D))
         else:
             conjugate.begin(plan, share, output, factored)
 
 
-def _bends(plan: NewtonPlan, outputs: Sequence[OutputState], group: Group, gradients: Array) -> list[float]:
-    """Second derivatives of the losses along each gradient, as far as they are known; empty where blocks are kept."""
-    blocks, diagonals = group.blocks[0][0], group.diagonals[0][0]
-    if plan.has_all_columns:
-        return curvatures_along(gradients, blocks).tolist() if blocks.shape[1] else []
-    if not diagonals.shape[1]:
-        return []
-    return [
-        curvature_along(gradients[j], blocks[j], diagonals[j], outputs[k].columns) for j, k in enumerate(group.numbers)
-    ]
+def _bends(plan: NewtonPlan, group: Group, gradients: Array) -> list[float]:
+    """Second derivatives of the losses along each gradient; empty where blocks are kept, or do not have all columns."""
+    blocks = group.blocks[0][0]
+    return curvatures_along(gradients, blocks).tolist() if plan.has_all_columns and blocks.shape[1] else []
 
 
 def _factored(plan: NewtonPlan, output: OutputState, group: Group, j: int) -> PreconditionerBlock:
     """Of the block of this pass, or the kept one."""
     if output.block is Block.KEPT:
-        return PreconditionerBlock.of(output.factor, output.scale, output.columns)
+        return PreconditionerBlock(output.factor, output.scale, output.columns)
     block = group.blocks[0][0][j]
     diagonal = packed_diagonal(block, plan.D) if plan.has_all_columns else group.diagonals[0][0][j]
     factored = factorise(block, diagonal, output.columns)

@@ -29,7 +29,7 @@ from chicle_elastic.chunks.views import Array
 
 HEAD = 9
 """Values that come before those of outputs."""
-NEWTON = 4.0
+NEWTON = 5.0
 """First value of a progress of this kind. It changes with the order of the values: a run whose checkpoint has an
 earlier order (1.0) begins Newton's method anew from its w."""
 
@@ -122,8 +122,6 @@ class OutputState:
         is_exact: The direction solves the Newton equations of w, but for rounding.
         last_block: What the last ones that were added up were; KEPT before the first.
         bend: Second derivative of the losses along the gradient, by |gradient|^2, as of the last block.
-        is_checked: The product is that of the gradient, for `bend`.
-        is_final: This run of conjugate gradients is for the duals with which the output rests.
         num_products: Products of this run of conjugate gradients.
         rz: Squared residual of that run in the norm of the preconditioner.
         goal: Squared residual in the norm of the diagonal at which the run ends.
@@ -132,7 +130,9 @@ class OutputState:
         p, x, r, scale: Of conjugate gradients, shape (D,); scale is one over the square root of the diagonal.
         point: Where an output rests, shape (D,).
         factor: Cholesky factor of the block, see `preconditioner`.
-        pairs: Changes of w and of the gradient in the steps since the block, see `pairs`; flat.
+        pairs: Changes of w and of the gradient in the steps since the block, or vectors and products of the last run of
+            conjugate gradients, see `pairs`; flat.
+        met: Vectors and products of this run; flat.
         columns: Columns of the block, int64; empty for all.
     """
 
@@ -153,14 +153,13 @@ class OutputState:
     is_exact: bool = False
     last_block: Block = Block.KEPT
     bend: float = np.inf
-    is_checked: bool = False
-    is_final: bool = False
     num_products: int = 0
     rz: float = 0.0
     goal: float = 0.0
     num_factors: int = 0
     num_columns: int = 0
     num_pair_values: int = 0
+    num_met_values: int = 0
     direction: Array = field(default_factory=_none)
     gradient: Array = field(default_factory=_none)
     p: Array = field(default_factory=_none)
@@ -170,6 +169,7 @@ class OutputState:
     point: Array = field(default_factory=_none)
     factor: Array = field(default_factory=_none)
     pairs: Array = field(default_factory=_none)
+    met: Array = field(default_factory=_none)
     columns: Array = field(default_factory=_no_columns)
 
     def rest(self, w: Array, direction: Array) -> None:
@@ -195,7 +195,7 @@ _CONVERTED: tuple[tuple[int, Callable[[float], Any]], ...] = tuple(
 _SCALARS_OF = operator.attrgetter(*SCALARS)
 VECTORS = {
     NewtonPhase.EVALUATE: ("direction", "gradient", "columns"),
-    NewtonPhase.MULTIPLY: ("gradient", "p", "x", "r", "scale", "factor", "columns"),
+    NewtonPhase.MULTIPLY: ("gradient", "p", "x", "r", "scale", "factor", "pairs", "met", "columns"),
     NewtonPhase.REST: ("direction", "point"),
 }
 
@@ -251,6 +251,7 @@ class NewtonState:
             output.num_factors = len(output.factor) if "factor" in vectors else 0
             output.num_columns = len(output.columns) if "columns" in vectors else 0
             output.num_pair_values = len(output.pairs) if "pairs" in vectors else 0
+            output.num_met_values = len(output.met) if "met" in vectors else 0
             head += _SCALARS_OF(output)
             parts += [getattr(output, name) for name in vectors]
         parts[0] = np.array(head, dtype=np.float64)
@@ -278,6 +279,7 @@ class NewtonState:
                 "factor": output.num_factors,
                 "columns": output.num_columns,
                 "pairs": output.num_pair_values,
+                "met": output.num_met_values,
             }
             for name in vectors_of(output):
                 if length := lengths.get(name, D):

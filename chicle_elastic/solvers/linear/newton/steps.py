@@ -5,16 +5,17 @@ w + t * direction. The best of them becomes w if the (smoothed) objective falls 
 gradient and second derivatives give the next direction; else the next pass looks at a smaller share.
 
 Smooth losses are minimised as they are. a(w) = -C_i loss'(m_i) is dual feasible, so each pass comes with a gap, which
-is 1/2 |w - w(a)|^2 = 1/2 |gradient|^2. An output rests once the gap is small enough not only at w but most likely at
-w(a), too: that one is certified, so that w = w(alpha) holds in the end as after coordinate descent. It is a gradient
-step away from w, and its gap larger by 1/2 g^T (H - I) g.
+is 1/2 |w - w(a)|^2 = 1/2 |gradient|^2. Where second derivatives are cheap, an output rests once the gap is small enough
+not only at w but most likely at w(a), too: that one is certified, so that w = w(alpha) holds in the end as after
+coordinate descent. It is a gradient step away from w, and its gap larger by 1/2 g^T (H - I) g. Where it takes conjugate
+gradients to get there, up to a third of all passes, w is certified together with a(w): the gap is as true.
 
 There are better duals than a(w), one Newton step on: a - C_i loss''(m_i) (change of the margin along the direction).
 With r = (I + H) direction + g, what the direction leaves of the Newton equations, their w(a) is w + direction - r, and
 the gap there 1/2 r^T (I + H) r, but for terms of third order. So an output rests as soon as that is small enough, as
 far as can be told: after an exact step if it went as the second derivatives had foretold, but for a part of tol; with a
-kept block if steps have left little of the gradient so far; after conjugate gradients if the residual is small. Of the
-squared hinge, duals that would be negative become 0, so there the step has to be short.
+kept block if steps have left little of the gradient so far. Of the squared hinge, duals that would be negative become
+0, so there the step has to be short.
 
 With features of very different scales no dual is exact enough for that: rounding of the duals times a feature of 1e8 is
 a w that is worth nothing. Where steps no longer change the objective, an output rests where it is, and w is certified
@@ -40,8 +41,8 @@ steps (`pairs`), while a step leaves less than a tenth of the squared gradient.
 
 Where the block is not all of the second derivatives, it is the preconditioner of conjugate gradients, one product and
 so one pass each. Its sum takes as long as many products, so the one of an earlier step is kept as long as few are
-needed with it. The products end when the residual is as small a share as Newton's method can make use of by now (Dembo,
-Eisenstat and Steihaug 1982), or small enough to rest.
+needed with it, and corrected by the products of the last step. They end when the residual is as small a share as
+Newton's method can make use of by now (Dembo, Eisenstat and Steihaug 1982), or small enough for this step to be the last.
 
 `smooth`, `conjugate` and `hinge` have what the three do with the sums of a pass.
 """
@@ -134,7 +135,7 @@ def advance(plan: NewtonPlan, model: Array, state: NewtonState, sums: Array, num
         group.direction /= num_tasks
         if group.is_product:
             for j, k in enumerate(group.numbers):
-                conjugate.multiplied(plan, state.share, w[k], state.outputs[k], group, j)
+                conjugate.multiplied(plan, state.outputs[k], group, j)
             continue
         are_there = [
             state.outputs[k].serial == 0 and _is_there_already(plan, state.share, w[k], state.outputs[k], group, j)
