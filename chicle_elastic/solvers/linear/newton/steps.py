@@ -42,7 +42,8 @@ steps (`pairs`), while a step leaves less than a tenth of the squared gradient.
 Where the block is not all of the second derivatives, it is the preconditioner of conjugate gradients, one product and
 so one pass each. Its sum takes as long as many products, so the one of an earlier step is kept as long as few are
 needed with it, and corrected by the products of the last step. They end when the residual is as small a share as
-Newton's method can make use of by now (Dembo, Eisenstat and Steihaug 1982), or small enough for this step to be the last.
+Newton's method can make use of by now (Dembo, Eisenstat and Steihaug 1982), or small enough for the step to be the
+last.
 
 `smooth`, `conjugate` and `hinge` have what the three do with the sums of a pass.
 """
