@@ -11,6 +11,7 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Report
+from chicle_elastic.solvers.linear import methods
 from chicle_elastic.solvers.linear.path import PathState, PathTrainer, results_of
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
@@ -124,6 +125,35 @@ def test_a_larger_C_goes_on_and_takes_fewer_iterations_than_by_itself(loss):
     alone = run(stages(loss, Cs=(1.1,), folds=[0]), X, y, folds)[2]
     second = sum(record.figures["stage"] == 1 for record in together.history)
     assert 0 < second < len(alone.history)
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
+def test_a_stage_goes_on_from_w_where_conjugate_gradients_found_it(loss, monkeypatch):
+    """Its duals belong to that w, and have another w of their own."""
+    monkeypatch.setattr(methods, "CHEAP_PRODUCTS", 0)
+    monkeypatch.setattr(methods, "CHEAP_COLUMNS", 0)
+    X, y, folds = problem()
+    outcome = run(stages(loss, Cs=(1.0, 1.1), folds=[0]), X, y, folds, runtime=InProcess(num_tasks=2))[2]
+    assert not PathState.decode(outcome.certificate.progress, len(outcome.model)).is_fresh
+    alone = run(stages(loss, Cs=(1.1,), folds=[0]), X, y, folds)[2]
+    second = sum(record.figures["stage"] == 1 for record in outcome.history)
+    assert 0 < second < len(alone.history)
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
+def test_coordinates_descend_from_the_duals_of_a_stage_of_newtons_method(loss, monkeypatch):
+    """Wide rows: two tasks end their stages by conjugate gradients, and the one that is left by coordinate descent."""
+    monkeypatch.setattr(methods, "MOST_COLUMNS", 4)
+    monkeypatch.setattr(methods, "WIDE_COLUMNS", 4)
+    X, y, folds = problem(num_features=12)
+    trainers = stages(loss, Cs=(0.01, 0.1, 1.0))
+    two = run(trainers, X, y, folds, runtime=InProcess(num_tasks=2))[2]
+    [last] = [number for number, record in enumerate(two.history) if record.figures["stage"] == 4][-1:]
+    for iteration in (last, last + 1, last + 3):  # the end of a stage, and the beginning of one that goes on
+        runtime = InProcess(num_tasks=2, changes=((iteration, 1),))
+        models, gaps, outcome = run(trainers, X, y, folds, runtime=runtime)
+        assert_each_is_optimal(trainers, models, gaps, X, y, folds)
+        assert set(outcome.history.column("num_tasks").tolist()) == {1, 2}
 
 
 def test_rows_that_are_left_out_are_not_looked_at():
