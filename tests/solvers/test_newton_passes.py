@@ -129,11 +129,15 @@ def test_rough_rows_are_those_of_numpy_with_and_without_a_copy_of_all(kind, is_c
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_curved_product_is_that_of_numpy(kind):
-    """One look at the rows, or two."""
+    """One look at the rows, or two; and what it finds on the way, of rows that have a weight."""
     X, weights, vector = matrix_of(), weights_of(), np.arange(10.0)
-    Z = augmented(X)
-    found = rows_of(X, kind).curved_product(weights, vector)
-    np.testing.assert_allclose(found, Z.T @ (weights * (Z @ vector)), rtol=1e-5 if kind == "float32" else 1e-12)
+    Z, times, rtol = augmented(X), np.full(len(weights), np.nan), 1e-5 if kind == "float32" else 1e-12
+    for given in (None, times):
+        found = rows_of(X, kind).curved_product(weights, vector, given)
+        np.testing.assert_allclose(found, Z.T @ (weights * (Z @ vector)), rtol=rtol)
+    np.testing.assert_allclose(times[weights != 0], (Z @ vector)[weights != 0], rtol=rtol)
+    which = np.flatnonzero(weights == 0)
+    np.testing.assert_allclose(rows_of(X, kind).times_of(which, vector), (Z @ vector)[which], rtol=rtol)
 
 
 @pytest.mark.parametrize("size", [1, 5, products.MOST_LISTED + 1])

@@ -109,6 +109,7 @@ def curved_product(
     intercept,
     weights,
     vector,
+    products,  # OUT
     result,  # OUT
 ):
     """sum_i weights_i <x_i, vector> x_i in one look at the rows; rows of weight 0 are not read.
@@ -116,23 +117,27 @@ def curved_product(
     Args:
         rows, lengths, intercept, weights: As in `weighted_sum`.
         vector: Shape (num_features + 1,), float64.
+        products: <x_i, vector> of the rows that are read, shape (num_rows,), float64.
         result: The sum is added here, shape (num_features + 1,), float64.
 
     NumPy equivalent::
 
         for i in visited:
-            result += weights[i] * (x(i) @ vector) * x(i)
+            if weights[i] != 0:
+                products[i] = x(i) @ vector
+                result += weights[i] * products[i] * x(i)
     """
     offset = intercept * vector[rows.num_features]
     position, total = np.uintp(0), 0.0
     for chunk in range(len(lengths)):
         for row in range(np.uintp(lengths[chunk])):
             weight = weights[position]
-            position += np.uintp(1)
             if weight != 0.0:
-                share = weight * (row_dot(rows, np.uintp(chunk), row, vector) + offset)
-                row_add(rows, np.uintp(chunk), row, share, result)
-                total += share
+                product = row_dot(rows, np.uintp(chunk), row, vector) + offset
+                products[position] = product
+                row_add(rows, np.uintp(chunk), row, weight * product, result)
+                total += weight * product
+            position += np.uintp(1)
     result[rows.num_features] += intercept * total
 
 

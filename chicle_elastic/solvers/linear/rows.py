@@ -46,6 +46,10 @@ class NewtonRows(Protocol):
         """<x_i, vector> of every row, shape (num_rows,), float64."""
         ...
 
+    def times_of(self, which: Array, vector: Array) -> Array:
+        """The same of the rows of these numbers, ascending, shape (len(which),); no other row is read."""
+        ...
+
     def weighted_sum(self, weights: Array) -> Array:
         """sum_i weights_i x_i, shape (D,), float64."""
         ...
@@ -58,8 +62,14 @@ class NewtonRows(Protocol):
         """`weighted_sum` with each row of `weights`, shape (n, D), float64."""
         ...
 
-    def curved_product(self, weights: Array, vector: Array) -> Array:
-        """sum_i weights_i <x_i, vector> x_i, shape (D,), float64."""
+    def curved_product(self, weights: Array, vector: Array, products: Array | None = None) -> Array:
+        """sum_i weights_i <x_i, vector> x_i, shape (D,), float64.
+
+        Args:
+            weights: Shape (num_rows,).
+            vector: Shape (D,).
+            products: OUT. <x_i, vector> of the rows that have a weight, shape (num_rows,), float64.
+        """
         ...
 
     def squares_sum(self, weights: Array) -> Array:
@@ -124,6 +134,10 @@ class MergedRows:
         """See `NewtonRows`."""
         return np.asarray(self._matrix @ vector)
 
+    def times_of(self, which: Array, vector: Array) -> Array:
+        """See `NewtonRows`."""
+        return np.asarray(self._matrix[which] @ vector)
+
     def weighted_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
         return np.asarray(weights @ self._matrix)
@@ -138,9 +152,12 @@ class MergedRows:
         """See `NewtonRows`."""
         return np.asarray(weights @ self._matrix)
 
-    def curved_product(self, weights: Array, vector: Array) -> Array:
+    def curved_product(self, weights: Array, vector: Array, products: Array | None = None) -> Array:
         """See `NewtonRows`."""
-        return self.weighted_sum(weights * self.times(vector))
+        times = self.times(vector)
+        if products is not None:
+            products[:] = times
+        return self.weighted_sum(weights * times)
 
     def squares_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
@@ -207,7 +224,7 @@ class ChunkedRows:
         return result
 
     def times_of(self, which: Array, vector: Array) -> Array:
-        """The same of the rows of these numbers, ascending, shape (len(which),); no other row is read."""
+        """See `NewtonRows`."""
         result = np.empty(len(which))
         lengths = self._tables.samples.lengths
         self._products.chosen_products(self._tables.rows, lengths, self._intercept, which, vector, result)
@@ -227,10 +244,11 @@ class ChunkedRows:
         """See `NewtonRows`."""
         return np.array([self.weighted_sum(of_output) for of_output in weights])
 
-    def curved_product(self, weights: Array, vector: Array) -> Array:
+    def curved_product(self, weights: Array, vector: Array, products: Array | None = None) -> Array:
         """See `NewtonRows`."""
         result, lengths = np.zeros(self.num_columns), self._tables.samples.lengths
-        self._products.curved_product(self._tables.rows, lengths, self._intercept, weights, vector, result)
+        times = np.empty(self.num_rows) if products is None else products
+        self._products.curved_product(self._tables.rows, lengths, self._intercept, weights, vector, times, result)
         return result
 
     def squares_sum(self, weights: Array) -> Array:
@@ -332,6 +350,10 @@ class SomeRows:
         """See `NewtonRows`."""
         return self._rows.times_of(self._which, vector)
 
+    def times_of(self, which: Array, vector: Array) -> Array:
+        """See `NewtonRows`."""
+        return self._rows.times_of(self._which[which], vector)
+
     def weighted_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
         return self._rows.weighted_sum(self._spread(weights))
@@ -344,9 +366,13 @@ class SomeRows:
         """See `NewtonRows`."""
         return np.array([self.weighted_sum(of_output) for of_output in weights])
 
-    def curved_product(self, weights: Array, vector: Array) -> Array:
+    def curved_product(self, weights: Array, vector: Array, products: Array | None = None) -> Array:
         """See `NewtonRows`."""
-        return self._rows.curved_product(self._spread(weights), vector)
+        times = np.empty(self._rows.num_rows)
+        result = self._rows.curved_product(self._spread(weights), vector, times)
+        if products is not None:
+            products[:] = times[self._which]
+        return result
 
     def squares_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""

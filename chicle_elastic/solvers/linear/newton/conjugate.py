@@ -58,7 +58,7 @@ def multiplied(plan: NewtonPlan, output: OutputState, group: Group, j: int) -> N
     """
     p, product = group.direction[j], group.direction[j] + group.product[j]
     curvature = dot(p, product)
-    length = dot(output.r, p) / curvature if curvature > 0 else 0.0
+    output.length = length = dot(output.r, p) / curvature if curvature > 0 else 0.0
     output.num_products += 1
     output.met = pairs.appended(output.met, p, product)
     x, r = output.x + length * p, output.r - length * product

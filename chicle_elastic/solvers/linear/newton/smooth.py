@@ -97,9 +97,9 @@ def evaluated(
 
 
 def _bends(plan: NewtonPlan, group: Group, gradients: Array) -> list[float]:
-    """Second derivatives of the losses along each gradient; empty where blocks are kept, or do not have all columns."""
+    """Second derivatives of the losses along each gradient; empty where no block is new, or steps need products."""
     blocks = group.blocks[0][0]
-    return curvatures_along(gradients, blocks).tolist() if plan.has_all_columns and blocks.shape[1] else []
+    return curvatures_along(gradients, blocks).tolist() if blocks.shape[1] and not plan.needs_products else []
 
 
 def _factored(plan: NewtonPlan, output: OutputState, group: Group, j: int) -> PreconditionerBlock:

@@ -123,6 +123,7 @@ class OutputState:
         last_block: What the last ones that were added up were; KEPT before the first.
         bend: Second derivative of the losses along the gradient, by |gradient|^2, as of the last block.
         num_products: Products of this run of conjugate gradients.
+        length: Share of the vector of the last product that became part of the solution.
         rz: Squared residual of that run in the norm of the preconditioner.
         goal: Squared residual in the norm of the diagonal at which the run ends.
         direction: Where to go from w, shape (D,). At rest, from `point` to w that is certified.
@@ -154,6 +155,7 @@ class OutputState:
     last_block: Block = Block.KEPT
     bend: float = np.inf
     num_products: int = 0
+    length: float = 0.0
     rz: float = 0.0
     goal: float = 0.0
     num_factors: int = 0
@@ -179,12 +181,11 @@ class OutputState:
 
 
 SCALARS = tuple(f.name for f in fields(OutputState) if f.type is not Array)
-_PHASES, _BLOCKS = tuple(NewtonPhase), tuple(Block)
 _KINDS: dict[Any, Callable[[float], Any]] = {
     int: int,
     bool: bool,
-    NewtonPhase: lambda value: _PHASES[int(value)],
-    Block: lambda value: _BLOCKS[int(value)],
+    NewtonPhase: {float(phase): phase for phase in NewtonPhase}.__getitem__,
+    Block: {float(block): block for block in Block}.__getitem__,
 }
 _CONVERTED: tuple[tuple[int, Callable[[float], Any]], ...] = tuple(
     (number, _KINDS[f.type])
@@ -270,10 +271,11 @@ class NewtonState:
         D = num_parameters // round(num_outputs)
         position = HEAD + round(num_outputs) * len(SCALARS)
         outputs = []
-        # Several times an iteration, and so not dearer than it has to be.
-        for scalars in progress[HEAD:position].reshape(-1, len(SCALARS)).tolist():
-            for number, kind in _CONVERTED:
-                scalars[number] = kind(scalars[number])
+        # Several times an iteration, and so not dearer than it has to be: each kind is converted by columns.
+        columns = progress[HEAD:position].reshape(-1, len(SCALARS)).T.tolist()
+        for number, kind in _CONVERTED:
+            columns[number] = list(map(kind, columns[number]))
+        for scalars in zip(*columns, strict=True):
             output = OutputState(*scalars)
             lengths = {
                 "factor": output.num_factors,
