@@ -518,17 +518,19 @@ def test_a_run_learns_from_the_products_of_the_last_one():
 
 
 @pytest.mark.parametrize(
-    ("ratio", "left"),
+    ("gap", "tol", "left"),
     [
-        (0.5, conjugate.MOST_ETA**2),  # far more than has to be left
-        (1e-2, 1e-2 * conjugate.LANDING),
-        (1e-4, conjugate.MOST_ETA**2),  # out of reach: as exact as Newton's method can make use of
+        (1.0, 1e-3, conjugate.MOST_ETA**2),  # an exact step would not do
+        (0.04, 1e-6, 0.04),
+        (1e-6, 1e-13, conjugate.LEAST_ETA**2),
+        (1e-2, 1e-3, conjugate.LANDING * 0.1),  # the last one, if it leaves that much
+        (1e-3, 0.9e-3, conjugate.MOST_ETA**2),
     ],
 )
-def test_a_run_that_may_be_the_last_one_is_that_exact(ratio, left):
-    """`ratio` is what the gap may be over what it is."""
-    plan = NewtonPlan(loss=Loss.LOGISTIC, tol=ratio, num_outputs=1, D=D, block_columns=D, is_cheap=False)
-    output = OutputState(gap=1.0, value=1.0, gradient=np.arange(1.0, 4.0))
+def test_a_run_is_as_exact_as_it_has_to_be(gap, tol, left):
+    """As its step may be exact, or as the goal needs it."""
+    plan = NewtonPlan(loss=Loss.LOGISTIC, tol=tol, num_outputs=1, D=D, block_columns=D, is_cheap=False)
+    output = OutputState(gap=gap, value=1.0, gradient=np.arange(1.0, 4.0))
     conjugate.begin(plan, 1.0, output, factorise(np.zeros(0), np.ones(D), np.zeros(0, dtype=np.int64)))
     assert output.goal == pytest.approx(left * np.square(np.arange(1.0, 4.0)).sum() / 2.0)
 

@@ -22,9 +22,9 @@ KEPT_PRODUCTS = 8
 LEAST_ETA, MOST_ETA = 1e-2, 0.3
 """Shares of the gradient that a run leaves."""
 LANDING = 0.3
-"""Share of the goal that the gap is to have after a run that may be the last one."""
-LEAST_LANDING = 1e-3
-"""Share of the gap to leave below which a run cannot be the last one: the objective is no parabola."""
+"""Share of the goal that the residual of a run that may be the last one may leave."""
+LEAST_LEFT = 0.3
+"""What an exact step may leave of the gap, as a share of its square: a run cannot be the last one below that."""
 
 
 def begin(plan: NewtonPlan, share: float, output: OutputState, block: PreconditionerBlock) -> None:
@@ -43,9 +43,10 @@ def begin(plan: NewtonPlan, share: float, output: OutputState, block: Preconditi
     output.x, output.r = np.zeros(plan.D), -gradient
     output.p = pairs.solve(output.pairs, output.r, block.solve)
     output.rz = dot(output.r, output.p)
-    eta = min(max(math.sqrt(min(output.gap, 1.0)), LEAST_ETA), MOST_ETA)
-    left, landing = eta * eta, LANDING * share * plan.tol / max(output.gap, TINY)
-    output.goal = (min(left, landing) if landing >= LEAST_LANDING else left) * squared(block.scale * gradient)
+    landing = LANDING * share * plan.tol / max(output.gap, TINY)
+    may_be_last = landing >= LEAST_LEFT * output.gap
+    eta = min(max(math.sqrt(landing if may_be_last else min(output.gap, 1.0)), LEAST_ETA), MOST_ETA)
+    output.goal = eta * eta * squared(block.scale * gradient)
 
 
 def multiplied(plan: NewtonPlan, output: OutputState, group: Group, j: int) -> None:
