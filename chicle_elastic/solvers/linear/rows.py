@@ -368,7 +368,7 @@ class SomeRows:
 
     def curved_product(self, weights: Array, vector: Array, products: Array | None = None) -> Array:
         """See `NewtonRows`."""
-        times = np.empty(self._rows.num_rows)
+        times = np.zeros(self._rows.num_rows)
         result = self._rows.curved_product(self._spread(weights), vector, times)
         if products is not None:
             products[:] = times[self._which]

@@ -33,7 +33,7 @@ class _Run:
 
     Attributes:
         solution: <x_i, solution> as of the last product but one, shape (num_rows,).
-        last: <x_i, vector> of the last product, shape (num_rows,); any value for rows without second derivatives.
+        last: <x_i, vector> of the last product, shape (num_rows,); of no use for rows without second derivatives.
         count: Products with the last one.
     """
 
@@ -299,7 +299,7 @@ class NewtonPasses:
             group.direction[j] += p
             if outputs[k].num_products == 0:
                 is_kept = np.count_nonzero(curvatures) >= LEAST_READ * len(curvatures)
-                known.run = _Run(np.zeros(len(curvatures)), np.empty(len(curvatures))) if is_kept else None
+                known.run = _Run(np.zeros(len(curvatures)), np.zeros(len(curvatures))) if is_kept else None
             last = self._last_of_run(known, outputs[k])
             group.product[j] += self._rows.curved_product(curvatures, p, last)
 
