@@ -272,6 +272,42 @@ def test_a_state_comes_back_from_its_vector(phase, block):
             np.testing.assert_array_equal(after.pairs, before.pairs)
 
 
+@pytest.mark.parametrize("missed", [False, True])
+@pytest.mark.parametrize("kind", ["dense", "csr", "merged dense"])
+@pytest.mark.parametrize("loss", SMOOTH)
+def test_products_leave_the_margins_behind(loss, kind, missed, monkeypatch):
+    """Passes that are made again are not added up twice; a task that missed a product reads its rows once more."""
+    rng = np.random.default_rng(6)
+    X, signs, upper = matrix_of(), rng.choice([-1.0, 1.0], size=(1, 300)), rng.uniform(0, 3, size=300)
+    w, vectors, lengths = 0.1 * rng.normal(size=(1, 10)), rng.normal(size=(2, 10)), (0.5, -0.7)
+    plan = NewtonPlan(loss=loss, tol=1e-3, num_outputs=1, D=10, block_columns=10, row_step=2, is_cheap=False)
+    passes = NewtonPasses(plan, rows_of(X, kind), upper, signs, lambda: np.arange(300))
+
+    def run(output):
+        sums = np.zeros(plan.sums_size([output]))
+        for group in plan.groups([output], sums):
+            passes.run(group, [output], w, {})
+        passes.end()
+        return sums
+
+    run(stepping(np.zeros(10)))
+    for number, vector in enumerate(vectors):
+        output = OutputState(serial=1, phase=NewtonPhase.MULTIPLY, num_products=number, p=vector)
+        output.length = lengths[number - 1]
+        if not (missed and number == 0):
+            run(output)
+            run(output)
+    last = stepping(lengths @ vectors, block=Block.KEPT)
+    last.num_products, last.length = 2, lengths[-1]
+    asked = []
+    times_many = type(passes._rows).times_many
+    monkeypatch.setattr(type(passes._rows), "times_many", lambda *a: asked.append(1) or times_many(*a))
+    found = run(last)
+    assert len(asked) == missed
+    passes = NewtonPasses(plan, rows_of(X, kind), upper, signs, lambda: np.arange(300))
+    np.testing.assert_allclose(found, run(last), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("num_tasks", [1, 3])
 @pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
 def test_a_kept_preconditioner_leads_to_a_certificate(loss, num_tasks, monkeypatch):
