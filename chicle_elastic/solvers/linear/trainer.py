@@ -232,7 +232,7 @@ class LinearTrainer(Trainer):
         return contribution if is_at_rest(progress) and has_newton_duals(progress) else None
 
     def has_all_columns(self, model: Array, progress: Array) -> bool:
-        """Of a progress of Newton's method, whether its blocks do: then it is the method on any number of tasks."""
+        """Of a progress of Newton's method, whether its blocks do; if so, smooth losses have it on any tasks."""
         return self._plan(NewtonState.decode(progress, len(model)), model).has_all_columns
 
     def _plan(self, state: NewtonState, model: Array) -> NewtonPlan:

@@ -14,19 +14,23 @@ from chicle_elastic.solvers.linear.agreement import dot
 
 MOST_PAIRS = 6
 """Pairs that are kept; with more of them a new block would have paid long ago."""
+MOST_VALUES = 1 << 20
+"""Values of the pairs at most: they are part of the progress, which tasks that join and checkpoints have."""
 
 
 def appended(pairs: Array, change: Array, of_gradient: Array) -> Array:
-    """With one more pair, and without the oldest one if that were too many.
+    """With one more pair, and without the oldest ones if that were too many; of very wide data there are none.
 
     Args:
         pairs: Flat.
         change: Of w, shape (D,).
         of_gradient: Change of the gradient, shape (D,). Of a strongly convex function <change, of_gradient> > 0.
     """
-    if not dot(change, of_gradient) > 0.0:
-        return pairs  # rounding
-    return np.concatenate([pairs[-2 * (MOST_PAIRS - 1) * len(change) :], change, of_gradient])
+    size = 2 * len(change)
+    most = min(MOST_PAIRS, MOST_VALUES // size)
+    if most == 0 or not dot(change, of_gradient) > 0.0:  # of a convex function that is rounding
+        return pairs
+    return np.concatenate([pairs[max(len(pairs) - (most - 1) * size, 0) :], change, of_gradient])
 
 
 def solve(pairs: Array, vector: Array, solve_block: Callable[[Array], Array]) -> Array:
