@@ -69,33 +69,34 @@ def test_kernel_scalars_equal_the_reference(loss):
     np.testing.assert_allclose(
         [losses.dual_value(int(loss), a, c) for _, a, _, c in rows], dual_values(loss, alpha, upper), rtol=1e-12
     )
-    np.testing.assert_allclose(
-        [losses.coordinate_step(int(loss), m, a, q, c) for m, a, q, c in rows],
-        coordinate_steps(loss, margins, alpha, curvature, upper),
-        rtol=1e-8,
-        atol=1e-12,
-    )
+    found = np.array([losses.step_and_values(int(loss), m, a, q, c) for m, a, q, c in rows])
+    expected = coordinate_steps(loss, margins, alpha, curvature, upper)
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(found[:, 1], dual_values(loss, alpha, upper), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(found[:, 2], dual_values(loss, found[:, 0], upper), rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_sample_of_weight_zero_keeps_no_dual(loss):
     """C_i = 0 means that the sample is not there, whatever its margin."""
-    assert losses.coordinate_step(int(loss), -5.0, 0.0, 1.0, 0.0) == 0.0
+    assert losses.step_and_values(int(loss), -5.0, 0.0, 1.0, 0.0) == (0.0, 0.0, 0.0)
     assert losses.primal_loss(int(loss), -5.0, 0.0) == 0.0
     assert losses.dual_value(int(loss), 0.0, 0.0) == 0.0
 
 
 def test_a_row_of_zeros_takes_its_bound_at_once():
     """Without curvature nothing holds the hinge dual back, and w does not change."""
-    assert losses.coordinate_step(int(Loss.HINGE), 0.0, 0.0, 0.0, 2.5) == 2.5
+    assert losses.step_and_values(int(Loss.HINGE), 0.0, 0.0, 0.0, 2.5) == (2.5, 0.0, 2.5)
 
 
 @pytest.mark.parametrize("margin", [-800.0, -30.0, 0.0, 30.0, 800.0])
 @pytest.mark.parametrize("curvature", [0.0, 1e-8, 1.0, 1e8])
 def test_logistic_step_survives_extreme_margins(margin, curvature):
     """No overflow, no NaN, and the result stays in the box."""
-    alpha = losses.coordinate_step(int(Loss.LOGISTIC), margin, 0.5, curvature, 1.0)
+    alpha, old, new = losses.step_and_values(int(Loss.LOGISTIC), margin, 0.5, curvature, 1.0)
     assert 0.0 <= alpha <= 1.0
+    assert old == pytest.approx(np.log(2))
+    assert new == pytest.approx(dual_values(Loss.LOGISTIC, np.array([alpha]), np.ones(1))[0], rel=1e-9, abs=1e-12)
 
 
 def test_an_unknown_loss_is_named_with_the_known_ones():

@@ -23,7 +23,7 @@ from numba.extending import register_jitable
 from chicle_elastic.chunks.blocks import aligned_zeros
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.kernels.jit import INLINE, kernel
-from chicle_elastic.solvers.kernels.losses import coordinate_step, dual_value, is_settled, primal_loss
+from chicle_elastic.solvers.kernels.losses import dual_value, is_settled, primal_loss, step_and_values
 from chicle_elastic.solvers.kernels.memory import fetch_add, load, prefetch_items, store
 from chicle_elastic.solvers.kernels.tables import (
     DenseTable,
@@ -326,8 +326,7 @@ def scd_pass(
                     upper = load(samples.upper[chunk], row, samples.like_real)
                 alpha = load(samples.duals[chunk], entry, samples.like_real)
                 margin = sign * (product + intercept * offset)
-                new_alpha = coordinate_step(loss, margin, alpha, sigma * norm, upper)
-                old = dual_value(loss, alpha, upper)
+                new_alpha, old, new = step_and_values(loss, margin, alpha, sigma * norm, upper)
                 sum_old += old
                 sum_gap += primal_loss(loss, margin, upper) - old + alpha * margin
                 if new_alpha != alpha:
@@ -336,7 +335,7 @@ def scd_pass(
                     next_product += factor * cross
                     row_step(rows, chunk, row, factor, work, gathered)
                     offset += factor * intercept
-                    sum_dual += dual_value(loss, new_alpha, upper) - old
+                    sum_dual += new - old
                     num_moved += 1
                     squares += factor * factor * norm
                 if screen.is_on:
