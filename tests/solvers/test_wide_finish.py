@@ -6,19 +6,21 @@ import scipy.sparse as sp
 
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.scd import CoordinatePasses
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.wide_finish import MOST_FRUITLESS, WideFinish
-from chicle_elastic.solvers.linear.wide_rows import WideRows
+from chicle_elastic.solvers.linear.wide_hinge import MOST_FRUITLESS, WideHinge, first_tau
+from chicle_elastic.solvers.linear.wide_rows import CopiedRows
 from tests.solvers.click_rows import INTERCEPT, click_like, fit, tables_of, whole_of
 from tests.solvers.reference import primal_and_dual
 
 
 def finish_of(X, y, upper):
     """A finish that begins at 0, with X as an array that has the intercept column, and the signs."""
-    rows, columns = WideRows.of(tables_of(X), INTERCEPT)
+    rows, columns = CopiedRows.of(tables_of(X), INTERCEPT)
     signs = np.where(y == 1, 1.0, -1.0)
     whole = whole_of(X)
-    return WideFinish(rows, signs, upper, np.zeros(X.shape[0])), columns, whole, signs
+    tau = first_tau((whole * whole).sum(axis=1), upper)
+    return WideHinge(rows, signs, upper, np.zeros(X.shape[0]), tau=tau), columns, whole, signs
 
 
 def relative_gap(finish, columns, whole, signs, upper):
@@ -32,34 +34,9 @@ def relative_gap(finish, columns, whole, signs, upper):
     return (primal - dual) / primal
 
 
-def test_rows_are_all_there_without_the_empty_columns():
-    """Products from either side are those of the whole matrix."""
-    X, _ = click_like()
-    rows, columns = WideRows.of(tables_of(X), INTERCEPT)
-    whole = whole_of(X)
-    rng = np.random.default_rng(1)
-    w, a = rng.normal(size=whole.shape[1]), rng.normal(size=len(whole))
-    np.testing.assert_array_equal(columns, np.flatnonzero(whole.any(axis=0)))
-    np.testing.assert_allclose(rows.times(w[columns]), whole @ w)
-    np.testing.assert_allclose(rows.weighted_sum(a), (whole.T @ a)[columns], atol=1e-9)
-
-
-def test_directions_are_those_of_newton():
-    """u solves the equations over the rows with curvature, and the heaviest columns have next to no residual."""
-    X, _ = click_like()
-    rows, columns = WideRows.of(tables_of(X), INTERCEPT)
-    whole = whole_of(X)[:, columns]
-    which = np.arange(0, 400, 3)
-    gradient = np.random.default_rng(1).normal(size=len(columns))
-    u = rows.solve(which, np.full(len(which), 0.1), gradient, lambda: False)
-    part = whole[which]
-    exact = np.linalg.solve(0.1 * np.eye(len(which)) + part @ part.T, part @ gradient)
-    np.testing.assert_allclose(part.T @ u, part.T @ exact, atol=1e-3 * np.linalg.norm(part.T @ exact))
-
-
 @pytest.mark.parametrize("scale", [1.0, 300.0])
 def test_the_finish_converges_to_the_last_digits(scale):
-    """Duals stay in their boxes, one of which is empty, and w is theirs."""
+    """Duals stay in their boxes, one of which is empty, and w is theirs: counts of 1e5 leave w with fewer digits."""
     X, y = click_like(scale=scale)
     upper = np.random.default_rng(2).uniform(0.5, 2, size=len(y))
     upper[3] = 0.0
@@ -67,7 +44,7 @@ def test_the_finish_converges_to_the_last_digits(scale):
     for _ in range(100):
         finish.run(lambda: False)
     gap = relative_gap(finish, *rest, upper)
-    assert gap <= 1e-8
+    assert gap <= (1e-8 if scale == 1.0 else 1e-7)
     primal = finish.alpha.sum() - 0.5 * finish.w @ finish.w
     assert finish.gap / primal == pytest.approx(gap, rel=1e-3, abs=1e-12)
 
@@ -108,7 +85,7 @@ def test_a_wide_fit_finishes_where_coordinate_descent_crawls(monkeypatch):
     w = np.column_stack([X.toarray(), np.ones(len(y))]).T @ (outcome.state[:, 0, 0] * signs)
     np.testing.assert_allclose(outcome.model, w, rtol=1e-7, atol=1e-9)
     np.testing.assert_array_equal(outcome.model, fit(trainer, InProcess(), X, y, 40).model)
-    monkeypatch.setattr("chicle_elastic.solvers.linear.scd.MOST_WIDE_VALUES", 0)
+    monkeypatch.setattr(CoordinatePasses, "_may_finish", lambda *_: False)
     crawling = fit(trainer, InProcess(), X, y, 40)
     assert trainer.relative_gap(crawling.model, crawling.certificate) > 1e-2
 
@@ -119,3 +96,36 @@ def test_coordinate_descent_goes_on_where_a_wide_finish_left_off_when_tasks_join
     trainer = LinearTrainer(C=0.1, tol=1e-5, loss="hinge")
     outcome = fit(trainer, InProcess(num_tasks=1, changes=((4, 3), (8, 1))), X, y, 300)
     assert trainer.relative_gap(outcome.model, outcome.certificate) <= 1e-5
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "logistic"])
+def test_large_data_stays_where_it_is_and_comes_to_the_same(loss, monkeypatch):
+    """As the copies of small data do, to the tolerance; no row is read from a copy."""
+    X, y = click_like()
+    trainer = LinearTrainer(C=1.0, tol=1e-6, loss=loss)
+    small = fit(trainer, InProcess(), X, y, 40)
+    monkeypatch.setattr("chicle_elastic.solvers.linear.scd.MOST_WIDE_VALUES", 0)
+    monkeypatch.setattr("chicle_elastic.solvers.linear.rows.SMALL_VALUES", 0)
+    monkeypatch.setattr(CopiedRows, "of", None)
+    large = fit(trainer, InProcess(), X, y, 40)
+    assert trainer.relative_gap(large.model, large.certificate) <= 1e-6
+    np.testing.assert_allclose(large.model, small.model, atol=5e-3 * np.abs(small.model).max())
+
+
+def test_a_few_steps_are_enough_for_duals_that_are_good():
+    """Clipping alone would leave w far off in the columns of counts, and the first candidates would be useless."""
+    X, y = click_like()
+    upper = np.full(len(y), 1e-3)
+    finish, *rest = finish_of(X, y, upper)
+    for _ in range(3):
+        finish.run(lambda: False)
+    assert relative_gap(finish, *rest, upper) <= 1e-3
+
+
+def test_the_first_tau_follows_the_rows_that_count():
+    """What would move the dual of a usual row several times over, within bounds; rows without weight do not matter."""
+    norms, upper = np.array([1e9, 50.0, 100.0, 200.0]), np.array([0.0, 1.0, 1.0, 1.0])
+    assert first_tau(norms, upper) == pytest.approx(0.3)
+    assert first_tau(norms, 1e9 * upper) == first_tau(1e9 * norms, upper) == 0.2
+    assert first_tau(norms, 1e-9 * upper) == 64.0
+    assert first_tau(norms, 0.0 * upper) == 0.2

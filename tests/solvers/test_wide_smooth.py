@@ -10,8 +10,10 @@ import scipy.sparse as sp
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.solvers.linear.newton.state import is_newton
 from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.scd import CoordinatePasses
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.wide_smooth import SmoothRows, WideSmoothFinish
+from chicle_elastic.solvers.linear.wide_rows import CopiedRows
+from chicle_elastic.solvers.linear.wide_smooth import WideSmooth
 from tests.solvers.click_rows import INTERCEPT, click_like, fit, tables_of, whole_of
 from tests.solvers.reference import primal_and_dual
 
@@ -21,9 +23,9 @@ NAMES = ["squared_hinge", "logistic"]
 
 def finish_of(X, y, upper, loss, *, tol=0.0):
     """A finish that begins at 0, its columns, X as an array that has the intercept column, and the signs."""
-    rows, columns = SmoothRows.of(tables_of(X), INTERCEPT)
+    rows, columns = CopiedRows.of(tables_of(X), INTERCEPT)
     signs = np.where(y == 1, 1.0, -1.0)
-    return WideSmoothFinish(rows, loss, signs, upper, np.zeros(X.shape[0]), tol=tol), columns, whole_of(X), signs
+    return WideSmooth(rows, loss, signs, upper, np.zeros(X.shape[0]), tol=tol), columns, whole_of(X), signs
 
 
 def relative_gap(finish, loss, columns, whole, signs, upper):
@@ -35,29 +37,6 @@ def relative_gap(finish, loss, columns, whole, signs, upper):
     assert loss is Loss.SQUARED_HINGE or (finish.alpha <= upper).all()
     primal, dual = primal_and_dual(loss, whole @ w, signs, finish.alpha, upper, float(w @ w))
     return (primal - dual) / primal
-
-
-def test_rows_are_all_there_without_the_empty_columns():
-    """Products from either side are those of the whole matrix."""
-    X, _ = click_like()
-    rows, columns = SmoothRows.of(tables_of(X), INTERCEPT)
-    whole, rng = whole_of(X), np.random.default_rng(1)
-    w, a = rng.normal(size=whole.shape[1]), rng.normal(size=len(whole))
-    np.testing.assert_array_equal(columns, np.flatnonzero(whole.any(axis=0)))
-    np.testing.assert_allclose(rows.times(w[columns]), whole @ w)
-    np.testing.assert_allclose(rows.weighted_sum(a), (whole.T @ a)[columns], atol=1e-9)
-
-
-def test_directions_solve_the_newton_equations():
-    """To the residual that is asked for, and downwards where there is time for one product only."""
-    X, _ = click_like()
-    rows, columns = SmoothRows.of(tables_of(X), INTERCEPT)
-    whole, rng = whole_of(X)[:, columns], np.random.default_rng(1)
-    curvatures, gradient = rng.uniform(0, 0.25, size=len(whole)), rng.normal(size=len(columns))
-    exact = -np.linalg.solve(np.eye(len(columns)) + (whole.T * curvatures) @ whole, gradient)
-    found = rows.solve(curvatures, gradient, 1e-8, lambda: False)
-    np.testing.assert_allclose(found, exact, atol=1e-6 * np.abs(exact).max())
-    assert rows.solve(curvatures, gradient, 1e-8, lambda: True) @ gradient < 0
 
 
 @pytest.mark.parametrize("scale", [1.0, 300.0])
@@ -128,7 +107,7 @@ def test_a_wide_fit_finishes_where_coordinate_descent_crawls(loss, monkeypatch):
     w = np.column_stack([X.toarray(), np.ones(len(y))]).T @ (outcome.state[:, 0, 0] * signs)
     np.testing.assert_allclose(outcome.model, w, rtol=1e-7, atol=1e-9)
     np.testing.assert_array_equal(outcome.model, fit(trainer, InProcess(), X, y, 12).model)
-    monkeypatch.setattr("chicle_elastic.solvers.linear.scd.MOST_WIDE_VALUES", 0)
+    monkeypatch.setattr(CoordinatePasses, "_may_finish", lambda *_: False)
     crawling = fit(trainer, InProcess(), X, y, 12)
     assert trainer.relative_gap(crawling.model, crawling.certificate) > 1e-4
 

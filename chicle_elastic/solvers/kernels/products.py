@@ -227,3 +227,39 @@ def sparse_products(
                 begin = row_places[a] * (row_places[a] + np.uintp(1)) // np.uintp(2)
                 for b in range(a + 1):
                     result[begin + row_places[b]] += factor * row_values[b]
+
+
+@kernel
+def column_values(
+    rows,
+    lengths,
+    intercept,
+    places,
+    result,  # OUT
+):
+    """Some columns of CSR rows as a dense matrix; entries of a row in the same column are added up.
+
+    Args:
+        rows: `tables.CsrTable`.
+        lengths, intercept: As in `row_products`.
+        places: Place of each column in the result, or -1 where it has none; shape (num_features + 1,), int8.
+        result: Shape (num_rows, h), zeros.
+
+    NumPy equivalent::
+
+        inside = places >= 0
+        for i in visited:
+            result[i, places[inside]] += x(i)[inside]
+    """
+    position = np.uintp(0)
+    last = places[rows.num_features]
+    for chunk in range(len(lengths)):
+        for row in range(np.uintp(lengths[chunk])):
+            length, indices, values = csr_row(rows, np.uintp(chunk), row)
+            for entry in range(length):
+                place = places[np.uintp(load(indices, entry, rows.like_indices))]
+                if place >= 0:
+                    result[position, np.uintp(place)] += load(values, entry, rows.like_values)
+            if last >= 0:
+                result[position, np.uintp(last)] += intercept
+            position += np.uintp(1)

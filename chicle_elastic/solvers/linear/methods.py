@@ -36,8 +36,9 @@ CHEAP_COLUMNS = 96
 """Columns up to which they take little longer than reading the rows."""
 MANY_VALUES = 1 << 22
 """Rows x columns above which a pass that is made again costs less than one that looks at several steps at once."""
-ROWS_PER_COLUMN = 10
-"""Rows per column of a block that is only a preconditioner."""
+ROWS_PER_COLUMN, ROWS_PER_SPARSE_COLUMN = 10, 100
+"""Rows per column of a block that is only a preconditioner: in general, and where it has some columns of sparse rows.
+There a product takes longer than the second derivatives of so many rows, and a better block saves every third one."""
 FIRST_ROWS_PER_COLUMN, MOST_FIRST_STEP = 50, 8
 """The first step of Newton's method goes by the second derivatives at w = 0, which are not those at the optimum: a
 sample of so many rows per column will do, or of one row in so many."""
@@ -103,7 +104,8 @@ def newton_plan(loss: Loss, schema: DataSchema, *, num_outputs: int, tol: float)
     row_step, resamples = 1, False
     # Of the hinge the block is all there is: its steps are as good as the block, and no conjugate gradients follow.
     if loss is not Loss.HINGE and not is_cheap:
-        row_step = max(1, schema.num_rows // (ROWS_PER_COLUMN * columns))
+        per_column = ROWS_PER_SPARSE_COLUMN if schema.kind == "csr" and not is_narrow else ROWS_PER_COLUMN
+        row_step = max(1, schema.num_rows // (per_column * columns))
     elif loss is not Loss.HINGE and is_narrow:
         row_step = min(max(1, schema.num_rows // (FIRST_ROWS_PER_COLUMN * columns)), MOST_FIRST_STEP)
         resamples = row_step > 1 and schema.num_rows >= MANY_ROWS_PER_COLUMN * columns * row_step

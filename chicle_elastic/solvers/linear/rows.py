@@ -26,6 +26,9 @@ CHEAP_PRODUCTS = 1 << 28
 """Multiplications of dense rows that a small matrix may need before it is worth a kernel's compilation."""
 MAX_COPIED_VALUES = 1 << 22
 """Values of a subset of the rows up to which it is copied, in float64: 32 MiB."""
+MOST_CACHED_COLUMNS = 1 << 17
+"""Columns up to which both vectors of a product with second derivatives stay in the cache: with more of them rows are
+better read twice, for one vector at a time."""
 
 ALL: Array = np.zeros(0, dtype=np.int64)
 """All columns."""
@@ -248,6 +251,10 @@ class ChunkedRows:
         """See `NewtonRows`."""
         result, lengths = np.zeros(self.num_columns), self._tables.samples.lengths
         times = np.empty(self.num_rows) if products is None else products
+        if self.num_columns > MOST_CACHED_COLUMNS and 2 * np.count_nonzero(weights) > self.num_rows:
+            self._products.row_products(self._tables.rows, lengths, self._intercept, vector, times)
+            self._products.weighted_sum(self._tables.rows, lengths, self._intercept, weights * times, result)
+            return result
         self._products.curved_product(self._tables.rows, lengths, self._intercept, weights, vector, times, result)
         return result
 
@@ -326,6 +333,21 @@ class ChunkedRows:
                 else:
                     part = block.rows[chosen]
                     into[...] = part[:, features] if len(features) else part
+
+    def column_values(self, columns: Array) -> Array:
+        """These columns of all rows, which are sparse, at most 64, ascending; shape (num_rows, len(columns)).
+
+        In float32, or in float64 where that is too small.
+        """
+        places = np.full(self.num_columns, -1, np.int8)
+        places[columns] = np.arange(len(columns))
+        lengths = self._tables.samples.lengths
+        for dtype in (np.float32, np.float64):
+            values = np.zeros((self.num_rows, len(columns)), dtype)
+            self._products.column_values(self._tables.rows, lengths, self._intercept, places, values)
+            if np.isfinite(values).all():
+                break
+        return values
 
     def subset(self, which: Array, *, is_rough: bool = False) -> NewtonRows:
         """See `NewtonRows`; a copy where the rows are few, else those rows among all."""

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -11,15 +12,23 @@ from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.kernels import scd
 from chicle_elastic.solvers.kernels.tables import DenseTable
 from chicle_elastic.solvers.linear.local import LocalData
-from chicle_elastic.solvers.linear.newton_finish import BLAS_ADVANTAGE, CALL_VALUES, MAX_FEATURES, NewtonFinish, Pace
+from chicle_elastic.solvers.linear.newton_finish import (
+    BLAS_ADVANTAGE,
+    CALL_VALUES,
+    MAX_FEATURES,
+    NEWTON_STEPS,
+    NewtonFinish,
+    Pace,
+)
 from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.rows import ChunkedRows
 from chicle_elastic.solvers.linear.screening import Screening
 from chicle_elastic.solvers.linear.tables import LocalTables, num_between_bounds, screen_addresses
 from chicle_elastic.solvers.linear.threads import ThreadChoice
-from chicle_elastic.solvers.linear.wide_finish import WideFinish
-from chicle_elastic.solvers.linear.wide_rows import WideRows, product_values
-from chicle_elastic.solvers.linear.wide_smooth import SmoothRows, WideSmoothFinish
-from chicle_elastic.solvers.linear.wide_smooth import product_values as smooth_product_values
+from chicle_elastic.solvers.linear.wide_finish import WideFinish, step_values, usual_steps
+from chicle_elastic.solvers.linear.wide_hinge import WideHinge, first_tau
+from chicle_elastic.solvers.linear.wide_rows import CopiedRows, RowsInChunks, WideRows
+from chicle_elastic.solvers.linear.wide_smooth import WideSmooth
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
 BLOCKS_PER_LOOK = 16
@@ -65,7 +74,7 @@ class CoordinatePasses:
         self._screening: Screening | None = None
         self._must_visit_all = False
         self._newton: NewtonFinish | None = None
-        self._wide: dict[int, WideFinish | WideSmoothFinish] = {}
+        self._wide: dict[int, WideFinish] = {}
         self._wide_columns: Array = np.empty(0, dtype=np.int64)
         self._may_be_wide = True
         self._pace = Pace()
@@ -204,9 +213,8 @@ class CoordinatePasses:
 
     def _may_finish(self, tables: LocalTables) -> bool:
         """Whether there are Newton steps for such data."""
-        is_small = tables.num_values <= MOST_WIDE_VALUES and tables.num_outputs == 1
-        is_sparse = not isinstance(tables.rows, DenseTable)
-        return self._is_narrow(tables) or (is_sparse and is_small and self._may_be_wide)
+        is_sparse = not isinstance(tables.rows, DenseTable) and tables.num_outputs == 1
+        return self._is_narrow(tables) or (is_sparse and self._may_be_wide)
 
     def _pass(self, tables: LocalTables, work: "_Work", budget: Budget) -> tuple[Array, Array, float]:
         """One pass.
@@ -258,17 +266,22 @@ class CoordinatePasses:
         self._pace.add(gap, num_visited)
         if gap <= FINEST_GAP or self._pace.passes_to(self.tol) == 0.0:
             return
-        num_duals, row_values = tables.num_rows * tables.num_outputs, tables.num_values / tables.num_rows
-        if not self._pace.is_slow(self.tol, num_duals=num_duals, row_values=row_values, hessian_values=0):
+        is_slow = partial(
+            self._pace.is_slow,
+            self.tol,
+            num_duals=tables.num_rows * tables.num_outputs,
+            row_values=tables.num_values / tables.num_rows,
+            num_steps=NEWTON_STEPS if self._is_narrow(tables) else usual_steps(self._local.loss, gap, self.tol),
+            is_wide=not self._is_narrow(tables),
+        )
+        if not is_slow(hessian_values=0):
             return  # the duals between their bounds need not be counted
         num_free = num_between_bounds(tables, self._local.notes, self._local.loss, self._local.bounds.C)
         if self._is_narrow(tables):
             hessian_values = (num_free + tables.num_outputs * D // 3) * D * D // BLAS_ADVANTAGE  # built and solved with
-        elif self._local.loss is Loss.HINGE:
-            hessian_values = int(num_free * product_values(row_values))
         else:
-            hessian_values = smooth_product_values(tables.num_values)
-        if not self._pace.is_slow(self.tol, num_duals=num_duals, row_values=row_values, hessian_values=hessian_values):
+            hessian_values = step_values(self._local.loss, tables.num_values, num_free / tables.num_rows)
+        if not is_slow(hessian_values=hessian_values):
             return
         if self._is_narrow(tables):
             taus = np.full(tables.num_outputs, self._first_tau(tables))
@@ -279,23 +292,31 @@ class CoordinatePasses:
         self._must_visit_all = True  # Newton steps move duals that were settled
 
     def _begin_wide(self, tables: LocalTables) -> None:
-        local = self._local
-        if local.loss is Loss.HINGE:
-            rows, self._wide_columns = WideRows.of(tables, local.intercept)
-            for k in range(tables.num_outputs):
-                self._wide[k] = WideFinish(rows, local.signs[k], local.upper, local.duals(k))
-            return
-        matrix, self._wide_columns = SmoothRows.of(tables, local.intercept)
+        local, tol = self._local, AGAIN * self.tol
+        rows: WideRows
+        all_rows = local.rows if tables.num_values > MOST_WIDE_VALUES else None
+        if not isinstance(all_rows, ChunkedRows):
+            rows, self._wide_columns = CopiedRows.of(tables, local.intercept)
+        else:
+            rows = RowsInChunks(all_rows, tables, local.intercept)
+            self._wide_columns = np.arange(rows.num_columns)
         for k in range(tables.num_outputs):
-            signs, duals = local.signs[k], local.duals(k)
-            self._wide[k] = WideSmoothFinish(matrix, local.loss, signs, local.upper, duals, tol=AGAIN * self.tol)
+            signs, upper, duals = local.signs[k], local.upper, local.duals(k)
+            if local.loss is Loss.HINGE:
+                self._wide[k] = WideHinge(rows, signs, upper, duals, tol=tol, tau=first_tau(self._norms(tables), upper))
+            else:
+                self._wide[k] = WideSmooth(rows, local.loss, signs, upper, duals, tol=tol)
 
     def _first_tau(self, tables: LocalTables) -> float:
         """tau of the first proximal step: a few times what would move the dual of a usual row by itself."""
         C = self._mean_upper()
-        norms = np.concatenate([self._local.notes[chunk_id].norms for chunk_id in tables.ids])[self._local.upper > 0]
+        norms = self._norms(tables)[self._local.upper > 0]
         usual = float(np.median(norms)) if len(norms) else 0.0  # rows without weight must not matter
         return min(max(FREE_TAU / usual if usual > 0 else 0.0, LEAST_TAU * C), MOST_TAU * C)
+
+    def _norms(self, tables: LocalTables) -> Array:
+        """|x|^2 of all rows, shape (num_rows,), float32."""
+        return np.concatenate([self._local.notes[chunk_id].norms for chunk_id in tables.ids])
 
     def _mean_upper(self) -> float:
         """Mean C_i of the rows that count."""

@@ -1,39 +1,59 @@
-"""The Newton finish of the hinge on wide sparse data, where no matrix of second derivatives can be made.
+"""The Newton finish on wide sparse data, where no matrix of second derivatives can be made.
 
-The steps are those of `newton_finish` (see there for phi), with tau_i = tau C_i and three differences:
+A step minimises phi along a direction of conjugate gradients (`wide_rows`). For smooth losses phi is P; for the hinge
+it is that of `newton_finish`, with tau_i = tau C_i (`wide_hinge`). What is certified is not w at the end of a step:
+margins there are not yet those of the duals. It is w(alpha) of the duals one Newton step on, a - c (change of the
+margin), clipped into their bounds.
 
-* Directions come from conjugate gradients over the rows with curvature (`wide_rows`), so they are not exact.
-* The centers move as soon as the part of the gap that comes from w not being the minimum of phi is a small part of it,
-  at most 1/2 |gradient|^2, because phi is 1-strongly convex; tau grows the more the easier the last centers were.
-* What is certified is not w(a(w)): a_i moves tau_i times as far as the margin, so that what is left of the gradient is
-  multiplied by tau |x|^2. The direction is X^T u - gradient for some u over the rows, however inexact, and so the step
-  from w(b) leads to w((1 - t) b + t (a + u)). These *tracked* duals b, clipped into the box, are the candidates; the
-  best one so far is in the chunks, and w(alpha) of it is the model. Tracked duals and centers are not: if chunks come
-  or go, they begin anew.
+Clipping, and what conjugate gradients have left, would spoil these duals where columns are heavy: a dual that is off by
+a little moves w there by thousands of times as much. So duals inside of their bounds are moved once more, by the least
+that brings w(alpha) in the heaviest columns to where the step leads. The best duals so far are in the chunks, and
+w(alpha) of them is the model. If chunks come or go, the steps begin anew.
 """
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.newton_finish import SearchLine
+from chicle_elastic.solvers.linear.objectives import TINY, Loss
 from chicle_elastic.solvers.linear.wide_rows import WideRows
 
-FIRST_TAU, MOST_TAU = 0.2, 1e9
-GROWTH = 4.0
-"""Factor of tau where one step was enough for the centers; half of it where it took two, 1 where it took more."""
-TOO_SHORT = 0.02
-"""A share of a direction that is so small says that the direction was not exact enough for tau."""
-INNER_SHARE = 0.3
-"""Share of the gap that may come from w not being the minimum of phi when the centers move."""
 STEPS_PER_ITERATION = 8
-"""Newton steps at most before the runtime is asked what next; fewer when the centers move or a candidate is better."""
-MOST_FRUITLESS = 60
-"""Newton steps in a row without a better candidate after which they are given up: rounding, most likely."""
+"""Newton steps at most before the runtime is asked what next."""
+RIDGE = 1e-9
+"""Added to products of heavy columns, as a share of their diagonal: columns may be alike."""
+LEAST_STEPS, STEPS_PER_DECADE = 4, 4
+"""Newton steps of a finish, typically; the hinge takes so many for a tenth of the gap."""
+STEP_VALUES, GATHERED_VALUES, SMOOTH_VALUES = 2.5, 30.0, 10.0
+"""What a step costs beside a look at all values, per value: of all rows; of those with curvature if they are gathered,
+which the hinge does; and of all rows for the products of smooth losses. As a number of values of a pass of coordinate
+descent, which waits for the value before it."""
 
 
-class WideFinish:
+def usual_steps(loss: Loss, gap: float, tol: float) -> int:
+    """Newton steps that a finish takes from one relative gap to another, typically."""
+    decades = math.log10(max(gap / max(tol, TINY), 1.0))
+    return max(LEAST_STEPS, round(STEPS_PER_DECADE * decades)) if loss is Loss.HINGE else LEAST_STEPS
+
+
+def step_values(loss: Loss, num_values: int, curved_share: float) -> int:
+    """What a Newton step costs beside a look at all values, as a number of values of a pass of coordinate descent.
+
+    Args:
+        loss: The loss.
+        num_values: Of all rows.
+        curved_share: Of the rows, those with curvature.
+    """
+    of_products = GATHERED_VALUES * curved_share if loss is Loss.HINGE else SMOOTH_VALUES
+    return int((STEP_VALUES + of_products) * num_values)
+
+
+class WideFinish(ABC):
     """Newton steps for one output, over all rows of the only task, or over some rows while all other duals stay.
 
     Args:
@@ -42,14 +62,13 @@ class WideFinish:
         upper: C_i, shape (num_rows,).
         alpha: Duals to begin with, shape (num_rows,), float64.
         outside: What other rows contribute to w(alpha), shape (num_columns,); 0 where there are none.
-        tau: The first one; by default `FIRST_TAU`.
+        tol: Relative gap at which to come back, however few the steps were.
+        most_fruitless: Newton steps in a row without better duals after which they are given up: rounding, most likely.
 
     Attributes:
         alpha: The best duals so far.
         w: w(alpha), shape (num_columns,).
         gap: Sum of their gap contributions.
-        tau: Of the next step.
-        is_stuck: Whether steps have led nowhere for long.
     """
 
     def __init__(
@@ -60,60 +79,86 @@ class WideFinish:
         alpha: Array,
         *,
         outside: Array | float = 0.0,
-        tau: float = FIRST_TAU,
+        tol: float = 0.0,
+        most_fruitless: int,
     ) -> None:
         self._rows = rows
         self._signs = signs
         self._upper = upper
         self._outside = outside
-        self._shift = np.broadcast_to(outside, rows.num_columns)
-        self.tau = tau
-        self._num_inner = 0
-        self._num_fruitless = 0
-        self._centers = self._tracked = self.alpha = alpha
+        self._tol = tol
+        self._most_fruitless, self._num_fruitless = most_fruitless, 0
+        self.alpha = alpha
         self._point = self.w = self._w_of(alpha)
         self._margins = signs * rows.times(self.w)
-        self.gap = self._gap(self._margins, alpha, self.w)
+        self.gap, self._primal = self._gap(self._margins, alpha, self.w)
+        self._duals_there, self._w_of_duals = alpha, self.w
 
     @property
     def is_stuck(self) -> bool:
-        """See the class."""
-        return self._num_fruitless >= MOST_FRUITLESS
+        """Whether steps have led nowhere for long."""
+        return self._num_fruitless >= self._most_fruitless
 
     def run(self, is_spent: Callable[[], bool]) -> None:
-        """Newton steps until there are better duals, or `STEPS_PER_ITERATION`; at least one."""
-        before = self.gap
-        for _ in range(STEPS_PER_ITERATION):
-            self._step(is_spent)
-            if self.gap < before or is_spent():
-                return
+        """Newton steps until the gap is small enough, or `STEPS_PER_ITERATION`; at least one."""
+        with np.errstate(over="ignore", invalid="ignore"):  # what is no number is not taken
+            self._duals_there = self._duals(self._margins)
+            self._w_of_duals = self._w_of(self._duals_there)
+            for _ in range(STEPS_PER_ITERATION):
+                self._step(is_spent)
+                if self.gap <= self._tol * self._primal or self.is_stuck or is_spent():
+                    return
+
+    @abstractmethod
+    def _duals(self, margins: Array) -> Array:
+        """The duals that phi has at these margins, shape (num_rows,)."""
+
+    @abstractmethod
+    def _curvatures(self, margins: Array, duals: Array) -> Array:
+        """c_i there, shape (num_rows,)."""
+
+    @abstractmethod
+    def _losses(self, margins: Array) -> float:
+        """Sum of C_i loss(m_i)."""
+
+    @abstractmethod
+    def _dual_value(self, alpha: Array) -> float:
+        """Sum of dual values."""
+
+    @abstractmethod
+    def _room(self, alpha: Array) -> Array:
+        """How far duals are from their bounds, shape (num_rows,)."""
+
+    @abstractmethod
+    def _clipped(self, alpha: Array) -> Array:
+        """Duals within their bounds."""
+
+    @abstractmethod
+    def _eta(self, gradient: Array) -> float:
+        """Residual of conjugate gradients, as a share of the gradient."""
 
     def _w_of(self, alpha: Array) -> Array:
         return self._outside + self._rows.weighted_sum(self._signs * alpha)
 
-    def _gap(self, margins: Array, alpha: Array, w: Array) -> float:
-        """Sum of gap contributions where w = w(alpha): of losses, duals, and duals times margins."""
-        return self._loss(margins) - float(alpha.sum()) + float((w - self._outside) @ w)
-
-    def _loss(self, margins: Array) -> float:
-        return float(self._upper @ np.maximum(0.0, 1.0 - margins))
-
-    def _duals(self, margins: Array) -> Array:
-        """a(w) of samples with these margins, shape (num_rows,)."""
-        free = self._centers + (self.tau * self._upper) * (1.0 - margins)
-        return np.minimum(np.maximum(free, 0.0, out=free), self._upper, out=free)
+    def _gap(self, margins: Array, alpha: Array, w: Array) -> tuple[float, float]:
+        """Sum of gap contributions where w = w(alpha): of losses, duals, and duals times margins; and P."""
+        losses = self._losses(margins)
+        gap = losses - self._dual_value(alpha) + float((w - self._outside) @ w)
+        return gap, losses + 0.5 * float(w @ w)
 
     def _step(self, is_spent: Callable[[], bool]) -> None:
-        rows, signs, w = self._rows, self._signs, self._point
-        a = self._duals(self._margins)
-        gradient = w - self._w_of(a)
-        curved = np.flatnonzero((a > 0) & (a < self._upper))
-        u = np.zeros(len(a))
-        if len(curved):
-            u[curved] = rows.solve(curved, 1.0 / (self.tau * self._upper[curved]), gradient, is_spent)
-        direction = rows.weighted_sum(u) - gradient
+        rows, w = self._rows, self._point
+        duals, w_of_duals = self._duals_there, self._w_of_duals
+        curvatures = self._curvatures(self._margins, duals)
+        gradient = w - w_of_duals
+        direction = rows.direction(curvatures, gradient, self._eta(gradient), is_spent)
+        changes = self._signs * rows.times(direction)
+        if not np.isfinite(changes).all():
+            self._num_fruitless = self._most_fruitless
+            return
+        self._try(curvatures * changes, w + direction)
         line = SearchLine(
-            changes=signs * rows.times(direction),
+            changes=changes,
             at_rest=float((w - self._outside) @ direction),
             squared=float(direction @ direction),
             margins=self._margins,
@@ -121,35 +166,44 @@ class WideFinish:
         )
         line.search(float(gradient @ direction))
         self._point = w + line.t * direction
-        self._tracked = (1.0 - line.t) * self._tracked + line.t * (a + signs * u)
         self._margins = line.margins_there
-        self._try_candidate()
-        if line.t < TOO_SHORT:
-            # What is left of the equations is multiplied by tau, and the direction is none of phi's any more.
-            self.tau, self._num_inner = max(self.tau / GROWTH**2, FIRST_TAU), 0
-        else:
-            self._consider_centers(line.duals_there)
+        self._move_duals(line.duals_there)
 
-    def _try_candidate(self) -> None:
-        candidate = np.clip(self._tracked, 0.0, self._upper)
+    def _move_duals(self, duals: Array) -> None:
+        """phi has these duals now; rows whose dual stays are not read."""
+        self._w_of_duals = self._w_of_duals + self._rows.weighted_sum(self._signs * (duals - self._duals_there))
+        self._duals_there = duals
+
+    def _try(self, change: Array, goal: Array) -> None:
+        """Keep the duals of phi less `change`, made feasible and corrected, if they are better.
+
+        Args:
+            change: Shape (num_rows,).
+            goal: Where the step leads, shape (num_columns,).
+        """
+        candidate = self._corrected(self._clipped(self._duals_there - change), goal)
         w = self._w_of(candidate)
-        gap = self._gap(self._signs * self._rows.times(w), candidate, w)
+        gap, primal = self._gap(self._signs * self._rows.times(w), candidate, w)
         self._num_fruitless += 1
         if gap < self.gap:
-            self.alpha, self.w, self.gap, self._num_fruitless = candidate, w, gap, 0
+            self.alpha, self.w, self.gap, self._primal, self._num_fruitless = candidate, w, gap, primal, 0
 
-    def _consider_centers(self, a: Array) -> None:
-        """Move the centers to the duals `a` of w if w is near enough to the minimum of phi."""
-        # Of the problem in w - outside, whose losses look at margins shifted by those of `outside`.
-        inner, inner_of_a = self._point - self._outside, self._rows.weighted_sum(self._signs * a)
-        left = inner - inner_of_a
-        primal = 0.5 * float(inner @ inner) + self._loss(self._margins)
-        dual = float(a.sum()) - 0.5 * float(inner_of_a @ inner_of_a) - float(np.dot(inner_of_a, self._shift))
-        gap = primal - dual
-        self._num_inner += 1
-        if 0.5 * float(left @ left) > INNER_SHARE * gap:
-            return
-        self._centers = a
-        growth = GROWTH if self._num_inner == 1 else 0.5 * GROWTH if self._num_inner == 2 else 1.0
-        self.tau = min(self.tau * growth, MOST_TAU)
-        self._num_inner = 0
+    def _corrected(self, alpha: Array, goal: Array) -> Array:
+        """Duals moved within their bounds, by the least that brings w(alpha) to `goal` in the heaviest columns.
+
+        Least by their room: that of alpha_i is moved by room_i <x_i, b> for some b over these columns.
+        """
+        heavy = self._rows.heavy
+        outside = np.broadcast_to(self._outside, len(goal))[heavy.columns]
+        error = outside + heavy.weighted_sum(self._signs * alpha) - goal[heavy.columns]
+        room = self._room(alpha)
+        inside = np.flatnonzero(room)
+        products = heavy.products_of(inside, room[inside])
+        diagonal = np.diag(products)
+        products = products + np.diag(np.where(diagonal > 0, RIDGE * diagonal, 1.0))
+        try:
+            b = cho_solve(cho_factor(products, check_finite=False), error, check_finite=False)
+        except LinAlgError:
+            return alpha
+        moved = alpha - room * self._signs * heavy.times(b)
+        return self._clipped(moved) if np.isfinite(b).all() else alpha

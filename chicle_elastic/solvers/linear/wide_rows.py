@@ -1,56 +1,391 @@
 """The rows of sparse data with more columns than second derivatives can be made of, for the Newton finish.
 
-A copy in float64 without the columns that no local row has: on hashed data most are empty, and vectors of all columns
-would cost more than the rows. The Newton equations are solved where there are few unknowns, over the rows with
-curvature (Woodbury): (diag(1 / c_i) + X X^T) u = X g, by conjugate gradients. What makes these slow are columns that
-many rows share; so X X^T is split in three:
+The Newton equations (I + X^T c X) direction = -gradient are solved by conjugate gradients in w, preconditioned by the
+diagonal and by a dense block of the heaviest columns: those are what makes such rows slow, counts of thousands beside
+hashed categories. Only rows with curvature matter there; where they are a minority they are gathered first.
 
-    columns that one row has         a number per row
-    the heaviest `HEAVY` columns     a dense block, which the preconditioner solves with exactly
-    all others                       sparse; the preconditioner knows their diagonal
+Small data is copied, in float64 and without the columns that no row has: on hashed data most are empty, and vectors of
+all columns would cost more than the rows. Large data stays where it is.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.solvers.linear.rows import ChunkedRows
 from chicle_elastic.solvers.linear.tables import LocalTables
 
 HEAVY = 64
-"""Columns of the dense block."""
-DEFLATED = 16
-"""Columns of which nothing is left in the residual."""
-RESIDUAL = 1e-4
-"""Share of the right-hand side that is left of it. With ten times as much, steps are shorter, and there are more."""
-MOST_PRODUCTS, USUAL_PRODUCTS = 400, 50
-DENSE_ADVANTAGE = 4
-"""Values of a dense block in the time of one of a sparse row."""
+"""Columns of the dense block at most."""
+HEAVY_SHARE = 0.5
+"""Values of the block at most, as a share of those of all rows."""
+LEAST_HEAVY = 8
+"""Columns of the block that it has in any case."""
+RIDGE = 1e-6
+"""Added to the diagonal of the block, as a share of it: its values may be float32."""
+GATHERED_SHARE = 0.5
+"""Share of rows with curvature up to which they are gathered."""
+MOST_GATHERED_VALUES = 1 << 23
+"""Values of large data that are gathered at most: 96 MiB."""
+MOST_EXACT = 256
+"""Rows with curvature up to which the equations are solved exactly, over the rows."""
+MOST_PRODUCTS = 1000
+ROWS_IN_CACHE = 1 << 13
+"""Rows of the block that are worked on at a time."""
 
 
-def product_values(row_values: float) -> float:
-    """What conjugate gradients cost per row with curvature, as a number of values, where rows have so many."""
-    return USUAL_PRODUCTS * (2 * row_values + 4 * HEAVY / DENSE_ADVANTAGE)
+class WideRows(Protocol):
+    """A matrix of shape (num_rows, num_columns).
+
+    Attributes:
+        num_columns: Length of w here.
+        heavy: The heaviest columns.
+    """
+
+    num_columns: int
+    heavy: "HeavyColumns"
+
+    def times(self, vector: Array) -> Array:
+        """<x_i, vector> of every row, shape (num_rows,), float64."""
+        ...
+
+    def weighted_sum(self, weights: Array) -> Array:
+        """sum_i weights_i x_i, shape (num_columns,), float64."""
+        ...
+
+    def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
+        """The direction of a Newton step: (I + X^T c X) direction = -gradient, nearly.
+
+        Args:
+            curvatures: c_i >= 0, shape (num_rows,), float64.
+            gradient: Shape (num_columns,), float64.
+            eta: Residual at which to end, as a share of the gradient in the norm of the preconditioner.
+            is_spent: Whether to end with what there is.
+
+        Returns:
+            Shape (num_columns,). However few the products were, it leads downwards.
+        """
+        ...
 
 
-def whole_matrix(tables: LocalTables) -> Any:
-    """All local rows, which are sparse, as a CSR array of float64 without intercept column."""
-    parts = [block.rows.to_scipy() for block in tables.keep_alive if isinstance(block.rows, CsrRows)]
-    return scipy.sparse.vstack(parts, format="csr", dtype=np.float64)
+class HeavyColumns:
+    """The columns with the largest sums of squares, once more as a dense block.
+
+    Args:
+        columns: Which, ascending, shape (h,), int64.
+        values: Shape (num_rows, h), float32 or float64.
+    """
+
+    def __init__(self, columns: Array, values: Array) -> None:
+        self.columns = columns
+        self._values = values
+
+    def times(self, coefficients: Array) -> Array:
+        """Products of every row with coefficients of these columns, shape (num_rows,)."""
+        return np.asarray(self._values @ coefficients.astype(self._values.dtype))
+
+    def weighted_sum(self, weights: Array) -> Array:
+        """sum_i weights_i x_i in these columns, shape (h,), float64."""
+        total = np.zeros(len(self.columns))
+        for begin in range(0, len(weights), ROWS_IN_CACHE):
+            part = slice(begin, begin + ROWS_IN_CACHE)
+            total += weights[part] @ self._values[part]
+        return total
+
+    def products_of(self, which: Array, weights: Array) -> Array:
+        """sum_i weights_i x_i x_i^T of the rows of these numbers, in these columns; shape (h, h), float64."""
+        total = np.zeros((len(self.columns), len(self.columns)))
+        for begin in range(0, len(which), ROWS_IN_CACHE):
+            part = slice(begin, begin + ROWS_IN_CACHE)
+            values = self._values[which[part]].astype(np.float64, copy=False)
+            total += (values * weights[part, None]).T @ values
+        return total
 
 
-def without_empty_columns(whole: Any, intercept: float) -> tuple[Any, Array]:
-    """A CSR array with an intercept column of this value, unless it is 0, and without the columns that no row has.
+class CurvedRows:
+    """I + X^T c X in some columns, to solve with.
+
+    Args:
+        product: X^T c X times a vector, shape (n,).
+        diagonal: Of X^T c X, shape (n,).
+        heavy: Places of the heaviest columns.
+        block: X^T c X in the heaviest columns.
+    """
+
+    def __init__(self, product: Callable[[Array], Array], diagonal: Array, heavy: Array, block: Array) -> None:
+        self._product = product
+        self._diagonal = 1.0 + diagonal
+        self._heavy = heavy
+        self._factor = _factor(block)
+
+    def solve(self, rhs: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
+        """The solution, by conjugate gradients; however few the products were, it has a positive product with rhs.
+
+        Args:
+            rhs: Shape (n,), float64.
+            eta: Residual at which to end, as a share of `rhs` in the norm of the preconditioner.
+            is_spent: Whether to end with what there is.
+        """
+        x, r = np.zeros_like(rhs), rhs
+        z = self._precondition(r)
+        p, rz = z, float(r @ z)
+        goal = eta * eta * rz
+        for _ in range(MOST_PRODUCTS):
+            product = self._product(p)
+            product += p
+            bend = float(p @ product)
+            if not (bend > 0 and rz > 0):
+                break
+            length = rz / bend
+            x += length * p
+            r = r - length * product
+            z = self._precondition(r)
+            rz, before = float(r @ z), rz
+            if rz <= goal or is_spent():
+                break
+            p = z + (rz / before) * p
+        return x
+
+    def _precondition(self, r: Array) -> Array:
+        z = r / self._diagonal
+        if self._factor is not None:
+            z[self._heavy] = cho_solve(self._factor, r[self._heavy], check_finite=False)
+        return z
+
+
+class SplitRows:
+    """Rows whose columns that one row alone has are told apart.
+
+    These columns are eliminated: to row i they do no more than divide c_i by 1 + c_i (sum of squares there). That is
+    what keeps conjugate gradients short where c_i is large and rows have little in common.
+
+    Args:
+        matrix: CSR, float64.
+        heavy: Columns that are not eliminated in any case, ascending, int64.
+    """
+
+    def __init__(self, matrix: Any, heavy: Array) -> None:
+        num_rows, num_columns = matrix.shape
+        counts = np.bincount(matrix.indices, minlength=num_columns)
+        counts[heavy] = 2
+        is_shared = counts > 1
+        row_of = np.repeat(np.arange(num_rows), np.diff(matrix.indptr))
+        is_light = is_shared[matrix.indices]
+        single = np.flatnonzero(~is_light)
+        self._single_rows, self._single_columns = row_of[single], matrix.indices[single]
+        self._single_values = matrix.data[single]
+        squares = self._single_values * self._single_values
+        self._single_squares = np.bincount(self._single_rows, weights=squares, minlength=num_rows)
+        self._columns = np.flatnonzero(is_shared)
+        self._heavy = np.searchsorted(self._columns, heavy)
+        places = np.cumsum(is_shared, dtype=matrix.indices.dtype) - 1
+        indptr = np.concatenate([[0], np.cumsum(is_light)])[matrix.indptr].astype(matrix.indptr.dtype)
+        indices, data = places[matrix.indices[is_light]], matrix.data[is_light]
+        shape = (num_rows, len(self._columns))
+        self._shared = scipy.sparse.csr_array((data, indices, indptr), shape=shape)
+        self._squares = scipy.sparse.csr_array((data * data, indices, indptr), shape=shape)
+
+    def direction(
+        self,
+        curvatures: Array,
+        block: Callable[[Array], Array],
+        gradient: Array,
+        eta: float,
+        is_spent: Callable[[], bool],
+    ) -> Array:
+        """See `WideRows`.
+
+        Args:
+            curvatures: Of these rows.
+            block: X^T c X in the heaviest columns for any c of these rows.
+            gradient, eta, is_spent: As there.
+        """
+        shared, rows, columns = self._shared, self._single_rows, self._single_columns
+        shrink = 1.0 + curvatures * self._single_squares
+        c = curvatures / shrink
+        from_single = np.bincount(rows, weights=self._single_values * gradient[columns], minlength=len(c))
+        system = CurvedRows(
+            lambda p: np.asarray(shared.T @ (c * (shared @ p))),
+            np.asarray(self._squares.T @ c),
+            self._heavy,
+            block(c),
+        )
+        direction = -gradient
+        rhs = direction[self._columns] + shared.T @ (c * from_single)
+        found = self._exact(c, rhs)
+        if found is None:
+            found = system.solve(rhs, eta, is_spent)
+        direction[self._columns] = found
+        changes = c * (shared @ found - from_single)
+        direction[columns] -= changes[rows] * self._single_values
+        return direction
+
+    def _exact(self, c: Array, rhs: Array) -> Array | None:
+        """The solution over few rows, as many unknowns as there are rows (Woodbury); None where it cannot be had."""
+        which = np.flatnonzero(c)
+        if not 0 < len(which) <= MOST_EXACT:
+            return None
+        rows = self._shared[which]
+        products = (rows @ rows.T).toarray()
+        products.reshape(-1)[:: len(which) + 1] += 1.0 / c[which]
+        try:
+            factor = cho_factor(products, overwrite_a=True)
+        except (LinAlgError, ValueError):  # not enough digits, or values that are none
+            return None
+        return np.asarray(rhs - rows.T @ cho_solve(factor, rows @ rhs, check_finite=False))
+
+
+def _factor(block: Array) -> Any:
+    """Of I + block; None where float64 has not digits enough for it."""
+    block = block + RIDGE * np.diag(np.diag(block))
+    block.reshape(-1)[:: len(block) + 1] += 1.0
+    try:
+        return cho_factor(block, check_finite=False)
+    except LinAlgError:
+        return None
+
+
+class CopiedRows:
+    """A copy without the columns that no row has.
+
+    Args:
+        matrix: CSR, float64.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        self._matrix = matrix
+        self._split: SplitRows | None = None
+        self.num_columns = int(matrix.shape[1])
+        with np.errstate(over="ignore"):  # no step with such squares is taken
+            squares = matrix.data * matrix.data
+        weights = np.bincount(matrix.indices, weights=squares, minlength=self.num_columns)
+        columns = _heaviest(weights, matrix.nnz / max(matrix.shape[0], 1))
+        self.heavy = HeavyColumns(columns, _block(matrix, columns))
+
+    @classmethod
+    def of(cls, tables: LocalTables, intercept: float) -> tuple["CopiedRows", Array]:
+        """Of all local rows, and which columns it has, ascending, int64; num_features is the intercept column."""
+        parts = [block.rows.to_scipy() for block in tables.keep_alive if isinstance(block.rows, CsrRows)]
+        return cls.of_matrix(scipy.sparse.vstack(parts, format="csr", dtype=np.float64), intercept)
+
+    @classmethod
+    def of_matrix(cls, whole: Any, intercept: float) -> tuple["CopiedRows", Array]:
+        """Of a CSR matrix of float64, without intercept column; as `of`."""
+        if intercept:
+            column = scipy.sparse.csr_array(np.full((whole.shape[0], 1), intercept))
+            whole = scipy.sparse.hstack([whole, column], format="csr")
+        matrix, columns = _without_empty_columns(whole)
+        return cls(matrix), columns
+
+    def times(self, vector: Array) -> Array:
+        """See `WideRows`."""
+        return np.asarray(self._matrix @ vector)
+
+    def weighted_sum(self, weights: Array) -> Array:
+        """See `WideRows`."""
+        return np.asarray(self._matrix.T @ weights)
+
+    def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
+        """See `WideRows`."""
+        which = np.flatnonzero(curvatures)
+        is_minority = len(which) <= GATHERED_SHARE * len(curvatures)
+        if not is_minority and self._split is None:
+            self._split = SplitRows(self._matrix, self.heavy.columns)
+        split = self._split
+        if is_minority or split is None:
+            split, curvatures = SplitRows(self._matrix[which], self.heavy.columns), curvatures[which]
+        else:
+            which = np.arange(len(curvatures))
+        return split.direction(curvatures, lambda c: self.heavy.products_of(which, c), gradient, eta, is_spent)
+
+
+class RowsInChunks:
+    """Large data, where it is.
+
+    Args:
+        rows: All local rows, which are sparse.
+        tables: The same.
+        intercept: Value of the intercept column; 0 for none.
+    """
+
+    def __init__(self, rows: ChunkedRows, tables: LocalTables, intercept: float) -> None:
+        self._rows = rows
+        self._intercept = intercept
+        self._parts = [block.rows for block in tables.keep_alive if isinstance(block.rows, CsrRows)]
+        self._starts = np.cumsum([0, *(len(part.indptr) - 1 for part in self._parts)])
+        self._row_values = tables.num_values / tables.num_rows
+        self.num_columns = rows.num_columns
+        columns = _heaviest(rows.squares_sum(np.ones(rows.num_rows)), self._row_values)
+        self.heavy = HeavyColumns(columns, rows.column_values(columns))
+
+    def times(self, vector: Array) -> Array:
+        """See `WideRows`."""
+        return self._rows.times(vector)
+
+    def weighted_sum(self, weights: Array) -> Array:
+        """See `WideRows`."""
+        return self._rows.weighted_sum(weights)
+
+    def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
+        """See `WideRows`."""
+        which, heavy = np.flatnonzero(curvatures), self.heavy
+        is_minority = len(which) <= GATHERED_SHARE * len(curvatures)
+        if is_minority and len(which) * self._row_values <= MOST_GATHERED_VALUES:
+            split, c = SplitRows(self._gathered(which), heavy.columns), curvatures[which]
+            return split.direction(c, lambda c: heavy.products_of(which, c), gradient, eta, is_spent)
+        rows = self._rows
+        system = CurvedRows(
+            lambda p: rows.curved_product(curvatures, p),
+            rows.squares_sum(curvatures),
+            heavy.columns,
+            heavy.products_of(which, curvatures[which]),
+        )
+        return system.solve(-gradient, eta, is_spent)
+
+    def _gathered(self, which: Array) -> Any:
+        """A CSR copy of the rows of these numbers, ascending, in float64, the intercept column included."""
+        cuts = np.searchsorted(which, self._starts)
+        chosen = [
+            part.to_scipy()[which[begin:end] - start]
+            for part, start, begin, end in zip(self._parts, self._starts, cuts, cuts[1:], strict=False)
+            if begin < end
+        ]
+        matrix = scipy.sparse.vstack(chosen, format="csr", dtype=np.float64)
+        column = np.full((len(which), 1 if self._intercept else 0), self._intercept)
+        empty = scipy.sparse.csr_array((len(which), 0 if self._intercept else 1))
+        return scipy.sparse.hstack([matrix, column, empty], format="csr")
+
+
+def _heaviest(weights: Array, row_values: float) -> Array:
+    """The columns with the largest sums of squares, so many that the block does not cost more than the rows."""
+    count = int(min(max(HEAVY_SHARE * row_values, LEAST_HEAVY), HEAVY))
+    if count >= len(weights):
+        return np.arange(len(weights))
+    return np.sort(np.argpartition(-weights, count)[:count])
+
+
+def _block(matrix: Any, columns: Array) -> Array:
+    """These columns of a CSR matrix as an array, shape (num_rows, len(columns))."""
+    places = np.full(matrix.shape[1], -1)
+    places[columns] = np.arange(len(columns))
+    found = places[matrix.indices]
+    is_there = found >= 0
+    values = np.zeros((matrix.shape[0], len(columns)))
+    row_of = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    values[row_of[is_there], found[is_there]] = matrix.data[is_there]
+    return values
+
+
+def _without_empty_columns(whole: Any) -> tuple[Any, Array]:
+    """A CSR array without the columns that no row has.
 
     Returns:
-        The array, and the numbers that its columns had, ascending, int64; that of the intercept is num_features.
+        The array, and the numbers that its columns had, ascending, int64.
     """
-    if intercept:
-        column = scipy.sparse.csr_array(np.full((whole.shape[0], 1), intercept))
-        whole = scipy.sparse.hstack([whole, column], format="csr")
     is_there = np.zeros(whole.shape[1], dtype=bool)
     is_there[whole.indices] = True
     columns = np.flatnonzero(is_there)
@@ -58,133 +393,3 @@ def without_empty_columns(whole: Any, intercept: float) -> tuple[Any, Array]:
     places = np.cumsum(is_there, dtype=whole.indices.dtype) - 1
     shape = (whole.shape[0], len(columns))
     return scipy.sparse.csr_array((whole.data, places[whole.indices], whole.indptr), shape=shape), columns
-
-
-class WideRows:
-    """A matrix of shape (num_rows, number of columns that are not empty).
-
-    Args:
-        matrix: CSR, float64.
-        light: The columns that several rows have but for the heaviest, CSR.
-        heavy: The heaviest columns, dense, shape (num_rows, at most `HEAVY`).
-        single: Squares of all other values, added up per row, shape (num_rows,).
-        light_squares: The same of `light`.
-    """
-
-    def __init__(self, matrix: Any, light: Any, heavy: Array, single: Array, light_squares: Array) -> None:
-        self._matrix = matrix
-        self._light = light
-        self._heavy = heavy
-        self._single = single
-        self._light_squares = light_squares
-        self.num_columns = int(matrix.shape[1])
-
-    @classmethod
-    def of(cls, tables: LocalTables, intercept: float) -> tuple["WideRows", Array]:
-        """Of all local rows, and which columns it has, ascending, int64; num_features is the intercept column."""
-        return cls.of_matrix(whole_matrix(tables), intercept)
-
-    @classmethod
-    def of_matrix(cls, whole: Any, intercept: float) -> tuple["WideRows", Array]:
-        """Of a CSR matrix of float64, without intercept column; as `of`."""
-        matrix, columns = without_empty_columns(whole, intercept)
-        num_entries = np.bincount(matrix.indices, minlength=len(columns))
-        squares = matrix.data * matrix.data
-        weights = np.bincount(matrix.indices, weights=squares, minlength=len(columns))
-        heaviest = np.argsort(-weights, kind="stable")[:HEAVY]
-        is_light, is_single = num_entries > 1, num_entries == 1
-        is_light[heaviest] = is_single[heaviest] = False
-        row_of = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-
-        def squares_in(wanted: Array) -> Array:
-            entries = wanted[matrix.indices]
-            return np.bincount(row_of[entries], weights=squares[entries], minlength=matrix.shape[0])
-
-        light, heavy = matrix[:, np.flatnonzero(is_light)], matrix[:, heaviest].toarray()
-        return cls(matrix, light, heavy, squares_in(is_single), squares_in(is_light)), columns
-
-    def times(self, vector: Array) -> Array:
-        """<x_i, vector> of every row, shape (num_rows,), float64."""
-        return np.asarray(self._matrix @ vector)
-
-    def weighted_sum(self, weights: Array) -> Array:
-        """sum_i weights_i x_i, shape (num_columns,), float64."""
-        return np.asarray(self._matrix.T @ weights)
-
-    def solve(self, which: Array, inverse: Array, gradient: Array, is_spent: Callable[[], bool]) -> Array:
-        """u of the Newton direction X^T u - gradient, where X has the rows `which`: (diag(inverse) + X X^T) u = X g.
-
-        Args:
-            which: Row numbers, ascending.
-            inverse: 1 / c_i of these, > 0, shape (len(which),).
-            gradient: Shape (num_columns,).
-            is_spent: Whether to end with what there is.
-
-        Returns:
-            Shape (len(which),). However few the steps were, the direction leads downwards.
-        """
-        light = self._light[which]
-        own = inverse + self._single[which]
-        rhs = self.times(gradient)[which]
-        return _solve(light, self._heavy[which], own, own + self._light_squares[which], rhs, is_spent)
-
-
-def _solve(light: Any, heavy: Array, own: Array, diagonal: Array, rhs: Array, is_spent: Callable[[], bool]) -> Array:
-    """Conjugate gradients for (diag(own) + light light^T + heavy heavy^T) u = rhs, shape (n,).
-
-    What is left of the right-hand side has no part in the heaviest columns (deflation: Saad et al. 2000, "A deflated
-    version of the conjugate gradient algorithm"): values of thousands there would make much of it.
-    """
-    transposed = light.T.tocsr()
-    scaled = heavy / diagonal[:, None]
-    inner = scaled.T @ heavy
-    inner.ravel()[:: len(inner) + 1] += 1.0
-    deflated = heavy[:, :DEFLATED]
-    W = deflated / np.maximum(np.linalg.norm(deflated, axis=0), 1e-300)
-
-    def multiply(p: Array) -> Array:
-        return own * p + light @ (transposed @ p) + heavy @ (p @ heavy)
-
-    KW = own[:, None] * W + light @ (transposed @ W) + heavy @ (heavy.T @ W)
-    E = W.T @ KW
-    E = 0.5 * (E + E.T)
-    scale = 1.0 / np.sqrt(np.maximum(np.diag(E), 1e-300))
-    E *= scale[:, None] * scale
-    E.ravel()[:: len(E) + 1] += 1e-12
-    try:
-        factor = cho_factor(inner, overwrite_a=True, check_finite=False)
-        coarse = cho_factor(E, overwrite_a=True, check_finite=False)
-    except LinAlgError:
-        return rhs / diagonal
-
-    def precondition(r: Array) -> Array:
-        return r / diagonal - scaled @ cho_solve(factor, r @ scaled, check_finite=False)
-
-    def coefficients(v: Array) -> Array:
-        return scale * cho_solve(coarse, scale * v, check_finite=False)
-
-    u = W @ coefficients(rhs @ W)
-    r = rhs - multiply(u)
-    more = coefficients(r @ W)
-    u += W @ more
-    r -= KW @ more
-    z = precondition(r)
-    p = z - W @ coefficients(z @ KW)
-    rz = float(r @ z)
-    goal = RESIDUAL * RESIDUAL * rz
-    for _ in range(MOST_PRODUCTS):
-        product = multiply(p)
-        curvature = float(p @ product)
-        if not (curvature > 0 and rz > 0):
-            break
-        length = rz / curvature
-        u += length * p
-        r -= length * product
-        z = precondition(r)
-        rz, before = float(r @ z), rz
-        if rz <= goal or is_spent():
-            break
-        p = z + (rz / before) * p - W @ coefficients(z @ KW)
-    more = coefficients(r @ W)
-    u += W @ more
-    return u

@@ -10,9 +10,9 @@ from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.solvers.kernels import scd
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
-from chicle_elastic.solvers.linear.wide_finish import WideFinish
-from chicle_elastic.solvers.linear.wide_rows import WideRows
-from chicle_elastic.solvers.linear.working_set.state import FIRST_TAU, WIDTHS, Sums, WorkingSetState
+from chicle_elastic.solvers.linear.wide_hinge import WideHinge, first_tau
+from chicle_elastic.solvers.linear.wide_rows import CopiedRows
+from chicle_elastic.solvers.linear.working_set.state import WIDTHS, Sums, WorkingSetState
 
 MOST_RUNS = 20
 """Runs of Newton steps of a SOLVE at most."""
@@ -130,14 +130,16 @@ def solve(
         (state.values, state.columns.astype(np.int32), np.cumsum([0, *state.lengths]).astype(np.int32)),
         shape=(len(state.lengths), w.shape[1] - 1),
     )
-    rows, columns = WideRows.of_matrix(matrix, intercept)
+    rows, columns = CopiedRows.of_matrix(matrix, intercept)
+    norms = np.asarray(matrix.multiply(matrix).sum(axis=1)).reshape(-1) + intercept * intercept
+    least_tau = first_tau(norms, state.upper)
     duals = state.duals.reshape(-1, state.num_outputs)
     sums.solved += 1.0
     for k in range(state.num_outputs):
         signs = np.where(state.targets == scd.positives(state.num_outputs)[k], 1.0, -1.0)
         alpha = duals[:, k].copy()
         outside = w[k, columns] - rows.weighted_sum(signs * alpha)
-        finish = WideFinish(rows, signs, state.upper, alpha, outside=outside, tau=float(state.taus[k]))
+        finish = WideHinge(rows, signs, state.upper, alpha, outside=outside, tau=float(state.taus[k]) or least_tau)
         goal = max(FIRST_SHARE * finish.gap, LAST_SHARE * tol * state.primals[k])
         for _ in range(MOST_RUNS):
             if finish.gap <= goal or finish.is_stuck or is_spent():
@@ -145,7 +147,7 @@ def solve(
             finish.run(is_spent)
         sums.change[k, columns] += finish.w - w[k, columns]
         sums.duals[:, k] += finish.alpha
-        sums.taus[k] += max(finish.tau * NEXT_TAU, FIRST_TAU)
+        sums.taus[k] += max(finish.tau * NEXT_TAU, least_tau)
 
 
 def _csr(rows: Any, which: Array) -> scipy.sparse.csr_matrix:

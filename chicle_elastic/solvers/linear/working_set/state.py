@@ -40,8 +40,6 @@ WORKING_SET = 2.0
 """First value of a progress of this kind."""
 WIDTHS = (0.3, 0.05, 0.0)
 """A row counts as undecided where its margin is so far beyond 1, on the side where its dual is right, or nearer."""
-FIRST_TAU = 0.2
-"""Where a SOLVE begins that knows no better."""
 
 
 def is_working_set(progress: Array) -> bool:
@@ -85,7 +83,7 @@ class WorkingSetState:
         is_repeated: The last pass found w anew, and this one looks at it.
         num_wanted, num_chosen, num_values: r, s and v above.
         primals: P per output as of the last SELECT, shape (num_outputs,).
-        taus: Of the next proximal step per output, shape (num_outputs,).
+        taus: Of the next proximal step per output, shape (num_outputs,); 0 before the first one.
         wanted, wanted_lengths: Shape (r,).
         rows, lengths, targets, upper: Shape (s,).
         duals: Shape (s * num_outputs,).
