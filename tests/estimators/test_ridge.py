@@ -214,7 +214,7 @@ def test_a_folder_and_its_arrays_give_the_same_model(form, tmp_path):
     folder = write(tmp_path / "data", form(X), y, weights=weights)
     model = ChicleRidge(alpha=ALPHA).fit(folder)
     expected = ChicleRidge(alpha=ALPHA).fit(X, y, weights)
-    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-8, atol=1e-9)  # pixels that are never lit
     np.testing.assert_allclose(model.predict(folder), expected.predict(X), rtol=1e-8, atol=1e-8)
     assert model.score(folder) == pytest.approx(expected.score(X, y, weights), rel=1e-9)
 
