@@ -99,6 +99,15 @@ def test_logistic_step_survives_extreme_margins(margin, curvature):
     assert new == pytest.approx(dual_values(Loss.LOGISTIC, np.array([alpha]), np.ones(1))[0], rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_a_row_of_infinite_curvature_keeps_its_dual(alpha):
+    """Its norm is beyond float32, and a step would be none or NaN."""
+    for loss in LOSSES:
+        following, old, new = losses.step_and_values(int(loss), 2.0, alpha, np.inf, 1.0)
+        assert following == alpha
+        assert old == new == dual_values(loss, np.array([alpha]), np.ones(1))[0]
+
+
 def test_an_unknown_loss_is_named_with_the_known_ones():
     """The message lists what can be chosen."""
     with pytest.raises(UsageError, match=r"'huber'.*'hinge', 'squared_hinge', 'logistic'"):

@@ -52,7 +52,7 @@ def test_heavy_columns_are_those_of_the_counts(rows):
     np.testing.assert_allclose(heavy.products_of(which, weights[which]), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.4, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 1.0])
 @pytest.mark.parametrize("curvature", [0.1, 1e4])
 def test_directions_solve_the_newton_equations(rows, share, curvature):
     """To the residual that is asked for, however many rows have curvature; downwards with time for one product only."""

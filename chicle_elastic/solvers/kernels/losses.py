@@ -12,7 +12,7 @@ from chicle_elastic.solvers.kernels.jit import INLINE
 
 LAST_CHANGE = 1e-4
 """Change of a logit after which there is no other: what is left is of the order of its cube."""
-HINGE, SQUARED_HINGE = 0, 1  # as in objectives.Loss; logistic is the rest
+HINGE, SQUARED_HINGE, LOGISTIC = 0, 1, 2  # as in objectives.Loss; logistic is the rest
 
 
 @register_jitable(**INLINE)
@@ -76,6 +76,9 @@ def _logistic_step(margin, alpha, curvature, upper):
     Each step leaves about the cube of what the one before has left, and the last one moves s(u) by its Taylor series.
     With s the smaller share of C, the entropy is |u| s - log(1 - s): a logarithm less than in `dual_value`.
     """
+    if curvature == math.inf:  # features beyond float32: no dual can move w by so little
+        old = dual_value(LOGISTIC, alpha, upper)
+        return alpha, old, old
     low = -margin - curvature * (upper - alpha)
     high = -margin + curvature * alpha
     old = 0.0

@@ -292,6 +292,8 @@ class CopiedRows:
     def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
         """See `WideRows`."""
         which = np.flatnonzero(curvatures)
+        if not len(which):
+            return -gradient
         is_minority = len(which) <= GATHERED_SHARE * len(curvatures)
         if not is_minority and self._split is None:
             self._split = SplitRows(self._matrix, self.heavy.columns)
@@ -333,6 +335,8 @@ class RowsInChunks:
     def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
         """See `WideRows`."""
         which, heavy = np.flatnonzero(curvatures), self.heavy
+        if not len(which):
+            return -gradient
         is_minority = len(which) <= GATHERED_SHARE * len(curvatures)
         if is_minority and len(which) * self._row_values <= MOST_GATHERED_VALUES:
             split, c = SplitRows(self._gathered(which), heavy.columns), curvatures[which]

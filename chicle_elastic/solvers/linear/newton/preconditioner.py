@@ -58,8 +58,9 @@ def factorise(packed: Array, diagonal: Array, columns: Array) -> PreconditionerB
     inner = scale[columns] if len(columns) else scale
     size = len(inner)
     matrix = unpack(packed, size)
-    matrix *= inner
-    matrix *= inner[:, None]
+    with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then
+        matrix *= inner
+        matrix *= inner[:, None]
     matrix.reshape(-1)[:: size + 1] += inner * inner
     upper, fault = dpotrf(matrix.T, lower=0, clean=0)
     if fault:
