@@ -99,14 +99,20 @@ class WideFinish(ABC):
         """Whether steps have led nowhere for long."""
         return self._num_fruitless >= self._most_fruitless
 
-    def run(self, is_spent: Callable[[], bool]) -> None:
-        """Newton steps until the gap is small enough, or `STEPS_PER_ITERATION`; at least one."""
+    def run(self, is_spent: Callable[[], bool], goal: float | None = None) -> None:
+        """Newton steps until the gap is small enough, or `STEPS_PER_ITERATION`; at least one.
+
+        Args:
+            is_spent: Whether to end with what there is.
+            goal: Gap that is small enough; by default `tol` times P of these rows alone.
+        """
         with np.errstate(over="ignore", invalid="ignore"):  # what is no number is not taken
             self._duals_there = self._duals(self._margins)
             self._w_of_duals = self._w_of(self._duals_there)
             for _ in range(STEPS_PER_ITERATION):
                 self._step(is_spent)
-                if self.gap <= self._tol * self._primal or self.is_stuck or is_spent():
+                is_there = self.gap <= (self._tol * self._primal if goal is None else goal)
+                if is_there or self.is_stuck or is_spent():
                     return
 
     @abstractmethod

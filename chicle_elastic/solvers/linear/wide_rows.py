@@ -30,7 +30,7 @@ RIDGE = 1e-6
 GATHERED_SHARE = 0.5
 """Share of rows with curvature up to which they are gathered."""
 MOST_GATHERED_VALUES = 1 << 23
-"""Values of large data that are gathered at most: 96 MiB."""
+"""Values of large data that are gathered at most: 96 MiB, and for a moment three times as much."""
 MOST_EXACT = 256
 """Rows with curvature up to which the equations are solved exactly, over the rows."""
 MOST_PRODUCTS = 1000

@@ -144,7 +144,7 @@ def solve(
         for _ in range(MOST_RUNS):
             if finish.gap <= goal or finish.is_stuck or is_spent():
                 break
-            finish.run(is_spent)
+            finish.run(is_spent, goal)
         sums.change[k, columns] += finish.w - w[k, columns]
         sums.duals[:, k] += finish.alpha
         sums.taus[k] += max(finish.tau * NEXT_TAU, least_tau)
