@@ -10,8 +10,8 @@ from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.scd import CoordinatePasses
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.wide_hinge import MOST_FRUITLESS, WideHinge, first_tau
-from chicle_elastic.solvers.linear.wide_rows import CopiedRows
+from chicle_elastic.solvers.linear.wide.hinge import MOST_FRUITLESS, WideHinge, first_tau
+from chicle_elastic.solvers.linear.wide.rows import CopiedRows
 from tests.solvers.click_rows import INTERCEPT, click_like, fit, tables_of, whole_of
 from tests.solvers.reference import primal_and_dual
 

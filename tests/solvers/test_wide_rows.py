@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 from chicle_elastic.solvers.linear.rows import ChunkedRows
-from chicle_elastic.solvers.linear.wide_rows import CopiedRows, RowsInChunks, SplitRows
+from chicle_elastic.solvers.linear.wide.rows import CopiedRows, RowsInChunks, SplitRows
 from tests.solvers.click_rows import INTERCEPT, click_like, tables_of, whole_of
 
 

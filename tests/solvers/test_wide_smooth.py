@@ -12,8 +12,8 @@ from chicle_elastic.solvers.linear.newton.state import is_newton
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.scd import CoordinatePasses
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.wide_rows import CopiedRows
-from chicle_elastic.solvers.linear.wide_smooth import WideSmooth
+from chicle_elastic.solvers.linear.wide.rows import CopiedRows
+from chicle_elastic.solvers.linear.wide.smooth import WideSmooth
 from tests.solvers.click_rows import INTERCEPT, click_like, fit, tables_of, whole_of
 from tests.solvers.reference import primal_and_dual
 

@@ -10,8 +10,8 @@ from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.solvers.linear.scd import CoordinatePasses
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.wide_hinge import WideHinge
-from chicle_elastic.solvers.linear.wide_rows import CopiedRows
+from chicle_elastic.solvers.linear.wide.hinge import WideHinge
+from chicle_elastic.solvers.linear.wide.rows import CopiedRows
 from chicle_elastic.solvers.linear.working_set import steps
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState, is_working_set
 from tests.solvers.linear_jobs import Problem, assert_optimal, assert_true, is_newton_job, problem, recompute

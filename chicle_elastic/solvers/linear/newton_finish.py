@@ -14,7 +14,7 @@ strictly between its bounds, else 0. tau grows, and the steps become exact.
 A step along the Newton direction d is as long as makes phi smallest on the line, nearly. Its slope there needs no row:
 margins change by the products of the rows with d, which are found once.
 
-Wide sparse data has a finish of its own (`wide_finish`). Either needs all samples in one task. When it pays is decided
+Wide sparse data has a finish of its own (`wide.finish`). Either needs all samples in one task. When it pays is decided
 by `Pace`, from counts of values and never from times, so that the same seed gives the same model.
 """
 

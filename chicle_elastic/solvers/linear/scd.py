@@ -25,10 +25,10 @@ from chicle_elastic.solvers.linear.rows import ChunkedRows
 from chicle_elastic.solvers.linear.screening import Screening
 from chicle_elastic.solvers.linear.tables import LocalTables, num_between_bounds, screen_addresses
 from chicle_elastic.solvers.linear.threads import ThreadChoice
-from chicle_elastic.solvers.linear.wide_finish import WideFinish, step_values, usual_steps
-from chicle_elastic.solvers.linear.wide_hinge import WideHinge, first_tau
-from chicle_elastic.solvers.linear.wide_rows import CopiedRows, RowsInChunks, WideRows
-from chicle_elastic.solvers.linear.wide_smooth import WideSmooth
+from chicle_elastic.solvers.linear.wide.finish import WideFinish, step_values, usual_steps
+from chicle_elastic.solvers.linear.wide.hinge import WideHinge, first_tau
+from chicle_elastic.solvers.linear.wide.rows import CopiedRows, RowsInChunks, WideRows
+from chicle_elastic.solvers.linear.wide.smooth import WideSmooth
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
 BLOCKS_PER_LOOK = 16

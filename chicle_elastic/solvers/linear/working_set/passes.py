@@ -10,8 +10,8 @@ from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.solvers.kernels import scd
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
-from chicle_elastic.solvers.linear.wide_hinge import WideHinge, first_tau
-from chicle_elastic.solvers.linear.wide_rows import CopiedRows
+from chicle_elastic.solvers.linear.wide.hinge import WideHinge, first_tau
+from chicle_elastic.solvers.linear.wide.rows import CopiedRows
 from chicle_elastic.solvers.linear.working_set.state import WIDTHS, Sums, WorkingSetState
 
 MOST_RUNS = 20

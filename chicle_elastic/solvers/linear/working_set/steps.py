@@ -8,7 +8,7 @@ but a large one):
     SELECT   Every task evaluates its rows at w, which gives the gap, and says which of them are undecided: those with
              a dual between its bounds, and those whose margin is on the wrong side of 1, or close to it.
     GATHER   Each task sends the undecided rows that are not in the working set yet.
-    SOLVE    One task minimises over the duals of the working set, with all others as they are (`wide_finish`), and
+    SOLVE    One task minimises over the duals of the working set, with all others as they are (`wide.finish`), and
              sends the change of w and the duals, which the tasks write into their chunks in the next SELECT.
 
 A dual outside of the set is at a bound where w says that it belongs, by more than a margin, so a few rounds find them

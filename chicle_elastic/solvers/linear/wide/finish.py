@@ -1,7 +1,7 @@
 """The Newton finish on wide sparse data, where no matrix of second derivatives can be made.
 
-A step minimises phi along a direction of conjugate gradients (`wide_rows`). For smooth losses phi is P; for the hinge
-it is that of `newton_finish`, with tau_i = tau C_i (`wide_hinge`). What is certified is not w at the end of a step:
+A step minimises phi along a direction of conjugate gradients (`rows`). For smooth losses phi is P; for the hinge
+it is that of `newton_finish`, with tau_i = tau C_i (`hinge`). What is certified is not w at the end of a step:
 margins there are not yet those of the duals. It is w(alpha) of the duals one Newton step on, a - c (change of the
 margin), clipped into their bounds.
 
@@ -21,7 +21,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.newton_finish import SearchLine
 from chicle_elastic.solvers.linear.objectives import TINY, Loss
-from chicle_elastic.solvers.linear.wide_rows import WideRows
+from chicle_elastic.solvers.linear.wide.rows import WideRows
 
 STEPS_PER_ITERATION = 8
 """Newton steps at most before the runtime is asked what next."""

@@ -12,8 +12,8 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.objectives import TINY, Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.slopes import slopes_of
-from chicle_elastic.solvers.linear.wide_finish import WideFinish
-from chicle_elastic.solvers.linear.wide_rows import WideRows
+from chicle_elastic.solvers.linear.wide.finish import WideFinish
+from chicle_elastic.solvers.linear.wide.rows import WideRows
 
 LEAST_ETA, MOST_ETA = 1e-2, 0.3
 """Residual of conjugate gradients as a share of the gradient, in the norm of the preconditioner."""

@@ -7,8 +7,8 @@ most 1/2 |gradient|^2, because phi is 1-strongly convex; tau grows the more the 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.wide_finish import WideFinish
-from chicle_elastic.solvers.linear.wide_rows import WideRows
+from chicle_elastic.solvers.linear.wide.finish import WideFinish
+from chicle_elastic.solvers.linear.wide.rows import WideRows
 
 FREE_TAU, LEAST_FIRST_TAU, MOST_FIRST_TAU = 30.0, 0.2, 64.0
 """The first tau is the first of these over C_i |x_i|^2 of a usual row: several times what would move its dual to where
