@@ -52,10 +52,15 @@ def test_heavy_columns_are_those_of_the_counts(rows):
     np.testing.assert_allclose(heavy.products_of(which, weights[which]), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("most_exact", [0, 256])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 1.0])
 @pytest.mark.parametrize("curvature", [0.1, 1e4])
-def test_directions_solve_the_newton_equations(rows, share, curvature):
-    """To the residual that is asked for, however many rows have curvature; downwards with time for one product only."""
+def test_directions_solve_the_newton_equations(rows, share, curvature, most_exact, monkeypatch):
+    """To the residual that is asked for, however many rows have curvature; downwards with time for one product only.
+
+    By conjugate gradients, and exactly where rows with curvature are few: 10 and 40 % of 400 rows are.
+    """
+    monkeypatch.setattr("chicle_elastic.solvers.linear.wide.rows.MOST_EXACT", most_exact)
     found, columns, whole = rows
     rng = np.random.default_rng(1)
     curvatures = np.where(rng.random(len(whole)) < share, curvature * rng.uniform(0.5, 1, size=len(whole)), 0.0)
@@ -66,8 +71,9 @@ def test_directions_solve_the_newton_equations(rows, share, curvature):
     assert found.direction(curvatures, gradient, 1e-9, lambda: True) @ gradient < 0
 
 
-def test_columns_that_one_row_has_take_no_products():
-    """Where no two rows share a column, one product comes to the solution, whatever the curvature."""
+def test_columns_that_one_row_has_take_no_products(monkeypatch):
+    """Where rows share one column, which is heavy, one product comes to the solution, whatever the curvature."""
+    monkeypatch.setattr("chicle_elastic.solvers.linear.wide.rows.MOST_EXACT", 0)
     rng = np.random.default_rng(3)
     whole = np.zeros((6, 14))
     for row in range(6):
@@ -75,18 +81,16 @@ def test_columns_that_one_row_has_take_no_products():
     whole[:, 12] = rng.normal(size=6)
     split = SplitRows(sp.csr_array(whole), np.array([12]))
     curvatures, gradient = 10.0 ** np.arange(-2, 10, 2), rng.normal(size=14)
-    calls = []
 
     def block(c):
-        calls.append(c)
         return np.array([[c @ whole[:, 12] ** 2]])
 
-    direction = split.direction(curvatures, block, gradient, 1e-12, lambda: len(calls) > 0)
+    direction = split.direction(curvatures, block, gradient, 1e-12, lambda: True)
     np.testing.assert_allclose(direction, exact(whole, curvatures, gradient), rtol=1e-4)
 
 
 def test_large_curvatures_take_few_products():
-    """Rows that have little in common: without the elimination there would be a hundred times as many."""
+    """Rows that have little in common: without the elimination there are 337 instead of 54."""
     X, _ = click_like(scale=1.0)
     rows, columns = CopiedRows.of(tables_of(X), INTERCEPT)
     products = []

@@ -113,10 +113,16 @@ def test_rows_that_come_are_put_between_those_that_are_there():
     np.testing.assert_array_equal(state.values, [1.0, -2.0, 7.0, 8.0, 0.5])
 
 
-@pytest.mark.parametrize(("most", "wanted"), [(9, [0, 1, 2]), (6, [1, 2]), (3, [2]), (2, None)])
-def test_too_many_values_are_met_by_a_narrower_width_and_then_by_a_later_look(most, wanted, monkeypatch):
-    """Rows 0, 1 and 2 of 3 values each are undecided by the widest, the next and the narrowest width."""
-    monkeypatch.setattr(steps, "USUAL_VALUES", most)
+@pytest.mark.parametrize(
+    ("usual", "most", "wanted"),
+    [(9, 9, [0, 1, 2]), (6, 9, [1, 2]), (3, 9, [2]), (2, 9, [2]), (2, 3, [2]), (2, 2, None)],
+)
+def test_too_many_values_are_met_by_a_narrower_width_and_then_by_a_later_look(usual, most, wanted, monkeypatch):
+    """Rows 0, 1 and 2 of 3 values each are undecided by the widest, the next and the narrowest width.
+
+    By the narrowest there may be more values than by the others.
+    """
+    monkeypatch.setattr(steps, "USUAL_VALUES", usual)
     monkeypatch.setattr(steps, "MOST_VALUES", most)
     state = steps.start(1, 6)
     state.phase, state.num_passes = WorkingSetPhase.SELECT, 8

@@ -208,16 +208,12 @@ class SplitRows:
         shrink = 1.0 + curvatures * self._single_squares
         c = curvatures / shrink
         from_single = np.bincount(rows, weights=self._single_values * gradient[columns], minlength=len(c))
-        system = CurvedRows(
-            lambda p: np.asarray(shared.T @ (c * (shared @ p))),
-            np.asarray(self._squares.T @ c),
-            self._heavy,
-            block(c),
-        )
         direction = -gradient
         rhs = direction[self._columns] + shared.T @ (c * from_single)
         found = self._exact(c, rhs)
         if found is None:
+            diagonal = np.asarray(self._squares.T @ c)
+            system = CurvedRows(lambda p: np.asarray(shared.T @ (c * (shared @ p))), diagonal, self._heavy, block(c))
             found = system.solve(rhs, eta, is_spent)
         direction[self._columns] = found
         changes = c * (shared @ found - from_single)
