@@ -234,6 +234,18 @@ def test_gaps_that_fall_as_a_power_of_the_passes_take_many_more():
     assert pace.is_slow(1.0 / 200, is_wide=True, **rows)
 
 
+def test_passes_that_visit_ever_fewer_rows_are_let_go_on():
+    """The same gaps, with a tenth fewer rows each time, and all of them after a certificate: no finish pays."""
+    for share, is_slow in ((1.0, True), (0.9, False)):
+        pace = Pace()
+        for number in range(1, 21):
+            pace.add(1.0 / number, visited=10**5 if number == 20 else round(10**5 * share**number))
+        found = pace.is_slow(
+            1.0 / 200, num_duals=10**5, row_values=30.0, hessian_values=10**6, num_steps=100, is_wide=True
+        )
+        assert found == is_slow
+
+
 def test_gaps_that_fall_fast_are_not_taken_for_a_power():
     """Half of the gap each time, after few passes: a power through these points would foresee hundreds."""
     pace = Pace()

@@ -107,6 +107,17 @@ class Pace:
         exponent = math.log(self._gaps[-1] / max(tol, 1e-16)) / power
         return count * math.expm1(min(exponent, 100.0))
 
+    def _in_passes_of_now(self, passes: float) -> float:
+        """What so many passes cost, as a number of passes like the last ones: screening leaves more and more rows out.
+
+        By the last two passes, or by medians of three, because the pass after a certificate visits all rows.
+        """
+        if len(self._visits) < 4:
+            return passes
+        before, now = statistics.median(self._visits[-6:-3]), statistics.median(self._visits[-3:])
+        share = min((now / max(before, 1)) ** (1 / 3), self._visits[-1] / max(self._visits[-2], 1))
+        return passes if share >= 1.0 else (1.0 - share**passes) / (1.0 - share)
+
     def is_slow(
         self,
         tol: float,
@@ -125,11 +136,11 @@ class Pace:
             row_values: Feature values of a row.
             hessian_values: What solving with the second derivatives costs in a Newton step, as a number of values.
             num_steps: That a finish takes, typically.
-            is_wide: Whether gaps may fall as a power of the number of passes.
+            is_wide: Whether gaps may fall as a power of the number of passes, and passes come to visit ever fewer rows.
         """
         passes = SLACKENING * self.passes_to(tol)
         if is_wide:
-            passes = max(passes, self.passes_by_power(tol))
+            passes = self._in_passes_of_now(max(passes, self.passes_by_power(tol)))
         a_pass = self.visited() * (row_values + ROW_VALUES) + LOOK_VALUES * num_duals + CALL_VALUES
         a_step = 1.5 * num_duals * row_values + hessian_values + CALL_VALUES
         return passes * a_pass > num_steps * a_step

@@ -26,7 +26,7 @@ from chicle_elastic.solvers.linear.screening import Screening
 from chicle_elastic.solvers.linear.tables import LocalTables, num_between_bounds, screen_addresses
 from chicle_elastic.solvers.linear.threads import ThreadChoice
 from chicle_elastic.solvers.linear.wide.finish import WideFinish, step_values, usual_steps
-from chicle_elastic.solvers.linear.wide.hinge import WideHinge, first_tau
+from chicle_elastic.solvers.linear.wide.hinge import MOST_FIRST_TAU, WideHinge, first_tau
 from chicle_elastic.solvers.linear.wide.rows import CopiedRows, RowsInChunks, WideRows
 from chicle_elastic.solvers.linear.wide.smooth import WideSmooth
 from chicle_elastic.solvers.local_chunk import LocalChunk
@@ -77,6 +77,7 @@ class CoordinatePasses:
         self._wide: dict[int, WideFinish] = {}
         self._wide_columns: Array = np.empty(0, dtype=np.int64)
         self._may_be_wide = True
+        self._wide_tau: float | None = None
         self._pace = Pace()
         self._gaps: Array = np.empty(0)
         self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, tol
@@ -89,7 +90,7 @@ class CoordinatePasses:
         self._choice = ThreadChoice(self._local.num_threads)
         self._growth = 1.0
         self._newton, self._pace = None, Pace()
-        self._wide, self._may_be_wide = {}, True
+        self._wide, self._may_be_wide, self._wide_tau = {}, True, None
 
     def raise_bounds(self, ratio: float) -> None:
         """All C_i have become `ratio` times as large, and there are duals from before.
@@ -101,7 +102,7 @@ class CoordinatePasses:
         self._pace = Pace()
         self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, self.tol
         self._choice = ThreadChoice(self._local.num_threads)
-        self._wide, self._may_be_wide = {}, True
+        self._wide, self._may_be_wide, self._wide_tau = {}, True, None
         if self._newton is not None:
             self._newton.raise_bounds(np.full(len(self._newton.taus), PATH_TAU * self._mean_upper()))
             self._knows_gaps = False
@@ -271,7 +272,7 @@ class CoordinatePasses:
             self.tol,
             num_duals=tables.num_rows * tables.num_outputs,
             row_values=tables.num_values / tables.num_rows,
-            num_steps=NEWTON_STEPS if self._is_narrow(tables) else usual_steps(self._local.loss, gap, self.tol),
+            num_steps=NEWTON_STEPS if self._is_narrow(tables) else self._usual_steps(tables, gap),
             is_wide=not self._is_narrow(tables),
         )
         if not is_slow(hessian_values=0):
@@ -303,7 +304,7 @@ class CoordinatePasses:
         for k in range(tables.num_outputs):
             signs, upper, duals = local.signs[k], local.upper, local.duals(k)
             if local.loss is Loss.HINGE:
-                self._wide[k] = WideHinge(rows, signs, upper, duals, tol=tol, tau=first_tau(self._norms(tables), upper))
+                self._wide[k] = WideHinge(rows, signs, upper, duals, tol=tol, tau=self._first_wide_tau(tables))
             else:
                 self._wide[k] = WideSmooth(rows, local.loss, signs, upper, duals, tol=tol)
 
@@ -313,6 +314,16 @@ class CoordinatePasses:
         norms = self._norms(tables)[self._local.upper > 0]
         usual = float(np.median(norms)) if len(norms) else 0.0  # rows without weight must not matter
         return min(max(FREE_TAU / usual if usual > 0 else 0.0, LEAST_TAU * C), MOST_TAU * C)
+
+    def _first_wide_tau(self, tables: LocalTables) -> float:
+        """The same where data is wide, as a multiple of C_i; kept, as every pass asks."""
+        if self._wide_tau is None:
+            self._wide_tau = first_tau(self._norms(tables), self._local.upper)
+        return self._wide_tau
+
+    def _usual_steps(self, tables: LocalTables, gap: float) -> int:
+        is_small = self._first_wide_tau(tables) < MOST_FIRST_TAU
+        return usual_steps(self._local.loss, gap, self.tol, is_tau_small=is_small)
 
     def _norms(self, tables: LocalTables) -> Array:
         """|x|^2 of all rows, shape (num_rows,), float32."""
