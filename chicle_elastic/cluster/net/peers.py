@@ -12,6 +12,11 @@ While a handler holds its loop, a thread sends its heartbeats (`busy_beats`).
 
 At most one incarnation of a node is linked at a time: an agent refuses a second agent of the same name while it is
 linked to the first.
+
+Two agents that join together dial each other at the same time, and each has accepted the other's link before it learns
+that its own is made. If each closed the second link that it sees, they would close both. So the agent whose incarnation
+has the lesser name decides: it says hello on the first link and closes every other one. The agent with the greater name
+says hello on all of them, and takes the link on which it hears a hello.
 """
 
 import functools
@@ -151,7 +156,7 @@ class PeerLinks:
         self._endpoints: Endpoints | None = None
         self._job: Mapping[str, Any] = {}
         self._peers: dict[NodeId, Peer] = {}
-        self._callers: dict[str, Peer] = {}
+        self._callers: list[Peer] = []  # their hello has not arrived
         self._dialling: set[str] = set()
         self._refused_tls: set[str] = set()  # a line for each, and not for each attempt
         self._looked_s = loop.now()
@@ -190,7 +195,7 @@ class PeerLinks:
 
     def end_life(self) -> None:
         """Close all links and accept none; sends no goodbye and calls no callback."""
-        for peer in [*self._peers.values(), *self._callers.values()]:
+        for peer in [*self._peers.values(), *self._callers]:
             self._hang_up(peer)
         self._peers.clear()
         self._callers.clear()
@@ -311,15 +316,16 @@ class PeerLinks:
     def _greet(self, link: Link) -> None:
         now = self._loop.now()
         peer = Peer(life=link.peer, link=link, heard_s=now, said_s=now)
-        there = self._peers.get(peer.node) or self._callers.get(peer.life)
+        there = self._peers.get(peer.node)
         if peer.node == node_of(self.life) or (there is not None and there.life != peer.life):
             reason = f"the job already has an agent called {peer.node}; give every node a name of its own"
             self._refuse(peer, reason)
             return
-        if there is not None:  # both agents have dialled: one link is enough
+        has_decided = self.life < peer.life and any(caller.life == peer.life for caller in self._callers)
+        if there is not None or has_decided:  # both agents have dialled: one link is enough
             link.close()
             return
-        self._callers[peer.life] = peer
+        self._callers.append(peer)
         self._loop.watch(link, functools.partial(self._read, peer))
         assert self._endpoints is not None
         where = {"offer": self._endpoints.to_json(), "address": self.address, "store": self._round_store}
@@ -329,7 +335,7 @@ class PeerLinks:
     def _refuse(self, peer: Peer, reason: str) -> None:
         logger.warning("refusing the agent %s: %s", peer.life, reason)
         self._send(peer, {"kind": "refused", "reason": reason})
-        self._callers.pop(peer.life, None)
+        self._greeted(peer)
         # The peer hangs up when it has read the reason; if it does not, this end does.
         self._loop.watch(peer.link, lambda: self._hang_up(peer))
         self._loop.later(GOODBYE_S, lambda: self._hang_up(peer))
@@ -383,11 +389,12 @@ class PeerLinks:
             reason = f"its job has the parameters {job}, and this one {dict(self._job)}; start all nodes alike"
             self._refuse(peer, reason)
             return
-        there = self._peers.get(peer.node)
-        if there is not None:
+        self._greeted(peer)
+        if peer.node in self._peers:
             self._hang_up(peer)
             return
-        self._callers.pop(peer.life, None)
+        for other in [caller for caller in self._callers if caller.life == peer.life]:
+            self._lose(other, f"{peer.life} has said hello on another link")
         self._peers[peer.node] = peer
         self._users.peer_up(peer)
 
@@ -411,10 +418,15 @@ class PeerLinks:
 
     def _lose(self, peer: Peer, reason: str) -> None:
         self._hang_up(peer)
-        self._callers.pop(peer.life, None)
+        self._greeted(peer)
         if self._peers.get(peer.node) is peer:
             del self._peers[peer.node]
             self._users.peer_down(peer, reason)
+
+    def _greeted(self, peer: Peer) -> None:
+        """Its hello has arrived, or never will. May be called again."""
+        if peer in self._callers:
+            self._callers.remove(peer)
 
     def _hang_up(self, peer: Peer) -> None:
         if peer.link.fileno() >= 0:
@@ -426,11 +438,11 @@ class PeerLinks:
         now = self._loop.now()
         was_away_s, self._looked_s = now - self._looked_s, now
         self._timer = self._loop.later(BEAT_S, self._beat)
-        for peer in [*self._peers.values(), *self._callers.values()]:
+        for peer in [*self._peers.values(), *self._callers]:
             if was_away_s > SILENT_S / 2:
                 peer.heard_s = now  # this agent itself was stopped; messages of the others are still to be read
             elif now - peer.heard_s > SILENT_S:
                 self._lose(peer, f"{peer.node} has been silent for {SILENT_S:g} s")
                 continue
-            if now - peer.said_s >= BEAT_S / 2 and peer.life not in self._callers:
+            if now - peer.said_s >= BEAT_S / 2 and peer not in self._callers:
                 self._send(peer, BEAT)
