@@ -27,7 +27,7 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
 from chicle_elastic.errors import UsageError
-from chicle_elastic.runtime.collectives.own_sockets import connections_to, shut_down
+from chicle_elastic.runtime.collectives.own_sockets import connections_to, endpoints_of, shut_down
 from chicle_elastic.settings import Settings
 from chicle_elastic.transports.addresses import PortRange, format_listen, listen_tcp
 from chicle_elastic.transports.secret import JobSecret
@@ -181,7 +181,7 @@ def connect_store(endpoint: str, *, timeout_s: float = CONNECT_TIMEOUT_S, is_awa
     thread.join(max(0.1, deadline_s - time.monotonic()))
     if answer and isinstance(answer[0], TCPStore):
         return answer[0]
-    shut_down(connections_to(host, port))  # or the thread would wait for as long as that process runs
+    shut_down(connections_to(endpoints_of(host, port)))  # or the thread would wait for as long as that process runs
     reason = str(answer[0]).partition("\n")[0] if answer else f"no answer within {timeout_s:g} s"
     raise StoreUnreachableError(
         f"what listens at {endpoint} does not answer as a rendezvous store ({reason}); check --rdzv-endpoint"

@@ -20,7 +20,7 @@ from torch.distributed import TCPStore
 from chicle_elastic.clock import Clock, MonotonicClock
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.store import CONNECT_TIMEOUT_S, connect_store, parse_endpoint, store_errors
-from chicle_elastic.runtime.collectives.own_sockets import connections_to, shut_down
+from chicle_elastic.runtime.collectives.own_sockets import connections_to, endpoints_of, shut_down
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ class StoreConnection:
 
     def _perform(self, store: TCPStore, operation: Callable[[TCPStore], T]) -> T:
         # A timer of its own per operation: agents make a few operations per second.
-        watchdog = threading.Timer(OPERATION_S, lambda: shut_down(connections_to(self._host, self._port)))
+        watchdog = threading.Timer(OPERATION_S, lambda: shut_down(connections_to(endpoints_of(self._host, self._port))))
         watchdog.name, watchdog.daemon = "chicle-store-watchdog", True
         watchdog.start()
         try:

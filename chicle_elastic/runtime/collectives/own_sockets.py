@@ -6,7 +6,13 @@ hit. Linux only.
 
 import contextlib
 import os
+import select
 import socket
+from collections.abc import Set
+from typing import TypeAlias
+
+Endpoint: TypeAlias = tuple[str, int]
+"""Numeric address and port."""
 
 
 def own_sockets() -> frozenset[int]:
@@ -25,17 +31,32 @@ def shut_down(inodes: frozenset[int]) -> None:
                 duplicate.shutdown(socket.SHUT_RDWR)
 
 
-def connections_to(host: str, port: int) -> frozenset[int]:
-    """Inodes of the connections of this process to an address; none where the host name does not resolve."""
+def endpoints_of(host: str, port: int) -> frozenset[Endpoint]:
+    """What a connection to an address may have at its other end; empty where the host name does not resolve.
+
+    Asks the name server for a name, which may take seconds.
+    """
     with contextlib.suppress(OSError):
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = {str(address[0]) for _, _, _, _, address in found}
-        inodes = _own_sockets().items()
-        return frozenset(inode for fd, inode in inodes if _peer(fd) in {(address, port) for address in addresses})
+        return frozenset((str(address[0]), port) for _, _, _, _, address in found)
     return frozenset()
 
 
-def _peer(fd: int) -> tuple[str, int] | None:
+def connections_to(endpoints: Set[Endpoint]) -> frozenset[int]:
+    """Inodes of the connections of this process that have one of these at their other end."""
+    return frozenset(inode for fd, inode in _own_sockets().items() if _peer(fd) in endpoints)
+
+
+def are_open(inodes: frozenset[int]) -> bool:
+    """Whether this process has all of these connections, and none of them was closed or shut down at either end."""
+    fds = {inode: fd for fd, inode in _own_sockets().items() if inode in inodes}
+    poll = select.poll()
+    for fd in fds.values():
+        poll.register(fd, select.POLLRDHUP)  # POLLHUP and POLLERR come unasked
+    return len(fds) == len(inodes) and not poll.poll(0)
+
+
+def _peer(fd: int) -> Endpoint | None:
     """Address and port of the other end of a connection, IPv4 addresses as such also in a socket of IPv6."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as duplicate:
         if _is_connection(duplicate):

@@ -13,9 +13,9 @@ and it waits for ever (measured). A group lives like this:
 
 Breaking a collective. gloo's `abort` does not wake a collective that waits for a silent peer (torch 2.13, measured);
 the end of its connections does. So the connections that the group has opened are shut down: the TCP sockets of this
-process that are new since `connect` began. A connection that another thread of this process opens in those few
-milliseconds would be taken for one of the group's. Listening sockets are left alone: gloo ends the process when one of
-its own breaks (measured).
+process that are new since `connect` began, without those to the stores of rounds (`store_client`). Any other connection
+that another thread of this process opens in those few milliseconds would be taken for one of the group's. Listening
+sockets are left alone: gloo ends the process when one of its own breaks (measured).
 
 A collective that gloo never completes. When a member dies at the wrong moment gloo closes all its connections and one
 of its threads waits for ever (torch 2.13: once in about a hundred deaths, measured). So the main thread waits in
@@ -280,7 +280,7 @@ class ProcessGroup:
         with self._lock:
             self._is_broken = True
             if self._link is not None and not self._settled.is_set():
-                self._sockets = self._link_sockets | (own_sockets() - self._before)
+                self._sockets = self._link_sockets | (own_sockets() - self._before - self._link.sockets())
                 self._link.prepare()
             self._settled.set()
             shut_down(self._sockets)
@@ -329,7 +329,7 @@ class ProcessGroup:
                     small_allreduce.close()
                 return  # broken meanwhile: this thread drops what it has made
             if error is None:
-                self._sockets = own_sockets() - self._before - client.sockets
+                self._sockets = own_sockets() - self._before - client.sockets - link.sockets()
                 link.give_back(client)
             self._gloo, self._socket_group, self._small_allreduce = gloo, socket_group, small_allreduce
             self._error = error

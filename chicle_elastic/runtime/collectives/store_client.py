@@ -9,6 +9,10 @@ before there is a round, and anew in the background when a round has lost the co
 
 The thread that takes a connection has it alone: while a client waits for a key of one round, no other thread can use
 it.
+
+A connection to the store of the next round may be made while this round's group connects. The group shuts all of its
+connections down when it ends and finds them by when they were made, so it has to know those that are not its own
+(`sockets`).
 """
 
 import threading
@@ -19,7 +23,13 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from chicle_elastic.errors import PeerLostError
-from chicle_elastic.runtime.collectives.own_sockets import own_sockets
+from chicle_elastic.runtime.collectives.own_sockets import (
+    Endpoint,
+    are_open,
+    connections_to,
+    endpoints_of,
+    own_sockets,
+)
 
 CONNECT_TIMEOUT_S = 20.0
 MAX_READY = 3
@@ -62,6 +72,7 @@ class StoreClient:
         self.may_use_nccl = True
         self._lock = threading.Lock()
         self._ready: dict[Address, Future[Client]] = {}
+        self._endpoints: dict[Address, frozenset[Endpoint]] = {}
 
     def move(self, host: str, port: int) -> None:
         """The store of the current round is at this address."""
@@ -76,7 +87,7 @@ class StoreClient:
         """
         with self._lock:
             address = address or (self.host, self.port)
-            if address not in self._ready or _has_failed(self._ready[address]):
+            if address not in self._ready or _is_over(self._ready[address]):
                 self._keep(address, self._begin(address))
 
     def take(self, timeout_s: float) -> Client:
@@ -88,7 +99,7 @@ class StoreClient:
         with self._lock:
             address = self.host, self.port
             ready = self._ready.pop(address, None)
-            future = self._begin(address) if ready is None or _has_failed(ready) else ready
+            future = self._begin(address) if ready is None or _is_over(ready) else ready
         try:
             return future.result(timeout_s)
         except (RuntimeError, FutureTimeoutError) as error:
@@ -105,31 +116,43 @@ class StoreClient:
         with self._lock:
             self._keep(client.address, future)
 
+    def sockets(self) -> frozenset[int]:
+        """Inodes of all connections to the stores of the last rounds and of the next one, also of unfinished ones."""
+        with self._lock:
+            endpoints = frozenset[Endpoint]().union(*self._endpoints.values())
+        return connections_to(endpoints)
+
     def _keep(self, address: Address, future: Future[Client]) -> None:
         self._ready.pop(address, None)
         self._ready[address] = future
         while len(self._ready) > MAX_READY:
             del self._ready[next(iter(self._ready))]
+        used = {*self._ready, (self.host, self.port)}
+        self._endpoints = {store: endpoints for store, endpoints in self._endpoints.items() if store in used}
 
     def _begin(self, address: Address) -> Future[Client]:
         future: Future[Client] = Future()
         # No daemon, as in `process_group`: the end of the interpreter must not stop a thread inside torch.
-        threading.Thread(target=_open, args=(address, future), name="chicle-rendezvous-link").start()
+        threading.Thread(target=self._open, args=(address, future), name="chicle-rendezvous-link").start()
         return future
 
+    def _open(self, address: Address, future: Future[Client]) -> None:
+        from torch.distributed import TCPStore
 
-def _has_failed(future: Future[Client]) -> bool:
-    return future.done() and future.exception() is not None
+        endpoints = endpoints_of(*address)
+        with self._lock:
+            self._endpoints[address] = endpoints  # before there is a socket
+        before = own_sockets()
+        timeout = timedelta(seconds=CONNECT_TIMEOUT_S)
+        try:
+            store = TCPStore(*address, is_master=False, wait_for_workers=False, timeout=timeout)
+        except RuntimeError as error:
+            future.set_exception(error)
+        else:
+            opened = own_sockets() - before
+            future.set_result(Client(store, opened & connections_to(endpoints) or opened, address))
 
 
-def _open(address: Address, future: Future[Client]) -> None:
-    from torch.distributed import TCPStore
-
-    before = own_sockets()
-    timeout = timedelta(seconds=CONNECT_TIMEOUT_S)
-    try:
-        store = TCPStore(*address, is_master=False, wait_for_workers=False, timeout=timeout)
-    except RuntimeError as error:
-        future.set_exception(error)
-    else:
-        future.set_result(Client(store, own_sockets() - before, address))
+def _is_over(future: Future[Client]) -> bool:
+    """Whether a connection could not be made, or has ended since: the agent that serves the store began anew."""
+    return future.done() and (future.exception() is not None or not are_open(future.result().sockets))

@@ -19,7 +19,7 @@ from chicle_elastic.cluster.rendezvous.store import (
     round_prefix,
 )
 from chicle_elastic.errors import UsageError
-from chicle_elastic.runtime.collectives.own_sockets import connections_to, shut_down
+from chicle_elastic.runtime.collectives.own_sockets import connections_to, endpoints_of, shut_down
 from chicle_elastic.transports.secret import JobSecret
 
 
@@ -96,7 +96,7 @@ def test_a_server_prunes_old_rounds_and_lives_on_when_its_own_connection_is_cut(
             client.set(f"{round_prefix('job', round)}key", "value")
         host.prune("job", before=3)
         assert [key for key in client.list_keys() if "job" in key] == ["chicle/job/3/key"]
-        shut_down(connections_to(*parse_endpoint(host.endpoint)))
+        shut_down(connections_to(endpoints_of(*parse_endpoint(host.endpoint))))
         host.prune("job", before=4)
         host.prune("job", before=4)
         assert connect_store(host.endpoint).get("chicle/job/3/key") == b"value"

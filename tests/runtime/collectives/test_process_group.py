@@ -185,6 +185,58 @@ say(theirs.recv(100).decode())
     assert {member.hear() for member in members} == {"still here"}
 
 
+def test_a_group_leaves_the_connection_for_the_next_round_alone(start):
+    """A task connects to the next round's store while this round's group connects, and the group ends before."""
+    ahead = """
+from torch.distributed import TCPStore
+stores = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(2)]
+first = later(lambda: connect(group))
+while not group._link_sockets:
+    time.sleep(0.001)
+for store in stores:
+    link.prepare(("127.0.0.1", store.port))
+say("connects")
+first.join()
+group.close()
+for store in stores:
+    link.move("127.0.0.1", store.port)
+    client = link.take(5.0)
+    client.store.set("key", "value")
+    say(store.get("key").decode())
+"""
+    first, second = start(ahead, "hear(); connect(group)")
+    assert first.hear() == "connects"
+    second.tell()
+    assert [first.hear(), first.hear()] == ["value", "value"]
+    for member in (first, second):
+        member.end()
+
+
+def test_a_connection_whose_store_has_begun_anew_is_not_taken(start):
+    """An agent that is started again may serve its store at the same port."""
+    body = """
+from torch.distributed import TCPStore
+import socket
+first = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+link.move("127.0.0.1", first.port)
+client = link.take(5.0)
+for fd in os.listdir("/proc/self/fd"):
+    try:
+        end = socket.socket(fileno=os.dup(int(fd)))
+        if end.getsockname()[1] == first.port and not end.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            end.shutdown(socket.SHUT_RDWR)
+    except (OSError, IndexError):
+        pass
+link.give_back(client)
+client = link.take(5.0)
+client.store.set("key", "value")
+say(client.store.get("key").decode())
+"""
+    [member] = start(body)
+    assert member.hear() == "value"
+    member.end()
+
+
 def test_two_hundred_rounds_leave_no_descriptor_and_no_thread(start):
     """The groups end in the background; the last have to be given a moment."""
     body = """
