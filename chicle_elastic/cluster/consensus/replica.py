@@ -298,7 +298,7 @@ class Replica:
             self._claim()
             return
         if self._must_break():
-            self._break("a node is gone")
+            self._break(self.own.broken.reason if self.own.broken is not None else "a member of the round is gone")
         for peer in self.peers:
             self._ask(peer)
         self._try_install(now)
@@ -338,7 +338,7 @@ class Replica:
         self._follow(peer, message.term)
         self._question = message
         if message.is_breaking:
-            self._break(f"the new leader {peer} reports that a node is gone")
+            self._break(f"the new leader {peer} says that the iteration cannot end")
         self._answer()
 
     def _yields_to(self, peer: NodeId, question: NewTerm) -> bool:
