@@ -1,10 +1,13 @@
 """How the working set goes on: what follows from the sums of a pass, and from sums that are not all there."""
 
+import queue
+
 import numpy as np
 import pytest
 
+from chicle_elastic import waits
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.working_set import steps
+from chicle_elastic.solvers.linear.working_set import passes, steps
 from chicle_elastic.solvers.linear.working_set.state import (
     Sums,
     WorkingSetPhase,
@@ -15,6 +18,7 @@ from chicle_elastic.solvers.linear.working_set.state import (
 from tests.solvers.linear_jobs import recompute
 from tests.solvers.test_newton_elastic import Tasks
 from tests.solvers.test_working_set import counts
+from tests.timeouts import timeout_s
 
 D = 5
 WIDTHS = 3
@@ -183,3 +187,14 @@ def test_duals_that_are_lost_are_noticed_in_any_phase():
         assert found.gap <= 1e-6, loss_before
         w = tasks.model.reshape(1, -1)
         np.testing.assert_allclose(w, found.w_of_duals, rtol=0, atol=1e-9 * np.abs(w).max())
+
+
+def test_a_solution_that_takes_long_says_so(monkeypatch):
+    """All other tasks wait for the one that solves, and no iteration ends meanwhile; a small set starts no timer."""
+    monkeypatch.setattr(passes, "LONG_S", 0.0)
+    state = state_in(WorkingSetPhase.SOLVE)
+    assert not isinstance(passes.tells_if_long(state), waits.Wait)
+    monkeypatch.setattr(passes, "LONG_VALUES", 3)
+    told = queue.SimpleQueue()
+    with waits.tell_through(told.put), passes.tells_if_long(state):
+        assert told.get(timeout=timeout_s(10)).startswith("one task solves for the 2 rows that are undecided")

@@ -1,6 +1,7 @@
 """What one task does in a pass of the working set."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
 from chicle_elastic.solvers.linear.wide.hinge import WideHinge, first_tau
 from chicle_elastic.solvers.linear.wide.rows import CopiedRows
 from chicle_elastic.solvers.linear.working_set.state import WIDTHS, Sums, WorkingSetState
+from chicle_elastic.waits import Wait
 
 MOST_RUNS = 20
 """Runs of Newton steps of a SOLVE at most."""
@@ -20,6 +22,10 @@ NEXT_TAU = 0.1
 """First tau of a SOLVE, as a share of the last one of the SOLVE before."""
 FIRST_SHARE, LAST_SHARE = 0.03, 0.3
 """A SOLVE ends when the gap within the set is this share of what it was, or of tol, whichever is more."""
+LONG_VALUES = 1 << 20
+"""A SOLVE over fewer values takes less than a second or two."""
+LONG_S = 5.0
+"""How long a SOLVE may take without a line."""
 
 
 class WorkingSetPasses:
@@ -126,28 +132,37 @@ def solve(
         tol: Relative gap to reach.
         is_spent: Whether to end with what there is.
     """
-    matrix = scipy.sparse.csr_array(
-        (state.values, state.columns.astype(np.int32), np.cumsum([0, *state.lengths]).astype(np.int32)),
-        shape=(len(state.lengths), w.shape[1] - 1),
-    )
-    rows, columns = CopiedRows.of_matrix(matrix, intercept)
-    norms = np.asarray(matrix.multiply(matrix).sum(axis=1)).reshape(-1) + intercept * intercept
-    least_tau = first_tau(norms, state.upper)
-    duals = state.duals.reshape(-1, state.num_outputs)
-    sums.solved += 1.0
-    for k in range(state.num_outputs):
-        signs = np.where(state.targets == scd.positives(state.num_outputs)[k], 1.0, -1.0)
-        alpha = duals[:, k].copy()
-        outside = w[k, columns] - rows.weighted_sum(signs * alpha)
-        finish = WideHinge(rows, signs, state.upper, alpha, outside=outside, tau=float(state.taus[k]) or least_tau)
-        goal = max(FIRST_SHARE * finish.gap, LAST_SHARE * tol * state.primals[k])
-        for _ in range(MOST_RUNS):
-            if finish.gap <= goal or finish.is_stuck or is_spent():
-                break
-            finish.run(is_spent, goal)
-        sums.change[k, columns] += finish.w - w[k, columns]
-        sums.duals[:, k] += finish.alpha
-        sums.taus[k] += max(finish.tau * NEXT_TAU, least_tau)
+    with tells_if_long(state):
+        matrix = scipy.sparse.csr_array(
+            (state.values, state.columns.astype(np.int32), np.cumsum([0, *state.lengths]).astype(np.int32)),
+            shape=(len(state.lengths), w.shape[1] - 1),
+        )
+        rows, columns = CopiedRows.of_matrix(matrix, intercept)
+        norms = np.asarray(matrix.multiply(matrix).sum(axis=1)).reshape(-1) + intercept * intercept
+        least_tau = first_tau(norms, state.upper)
+        duals = state.duals.reshape(-1, state.num_outputs)
+        sums.solved += 1.0
+        for k in range(state.num_outputs):
+            signs = np.where(state.targets == scd.positives(state.num_outputs)[k], 1.0, -1.0)
+            alpha = duals[:, k].copy()
+            outside = w[k, columns] - rows.weighted_sum(signs * alpha)
+            finish = WideHinge(rows, signs, state.upper, alpha, outside=outside, tau=float(state.taus[k]) or least_tau)
+            goal = max(FIRST_SHARE * finish.gap, LAST_SHARE * tol * state.primals[k])
+            for _ in range(MOST_RUNS):
+                if finish.gap <= goal or finish.is_stuck or is_spent():
+                    break
+                finish.run(is_spent, goal)
+            sums.change[k, columns] += finish.w - w[k, columns]
+            sums.duals[:, k] += finish.alpha
+            sums.taus[k] += max(finish.tau * NEXT_TAU, least_tau)
+
+
+def tells_if_long(state: WorkingSetState) -> AbstractContextManager[object]:
+    """Within this a SOLVE runs: a line says so after `LONG_S`, for all other tasks wait and no iteration ends."""
+    if len(state.values) < LONG_VALUES:
+        return nullcontext()
+    text = f"one task solves for the {len(state.lengths):,} rows that are undecided"
+    return Wait(f"{text} (up to some minutes, and again until the gap is small)", after_s=LONG_S)
 
 
 def _csr(rows: Any, which: Array) -> scipy.sparse.csr_matrix:
