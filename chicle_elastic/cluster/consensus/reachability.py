@@ -77,11 +77,15 @@ class Reachability:
         successor = self._life if node == self._node else self.peers.get(node, life)
         return life in self.dead or life != successor
 
-    def were_enough(self, members: Iterable[str]) -> bool:
-        """Whether a term that began with these incarnations may have begun without this node."""
-        electorate = self._log.electorate
-        num_alive = sum(not self._is_over(node, life) for node, life in electorate.items())
-        return 2 * len(set(electorate.values()).intersection(members)) >= num_alive
+    def may_have_been_enough(self, members: Iterable[str]) -> bool:
+        """Whether a term that began with these incarnations may have begun without this node.
+
+        They may have had proofs of deaths that this node lacks: only those that it hears, and they, are sure to live.
+        """
+        electorate = set(self._log.electorate.values())
+        led = electorate.intersection(members)
+        num_alive = len(led.union(filter(self.hears, electorate)))
+        return 2 * len(led) >= num_alive
 
     def first_reached(self) -> NodeId | None:
         """The first present node that is reachable: the one to lead."""

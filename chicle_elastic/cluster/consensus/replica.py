@@ -40,6 +40,9 @@ from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.scheduler import Scheduler
 
 PATIENCE_LOOKS, RETRY_LOOKS = 20, 3
+DOUBT_LOOKS = 25
+"""Looks at a term, 0.1 s apart, in which a node has to have a majority before it overrules that term. An agent that was
+stopped still has links to nodes that have ended, or that went on without it; in 2 s it finds out."""
 
 
 class Replica:
@@ -79,6 +82,7 @@ class Replica:
         self._question: NewTerm | None = None
         self._queue: list[Append | Install] = []
         self._num_looks = 0
+        self._num_doubts = 0
         self._newest = 0
         self._link_reporter = LinkReporter()
         # As the leader, or while becoming it.
@@ -384,7 +388,7 @@ class Replica:
     def _follow(self, lead: NodeId, term: int) -> None:
         self.lead, self.term, self.role = lead, term, Role.FOLLOWING
         self._resume()
-        self._num_looks = 0
+        self._num_looks = self._num_doubts = 0
         self._queue.clear()
         self._waiting.clear()
         self._question = None
@@ -456,11 +460,15 @@ class Replica:
 
     def _judge_look(self, term: int, lead: str, members: tuple[str, ...]) -> None:
         self._newest = max(self._newest, term)
-        is_majority = self._reachability.authority() is Authority.MAJORITY
-        is_overruled = is_majority and not self._reachability.were_enough(members)  # they may not go on by themselves
-        if term > self._settled_term and self.life not in members and not is_overruled:
+        is_foreign = term > self._settled_term and self.life not in members
+        if is_foreign and not self._overrules(members):
             self._leave(f"term {term} began without this node, which the others have declared dead")
             return
+        self._num_doubts = self._num_doubts + 1 if is_foreign else 0
+        if 0 < self._num_doubts <= DOUBT_LOOKS:
+            self._do(CheckTerm())
+            return
+        self._num_doubts = 0
         self._approved_term = max(self._approved_term, term)
         if term > self.term and self.life not in members:
             self._look_for_lead()
@@ -476,6 +484,14 @@ class Replica:
             self._claim()  # the node that ought to claim the term has not done so
         else:
             self._leave("the leader is gone, and no node of the job can be reached")
+
+    def _overrules(self, members: tuple[str, ...]) -> bool:
+        """Whether a majority is here, and the members of a term that began without this node cannot go on alone.
+
+        They have a term if they reached the store, and the majority that went on without them did not.
+        """
+        is_majority = self._reachability.authority() is Authority.MAJORITY
+        return is_majority and not self._reachability.may_have_been_enough(members)
 
     def _step_down(self) -> None:
         self.role = Role.FOLLOWING
@@ -501,6 +517,8 @@ class Replica:
         if self.role is not Role.LEADING:
             return
         while self.log.in_flight is None or self.own.ended is not None:
+            if self.own.is_live and self._reachability.has_left(self.lead):
+                break  # others may know it without a message, and go on at once: what waits is proposed to them again
             lost = self._reachability.first_unreachable()
             if lost is not None:
                 self._sequence_one(events.NodeLost(node=lost), now)
@@ -516,9 +534,7 @@ class Replica:
                 self._send(peer, self._followers.tell(peer, self.peers[peer], term=self.term))
         if self.own.is_awaiting and (self._waiting or self._reachability.first_unreachable()):
             self._do(Vote())
-        if self._reachability.has_left(self.lead):
-            self._step_down()
-            self._look_for_lead()
+        self._succeeds()
 
     def _sequence_one(self, event: Event, now: float, origin: str = "", number: int = 0) -> None:
         stamp = max(self.log.now, now - self._offset_s)
@@ -556,10 +572,16 @@ class Replica:
                 self._leave("the log of the leader has other entries, or has lost this node")
                 return
             self.own.is_breaking = False
-            if self._reachability.has_left(self.lead):
-                self._step_down()
-                self._look_for_lead()
+            if self._succeeds():
                 return
+
+    def _succeeds(self) -> bool:
+        """Whether the leader is not present any more; if so, a present node takes over."""
+        if self.lead is None or not self._reachability.has_left(self.lead):
+            return False
+        self._step_down()
+        self._look_for_lead()
+        return True
 
     # Both.
 
@@ -567,7 +589,8 @@ class Replica:
         """The iteration of the task is over, or a message has arrived: continue what waited for it."""
         if self.role is Role.FOLLOWING:
             self._drain()
-            if self.role is Role.FOLLOWING:
+            # The end of an iteration may have released the leader without a message of its own.
+            if self.role is Role.FOLLOWING and (self._queue or not self._succeeds()):
                 self._answer()
         elif self.role is Role.COLLECTING:
             self._try_install(now)

@@ -20,7 +20,7 @@ from chicle_elastic.cluster.consensus.messages import (
     SteppedDown,
 )
 from chicle_elastic.cluster.consensus.reachability import Authority, Reachability
-from chicle_elastic.cluster.consensus.replica import Replica
+from chicle_elastic.cluster.consensus.replica import DOUBT_LOOKS, Replica
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings
@@ -152,8 +152,34 @@ def test_a_foreign_term_of_a_part_that_may_not_go_on_is_replaced() -> None:
     leader = round_of_three()
     leader.lost(C, now=1.0)
     assert leader.role is Role.CLAIMING
-    assert leader.refused(7, "x#1", ("x#1",), now=1.0) == [Claim(term=8, known=7, members=("a#1", "b#1"))]
+    assert leader.refused(7, "x#1", ("x#1",), now=1.0) == [CheckTerm()]
+    for _ in range(DOUBT_LOOKS - 1):
+        assert leader.looked(7, "x#1", ("x#1",), now=2.0) == [CheckTerm()]
+    assert leader.looked(7, "x#1", ("x#1",), now=4.0) == [Claim(term=8, known=7, members=("a#1", "b#1"))]
     assert any(isinstance(action, Expelled) for action in round_of_three_and(7, ("b#1", "c#1")))
+
+
+def test_a_node_that_was_stopped_leaves_a_job_that_went_on_without_it() -> None:
+    """It has not read yet that the others hung up; c knew that b had died, so c alone was half of those that lived."""
+    leader = round_of_three()
+    leader.lost(B, now=1.0)
+    assert leader.role is Role.CLAIMING
+    [expelled] = leader.refused(2, "c#1", ("c#1",), now=3.0)
+    assert isinstance(expelled, Expelled)
+
+
+def test_a_node_that_was_stopped_does_not_trust_its_links() -> None:
+    """Nor does it know that b and c have died; d went on alone, and the store has said so."""
+    leader = round_of_three()
+    leader.connected(D, "d#1", now=0.0)
+    lives = {node: f"{node}#1" for node in (A, B, C, D)}
+    leader.log._state.lives, leader.log._state.electorate = dict(lives), dict(lives)
+    leader.lost(D, now=1.0)
+    assert leader.refused(2, "d#1", ("d#1",), now=3.0) == [CheckTerm()]
+    leader.lost(B, now=3.0)
+    leader.lost(C, now=3.0)
+    [expelled] = leader.refused(2, "d#1", ("d#1",), now=3.0)
+    assert isinstance(expelled, Expelled)
 
 
 def round_of_three_and(term: int, members: tuple[str, ...]) -> list[object]:
