@@ -517,7 +517,7 @@ class Replica:
         if self.role is not Role.LEADING:
             return
         while self.log.in_flight is None or self.own.ended is not None:
-            if self.own.is_live and self._reachability.has_left(self.lead):
+            if self.own.is_live and self.own.ended is None and self._reachability.has_left(self.lead):
                 break  # others may know it without a message, and go on at once: what waits is proposed to them again
             lost = self._reachability.first_unreachable()
             if lost is not None:
