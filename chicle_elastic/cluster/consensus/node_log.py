@@ -45,6 +45,11 @@ class NodeLog:
         self._node = node
         self._life = life
 
+    @property
+    def why_broken(self) -> str:
+        """Why the iteration in flight cannot end, given that it cannot."""
+        return "a member of the round is gone" if self.broken is None else self.broken.reason
+
     def ends(self, round: int, iteration: int) -> bool:
         """Whether this is the end of the iteration of the task of this node; if so, the task has left it."""
         if not self.is_awaiting or self.log.in_flight != (round, iteration):

@@ -77,15 +77,25 @@ class Reachability:
         successor = self._life if node == self._node else self.peers.get(node, life)
         return life in self.dead or life != successor
 
-    def may_have_been_enough(self, members: Iterable[str]) -> bool:
-        """Whether a term that began with these incarnations may have begun without this node.
+    def overrules(self, members: Iterable[str]) -> bool:
+        """Whether a majority is here, and the members of a term that began without this node cannot go on alone.
 
-        They may have had proofs of deaths that this node lacks: only those that it hears, and they, are sure to live.
+        They have such a term where they reached the store, and the majority that went on without them did not.
         """
         electorate = set(self._log.electorate.values())
         led = electorate.intersection(members)
+        # They may have had proofs of deaths that this node lacks: only those that it hears, and they, are sure to live.
         num_alive = len(led.union(filter(self.hears, electorate)))
-        return 2 * len(led) >= num_alive
+        return self.authority() is Authority.MAJORITY and 2 * len(led) < num_alive
+
+    def who_is_missing(self) -> str:
+        """That this node reaches too few of the others, and which it does not reach, in words."""
+        electorate = self._log.electorate
+        missing = ", ".join(node for node, life in electorate.items() if not self.hears(life))
+        return (
+            f"this node reaches too few of the {len(electorate)} members of the job to go on without {missing}, which "
+            "may go on without this one"
+        )
 
     def first_reached(self) -> NodeId | None:
         """The first present node that is reachable: the one to lead."""

@@ -32,17 +32,13 @@ from chicle_elastic.cluster.consensus.messages import (
     Vote,
 )
 from chicle_elastic.cluster.consensus.node_log import NodeLog
+from chicle_elastic.cluster.consensus.patience import Patience
 from chicle_elastic.cluster.consensus.proposals import PendingProposal
 from chicle_elastic.cluster.consensus.reachability import Authority, Reachability
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.events import Event
 from chicle_elastic.scheduling.scheduler import Scheduler
-
-PATIENCE_LOOKS, RETRY_LOOKS = 20, 3
-DOUBT_LOOKS = 25
-"""Looks at a term, 0.1 s apart, in which a node has to have a majority before it overrules that term. An agent that was
-stopped still has links to nodes that have ended, or that went on without it; in 2 s it finds out."""
 
 
 class Replica:
@@ -81,8 +77,7 @@ class Replica:
         # As a follower.
         self._question: NewTerm | None = None
         self._queue: list[Append | Install] = []
-        self._num_looks = 0
-        self._num_doubts = 0
+        self._patience = Patience()
         self._newest = 0
         self._link_reporter = LinkReporter()
         # As the leader, or while becoming it.
@@ -141,11 +136,9 @@ class Replica:
 
     def check_links(self, *, now: float) -> list[Action]:
         """To be called twice a second: declares a node lost that other nodes cannot hear, if that stops the job."""
-        if self.role is Role.LEADING:
-            victim = self._link_reports.victim(self.node, self.peers, now)
-            if victim is not None:
-                self._reachability.evicted.add(self.log.lives[victim])
-                self._claim()
+        if self.role is Role.LEADING and (victim := self._link_reports.victim(self.node, self.peers, now)) is not None:
+            self._reachability.evicted.add(self.log.lives[victim])
+            self._claim()
         return self._take()
 
     def received(self, peer: NodeId, message: Message, *, now: float) -> list[Action]:
@@ -260,7 +253,7 @@ class Replica:
             else:
                 self._pause("the rendezvous store is unreachable, and" if self.may_claim else "")
         elif self.role is Role.FOLLOWING and self.lead is None:
-            self._num_looks += 1
+            self._patience.looked()
             self._judge_look(self.term, "", (self.life,))
         return self._take()
 
@@ -274,7 +267,7 @@ class Replica:
             now: Seconds on this agent's clock.
         """
         if self.role is Role.FOLLOWING and self.lead is None:
-            self._num_looks += 1
+            self._patience.looked()
             self._judge_look(term, lead, members)
         return self._take()
 
@@ -302,7 +295,7 @@ class Replica:
             self._claim()
             return
         if self._must_break():
-            self._break(self.own.broken.reason if self.own.broken is not None else "a member of the round is gone")
+            self._break(self.own.why_broken)
         for peer in self.peers:
             self._ask(peer)
         self._try_install(now)
@@ -315,10 +308,7 @@ class Replica:
         self._step_down()
         if not self.is_paused:
             self.is_paused = True
-            voters = self.log.electorate
-            missing = ", ".join(node for node, life in voters.items() if not self._reachability.hears(life))
-            reason = f"{why} this node reaches too few of the {len(voters)} members of the job to go on without".strip()
-            self._do(Paused(reason=f"{reason} {missing}, which may go on without this one"))
+            self._do(Paused(reason=f"{why} {self._reachability.who_is_missing()}".strip()))
         self._do(CheckTerm())
 
     def _resume(self) -> None:
@@ -332,8 +322,7 @@ class Replica:
 
     def _ask(self, peer: NodeId) -> None:
         unreached = self._reachability.unreached()
-        question = election.ask(self.log, term=self.term, is_breaking=self.own.is_breaking, unreached=unreached)
-        self._send(peer, question)
+        self._send(peer, election.ask(self.log, term=self.term, is_breaking=self.own.is_breaking, unreached=unreached))
 
     def _on_new_term(self, peer: NodeId, message: NewTerm) -> None:
         if not self._yields_to(peer, message):
@@ -358,7 +347,7 @@ class Replica:
         self._newest = max(self._newest, message.term)
         if self.role is Role.COLLECTING:
             self._step_down()
-            self._num_looks = PATIENCE_LOOKS - RETRY_LOOKS  # the other may be about to lose that leader, too
+            self._patience.shorten()
             self._do(CheckTerm())
 
     def _on_stepped_down(self, peer: NodeId) -> None:
@@ -370,8 +359,7 @@ class Replica:
         """Tell the leader which present nodes this one cannot reach."""
         if self.lead is None or self.lead not in self.peers or not self.own.is_live:
             return
-        report = self._link_reporter.report(self.term, self._reachability.unreached())
-        if report is not None:
+        if (report := self._link_reporter.report(self.term, self._reachability.unreached())) is not None:
             self._send(self.lead, report)
 
     def _answer(self) -> None:
@@ -388,7 +376,7 @@ class Replica:
     def _follow(self, lead: NodeId, term: int) -> None:
         self.lead, self.term, self.role = lead, term, Role.FOLLOWING
         self._resume()
-        self._num_looks = self._num_doubts = 0
+        self._patience.end()
         self._queue.clear()
         self._waiting.clear()
         self._question = None
@@ -441,8 +429,8 @@ class Replica:
             self._sequence_one(event, now)
         if self.log.in_flight is not None:
             round, iteration = self.log.in_flight
-            reason = self.own.broken.reason if self.own.broken else "a member is gone"
-            self._sequence_one(events.IterationAborted(round=round, iteration=iteration, reason=reason), now)
+            why = self.own.why_broken
+            self._sequence_one(events.IterationAborted(round=round, iteration=iteration, reason=why), now)
 
     def _leave(self, reason: str) -> None:
         self.role = Role.OUT
@@ -461,22 +449,20 @@ class Replica:
     def _judge_look(self, term: int, lead: str, members: tuple[str, ...]) -> None:
         self._newest = max(self._newest, term)
         is_foreign = term > self._settled_term and self.life not in members
-        if is_foreign and not self._overrules(members):
+        if is_foreign and not self._reachability.overrules(members):
             self._leave(f"term {term} began without this node, which the others have declared dead")
             return
-        self._num_doubts = self._num_doubts + 1 if is_foreign else 0
-        if 0 < self._num_doubts <= DOUBT_LOOKS:
+        if self._patience.doubts(is_foreign):
             self._do(CheckTerm())
             return
-        self._num_doubts = 0
         self._approved_term = max(self._approved_term, term)
         if term > self.term and self.life not in members:
             self._look_for_lead()
-        elif term > self.term and lead not in self.peers.values() and self._num_looks < PATIENCE_LOOKS:
+        elif term > self.term and lead not in self.peers.values() and not self._patience.is_over:
             self._look_for_lead()  # the new leader was lost before it could send a message
         elif self.is_paused and self._reachability.first_reached() == self.node:
             self._claim()
-        elif self._num_looks < PATIENCE_LOOKS:
+        elif not self._patience.is_over:
             self._do(CheckTerm())
         elif term > self.term and lead in self.peers.values():
             self._leave(f"term {term} began, and its leader sends nothing to this node")
@@ -485,18 +471,10 @@ class Replica:
         else:
             self._leave("the leader is gone, and no node of the job can be reached")
 
-    def _overrules(self, members: tuple[str, ...]) -> bool:
-        """Whether a majority is here, and the members of a term that began without this node cannot go on alone.
-
-        They have a term if they reached the store, and the majority that went on without them did not.
-        """
-        is_majority = self._reachability.authority() is Authority.MAJORITY
-        return is_majority and not self._reachability.may_have_been_enough(members)
-
     def _step_down(self) -> None:
         self.role = Role.FOLLOWING
         self.lead = None
-        self._num_looks = 0
+        self._patience.begin()
         self._waiting.clear()
 
     # Leading.
@@ -534,7 +512,7 @@ class Replica:
                 self._send(peer, self._followers.tell(peer, self.peers[peer], term=self.term))
         if self.own.is_awaiting and (self._waiting or self._reachability.first_unreachable()):
             self._do(Vote())
-        self._succeeds()
+        self._replace_leader()
 
     def _sequence_one(self, event: Event, now: float, origin: str = "", number: int = 0) -> None:
         stamp = max(self.log.now, now - self._offset_s)
@@ -572,11 +550,11 @@ class Replica:
                 self._leave("the log of the leader has other entries, or has lost this node")
                 return
             self.own.is_breaking = False
-            if self._succeeds():
+            if self._replace_leader():
                 return
 
-    def _succeeds(self) -> bool:
-        """Whether the leader is not present any more; if so, a present node takes over."""
+    def _replace_leader(self) -> bool:
+        """If the leader is not present any more, a present node takes over. Returns whether that is so."""
         if self.lead is None or not self._reachability.has_left(self.lead):
             return False
         self._step_down()
@@ -589,8 +567,7 @@ class Replica:
         """The iteration of the task is over, or a message has arrived: continue what waited for it."""
         if self.role is Role.FOLLOWING:
             self._drain()
-            # The end of an iteration may have released the leader without a message of its own.
-            if self.role is Role.FOLLOWING and (self._queue or not self._succeeds()):
+            if self.role is Role.FOLLOWING and (self._queue or not self._replace_leader()):
                 self._answer()
         elif self.role is Role.COLLECTING:
             self._try_install(now)

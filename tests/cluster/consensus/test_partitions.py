@@ -19,8 +19,9 @@ from chicle_elastic.cluster.consensus.messages import (
     Send,
     SteppedDown,
 )
+from chicle_elastic.cluster.consensus.patience import DOUBT_LOOKS
 from chicle_elastic.cluster.consensus.reachability import Authority, Reachability
-from chicle_elastic.cluster.consensus.replica import DOUBT_LOOKS, Replica
+from chicle_elastic.cluster.consensus.replica import Replica
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import events
 from chicle_elastic.scheduling.scheduler import Scheduler, SchedulerSettings

@@ -1,0 +1,50 @@
+"""How long a node without a leader waits, counted in its looks at the newest term, which are 0.1 s apart."""
+
+PATIENCE_LOOKS, RETRY_LOOKS = 20, 3
+DOUBT_LOOKS = 25
+"""Looks in which a node has to have a majority before it overrules a term. An agent that was stopped still has links to
+nodes that have ended, or that went on without it; in 2 s it finds out."""
+
+
+class Patience:
+    """Looks at the newest term since a node has lost its leader.
+
+    Attributes:
+        is_over: The node that ought to claim the next term has had its time.
+    """
+
+    def __init__(self) -> None:
+        self._num_looks = self._num_doubts = 0
+
+    @property
+    def is_over(self) -> bool:
+        """See the class."""
+        return self._num_looks >= PATIENCE_LOOKS
+
+    def begin(self) -> None:
+        """The leader is gone: wait from now on. Doubts of a term remain, as those of before led to this claim."""
+        self._num_looks = 0
+
+    def end(self) -> None:
+        """There is a leader."""
+        self._num_looks = self._num_doubts = 0
+
+    def shorten(self) -> None:
+        """Another node has a leader, and may be about to lose it, too."""
+        self._num_looks = PATIENCE_LOOKS - RETRY_LOOKS
+
+    def looked(self) -> None:
+        """The node has looked once more."""
+        self._num_looks += 1
+
+    def doubts(self, is_overruled: bool) -> bool:
+        """Whether to look again before this node goes on in spite of the newest term.
+
+        Args:
+            is_overruled: That term began without this node, which has a majority now. When it has had one in enough
+                looks, in a row, the answer is no, once.
+        """
+        self._num_doubts = self._num_doubts + 1 if is_overruled else 0
+        if self._num_doubts > DOUBT_LOOKS:
+            self._num_doubts = 0
+        return self._num_doubts > 0
