@@ -17,6 +17,7 @@ from typing import IO
 
 from chicle_elastic.cluster.local.messages import Connection, connect, listen
 from chicle_elastic.errors import MissingExtraError, PeerLostError
+from chicle_elastic.settings import with_threads
 from chicle_elastic.transports.unix_frames import require_unix_sockets
 
 START_TIMEOUT_S = 20.0
@@ -39,12 +40,13 @@ _servers: dict[tuple[int, str], subprocess.Popen[bytes]] = {}
 """Servers that this process has started, by process id (a fork is not their owner) and address."""
 
 
-def reach_server(address: str, *, idle_s: float) -> Connection:
+def reach_server(address: str, *, idle_s: float, threads: int) -> Connection:
     """A line to the server of a cluster, which is started when there is none.
 
     Args:
         address: Of the cluster.
         idle_s: After so long without anything to do a server that is started here ends.
+        threads: Of BLAS and OpenMP in each task of a server that is started here.
 
     Raises:
         MissingExtraError: torch or cloudpickle is not installed.
@@ -59,7 +61,7 @@ def reach_server(address: str, *, idle_s: float) -> Connection:
             if line is not None:
                 return line
             _require_packages()
-            _start(address, idle_s)
+            _start(address, idle_s, threads)
             if time.monotonic() > deadline_s:
                 raise PeerLostError(
                     f"the server of the local cluster {address} could not be reached within {START_TIMEOUT_S:g} s"
@@ -79,7 +81,7 @@ def end_server(address: str) -> None:
         _wait(server)
 
 
-def _start(address: str, idle_s: float) -> None:
+def _start(address: str, idle_s: float, threads: int) -> None:
     """Start a server, unless another process or thread is just about to."""
     ended = _servers.pop((os.getpid(), address), None)
     if ended is not None:
@@ -95,6 +97,7 @@ def _start(address: str, idle_s: float) -> None:
             stdout=_stderr(),
             stderr=_stderr(),
             pass_fds=(listener.fileno(),),
+            env=with_threads(os.environ, threads),
             start_new_session=True,  # Ctrl-C in a terminal is for the driver
         )
     if not _servers:

@@ -211,7 +211,7 @@ class LocalCluster:
         self.close()
 
     def _reach(self) -> Connection:
-        return reach_server(self.address, idle_s=self.idle_s)
+        return reach_server(self.address, idle_s=self.idle_s, threads=self.threads_per_task())
 
 
 def _words(num_nodes: int) -> str:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from threadpoolctl import threadpool_info
+
 from chicle_elastic import waits
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.ids import NodeId
@@ -83,6 +85,16 @@ class FaultyCocoa(LinearTrainer):
 
         solver.solve = faulty_solve  # type: ignore[method-assign]
         return solver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadedCocoa(LinearTrainer):
+    """CoCoA whose tasks say, by an error, how many threads their BLAS has."""
+
+    def solver(self, ctx: Context) -> Solver:
+        """No solver: it raises."""
+        found = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+        raise RuntimeError(f"threads of BLAS: {sorted(found)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

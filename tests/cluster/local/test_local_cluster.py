@@ -29,6 +29,7 @@ from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.settings import THREAD_LIMITS, available_cores
 from chicle_elastic.solvers import kernel_cache
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.waits import Wait
@@ -38,6 +39,7 @@ from tests.cluster.local.local_trainers import (
     HangingCocoa,
     LetGo,
     TalkativeCocoa,
+    ThreadedCocoa,
     TunedCocoa,
     UnevenCocoa,
     WaitingCocoa,
@@ -243,6 +245,19 @@ def test_a_trainer_that_cannot_be_pickled_is_refused(cluster: LocalCluster) -> N
 
     with pytest.raises(UsageError, match=r"the trainer .*Local cannot be sent .*cannot pickle '_thread\.lock'"):
         cluster.run(make_job(Local()))
+
+
+@pytest.mark.parametrize("is_chosen", [False, True], ids=["by default", "as the user says"])
+def test_tasks_share_the_cores_of_the_machine(is_chosen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each had a BLAS with as many threads as there are cores, four tasks took ten times as long, and more."""
+    for name in THREAD_LIMITS:
+        monkeypatch.delenv(name, raising=False)
+    cores = available_cores()
+    if is_chosen:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", str(cores))
+    with LocalCluster(max(2, cores)) as cluster, pytest.raises(JobFailedError) as raised:
+        cluster.run(make_job(ThreadedCocoa(C=0.1)))
+    assert f"threads of BLAS: [{cores if is_chosen else 1}]" in str(raised.value)
 
 
 def test_what_a_task_raises_comes_back_with_its_node_and_traceback(cluster: LocalCluster) -> None:
