@@ -169,14 +169,14 @@ THREAD_LIMITS = (
 """What tells BLAS and OpenMP how many threads they may have; the same that joblib sets for its workers."""
 
 
-def with_threads(environ: Mapping[str, str], threads: int) -> dict[str, str]:
-    """An environment for one of several tasks of this machine.
+def limited_environment(threads: int) -> dict[str, str]:
+    """This process's environment, with so many threads for a process that shares the machine with others.
 
     By default each task's BLAS would take as many threads as there are cores, and they would wait for each other
     spinning: four tasks on two cores took ten to thirty times as long (measured). What the user has set holds.
     """
     limits = dict.fromkeys(THREAD_LIMITS, str(threads))
-    return {**limits, **environ}
+    return {**limits, **os.environ}
 
 
 def _path_in(environ: Mapping[str, str], name: str) -> Path | None:

@@ -17,7 +17,7 @@ from typing import IO
 
 from chicle_elastic.cluster.local.messages import Connection, connect, listen
 from chicle_elastic.errors import MissingExtraError, PeerLostError
-from chicle_elastic.settings import with_threads
+from chicle_elastic.settings import limited_environment
 from chicle_elastic.transports.unix_frames import require_unix_sockets
 
 START_TIMEOUT_S = 20.0
@@ -97,7 +97,7 @@ def _start(address: str, idle_s: float, threads: int) -> None:
             stdout=_stderr(),
             stderr=_stderr(),
             pass_fds=(listener.fileno(),),
-            env=with_threads(os.environ, threads),
+            env=limited_environment(threads),
             start_new_session=True,  # Ctrl-C in a terminal is for the driver
         )
     if not _servers:
