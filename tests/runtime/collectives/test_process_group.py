@@ -116,9 +116,11 @@ breaker.join()
 group.close()
 group = make(2)
 attempt(connect, group)
+group.close()
 """
     )
     silent = "connect(group); say('connected'); hear(); group.close(); group = make(2); attempt(connect, group)"
+    silent += "; group.close()"
     first, second = start(waits, silent)
     assert {first.hear(), second.hear()} == {"connected"}
     first.tell()
