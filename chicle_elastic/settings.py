@@ -173,7 +173,7 @@ def limited_environment(threads: int) -> dict[str, str]:
     """This process's environment, with so many threads for a process that shares the machine with others.
 
     By default each task's BLAS would take as many threads as there are cores, and they would wait for each other
-    spinning: four tasks on two cores took ten to thirty times as long (measured). What the user has set holds.
+    spinning: four tasks on two cores took 3 to 35 times as long (measured). What the user has set holds.
     """
     limits = dict.fromkeys(THREAD_LIMITS, str(threads))
     return {**limits, **os.environ}

@@ -22,7 +22,7 @@ class Patience:
         return self._num_looks >= PATIENCE_LOOKS
 
     def begin(self) -> None:
-        """The leader is gone: wait from now on. Doubts of a term remain, as those of before led to this claim."""
+        """The leader is gone: wait from now on. Doubts go on, as a claim that the store refuses does not end them."""
         self._num_looks = 0
 
     def end(self) -> None:

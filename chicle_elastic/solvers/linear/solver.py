@@ -17,7 +17,7 @@ from chicle_elastic.solvers.linear.newton.state import NewtonState, is_newton
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.scd import CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.tables import SMALL_VALUES, Bounds, objective_sums
-from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses, solve
+from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses, solve, tells_if_long
 from chicle_elastic.solvers.linear.working_set.state import (
     Sums,
     WorkingSetPhase,
@@ -127,7 +127,8 @@ class LinearSolver(Solver):
         parts = Sums(state, w.shape[1], sums)
         if state.phase is WorkingSetPhase.SOLVE:
             if budget.rank == state.turn % budget.num_ranks:
-                solve(state, w, parts, intercept=self._local.intercept, tol=self._tol, is_spent=budget.is_spent)
+                with tells_if_long(state):
+                    solve(state, w, parts, intercept=self._local.intercept, tol=self._tol, is_spent=budget.is_spent)
             return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
         if budget.is_spent():
             sums[0] = 1.0

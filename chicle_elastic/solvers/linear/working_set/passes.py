@@ -132,29 +132,28 @@ def solve(
         tol: Relative gap to reach.
         is_spent: Whether to end with what there is.
     """
-    with tells_if_long(state):
-        matrix = scipy.sparse.csr_array(
-            (state.values, state.columns.astype(np.int32), np.cumsum([0, *state.lengths]).astype(np.int32)),
-            shape=(len(state.lengths), w.shape[1] - 1),
-        )
-        rows, columns = CopiedRows.of_matrix(matrix, intercept)
-        norms = np.asarray(matrix.multiply(matrix).sum(axis=1)).reshape(-1) + intercept * intercept
-        least_tau = first_tau(norms, state.upper)
-        duals = state.duals.reshape(-1, state.num_outputs)
-        sums.solved += 1.0
-        for k in range(state.num_outputs):
-            signs = np.where(state.targets == scd.positives(state.num_outputs)[k], 1.0, -1.0)
-            alpha = duals[:, k].copy()
-            outside = w[k, columns] - rows.weighted_sum(signs * alpha)
-            finish = WideHinge(rows, signs, state.upper, alpha, outside=outside, tau=float(state.taus[k]) or least_tau)
-            goal = max(FIRST_SHARE * finish.gap, LAST_SHARE * tol * state.primals[k])
-            for _ in range(MOST_RUNS):
-                if finish.gap <= goal or finish.is_stuck or is_spent():
-                    break
-                finish.run(is_spent, goal)
-            sums.change[k, columns] += finish.w - w[k, columns]
-            sums.duals[:, k] += finish.alpha
-            sums.taus[k] += max(finish.tau * NEXT_TAU, least_tau)
+    matrix = scipy.sparse.csr_array(
+        (state.values, state.columns.astype(np.int32), np.cumsum([0, *state.lengths]).astype(np.int32)),
+        shape=(len(state.lengths), w.shape[1] - 1),
+    )
+    rows, columns = CopiedRows.of_matrix(matrix, intercept)
+    norms = np.asarray(matrix.multiply(matrix).sum(axis=1)).reshape(-1) + intercept * intercept
+    least_tau = first_tau(norms, state.upper)
+    duals = state.duals.reshape(-1, state.num_outputs)
+    sums.solved += 1.0
+    for k in range(state.num_outputs):
+        signs = np.where(state.targets == scd.positives(state.num_outputs)[k], 1.0, -1.0)
+        alpha = duals[:, k].copy()
+        outside = w[k, columns] - rows.weighted_sum(signs * alpha)
+        finish = WideHinge(rows, signs, state.upper, alpha, outside=outside, tau=float(state.taus[k]) or least_tau)
+        goal = max(FIRST_SHARE * finish.gap, LAST_SHARE * tol * state.primals[k])
+        for _ in range(MOST_RUNS):
+            if finish.gap <= goal or finish.is_stuck or is_spent():
+                break
+            finish.run(is_spent, goal)
+        sums.change[k, columns] += finish.w - w[k, columns]
+        sums.duals[:, k] += finish.alpha
+        sums.taus[k] += max(finish.tau * NEXT_TAU, least_tau)
 
 
 def tells_if_long(state: WorkingSetState) -> AbstractContextManager[object]:
