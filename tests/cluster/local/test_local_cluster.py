@@ -249,7 +249,7 @@ def test_a_trainer_that_cannot_be_pickled_is_refused(cluster: LocalCluster) -> N
 
 @pytest.mark.parametrize("is_chosen", [False, True], ids=["by default", "as the user says"])
 def test_tasks_share_the_cores_of_the_machine(is_chosen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where each had a BLAS with as many threads as there are cores, four on two cores took 3 times as long, and more."""
+    """Where each BLAS had as many threads as there are cores, four on two cores took 3 times as long, or more."""
     for name in THREAD_LIMITS:
         monkeypatch.delenv(name, raising=False)
     cores = available_cores()
