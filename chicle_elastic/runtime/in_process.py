@@ -32,6 +32,7 @@ from chicle_elastic.runtime.checkpoint.format import JobIdentity
 from chicle_elastic.runtime.checkpoint.resume import Resumption
 from chicle_elastic.runtime.checkpoint.trigger import CheckpointTrigger
 from chicle_elastic.runtime.cluster_task.policy_runner import TimeLimitedPolicy
+from chicle_elastic.runtime.training.blas_threads import blas_threads_of
 from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.runtime.training.training import Evaluation, IterationResult, Training, evaluation_of
 from chicle_elastic.runtime.training.uni_task import TRAINER, LocalContext, Mailboxes, UniTask
@@ -127,6 +128,7 @@ class InProcess:
                 manager = ScheduledNodes(manager, prefix=TASK_PREFIX)
             shell = _Shell(job, self.num_tasks, clock or MonotonicClock(), sink=sink, manager=manager)
             stack.callback(shell.close)
+            stack.enter_context(blas_threads_of(job.trainer))
             return shell.run(self)
 
 

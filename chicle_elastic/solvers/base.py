@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -287,7 +287,13 @@ class Trainer(ABC):
     >>> source = ArraySource(np.arange(40.0).reshape(20, 2), np.zeros(20), max_tasks=2)
     >>> InProcess(num_tasks=2).run(Job(trainer=MeanTrainer(), source=source, max_iterations=1)).model
     array([19., 20.])
+
+    Attributes:
+        uses_blas_threads: Whether BLAS may have several threads while the trainer and its solvers compute. False for
+            those that make many small calls, which take longer on several threads than on one.
     """
+
+    uses_blas_threads: ClassVar[bool] = True
 
     @abstractmethod
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:

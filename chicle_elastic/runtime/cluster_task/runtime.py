@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from chicle_elastic.clock import MonotonicClock
 from chicle_elastic.errors import UsageError
+from chicle_elastic.runtime.training.blas_threads import blas_threads_of
 from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.settings import Settings
 
@@ -54,7 +55,8 @@ class ClusterRuntime:
         from chicle_elastic.runtime.cluster_task.task import ClusterTask
 
         try:
-            return ClusterTask(job, self.control, MonotonicClock()).run()
+            with blas_threads_of(job.trainer):
+                return ClusterTask(job, self.control, MonotonicClock()).run()
         except SystemExit:
             _give_way()
             raise

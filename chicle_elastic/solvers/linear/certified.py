@@ -25,6 +25,7 @@ class CertifiedTrainer(Trainer):
 
     tol: float
     has_one_softmax: ClassVar[bool] = False
+    uses_blas_threads: ClassVar[bool] = False
 
     @abstractmethod
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Any, Any]:

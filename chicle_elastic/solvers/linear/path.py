@@ -30,7 +30,7 @@ The progress, one vector:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -133,6 +133,7 @@ class PathTrainer(Trainer):
 
     stages: tuple[LinearTrainer, ...]
     max_iterations: tuple[int, ...]
+    uses_blas_threads: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.stages or len(self.max_iterations) != len(self.stages) or min(self.max_iterations) < 1:

@@ -99,6 +99,7 @@ class LinearTrainer(Trainer):
     keeps_products: bool = False
     has_one_softmax: ClassVar[bool] = False
     """Whether scores are those of one distribution over all classes."""
+    uses_blas_threads: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         Loss.named(self.loss)
