@@ -118,7 +118,6 @@ def test_a_quick_run_ends_with_its_result_as_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One cell of one data set: time against a peer, iterations of two tasks, share of cells ahead."""
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     liblinear, _ = known_peers()[0]
     monkeypatch.setattr(glm, "installed_peers", lambda: ([liblinear], ["the others were not asked"]))
     options = "--quick --only few-binary --loss hinge --C strong --tasks 1,2 --tol 1e-3"
