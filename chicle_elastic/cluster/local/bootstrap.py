@@ -82,18 +82,18 @@ def reach_server(address: str, *, idle_s: float, threads: int) -> Connection:
 
 
 def how_ended(address: str) -> str:
-    """How a server whose listener or connection is gone has ended and what it printed last, as a part of a sentence.
+    """How a server that does not answer any more has ended, and what it printed last, as a part of a sentence.
 
-    Empty where it has ended in order, or was started by another process.
+    Empty where this process has not started it.
     """
     server = _servers.get((os.getpid(), address))
     if server is None:
         return ""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        server.process.wait(END_TIMEOUT_S)
-    if not server.process.returncode:
-        return ""
-    return f"ended with {exit_words(server.process.returncode)}\n{last_words(server.output)}".rstrip()
+    try:
+        end = f"ended with {exit_words(server.process.wait(END_TIMEOUT_S))}"
+    except subprocess.TimeoutExpired:
+        end = "has hung up"
+    return f"{end}\n{last_words(server.output)}".rstrip()
 
 
 def end_server(address: str) -> None:
