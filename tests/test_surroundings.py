@@ -157,20 +157,21 @@ def test_a_working_directory_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_fit_needs_no_working_directory(tmp_path: Path, n_workers: int | None) -> None:
     """A clean-up has removed it."""
     program = FIT.format(n_workers=n_workers, out=str(tmp_path / "out"))
-    run = shell(tmp_path, IN_A_FOLDER_THAT_IS_GONE, [sys.executable, "-c", program], CHICLE_CACHE_DIR="relative")
+    run = shell(tmp_path, IN_A_FOLDER_THAT_IS_GONE, [sys.executable, "-c", program])
     assert run.returncode == 0, run.stderr
     assert (tmp_path / "out").read_text() == "True"
 
 
 def test_kernels_are_compiled_without_a_working_directory(tmp_path: Path) -> None:
-    """numba asks for it then, too."""
+    """numba asks for it then, too; a relative path to the cache leads nowhere."""
     (tmp_path / "scale.py").write_text("def scale(x):\n    return 3 * x\n")
     program = "from chicle_elastic.solvers.kernels.jit import kernel\nfrom scale import scale\nprint(kernel(scale)(2))"
     run = shell(
         tmp_path,
         IN_A_FOLDER_THAT_IS_GONE,
         [sys.executable, "-c", program],
-        CHICLE_CACHE_DIR=str(tmp_path / "cache"),
+        CHICLE_CACHE_DIR="relative",
+        TMPDIR=str(tmp_path),
         PYTHONPATH=f"{ROOT}:{tmp_path}",
     )
     assert (run.returncode, run.stdout) == (0, "6\n"), run.stderr
