@@ -133,7 +133,12 @@ def test_a_disk_that_takes_no_kernels_costs_no_fit(tmp_path: Path, setup: str, m
     assert "CHICLE_CACHE_DIR" in run.stderr
 
 
-READ_ONLY = "mount -o remount,ro,bind /\nunset HOME XDG_CACHE_HOME CHICLE_CACHE_DIR CHICLE_WAITS TMPDIR"
+READ_ONLY = """
+mount -o remount,ro,bind /
+for each in /tmp /var/tmp $folder; do mount --bind $each $each; mount -o remount,ro,bind $each; done
+cd $folder
+unset HOME XDG_CACHE_HOME CHICLE_CACHE_DIR CHICLE_WAITS TMPDIR
+"""
 
 
 def test_a_read_only_root_needs_no_cache(tmp_path: Path) -> None:
