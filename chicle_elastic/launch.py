@@ -4,8 +4,11 @@ import sys
 
 from chicle_elastic.settings import hide_stack_traces_of_torch
 from chicle_elastic.start_signals import install, of_node
+from chicle_elastic.surroundings import prepare_command, require_folder
 
 if __name__ == "__main__":  # before torch is imported, which takes seconds
+    prepare_command()
+    require_folder("python -m chicle_elastic.launch")
     install("python -m chicle_elastic.launch", of_node(sys.argv[1:]))
     hide_stack_traces_of_torch()
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chicle_elastic.cgroups import PROC, cpu_quota
+from chicle_elastic.surroundings import is_folder_gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,10 @@ class Settings:
         """A folder that exists and can be written, for compiled kernels.
 
         It lies in `cache_dir`; where that cannot be written (a read-only home), in a folder under the system's
-        temporary one that only this user can read or write. Never an error: without a cache, kernels still compile.
+        temporary one that only this user can read or write.
+
+        Raises:
+            OSError: No folder can be written: kernels have to be compiled without a cache.
         """
         if self.cache_dir is not None and _can_write(kernels := self.cache_dir / "kernels"):
             return kernels
@@ -180,9 +184,11 @@ def limited_environment(threads: int) -> dict[str, str]:
 
 
 def _path_in(environ: Mapping[str, str], name: str) -> Path | None:
-    """The path in a variable, absolute; None when it is empty or not set."""
+    """The path in a variable, absolute where there is a working directory; None when it is empty or not set."""
     chosen = environ.get(name)
-    return Path(chosen).absolute() if chosen else None
+    if not chosen:
+        return None
+    return Path(chosen) if is_folder_gone() else Path(chosen).absolute()
 
 
 def _user_cache_dir(environ: Mapping[str, str]) -> Path | None:
@@ -200,7 +206,7 @@ def _user_cache_dir(environ: Mapping[str, str]) -> Path | None:
 
 
 def _can_write(folder: Path) -> bool:
-    """Create `folder` where it is missing, and try; asking for permissions would miss full and read-only disks."""
+    """Create `folder` where it is missing, and try; asking for permissions would miss read-only disks."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

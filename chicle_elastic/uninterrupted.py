@@ -3,6 +3,7 @@
 torch and numba cannot be imported again in a process where Ctrl-C has cut off their import, and numba whose compilation
 was cut off may fail at the next one. Both take seconds, and parts of them answer no signal at all. So a thread does
 such work. Ctrl-C ends the wait and not the work; the next one who needs it finds it done, or waits for the rest.
+It is done in a folder that exists, because both libraries ask for the working directory.
 """
 
 import contextvars
@@ -13,6 +14,8 @@ import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import TypeVar
+
+from chicle_elastic.surroundings import in_some_folder
 
 Result = TypeVar("Result")
 
@@ -27,6 +30,7 @@ def uninterrupted(work: Callable[[], Result]) -> Result:
     Raises:
         KeyboardInterrupt: Ctrl-C while it waited.
     """
+    work = in_some_folder()(work)
     if threading.current_thread() is not threading.main_thread() or not callable(signal.getsignal(signal.SIGINT)):
         return work()
     results: list[Result] = []

@@ -28,6 +28,7 @@ from typing import TypeAlias
 
 from chicle_elastic import notebook
 from chicle_elastic.settings import Settings
+from chicle_elastic.surroundings import encodable, write
 
 __all__ = ["PATIENCE_S", "Wait", "above", "cleared", "screen", "tell", "tell_through"]
 
@@ -158,7 +159,6 @@ def _print(line: str) -> None:
         return
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
     if tqdm is not None:
-        tqdm.write(line, file=stream)
+        tqdm.write(encodable(line, stream), file=stream)
     else:
-        stream.write(line + "\n")
-    stream.flush()
+        write(line + "\n", stream)

@@ -26,6 +26,7 @@ from chicle_elastic.chunks.places import Place, place_of, require_writable
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.runtime.checkpoint.files import write_file
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
+from chicle_elastic.surroundings import prepare_command
 
 MODEL_NAME = "model.npz"
 ESTIMATORS = {
@@ -63,6 +64,7 @@ def parser(estimator: str = "svm") -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    prepare_command()
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         params = parse(arguments)

@@ -21,6 +21,7 @@ from chicle_elastic.monitoring.notebook_bar import NotebookBar
 from chicle_elastic.monitoring.progress import LINE_EVERY_S, FitProgress
 from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord, Transition
 from chicle_elastic.scheduling.text import is_disabled_text
+from chicle_elastic.surroundings import write
 
 if TYPE_CHECKING:
     from chicle_elastic.runtime.training.job import Outcome
@@ -180,7 +181,7 @@ def watcher(
     changes: list[Callable[[Transition], None]] = []
     ends: list[Callable[[Outcome], None]] = []
     with ExitStack() as stack:
-        if int(verbose) == 1 and (sys.stdout.isatty() or notebook.is_here()):
+        if int(verbose) == 1 and ((sys.stdout is not None and sys.stdout.isatty()) or notebook.is_here()):
             place = NotebookBar() if notebook.is_here() else None
             bar = FitProgress(
                 sys.stdout,
@@ -230,7 +231,7 @@ class _MethodPrinter:
         method = self._method_on(self._most)
         if method != self._known:
             self._known = method
-            print(f"[{self._name}] from iteration {record.iteration}: {method}", flush=True)
+            _print(self._name, f"from iteration {record.iteration}: {method}")
 
 
 def methods_of(history: History, method_on: Callable[[int], str]) -> dict[int, str]:
@@ -251,7 +252,11 @@ def _tell(told: list[Callable[[Any], None]], news: Any) -> None:
 
 
 def _print_transition(name: str, transition: Transition) -> None:
-    print(f"[{name}] {transition.words()}", flush=True)
+    _print(name, transition.words())
+
+
+def _print(name: str, text: str) -> None:
+    write(f"[{name}] {text}\n", sys.stdout)
 
 
 def _disabled_in(record: IterationRecord) -> list[str]:
@@ -284,11 +289,11 @@ class _LinePrinter:
 
     def __call__(self, record: IterationRecord) -> None:
         for news in _disabled_in(record):
-            print(f"[{self._name}] {news}", flush=True)
+            _print(self._name, news)
         is_milestone = "duality_gap" in record.figures or "epoch" in record.figures
         if self._verbose >= 2 or is_milestone or record.time_s - self._told_s > LINE_EVERY_S:
             self._told_s = record.time_s
-            print(f"[{self._name}] {line_of(record)}", flush=True)
+            _print(self._name, line_of(record))
 
 
 def line_of(record: IterationRecord) -> str:

@@ -16,8 +16,11 @@ import signal
 import sys
 
 from chicle_elastic.start_signals import install
+from chicle_elastic.surroundings import prepare_command, require_folder
 
 if __name__ == "__main__":  # before anything that takes long
+    prepare_command()
+    require_folder("python -m torchx_components.anchor")
     install(
         "python -m torchx_components.anchor",
         {number: 128 + number for number in (signal.SIGTERM, signal.SIGINT)},

@@ -6,8 +6,11 @@ SIGTERM and SIGUSR1 are the notice that this node will be taken away, as ever.
 import sys
 
 from chicle_elastic.start_signals import LEAVE_OPTION, install, of_node
+from chicle_elastic.surroundings import prepare_command, require_folder
 
 if __name__ == "__main__":  # before anything that takes long
+    prepare_command()
+    require_folder("python -m torchx_components.node")
     install("python -m torchx_components.node", of_node(sys.argv[1:]))
 
 import argparse

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from chicle_elastic.errors import JobFailedError, MissingExtraError, UsageError
 from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.runtime.training.job import Job, Outcome
+from chicle_elastic.surroundings import FOLDER_IS_GONE, hold_descriptors, is_folder_gone
 from torchx_components import job_board, submission
 from torchx_components.job_state import JobState
 from torchx_components.job_wait import wait_for_end
@@ -129,6 +130,9 @@ class TorchXRuntime:
             UsageError: It cannot be made.
         """
         _require_torchx()
+        hold_descriptors()
+        if is_folder_gone():
+            raise UsageError(f"TorchXRuntime: {FOLDER_IS_GONE}")
         path = Path(self.folder).absolute() / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
         try:
             path.mkdir(parents=True, mode=0o700)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from chicle_elastic import __version__
 from chicle_elastic.errors import ChicleError, UsageError
+from chicle_elastic.surroundings import FOLDER_IS_GONE, is_folder_gone, prepare_command
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: For `--help`, `--version`, faults of usage that argparse finds, and SIGTERM.
     """
+    prepare_command()
     try:
         return _run(sys.argv[1:] if arguments is None else list(arguments))
     except KeyboardInterrupt:
@@ -114,5 +116,7 @@ def _run_without_command(arguments: list[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
+    if code != EXIT_INTERRUPTED and is_folder_gone():
+        message += f"; {FOLDER_IS_GONE}"
     print(f"chicle: {message}", file=sys.stderr)
     return code

@@ -15,6 +15,7 @@ from chicle_elastic import waits
 from chicle_elastic.clock import Clock
 from chicle_elastic.monitoring.notebook_bar import NotebookBar
 from chicle_elastic.monitoring.records import PARAMETERS_PREFIX, IterationRecord, Transition
+from chicle_elastic.surroundings import write
 
 BAR_WIDTH = 14
 LEAST_BAR_WIDTH = 3
@@ -80,19 +81,17 @@ class FitProgress:
         if self._is_drawn:
             most = shutil.get_terminal_size().columns - 1  # a line that wraps could not be redrawn
             text = self._with_bar(f"{self._share:4.0%}  {self._text(record)}", most)[:most]
-            self._stream.write("\r" + text.ljust(self._width))
+            write("\r" + text.ljust(self._width), self._stream)
             self._width = len(text)
         else:
-            self._stream.write(f"{self._label} {self._share:4.0%}  {self._text(record)}\n")
-        self._stream.flush()
+            write(f"{self._label} {self._share:4.0%}  {self._text(record)}\n", self._stream)
 
     def note(self, transition: Transition) -> None:
         """Show a change of the membership, where a bar is drawn with the next iteration."""
         if self._is_drawn:
             self._event = transition.words()
         else:
-            self._stream.write(f"{self._label} {transition.words()}\n")
-            self._stream.flush()
+            write(f"{self._label} {transition.words()}\n", self._stream)
 
     def end(self, reason: str, *, is_interrupted: bool) -> None:
         """The job has ended, and why."""
@@ -112,8 +111,7 @@ class FitProgress:
         """Clear the bar from a terminal, so that what comes next starts on a clean line."""
         with waits.screen:
             if self._width:
-                self._stream.write("\r" + " " * self._width + "\r")
-                self._stream.flush()
+                write("\r" + " " * self._width + "\r", self._stream)
                 self._width = 0
 
     def _share_of(self, record: IterationRecord) -> float:

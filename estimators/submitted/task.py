@@ -11,6 +11,7 @@ from pathlib import Path
 
 from chicle_elastic.errors import ChicleError
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
+from chicle_elastic.surroundings import prepare_command
 from estimators.fit_task import imported, imported_class, save_model
 from estimators.submitted.fit import CATEGORIES, ERROR_NAME, WARNINGS_NAME
 from estimators.submitted.staging import Staged, kind_of
@@ -18,6 +19,7 @@ from estimators.submitted.staging import Staged, kind_of
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Be a task of the fit; returns the exit code."""
+    prepare_command()
     parser = argparse.ArgumentParser(prog="python -m estimators.submitted.task", description=__doc__)
     parser.add_argument("--train", type=Path, required=True, help="folder that TorchXRuntime has written")
     parser.add_argument("--out", type=Path, required=True, help="folder of the job")

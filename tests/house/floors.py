@@ -68,6 +68,7 @@ FLOOR_0_FILES = (
     "cgroups",
     "settings",
     "start_signals",
+    "surroundings",
     "notebook",
     "uninterrupted",
     "waits",

@@ -13,11 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from typing import IO
+from typing import NamedTuple
 
 from chicle_elastic.cluster.local.messages import Connection, connect, listen
+from chicle_elastic.cluster.local.outputs import exit_words, last_words, open_output
 from chicle_elastic.errors import MissingExtraError, PeerLostError
 from chicle_elastic.settings import limited_environment
+from chicle_elastic.surroundings import hold_descriptors, is_folder_gone
 from chicle_elastic.transports.unix_frames import require_unix_sockets
 
 START_TIMEOUT_S = 20.0
@@ -36,8 +38,14 @@ serve(*arguments)
 """
 
 _lock = threading.Lock()
-_servers: dict[tuple[int, str], subprocess.Popen[bytes]] = {}
+_servers: dict[tuple[int, str], "_Server"] = {}
 """Servers that this process has started, by process id (a fork is not their owner) and address."""
+
+
+class _Server(NamedTuple):
+    process: subprocess.Popen[bytes]
+    output: int
+    """Descriptor of the file in memory that has what it printed."""
 
 
 def reach_server(address: str, *, idle_s: float, threads: int) -> Connection:
@@ -50,23 +58,42 @@ def reach_server(address: str, *, idle_s: float, threads: int) -> Connection:
 
     Raises:
         MissingExtraError: torch or cloudpickle is not installed.
-        PeerLostError: The server cannot be started.
+        PeerLostError: The server cannot be started, or has ended at its start.
         UsageError: This is not Linux.
     """
     require_unix_sockets()
+    hold_descriptors()
     deadline_s = time.monotonic() + START_TIMEOUT_S
+    is_started = False
     with _lock:
         while True:
             line = connect(address)
             if line is not None:
                 return line
+            if is_started and (end := how_ended(address)):
+                raise PeerLostError(f"the server of the local cluster {end}")
             _require_packages()
-            _start(address, idle_s, threads)
+            is_started = _start(address, idle_s, threads) or is_started
             if time.monotonic() > deadline_s:
                 raise PeerLostError(
                     f"the server of the local cluster {address} could not be reached within {START_TIMEOUT_S:g} s"
                 )
             time.sleep(RETRY_S)
+
+
+def how_ended(address: str) -> str:
+    """How a server that does not answer any more has ended, and what it printed last, as a part of a sentence.
+
+    Empty where this process has not started it.
+    """
+    server = _servers.get((os.getpid(), address))
+    if server is None:
+        return ""
+    try:
+        end = f"ended with {exit_words(server.process.wait(END_TIMEOUT_S))}"
+    except subprocess.TimeoutExpired:
+        end = "has hung up"
+    return f"{end}\n{last_words(server.output)}".rstrip()
 
 
 def end_server(address: str) -> None:
@@ -81,28 +108,35 @@ def end_server(address: str) -> None:
         _wait(server)
 
 
-def _start(address: str, idle_s: float, threads: int) -> None:
-    """Start a server, unless another process or thread is just about to."""
+def _start(address: str, idle_s: float, threads: int) -> bool:
+    """Start a server, unless another process or thread is just about to; returns whether this one has."""
     ended = _servers.pop((os.getpid(), address), None)
     if ended is not None:
         _wait(ended)
     listener = listen(address)
     if listener is None:
-        return
+        return False
     with listener:
         arguments = [sys.path, listener.fileno(), os.getpid(), idle_s]
-        server = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, json.dumps(arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=_stderr(),
-            stderr=_stderr(),
-            pass_fds=(listener.fileno(),),
-            env=limited_environment(threads),
-            start_new_session=True,  # Ctrl-C in a terminal is for the driver
-        )
+        output = open_output("server", None)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, json.dumps(arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(listener.fileno(),),
+                env=limited_environment(threads),
+                cwd="/" if is_folder_gone() else None,
+                start_new_session=True,  # Ctrl-C in a terminal is for the driver
+            )
+        except BaseException:
+            os.close(output)
+            raise
     if not _servers:
         atexit.register(_end_all)
-    _servers[os.getpid(), address] = server
+    _servers[os.getpid(), address] = _Server(process, output)
+    return True
 
 
 def _require_packages() -> None:
@@ -116,20 +150,13 @@ def _require_packages() -> None:
             raise MissingExtraError.for_package(package, extra="cluster", purpose="a local cluster (n_workers=)")
 
 
-def _stderr() -> IO[bytes] | int:
-    """Where the server may complain; a notebook's stderr has no descriptor."""
+def _wait(server: _Server) -> None:
     try:
-        return sys.stderr.fileno()
-    except (AttributeError, OSError, ValueError):
-        return subprocess.DEVNULL
-
-
-def _wait(server: subprocess.Popen[bytes]) -> None:
-    try:
-        server.wait(END_TIMEOUT_S)
+        server.process.wait(END_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
+        server.process.kill()
+        server.process.wait()
+    os.close(server.output)
 
 
 def _end_all() -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from chicle_elastic import errors
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.cluster.local.messages import Connection, Received
+from chicle_elastic.cluster.local.outputs import exit_words
 from chicle_elastic.cluster.net.event_loop import is_registered
 from chicle_elastic.errors import ChicleError, JobFailedError, PeerLostError
 from chicle_elastic.monitoring.history import History
@@ -27,6 +28,7 @@ from chicle_elastic.monitoring.job_ledger import JobLedger
 from chicle_elastic.monitoring.records import IterationRecord, Member, Transition
 from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.solvers.base import Report
+from chicle_elastic.solvers.kernel_cache import tell_not_kept
 from chicle_elastic.values import ChunkAccount
 from chicle_elastic.waits import Wait, tell
 
@@ -45,10 +47,12 @@ class Driver:
         server: To the server; "run" was said already.
         job: What was staged.
         start: Explains the wait for the first task; stopped when that is there.
+        how_server_ended: Says how the server has ended, "ended with exit code 1" and its last words, as far as known.
     """
 
-    def __init__(self, server: Connection, job: Job, start: Wait) -> None:
+    def __init__(self, server: Connection, job: Job, start: Wait, how_server_ended: Callable[[], str]) -> None:
         self._server, self._job, self._start = server, job, start
+        self._how_server_ended = how_server_ended
         self._selector = selectors.DefaultSelector()
         self._tasks: dict[Connection, str] = {}
         self._done: list[Connection] = []
@@ -111,18 +115,19 @@ class Driver:
                 )
             elif said.kind == "queued":
                 self._start.text = "waiting for another fit on this local cluster"
+            elif said.kind == "not_kept":
+                tell_not_kept(said.fields["error"])
             elif said.kind == "task":
                 self._start.stop()
                 self._add_task(said)
             elif said.kind == "ended" and said.fields["code"]:
                 fields = said.fields
-                how = f"signal {-fields['code']}" if fields["code"] < 0 else f"exit code {fields['code']}"
-                printed = f"\n{fields['printed']}" if fields["printed"] else ""
-                self._ends.append(f"the {fields['what']} of node {fields['node']} ended with {how}{printed}")
+                end = f"the {fields['what']} of node {fields['node']} ended with {exit_words(fields['code'])}"
+                self._ends.append(f"{end}\n{fields['printed']}".rstrip())
             elif said.kind == "over":
                 self._give_up(said.fields["reason"])
         if self._server.is_at_end:
-            self._give_up("its server is gone")
+            self._give_up(f"its server {self._how_server_ended() or 'is gone'}")
 
     def _add_task(self, said: Received) -> None:
         node = said.fields["node"]

@@ -25,9 +25,11 @@ from typing import Any
 from chicle_elastic.cluster.local.forking import ForkedProcess, Forker
 from chicle_elastic.cluster.local.job_run import MAX_NODES, JobRun
 from chicle_elastic.cluster.local.messages import Connection, Received, accept, fields_of, pair
+from chicle_elastic.cluster.local.outputs import exit_words
 from chicle_elastic.cluster.local.process_pool import ProcessPool
 from chicle_elastic.cluster.net.event_loop import is_registered
 from chicle_elastic.errors import ProtocolError
+from chicle_elastic.solvers import kernel_cache
 from chicle_elastic.waits import tell_through
 
 TURN_S = 0.5
@@ -156,6 +158,8 @@ class ForkServer:
         run = self._run if self._run is not None and self._run.client is line else None
         if said.kind == "run":
             fields_of(said, nodes=int)
+            for error in kernel_cache.errors:  # which came when no client was here
+                line.send("not_kept", error=error)
             self._waiting.append((line, said))
             if self._run is not None:
                 line.send("queued", ahead=len(self._waiting))
@@ -219,22 +223,20 @@ class ForkServer:
                 watch=lambda line, call: self._watch(line, call),
                 forget=self._forget,
             )
-        except (ProtocolError, ConnectionError) as error:
-            with contextlib.suppress(ConnectionError):
-                client.send("over", reason=str(error))
+        except (ProtocolError, OSError) as error:
+            _tell_over(client, str(error))
             return
         self._run = run
         try:
             run.start()
         except OSError as error:  # no process or memory to be had
-            print(f"a job cannot be started: {error}", file=sys.stderr)
+            _tell_over(client, f"the job cannot be started: {error}")
             run.kill()
 
     def _finish(self, run: JobRun) -> None:
         self._run = None
         if run.client in self._clients:
-            with contextlib.suppress(ConnectionError):
-                run.client.send("over", reason="all its nodes have ended")
+            _tell_over(run.client, "all its nodes have ended")
         run.close()
         self._processes.trim(run.num_nodes)
         if self._store is not None:
@@ -250,7 +252,10 @@ class ForkServer:
         sock.close()
         said = line.receive(END_S)
         if said is None:
-            raise ProtocolError(f"the rendezvous store of the cluster did not start; it printed: {child.printed()}")
+            line.close()
+            end = f"ended at its start with {exit_words(self._forker.end(child))}\n{child.printed()}".rstrip()
+            self._forker.close(child)
+            raise ProtocolError(f"the rendezvous store of the cluster {end}")
         endpoint = str(said.fields["endpoint"])
         self._store = child, line, endpoint
         return endpoint
@@ -267,6 +272,11 @@ class ForkServer:
     def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wakes, 4096)
+
+
+def _tell_over(client: Connection, reason: str) -> None:
+    with contextlib.suppress(ConnectionError):
+        client.send("over", reason=reason)
 
 
 def _store_body(sock: socket.socket) -> int:

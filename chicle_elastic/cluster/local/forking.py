@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from chicle_elastic.cluster.local.outputs import last_words, open_output
+
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 EXIT_FAILED = 1
-SHOWN_BYTES = 2000
 
 _libc = ctypes.CDLL(None)
 
@@ -48,9 +49,7 @@ class ForkedProcess:
 
     def printed(self) -> str:
         """The end of what it printed."""
-        size_bytes = os.fstat(self.output).st_size
-        content = os.pread(self.output, SHOWN_BYTES, max(0, size_bytes - SHOWN_BYTES))
-        return content.decode(errors="replace").strip()
+        return last_words(self.output)
 
 
 class Forker:
@@ -77,7 +76,7 @@ class Forker:
             keep: Descriptors that it needs.
             output: File for what it prints; None for one in memory.
         """
-        fd = _open_output(name, output)
+        fd = open_output(name, output)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -94,7 +93,7 @@ class Forker:
             name: For people.
             output: The file; None for one in memory.
         """
-        fd = _open_output(name, output)
+        fd = open_output(name, output)
         os.close(child.output)
         child.name, child.output = name, fd
 
@@ -118,15 +117,22 @@ class Forker:
             os.close(child.output)
             child.output = -1
 
+    def end(self, child: ForkedProcess) -> int:
+        """SIGKILL for a child that has not ended by itself; waits for its end and returns its exit code."""
+        child.signal(signal.SIGKILL)
+        self._children.pop(child.pid, None)
+        child.code = -signal.SIGKILL
+        with contextlib.suppress(ChildProcessError):
+            child.code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+        return child.code
+
     def end_all(self) -> None:
         """SIGKILL for all children; waits for their ends."""
         for child in self._children.values():
             child.signal(signal.SIGKILL)
-        for child in self._children.values():
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(child.pid, 0)
+        for child in list(self._children.values()):
+            self.end(child)
             self.close(child)
-        self._children.clear()
 
     def _be_child(self, name: str, parent: int, body: Callable[[], int], keep: set[int], output: int) -> None:
         """Never returns: objects of the parent must not be finalised here, their descriptors may belong to others."""
@@ -160,10 +166,3 @@ class Forker:
 def name_process(name: str) -> None:
     """Have this process show as "chicle NAME" in `ps`, or as much of it as 15 characters hold."""
     _libc.prctl(PR_SET_NAME, f"chicle {name}".encode()[:15], 0, 0, 0)
-
-
-def _open_output(name: str, output: Path | None) -> int:
-    if output is None:
-        return os.memfd_create(name, os.MFD_CLOEXEC)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(output, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

@@ -3,7 +3,7 @@
     client -> server   run (settings, job) + data      scale (nodes)      stop (reason)      over (it has the outcome)
                        members
     server -> client   queued   agent (node, pid)   task (node, pid) + the line to it   ended (who, code, printed)
-                       over (reason: no outcome is to be expected)
+                       not_kept (error: of the kernel cache)      over (reason: no outcome is to be expected)
     agent -> server    task (control, max_nodes)    signal (number)   free (`local_kept`)
                        requested (total, reason, number)      finished (the job needs no more nodes)
     server -> agent    forked (pid)   ended (pid, code)   stop (reason)   job
@@ -21,7 +21,6 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,12 +53,14 @@ class NodeProcesses:
         agent: Its agent.
         task: Its task, if one runs.
         is_dismissed: It was told to leave.
+        fault: Why the server has killed its agent; empty where it has not.
     """
 
     name: str
     agent: PooledProcess
     task: PooledProcess | None = None
     is_dismissed: bool = False
+    fault: str = ""
 
 
 class JobRun:
@@ -251,7 +252,7 @@ class JobRun:
                     self._has_ended(node, process, 0)
                     return
         except (ProtocolError, OSError) as error:  # nonsense, or no process to be had: this node is of no use
-            print(f"node {node.name} is ended: {error}", file=sys.stderr)
+            node.fault = f"its server has killed it: {error}\n"
             node.agent.child.signal(signal.SIGKILL)
         if process.line.is_at_end:
             self._forget(process.line)
@@ -295,7 +296,7 @@ class JobRun:
             if node.task is not None:
                 node.task.child.signal(signal.SIGKILL)  # without its agent it has nothing to do
                 self._let_go(node.task, is_free=False)
-        printed = process.child.printed() if code else ""
+        printed = node.fault + process.child.printed() if code else ""
         _tell(self.client, "ended", node=node.name, what=process.kind, pid=process.pid, code=code, printed=printed)
         if process is node.agent:
             self._node_is_gone(node, code)

@@ -26,6 +26,7 @@ from chicle_elastic.cluster.local.staging import (
 from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.surroundings import is_folder_gone
 
 
 def stage(job: Job, file: StagedFile) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def stage(job: Job, file: StagedFile) -> dict[str, Any]:
         "tells": job.on_iteration is not None or job.tell is not None,
         "asks": job.on_model is not None,
         "sys_path": sys.path,
-        "folder": os.getcwd(),
+        "folder": None if is_folder_gone() else os.getcwd(),
     }
     if job.initial_state is not None:
         described["initial_state"] = describe_array(job.initial_state, file)

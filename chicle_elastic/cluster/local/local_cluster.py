@@ -8,6 +8,7 @@ What runs, process by process: one server (`local_server`) that has everything i
 rendezvous store; and per job an agent and a task for each node. The driver stages the data once, in shared memory.
 """
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -15,10 +16,11 @@ import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chicle_elastic.cluster.local.bootstrap import end_server, reach_server
+from chicle_elastic.cluster.local.bootstrap import end_server, how_ended, reach_server
 from chicle_elastic.cluster.local.driver import Driver
 from chicle_elastic.cluster.local.job_spec import stage
 from chicle_elastic.cluster.local.messages import Connection
@@ -167,9 +169,10 @@ class LocalCluster:
         }
         with Wait(_words(begin)) as start, self._reach() as server, StagedFile() as file:
             settings["job"] = stage(job, file)
-            server.send("run", fds=(file.fd,), **settings)
+            with contextlib.suppress(ConnectionError):  # its end will be seen
+                server.send("run", fds=(file.fd,), **settings)
             file.close()
-            return Driver(server, job, start).run()
+            return Driver(server, job, start, partial(how_ended, self.address)).run()
 
     def scale(self, nodes: int) -> None:
         """Have so many nodes from now on, also in a job that runs: others join, or the newest leave.

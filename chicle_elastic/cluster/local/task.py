@@ -55,7 +55,8 @@ def run_task(_: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> int:
         try:
             try:
                 sys.path[:] = described["sys_path"]
-                os.chdir(described["folder"])
+                if described["folder"] is not None:
+                    os.chdir(described["folder"])
                 built = build(
                     described,
                     data,

@@ -12,7 +12,7 @@ import numba
 from numba.core import event as numba_event
 
 from chicle_elastic.clock import Clock, MonotonicClock
-from chicle_elastic.solvers.kernel_cache import cache_dir
+from chicle_elastic.solvers.kernels.disk_cache import cache_of
 from chicle_elastic.uninterrupted import uninterrupted
 from chicle_elastic.waits import PATIENCE_S, Wait
 
@@ -29,19 +29,10 @@ WORDS = "compiling kernels for this processor (once for this kind of data; some 
 
 
 def kernel(function: Function) -> Function:
-    """Compile `function` on its first call; machine code is cached under `CHICLE_CACHE_DIR`.
-
-    numba picks the folder of a cache when a function is decorated, from one global; it is set for just that moment, so
-    that numba code of others keeps its own place.
-    """
-    previous = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(cache_dir())
-    try:
-        compiled = numba.njit(
-            function, nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy", boundscheck=False
-        )
-    finally:
-        numba.config.CACHE_DIR = previous
+    """Compile `function` on its first call; machine code is cached under `CHICLE_CACHE_DIR`."""
+    compiled = numba.njit(function, nogil=True, fastmath=FASTMATH, error_model="numpy", boundscheck=False)
+    if (cache := cache_of(function)) is not None:
+        compiled._cache = cache
     # numba calls this by its name for types that it has not seen yet: it loads machine code, or makes it.
     compile_for = compiled._compile_for_args
     compiled._compile_for_args = lambda *args, **named: uninterrupted(partial(compile_for, *args, **named))

@@ -1,0 +1,32 @@
+"""Files for what the processes of a local cluster print, and how a process has ended, in words."""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+SHOWN_BYTES = 2000
+
+
+def last_words(output: int) -> str:
+    """The end of what a process printed into the file of a descriptor."""
+    size_bytes = os.fstat(output).st_size
+    content = os.pread(output, SHOWN_BYTES, max(0, size_bytes - SHOWN_BYTES))
+    return content.decode(errors="replace").strip()
+
+
+def exit_words(code: int) -> str:
+    """An exit code in words; a negative one stands for a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"signal {-code} ({signal.Signals(-code).name})"
+    return f"signal {-code}"
+
+
+def open_output(name: str, output: Path | None) -> int:
+    """Open a file for what a process prints; in memory where there is no path."""
+    if output is None:
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(output, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

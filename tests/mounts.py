@@ -1,0 +1,53 @@
+"""Programs that run where something else is mounted, in a mount namespace of their own; needs root."""
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.timeouts import timeout_s
+
+ROOT = Path(__file__).parents[1]
+
+
+@functools.cache
+def reason_to_skip() -> str | None:
+    """Why nothing can be mounted here; None where it can."""
+    try:
+        tried = subprocess.run(
+            ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/tmp"], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return "unshare is not installed (util-linux)"
+    return f"nothing can be mounted: {tried.stderr.strip()}" if tried.returncode else None
+
+
+def run_mounted(
+    setup: str, program: str, *, folder: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python program after a shell's set-up of its mounts; skips the test where there can be none.
+
+    Args:
+        setup: Shell commands, with FOLDER in the variable `$folder`.
+        program: Python.
+        folder: FOLDER; also the working directory.
+        environment: Of the program; by default that of this process.
+    """
+    if (reason := reason_to_skip()) is not None:
+        pytest.skip(reason)
+    return subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", f'{setup}\nexec "$python" -B -c "$program"'],
+        env={
+            **(os.environ if environment is None else environment),
+            **{"python": sys.executable, "program": program, "folder": str(folder), "PYTHONPATH": str(ROOT)},
+        },
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s(100),
+        check=False,
+    )
