@@ -6,8 +6,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-# Tests, demo and benchmarks compare figures of one machine: BLAS must not add threads of its own.
-RUN := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python
+RUN := $(BIN)/python
 # PIP_CONSTRAINT and not -c, because it pins the isolated build of the editable install too.
 INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-input --disable-pip-version-check
 
