@@ -70,6 +70,7 @@ FLOOR_0_FILES = (
     "start_signals",
     "notebook",
     "uninterrupted",
+    "versions",
     "waits",
     "moved",
 )
