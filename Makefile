@@ -6,16 +6,16 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-# Tests, demo and benchmarks compare figures of one machine: BLAS must not add threads of its own.
-RUN := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python
+RUN := $(BIN)/python
 # PIP_CONSTRAINT and not -c, because it pins the isolated build of the editable install too.
-INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-input --disable-pip-version-check
+CONSTRAINTS := constraints.txt
+INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-svm bench-glm bench-regression bench-l1 bench-multinomial bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-oldest test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-svm bench-glm bench-regression bench-l1 bench-multinomial bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -141,10 +141,23 @@ test-slurm: $(VENV)/.chicle-test  ## Members of a job array on a Slurm of the te
 	  echo "Slurm's packages cannot be installed here, so its tests are skipped" >&2
 	$(RUN) -m pytest -m slurm tests/slurm $(ARGS)
 
-OLDEST := scikit-learn==1.6.1
-test-oldest: $(VENV)/.chicle-test  ## The estimators in process with the oldest scikit-learn that is supported
-	test -d $(VENV)/$(OLDEST) || $(BIN)/python -m pip install -q --no-input --no-deps --target $(VENV)/$(OLDEST) $(OLDEST)
-	PYTHONPATH=$(CURDIR)/$(VENV)/$(OLDEST) $(RUN) -m pytest tests/estimators --ignore-glob '*cluster.py' $(ARGS)
+test-processors: $(VENV)/.chicle-test  ## Solvers and estimators under each OpenBLAS kernel that this processor can run (ARGS=--short)
+	$(RUN) -m tests.processors -n $(JOBS) --dist loadfile $(ARGS)
+
+# Each of the next three makes an environment of its own, without torch.
+OTHER := 3.13
+OTHER_PYTHON = $(firstword $(foreach python,python$(OTHER) $(wildcard $(HOME)/.pyenv/versions/$(OTHER).*/bin/python),$(shell $(python) -c "print('$(python)')" 2>/dev/null)))
+test-python:  ## All tests that need no torch, on another Python (OTHER=3.13)
+	$(if $(OTHER_PYTHON),$(MAKE) test-base VENV=.venv-$(OTHER) PYTHON=$(OTHER_PYTHON),@echo "skipped: there is no Python $(OTHER) here")
+
+test-oldest:  ## The same with the oldest libraries that pyproject.toml allows
+	$(MAKE) test-base VENV=.venv-oldest CONSTRAINTS=tests/oldest.txt
+
+test-newest:  ## The same with the newest ones, whatever constraints.txt says
+	$(MAKE) test-base VENV=.venv-newest CONSTRAINTS=
+
+test-base: $(VENV)/.chicle-test-base
+	$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 TORCHX_VERSIONS := torchx==0.7.0 torchx-nightly
 test-torchx: $(VENV)/.chicle-test  ## The components with TorchX's last release and its nightly, each in a folder of its own
@@ -203,12 +216,13 @@ $(BIN)/pip:
 
 $(VENV)/.chicle-demo: EXTRAS := plot,cluster,tensorboard
 $(VENV)/.chicle-test: EXTRAS := test
+$(VENV)/.chicle-test-base: EXTRAS := test-base
 $(VENV)/.chicle-dev: EXTRAS := dev
 $(VENV)/.chicle-bench: EXTRAS := bench
 $(VENV)/.chicle-kubernetes: EXTRAS := test-kubernetes
 $(VENV)/.chicle-docs: EXTRAS := docs
 
-$(VENV)/.chicle-demo $(VENV)/.chicle-test $(VENV)/.chicle-dev $(VENV)/.chicle-bench $(VENV)/.chicle-kubernetes $(VENV)/.chicle-docs: pyproject.toml constraints.txt | $(BIN)/pip
+$(VENV)/.chicle-demo $(VENV)/.chicle-test $(VENV)/.chicle-test-base $(VENV)/.chicle-dev $(VENV)/.chicle-bench $(VENV)/.chicle-kubernetes $(VENV)/.chicle-docs: pyproject.toml $(CONSTRAINTS) | $(BIN)/pip
 	@echo "installing chicle-elastic[$(EXTRAS)] into $(VENV)"
 	@$(INSTALL) --editable '.[$(EXTRAS)]' >$(VENV)/pip.log 2>&1 </dev/null || \
 	  { tail -n 25 $(VENV)/pip.log >&2; echo "pip failed; all it said is in $(VENV)/pip.log" >&2; exit 1; }

@@ -152,7 +152,7 @@ def _form(annotation: Any, is_compact: bool = False) -> _Form:
         if COMPACT in args and form.dump is not None:
             raise TypeError(f"a {args[0]} cannot be compact: there is a union or a list of pairs inside")
         limits = tuple(arg for arg in args[1:] if isinstance(arg, msgspec.Meta))
-        limited = Annotated.__class_getitem__((form.kind, *limits)) if limits else form.kind
+        limited = Annotated[form.kind, *limits] if limits else form.kind
         return form._replace(kind=limited, dump=_converter(form.kind) if COMPACT in args else form.dump)
     if origin in (types.UnionType, typing.Union):
         others = [arg for arg in args if arg is not type(None)]

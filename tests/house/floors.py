@@ -71,6 +71,7 @@ FLOOR_0_FILES = (
     "surroundings",
     "notebook",
     "uninterrupted",
+    "versions",
     "waits",
     "moved",
 )

@@ -13,7 +13,7 @@ from chicle_elastic.solvers.linear.newton.state import Block, OutputState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.rows import ALL
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from tests.solvers.linear_jobs import SMOOTH, assert_optimal, problem
+from tests.solvers.linear_jobs import SMOOTH, assert_optimal, problem, recompute
 from tests.solvers.test_newton_passes import augmented, matrix_of, packed, rows_of
 
 
@@ -224,16 +224,24 @@ def test_most_passes_add_up_no_second_derivatives_of_all_rows(loss, monkeypatch)
     assert len(several.history) == len(outcome.history)
 
 
-def test_features_beyond_float32_are_summed_up_in_float64():
-    """Squares of 1e25 are; a block of infinities would be no block. The model is that of a smaller scale.
+@pytest.mark.parametrize("scale", [1e16, 1e19, 1e25, 1e30])
+def test_features_beyond_float32_are_summed_up_in_float64(scale):
+    """Squares of 1e25 are; a block of infinities would be no block. The fit is as good as one on a smaller scale.
 
-    Its gap is not: the last digits of duals, times 1e25, are a w that no certificate survives.
+    Its gap need not be small: w of the duals is the last digits of a sum of duals times the scale, which no certificate
+    survives. A kernel of BLAS that makes them 0 has a certificate for w = 0 instead, within tol of the optimum. So the
+    objective is compared, with what tol promises.
     """
-    data, models = problem(rows=300, features=4), []
-    trainer = LinearTrainer(loss="logistic", tol=1e-3, C=1e-3)
-    for scale in (1e12, 1e25):
+    data, tol = problem(rows=300, features=4), 1e-3
+    trainer = LinearTrainer(loss="logistic", tol=tol, C=1e-3)
+
+    def fit(factor):
         X = data.X.copy()
-        X[:, 2] *= scale
-        outcome = type(data)(X=X, y=data.y).run(trainer, 2, max_iterations=20)
-        models.append(outcome.model * np.where(np.arange(5) == 2, scale, 1.0))
-    np.testing.assert_allclose(models[1], models[0], rtol=1e-6)
+        X[:, 2] *= factor
+        scaled = type(data)(X=X, y=data.y)
+        outcome = scaled.run(trainer, 2, max_iterations=20)
+        return outcome, recompute(scaled, trainer, outcome.model, outcome.state).primal[0]
+
+    outcome, best = fit(1e12)
+    assert outcome.history[-1].figures["duality_gap"] < 1e-9
+    assert fit(scale)[1] <= best / (1 - tol)

@@ -5,7 +5,8 @@ torch's elastic agent is made to be subclassed, but by names with an underscore,
 stop it. Its subclass implements `supervise`, which replaces torch's restart loop.
 
 When a version of torch has changed one of the names or their parameters, the import fails with an error that names the
-version found and the versions that the elastic tests ran with. A version is added to `TESTED_VERSIONS` by running them.
+version found and the versions that the elastic tests ran with (`versions`). Another version that has all names gets a
+warning.
 """
 
 import inspect
@@ -26,8 +27,9 @@ from torch.distributed.elastic.multiprocessing import RunProcsResult
 from torch.distributed.elastic.multiprocessing.api import PContext
 
 from chicle_elastic.errors import IncompatibleVersionError
+from chicle_elastic.versions import TRIED, warn_if_untried
 
-TESTED_VERSIONS = ("2.13",)
+warn_if_untried("torch", torch.__version__)
 
 # The functions that Chicle calls or overrides, with their expected parameters. A called function may have further
 # parameters with defaults; an overridden one has to match exactly, because torch calls it.
@@ -71,7 +73,7 @@ def check_signature(function: Callable[..., Any], expected: tuple[str, ...], *, 
 def _incompatible(what: str) -> IncompatibleVersionError:
     return IncompatibleVersionError(
         f"torch {torch.__version__} has changed a private function that the elastic cluster builds on: {what}; install "
-        f"a version that was tested ({', '.join(f'{version}.*' for version in TESTED_VERSIONS)})"
+        f"a version that was tried ({' to '.join(TRIED['torch'])})"
     )
 
 

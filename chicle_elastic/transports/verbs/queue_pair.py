@@ -63,7 +63,9 @@ class EndPoint:
         figures = {name: fields.get(name) for name in limits}
         gid = fields.get("gid")
         try:
-            address = str(ipaddress.IPv6Address(gid if isinstance(gid, str) else "").exploded)
+            address = ipaddress.IPv6Address(gid if isinstance(gid, str) else "").packed.hex(
+                ":", 2
+            )  # verbs know no dots
         except ValueError:
             address = ""
         for name, limit in limits.items():
