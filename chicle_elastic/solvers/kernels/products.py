@@ -186,7 +186,8 @@ def sparse_products(
     intercept,
     weights,
     places,
-    size,
+    row_places,  # OUT
+    row_values,  # OUT
     result,  # OUT
 ):
     """Lower triangle of sum_i weights_i x_i x_i^T in some columns, from the entries of CSR rows alone.
@@ -199,16 +200,15 @@ def sparse_products(
         weights: Of all rows, shape (num_rows,), float64; rows of weight 0 are not read.
         places: Place of each column in the triangle, ascending, or -1 where it has none; shape (num_features + 1,),
             int64.
-        size: Columns in the triangle, h.
+        row_places, row_values: Room, shape (h,), uint64 and float64, for h columns in the triangle.
         result: The sum is added here, packed by rows, shape (h (h + 1) / 2,), float64.
 
     NumPy equivalent::
 
         inside = places >= 0
         for i in visited:
-            result += weights[i] * np.outer(x(i)[inside], x(i)[inside])[np.tril_indices(size)]
+            result += weights[i] * np.outer(x(i)[inside], x(i)[inside])[np.tril_indices(len(row_values))]
     """
-    row_places, row_values = np.empty(size, np.uintp), np.empty(size)
     last = places[rows.num_features]
     for chunk in range(len(lengths)):
         position = first_row[chunk]
