@@ -27,7 +27,7 @@ def add_to(kind, factor, row, vector):
 
 def as_row(length, indices, values):
     """The kind of a sparse row, and the row."""
-    kind = CsrKind(like_indptr=np.int32(0), like_indices=indices.dtype.type(0), like=values.dtype.type(0), like_work=REAL)
+    kind = CsrKind(np.int32(0), indices.dtype.type(0), values.dtype.type(0), REAL)
     return kind, (np.uint64(length), np.uint64(indices.ctypes.data), np.uint64(values.ctypes.data))
 
 

@@ -21,10 +21,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # Sums may be reordered (vectorised dot products), but NaN and infinities keep their meaning.
 FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 
-INLINE = {"forceinline": True, "no_cfunc_wrapper": True, "_nrt": False}
+LEAN = {"no_cfunc_wrapper": True, "_nrt": False}
+"""Options of all: no entry for C, and no memory of their own, so that no reference to an array has to be counted."""
+INLINE = {"forceinline": True, **LEAN}
 """Options of the functions of a row, which LLVM is told to inline. Each takes 15 ms to compile, however short it is."""
 
-WORDS = "compiling kernels for this processor (once for this kind of data; some 10 s)"
+WORDS = "compiling kernels for this processor (once for this kind of data; a second or two)"
 
 
 def kernel(function: Function) -> Function:
@@ -37,7 +39,7 @@ def kernel(function: Function) -> Function:
     numba.config.CACHE_DIR = str(cache_dir())
     try:
         compiled = numba.njit(
-            function, nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy", boundscheck=False, no_cfunc_wrapper=True, _nrt=False
+            function, nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy", boundscheck=False, **LEAN
         )
     finally:
         numba.config.CACHE_DIR = previous

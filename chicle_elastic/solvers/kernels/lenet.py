@@ -198,7 +198,7 @@ def dense(weights, bias, inputs, out, is_relu):
     np.dot(weights, inputs, out)
     out += bias[:, None]
     if is_relu:
-        np.maximum(out, 0, out)
+        np.maximum(out, 0, out=out)
 
 
 def dense_gradient(weights, inputs, gradients, room, to_weights, to_bias, to_inputs, is_relu):

@@ -218,8 +218,8 @@ def scd_pass(
     norms, uppers = address_of(samples.norms), address_of(samples.upper)
     slacks, stamps, moved = address_of(screen.slack), address_of(screen.stamp), address_of(screen.moved)
     chunk_of, row_of = address_of(scratch.chunks), address_of(scratch.rows)
-    gathered, work_copy, travelled = address_of(scratch.gathered), address_of(scratch.work), address_of(scratch.travelled)
-    sums, is_screened = address_of(stats), screen.is_on
+    work_copy, gathered = address_of(scratch.work), address_of(scratch.gathered)
+    travelled, sums, is_screened = address_of(scratch.travelled), address_of(stats), screen.is_on
     overlaps = is_dense(kind) and rows.num_features <= MAX_OVERLAPPED
     is_copied = item_size(kind.like_work) < item_size(REAL)
     num_buckets = len(order)

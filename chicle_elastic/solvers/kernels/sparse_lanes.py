@@ -5,8 +5,8 @@ further ahead and waits for several cache lines of the vector at once. Processor
 
 Columns of a row have to be different (`CsrRows`): a scatter that meets one twice would lose one of the two sums.
 
-The functions write code into a kernel; `tables` makes them known to numba. Each vector, and the indices, are the address
-(uint64) of the first value and the numba type of the values.
+The functions write code into a kernel; `tables` makes them known to numba. Vectors and indices are the address (uint64)
+of the first value and the numba type of the values.
 """
 
 from llvmlite import ir

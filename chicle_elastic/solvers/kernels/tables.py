@@ -106,7 +106,7 @@ def is_dense(typingctx, kind):
 
 
 ROW = types.UniTuple(types.uint64, 3)
-"""A row for the functions below: number of its values, addresses of its indices (0 for dense rows) and of its values."""
+"""A row for the functions below: number of its values, address of its indices (0 for dense rows), and of its values."""
 
 
 @intrinsic
