@@ -108,7 +108,7 @@ class Scratch(NamedTuple):
     """Memory of one thread.
 
     Attributes:
-        work, gathered: See `tables`; shape (num_features,), of the dtype of the working copy, and float64 zeros.
+        work, gathered: See `tables`; shape (num_features,), float32, and float64 zeros. Empty without a working copy.
         chunks, rows: The rows to visit in a block, shape (BLOCK_ROWS,), uint32.
         travelled: Squares of the steps of w_k in this pass, shape (outputs,), float64, zeros.
     """
@@ -190,11 +190,11 @@ def scd_pass(
         ahead: Rows to ask for ahead of time.
         stop: uint8 of shape (1,); looked at between blocks.
         scratch: `Scratch`, fresh.
-        vectors: Working vectors w + sigma' * (local change), shape (outputs, num_features + 1), float64.
+        vectors: Working vectors w + sigma' * (local change), shape (outputs, num_features + 1), float64, C-contiguous.
         processed: Rows processed per chunk are added here, shape (num_chunks,), int64.
-        stats: Per output, shape (outputs, 5), float64: gap contributions at the moving vector, change of the sum of
-            dual values, duals that moved, duals that were looked at, and the sum of their dual values before are added
-            here.
+        stats: Per output, shape (outputs, 5), float64, C-contiguous: gap contributions at the moving vector, change of
+            the sum of dual values, duals that moved, duals that were looked at, and the sum of their dual values before
+            are added here.
 
     NumPy equivalent, where rows of weight 0 are not visited::
 
@@ -222,7 +222,7 @@ def scd_pass(
     travelled, sums, is_screened = address_of(scratch.travelled), address_of(stats), screen.is_on
     overlaps = is_dense(kind) and rows.num_features <= MAX_OVERLAPPED
     is_copied = item_size(kind.like_work) < item_size(REAL)
-    num_buckets = len(order)
+    num_buckets, num_stamps = len(order), np.uintp(screen.moved.shape[1])
     block_buckets = BLOCK_ROWS // np.int64(bucket_rows)
     place = address_of(cursor)
     start = fetch_add(place, block_buckets)
@@ -248,7 +248,7 @@ def scd_pass(
                     is_visited = upper_of == 0 or load(upper_of, row, REAL) != 0.0
                     if is_visited and is_screened:
                         entry = row * num_outputs + k
-                        stamp = np.uintp(load(load(stamps, chunk, PLACE), entry, STAMP)) + k * np.uintp(256)
+                        stamp = np.uintp(load(load(stamps, chunk, PLACE), entry, STAMP)) + k * num_stamps
                         slack = load(load(slacks, chunk, PLACE), entry, SHORT)
                         is_visited = slack <= load(moved, stamp, SHORT) + distance
                     count += np.uintp(is_visited)
@@ -365,7 +365,7 @@ def objective_sums(
         loss, rows, samples, positives, intercept: As in `scd_pass`.
         begin, end: Range of chunks.
         has_losses: Without, the sums of losses stay 0, and a row whose dual is 0 is not looked at.
-        vectors: Where losses are evaluated, shape (outputs, num_features + 1), float64.
+        vectors: Where losses are evaluated, shape (outputs, num_features + 1), float64, C-contiguous.
         rebuilt: w(alpha) of these chunks is added here, shape as `vectors`.
         stats: Per output, the sums of losses and of dual values are added here, shape (outputs, 2), float64.
 
