@@ -86,9 +86,13 @@ def row_table(blocks: list[RowBlock]) -> RowTable:
 def csr_table(parts: list[CsrRows]) -> RowTable:
     """Table over parts that all have the same dtypes (at least one); the caller keeps them alive."""
     first = parts[0]
-    dtypes = first.indptr.dtype, first.indices.dtype, first.values.dtype
+    kind = CsrKind(
+        like_indptr=first.indptr.dtype.type(0),
+        like_indices=first.indices.dtype.type(0),
+        like=first.values.dtype.type(0),
+        like_work=np.float64(0),
+    )
     places = addresses([part for rows in parts for part in (rows.indptr, rows.indices, rows.values)])
-    kind = CsrKind(*(dtype.type(0) for dtype in dtypes), like_work=np.float64(0))
     return RowTable(kind=kind, places=places.reshape(-1, 3), num_features=first.num_features)
 
 
