@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -107,6 +107,7 @@ class LocalSGDTrainer(Trainer):
     device: str = "cpu"
     kernels: str = "auto"
     augment: Callable[..., Any] | None = None
+    uses_blas_threads: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not (

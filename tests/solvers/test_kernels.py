@@ -10,6 +10,7 @@ import scipy.sparse
 
 from chicle_elastic.chunks.views import CsrRows
 from chicle_elastic.solvers.kernels import csr, memory, products, scd, tables
+from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.local_chunk import RowBlock
 from tests.solvers.reference import coordinate_steps
@@ -47,9 +48,6 @@ class Case:
             norms=memory.addresses(self.norms),
             upper=np.array([0 if upper is None else upper.ctypes.data for upper in self.uppers], dtype=np.uint64),
             uniform_upper=1.25,
-            like_code=np.empty(0, np.int32),
-            like_real=np.empty(0, np.float64),
-            like_short=np.empty(0, np.float32),
         )
         self.slack = [np.zeros((length, outputs), dtype=np.float32) for length in self.lengths]
         self.stamp = [np.zeros((length, outputs), dtype=np.uint8) for length in self.lengths]
@@ -88,12 +86,11 @@ class Case:
             now=now,
             caution=caution,
             is_on=is_on,
-            like_stamp=np.empty(0, np.uint8),
         )
         vectors, processed = self.vectors.copy(), np.zeros(3, dtype=np.int64)
         stats = np.zeros((len(self.positives), 5))
         scd.scd_pass(
-            int(self.loss), self.rows, self.samples, screen, np.array([0, 0, 1, 2], np.int32),
+            LOSSES[self.loss], self.rows, self.samples, screen, np.array([0, 0, 1, 2], np.int32),
             np.array([0, 8, 0, 0], np.int32), 8, np.asarray(order, np.int32), np.zeros(1, np.int64), 99, self.positives,
             INTERCEPT, sigma, 4,
             np.full(1, stop, np.uint8), scd.make_scratch(self.rows, len(self.positives)), vectors, processed, stats,
@@ -158,7 +155,7 @@ def test_rows_of_weight_0_are_not_visited(kind, outputs):
     sums = case.reference(scd.objective_sums, visited, stats=np.zeros((outputs, 2)), rebuilt=np.zeros((outputs, 6)), has_losses=True)  # fmt: skip # noqa: E501
     stats, rebuilt = np.zeros((outputs, 2)), np.zeros((outputs, 6))
     scd.objective_sums(
-        int(case.loss), case.rows, case.samples, 0, 3, case.positives, INTERCEPT, True, case.vectors, rebuilt, stats
+        LOSSES[case.loss], case.rows, case.samples, 0, 3, case.positives, INTERCEPT, True, case.vectors, rebuilt, stats
     )
     np.testing.assert_allclose(stats, sums["stats"], rtol=1e-12)
     np.testing.assert_allclose(rebuilt, sums["rebuilt"], rtol=1e-12, atol=1e-14)
@@ -220,7 +217,7 @@ def test_objective_sums_equals_its_numpy_form(kind, outputs, loss, has_losses):
     )
     for begin, end in [(0, 1), (1, 3)]:
         scd.objective_sums(
-            int(loss),
+            LOSSES[loss],
             case.rows,
             case.samples,
             begin,

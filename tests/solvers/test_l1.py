@@ -257,8 +257,9 @@ def test_sums_over_columns_are_those_of_their_numpy_equivalents(dtype):
     np.testing.assert_allclose(sums, names["sums"], rtol=1e-6)
     np.testing.assert_allclose(squares, names["squares"], rtol=1e-6)
     vector, products, result = rng.normal(size=4), np.empty(30), np.empty(4)
-    kernels.face_product(starts, rows, values, curvatures, places, vector, products, result)
-    names |= {"vector": vector, "products": np.empty(30), "result": np.empty(4)}
+    weighted = np.empty(30)
+    kernels.face_product(starts, rows, values, curvatures, places, vector, products, weighted, result)
+    names |= {"vector": vector, "products": np.empty(30), "weighted": weighted, "result": np.empty(4)}
     exec(equivalent(kernels.face_product), names)
     np.testing.assert_allclose(products, names["products"], rtol=1e-6, atol=1e-12)
     np.testing.assert_allclose(result, names["result"], rtol=1e-6, atol=1e-12)

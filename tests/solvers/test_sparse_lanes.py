@@ -4,7 +4,9 @@ import numba
 import numpy as np
 import pytest
 
-from chicle_elastic.solvers.kernels.sparse_lanes import GATHERED, add_scattered, dot_gathered
+from chicle_elastic.solvers.kernels.memory import REAL, address_of
+from chicle_elastic.solvers.kernels.sparse_lanes import GATHERED
+from chicle_elastic.solvers.kernels.tables import CsrKind, row_add, row_dot
 
 LENGTHS = [*range(3 * GATHERED + 2), 39, 784]
 NUM_COLUMNS = 1000
@@ -12,32 +14,21 @@ TYPES = [("int32", "float32"), ("int64", "float32"), ("int32", "float64"), ("int
 
 
 @numba.njit
-def dot_of(length, indices, values, vector):
+def dot_of(kind, row, vector):
     """Sum of values[i] * vector[indices[i]]."""
-    return dot_gathered(
-        np.uintp(length),
-        np.uint64(indices.ctypes.data),
-        indices,
-        np.uint64(values.ctypes.data),
-        values,
-        np.uint64(vector.ctypes.data),
-        vector,
-    )
+    return row_dot(kind, row, address_of(vector), REAL)
 
 
 @numba.njit
-def add_to(length, factor, indices, values, vector):
+def add_to(kind, factor, row, vector):
     """vector[indices[i]] += factor * values[i]."""
-    add_scattered(
-        np.uintp(length),
-        factor,
-        np.uint64(indices.ctypes.data),
-        indices,
-        np.uint64(values.ctypes.data),
-        values,
-        np.uint64(vector.ctypes.data),
-        vector,
-    )
+    row_add(kind, factor, row, address_of(vector), REAL)
+
+
+def as_row(length, indices, values):
+    """The kind of a sparse row, and the row."""
+    kind = CsrKind(np.int32(0), indices.dtype.type(0), values.dtype.type(0), REAL)
+    return kind, (np.uint64(length), np.uint64(indices.ctypes.data), np.uint64(values.ctypes.data))
 
 
 def row(length, index_dtype, value_dtype):
@@ -55,7 +46,7 @@ def test_dot_gathered_sums_exactly_the_entries_of_the_row(index_dtype, value_dty
         expected = float(values[:length].astype(float) @ vector[indices[:length]])
         holed = np.full(NUM_COLUMNS, np.nan)
         holed[indices[:length]] = vector[indices[:length]]
-        assert dot_of(length, indices, values, holed) == expected
+        assert dot_of(*as_row(length, indices, values), holed) == expected
 
 
 @pytest.mark.parametrize(("index_dtype", "value_dtype"), TYPES)
@@ -65,5 +56,6 @@ def test_add_scattered_writes_exactly_the_entries_of_the_row(index_dtype, value_
         indices, values, vector = row(length, index_dtype, value_dtype)
         expected = vector.copy()
         expected[indices[:length]] += 0.5 * values[:length]
-        add_to(length, 0.5, indices, values, vector)
+        kind, entries = as_row(length, indices, values)
+        add_to(kind, 0.5, entries, vector)
         np.testing.assert_array_equal(vector, expected)

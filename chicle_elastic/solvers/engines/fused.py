@@ -93,6 +93,7 @@ class FusedSteps:
         self._g2 = _room(16, self._front + hp1 * wp1 * LANES)
         self._to_p1 = _room(6, hp1 * wp1 * LANES)
 
+    @np.errstate(all="ignore")  # steps that diverge end with NaN, which the caller looks for
     def run(
         self,
         samples: GatheredSamples,

@@ -160,6 +160,7 @@ def face_product(
     places,
     vector,
     products,  # OUT
+    weighted,  # OUT
     result,  # OUT
 ):
     """Second derivatives in some columns times a vector.
@@ -170,19 +171,23 @@ def face_product(
         places: Which columns, shape (n,), int64.
         vector: Shape (n,), float64.
         products: Of the rows with the vector, shape (num_rows,), float64.
+        weighted: These times the curvatures.
         result: Shape (n,), float64.
 
     NumPy equivalent::
 
         products[:] = matrix[:, places] @ vector
-        result[:] = matrix[:, places].T @ (curvatures * products)
+        weighted[:] = curvatures * products
+        result[:] = matrix[:, places].T @ weighted
     """
-    products[:] = 0.0
+    for i in range(len(products)):
+        products[i] = 0.0
     for k in range(len(places)):
         j, factor = places[k], vector[k]
         for e in range(starts[j], starts[j + 1]):
             products[rows[e]] += factor * values[e]
-    weighted = curvatures * products
+    for i in range(len(products)):
+        weighted[i] = curvatures[i] * products[i]
     for k in range(len(places)):
         j, total = places[k], 0.0
         for e in range(starts[j], starts[j + 1]):

@@ -21,16 +21,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # Sums may be reordered (vectorised dot products), but NaN and infinities keep their meaning.
 FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 
-INLINE = {"forceinline": True}
-"""Options of the functions of a row. LLVM is told to inline them: a call would pass all fields of all tables, which
-takes longer than a row. (numba's own `inline="always"` lost stores through arrays made from addresses.)"""
+LEAN = {"no_cfunc_wrapper": True, "_nrt": False}
+"""Options of all: no entry for C, and no memory of their own, so that no reference to an array has to be counted."""
+INLINE = {"forceinline": True, **LEAN}
+"""Options of the functions of a row, which LLVM is told to inline. Each takes 15 ms to compile, however short it is."""
 
-WORDS = "compiling kernels for this processor (once for this kind of data; some 10 s)"
+WORDS = "compiling kernels for this processor (once for this kind of data; a second or two)"
 
 
 def kernel(function: Function) -> Function:
     """Compile `function` on its first call; machine code is cached under `CHICLE_CACHE_DIR`."""
-    compiled = numba.njit(function, nogil=True, fastmath=FASTMATH, error_model="numpy", boundscheck=False)
+    compiled = numba.njit(function, nogil=True, fastmath=FASTMATH, error_model="numpy", boundscheck=False, **LEAN)
     if (cache := cache_of(function)) is not None:
         compiled._cache = cache
     # numba calls this by its name for types that it has not seen yet: it loads machine code, or makes it.

@@ -193,36 +193,25 @@ def load(rows, start, used, scale, shift, planes):
             planes[j, lane] = np.float32(rows[sample, j]) * scale + shift
 
 
-@kernel
 def dense(weights, bias, inputs, out, is_relu):
     """out = weights @ inputs + bias, with ReLU if wanted. inputs: shape (i, 8). out: OUT, shape (o, 8)."""
     np.dot(weights, inputs, out)
-    for o in range(out.shape[0]):
-        for lane in range(LANES):
-            value = out[o, lane] + bias[o]
-            out[o, lane] = value if not is_relu or not value <= 0 else np.float32(0)
+    out += bias[:, None]
+    if is_relu:
+        np.maximum(out, 0, out=out)
 
 
-@kernel
 def dense_gradient(weights, inputs, gradients, room, to_weights, to_bias, to_inputs, is_relu):
     """Adds to the gradients of `dense`, and gives that of its inputs, which had ReLU (`is_relu`) before.
 
     gradients: shape (o, 8). room: shape of `weights`, overwritten. to_weights, to_bias: OUT. to_inputs: OUT, (i, 8).
     """
     np.dot(gradients, inputs.T, room)
-    for o in range(weights.shape[0]):
-        for i in range(weights.shape[1]):
-            to_weights[o, i] += room[o, i]
-        total = np.float32(0)
-        for lane in range(LANES):
-            total += gradients[o, lane]
-        to_bias[o] += total
+    to_weights += room
+    to_bias += gradients.sum(axis=1)
     np.dot(weights.T, gradients, to_inputs)
     if is_relu:
-        for i in range(to_inputs.shape[0]):
-            for lane in range(LANES):
-                if inputs[i, lane] <= 0:
-                    to_inputs[i, lane] = np.float32(0)
+        np.copyto(to_inputs, 0, where=inputs <= 0)
 
 
 @kernel

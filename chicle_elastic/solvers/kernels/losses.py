@@ -1,44 +1,91 @@
 """One sample at a time: the scalar forms of `objectives`, inlined into the kernels.
 
-Arguments as there: `margin` m_i, `alpha`, `curvature` sigma' |x_i|^2, `upper` C_i; all float64. `loss` is the number
-of an `objectives.Loss`.
+Arguments as there: `margin` m_i, `alpha`, `curvature` sigma' |x_i|^2, `upper` C_i; all float64. `loss` is one of
+`LOSSES`: each has a type of its own, so that a kernel is compiled for the loss of a fit and for no other.
 """
 
 import math
+from functools import wraps
+from typing import NamedTuple
 
-from numba.extending import register_jitable
+from numba.extending import overload, register_jitable
 
 from chicle_elastic.solvers.kernels.jit import INLINE
 
 LAST_CHANGE = 1e-4
 """Change of a logit after which there is no other: what is left is of the order of its cube."""
-HINGE, SQUARED_HINGE, LOGISTIC = 0, 1, 2  # as in objectives.Loss; logistic is the rest
 
 
-@register_jitable(**INLINE)
+class Hinge(NamedTuple):
+    """Stands for max(0, 1 - m)."""
+
+
+class SquaredHinge(NamedTuple):
+    """Stands for max(0, 1 - m)^2."""
+
+
+class Logistic(NamedTuple):
+    """Stands for log(1 + exp(-m))."""
+
+
+LOSSES = (Hinge(), SquaredHinge(), Logistic())
+"""By the numbers of `objectives.Loss`."""
+
+
+def by_loss(function):
+    """A function for kernels whose body depends on the loss, its first argument.
+
+    Args:
+        function: Gets numba's types of the arguments, and returns the bodies for `LOSSES`.
+    """
+
+    def in_kernels_only(*_):
+        raise NotImplementedError(f"{function.__name__} exists in compiled code only")
+
+    @wraps(function)
+    def body(*arguments):
+        return function(*arguments)[[type(loss) for loss in LOSSES].index(arguments[0].instance_class)]
+
+    overload(in_kernels_only, jit_options=INLINE)(body)
+    return in_kernels_only
+
+
+@by_loss
 def primal_loss(loss, margin, upper):
     """C_i * loss(m_i); equals `objectives.primal_losses`."""
-    if loss == HINGE:
-        return upper * max(0.0, 1.0 - margin)
-    if loss == SQUARED_HINGE:
-        slack = max(0.0, 1.0 - margin)
-        return upper * slack * slack
-    if margin > 0.0:
-        return upper * math.log1p(math.exp(-margin))
-    return upper * (math.log1p(math.exp(margin)) - margin)
+
+    def hinge(loss, margin, upper):
+        return upper * (1.0 - margin) if margin < 1.0 else 0.0
+
+    def squared_hinge(loss, margin, upper):
+        return upper * (1.0 - margin) * (1.0 - margin) if margin < 1.0 else 0.0
+
+    def logistic(loss, margin, upper):
+        if margin > 0.0:
+            return upper * math.log1p(math.exp(-margin))
+        return upper * (math.log1p(math.exp(margin)) - margin)
+
+    return hinge, squared_hinge, logistic
+
+
+@by_loss
+def dual_value(loss, alpha, upper):
+    """dual_i(alpha_i); equals `objectives.dual_values`."""
+
+    def squared_hinge(loss, alpha, upper):
+        return alpha - alpha * alpha / (4.0 * upper) if upper > 0.0 else 0.0
+
+    def logistic(loss, alpha, upper):
+        return _logistic_dual_value(alpha, upper)
+
+    return lambda loss, alpha, upper: alpha, squared_hinge, logistic
 
 
 @register_jitable(**INLINE)
-def dual_value(loss, alpha, upper):
-    """dual_i(alpha_i); equals `objectives.dual_values`."""
-    if loss == HINGE:
-        return alpha
+def _logistic_dual_value(alpha, upper):
     if upper <= 0.0:
         return 0.0
-    if loss == SQUARED_HINGE:
-        return alpha - alpha * alpha / (4.0 * upper)
-    share = alpha / upper
-    value = 0.0
+    share, value = alpha / upper, 0.0
     if share > 0.0:
         value -= share * math.log(share)
     if share < 1.0:
@@ -46,26 +93,34 @@ def dual_value(loss, alpha, upper):
     return upper * value
 
 
-@register_jitable(**INLINE)
+@by_loss
 def step_and_values(loss, margin, alpha, curvature, upper):
     """The dual variable after an exact step along its coordinate, and `dual_value` before and after it.
 
-    The step equals `coordinate_steps` in tests/solvers/reference.py.
+    `upper` is above 0. The step equals `coordinate_steps` in tests/solvers/reference.py.
     """
-    if upper <= 0.0:
-        return 0.0, 0.0, 0.0
-    if loss == HINGE:
+
+    def hinge(loss, margin, alpha, curvature, upper):
         if curvature <= 0.0:  # a row of zeros: it cannot move w, so its dual goes to its bound at once
             following = upper if margin < 1.0 else 0.0
             return following, alpha, following
         inverse = 1.0 / curvature  # found while the margin is still being summed
-        following = min(max((alpha + inverse) - inverse * margin, 0.0), upper)
+        following = (alpha + inverse) - inverse * margin
+        following = following if following > 0.0 else 0.0
+        following = following if following < upper else upper
         return following, alpha, following
-    if loss == SQUARED_HINGE:
+
+    def squared_hinge(loss, margin, alpha, curvature, upper):
         diagonal = 0.5 / upper
-        following = max(0.0, alpha + (1.0 - margin - alpha * diagonal) / (curvature + diagonal))
-        return following, dual_value(loss, alpha, upper), dual_value(loss, following, upper)
-    return _logistic_step(margin, alpha, curvature, upper)
+        following = alpha + (1.0 - margin - alpha * diagonal) / (curvature + diagonal)
+        following = following if following > 0.0 else 0.0
+        quarter = 0.5 * diagonal
+        return following, alpha - quarter * alpha * alpha, following - quarter * following * following
+
+    def logistic(loss, margin, alpha, curvature, upper):
+        return _logistic_step(margin, alpha, curvature, upper)
+
+    return hinge, squared_hinge, logistic
 
 
 @register_jitable(**INLINE)
@@ -77,7 +132,7 @@ def _logistic_step(margin, alpha, curvature, upper):
     With s the smaller share of C, the entropy is |u| s - log(1 - s): a logarithm less than in `dual_value`.
     """
     if curvature == math.inf:  # features beyond float32: no dual can move w by so little
-        old = dual_value(LOGISTIC, alpha, upper)
+        old = _logistic_dual_value(alpha, upper)
         return alpha, old, old
     low = -margin - curvature * (upper - alpha)
     high = -margin + curvature * alpha
@@ -85,8 +140,10 @@ def _logistic_step(margin, alpha, curvature, upper):
     if 0.0 < alpha < upper:
         other = upper - alpha
         start = math.log(alpha / other)
-        old = abs(start) * min(alpha, other) - upper * math.log(max(alpha, other) / upper)
-        u = min(max(start, low), high)
+        less, more = (alpha, other) if alpha < other else (other, alpha)
+        old = abs(start) * less - upper * math.log(more / upper)
+        u = start if start > low else low
+        u = u if u < high else high
     else:
         u = 0.5 * (low + high)
     sigmoid = 0.5
@@ -103,7 +160,8 @@ def _logistic_step(margin, alpha, curvature, upper):
         bend = curvature * upper * slope
         newton = value / (1.0 + bend)
         lean = 1.0 - 2.0 * sigmoid
-        change = -newton / max(1.0 - 0.5 * newton * bend * lean / (1.0 + bend), 0.5)
+        divisor = 1.0 - 0.5 * newton * bend * lean / (1.0 + bend)
+        change = -newton / (divisor if divisor > 0.5 else 0.5)
         if abs(change) <= LAST_CHANGE:  # before the bracket is asked, which rounding may leave
             u += change
             sigmoid += slope * change * (1.0 + 0.5 * lean * change)
@@ -111,17 +169,20 @@ def _logistic_step(margin, alpha, curvature, upper):
         u += change
         if u <= low or u >= high:
             u = 0.5 * (low + high)
-    sigmoid = min(max(sigmoid, 0.0), 1.0)
-    return (
-        upper * sigmoid,
-        old,
-        upper * (abs(u) * min(sigmoid, 1.0 - sigmoid) - math.log(max(sigmoid, 1.0 - sigmoid))),
-    )
+    sigmoid = sigmoid if sigmoid > 0.0 else 0.0
+    sigmoid = sigmoid if sigmoid < 1.0 else 1.0
+    less, more = (sigmoid, 1.0 - sigmoid) if sigmoid < 0.5 else (1.0 - sigmoid, sigmoid)
+    return upper * sigmoid, old, upper * (abs(u) * less - math.log(more))
 
 
-@register_jitable(**INLINE)
+@by_loss
 def is_settled(loss, margin, alpha, upper):
     """Whether the dual sits at a bound with the margin on the safe side of 1, so that it stays while w stays near."""
-    if loss == HINGE:
-        return (alpha == 0.0 and margin > 1.0) or (alpha == upper and margin < 1.0)
-    return loss == SQUARED_HINGE and alpha == 0.0 and margin > 1.0
+
+    def hinge(loss, margin, alpha, upper):
+        return margin > 1.0 if alpha == 0.0 else alpha == upper and margin < 1.0
+
+    def squared_hinge(loss, margin, alpha, upper):
+        return alpha == 0.0 and margin > 1.0
+
+    return hinge, squared_hinge, lambda loss, margin, alpha, upper: False

@@ -6,12 +6,16 @@ Plain loads and stores, because they give the compiler least to do: the first `f
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, register_jitable
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.kernels.jit import INLINE
 
 CACHE_LINE = 64
+CODE, COUNT, STAMP, NUMBER, PLACE = np.int32(0), np.int64(0), np.uint8(0), np.uint32(0), np.uint64(0)
+SHORT, REAL = np.float32(0), np.float64(0)
+"""Numbers of these dtypes, for `load` and the like."""
 
 
 def addresses(arrays: list[Array]) -> Array:
@@ -27,42 +31,81 @@ def _element_pointer(context, builder, address, index, element_type):
 
 
 @intrinsic
-def load(typingctx, address, index, like):
-    """The value at position `index` (uintp) behind `address` (uint64), of the dtype of the array `like`."""
+def address_of(typingctx, array):
+    """Address (uint64) of the first element of an array."""
 
     def codegen(context, builder, signature, args):
-        pointer = _element_pointer(context, builder, args[0], args[1], signature.return_type)
-        return context.unpack_value(builder, signature.return_type, pointer)
+        return builder.ptrtoint(make_array(array)(context, builder, args[0]).data, ir.IntType(64))
 
-    return like.dtype(types.uint64, types.uintp, like), codegen
+    return types.uint64(array), codegen
+
+
+@intrinsic
+def item_size(typingctx, like):
+    """Bytes (uint64) of a number like this one."""
+
+    def codegen(context, builder, signature, args):
+        return ir.IntType(64)(like.bitwidth // 8)
+
+    return types.uint64(like), codegen
+
+
+@intrinsic
+def load(typingctx, address, index, like):
+    """The value at position `index` (uintp) behind `address` (uint64), of the dtype of the number `like`."""
+
+    def codegen(context, builder, signature, args):
+        return context.unpack_value(builder, like, _element_pointer(context, builder, args[0], args[1], like))
+
+    return like(types.uint64, types.uintp, like), codegen
 
 
 @intrinsic
 def store(typingctx, address, index, value, like):
-    """Write `value` at position `index` (uintp) behind `address` (uint64), as the dtype of the array `like`."""
+    """Write `value` at position `index` (uintp) behind `address` (uint64), as the dtype of the number `like`."""
 
     def codegen(context, builder, signature, args):
-        element_type = signature.args[2]
-        pointer = _element_pointer(context, builder, args[0], args[1], element_type)
-        context.pack_value(builder, element_type, args[2], pointer)
+        context.pack_value(builder, like, args[2], _element_pointer(context, builder, args[0], args[1], like))
         return context.get_dummy_value()
 
-    return types.void(types.uint64, types.uintp, like.dtype, like), codegen
+    return types.void(types.uint64, types.uintp, like, like), codegen
 
 
 @intrinsic
-def prefetch(typingctx, address):
-    """Ask for the cache line at `address` (uint64) ahead of time; no address does harm."""
+def add(typingctx, address, index, value):
+    """Add `value` (float64) to the one at position `index` (uintp) behind `address` (uint64)."""
 
     def codegen(context, builder, signature, args):
-        byte_pointer, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
-        declaration = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], declaration)
-        # To be read, into the second level (the first one has room for few requests and makes the next wait), data.
-        builder.call(function, [builder.inttoptr(args[0], byte_pointer), int32(0), int32(2), int32(1)])
+        pointer = _element_pointer(context, builder, args[0], args[1], types.float64)
+        builder.store(builder.fadd(builder.load(pointer), args[2]), pointer)
         return context.get_dummy_value()
 
-    return types.void(types.uint64), codegen
+    return types.void(types.uint64, types.uintp, types.float64), codegen
+
+
+def prefetch_items(builder, begin, count, item):
+    """Write code that asks ahead of time for `count` items (uintp) of a numba type; no address does harm."""
+    byte_pointer, int32, int64 = ir.IntType(8).as_pointer(), ir.IntType(32), ir.IntType(64)
+    declaration = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], declaration)
+    length = builder.mul(count, int64(item.bitwidth // 8))
+    lines = builder.udiv(builder.add(length, int64(2 * CACHE_LINE - 2)), int64(CACHE_LINE))
+    with cgutils.for_range(builder, lines) as loop:
+        line = builder.add(begin, builder.mul(loop.index, int64(CACHE_LINE)))
+        # To be read, into the second level (the first one has room for few requests and makes the next wait), data.
+        builder.call(function, [builder.inttoptr(line, byte_pointer), int32(0), int32(2), int32(1)])
+
+
+@intrinsic
+def prefetch(typingctx, address, first, count, like):
+    """Ask for `count` items (uintp) from number `first` on behind `address` (uint64) that have the dtype of `like`."""
+
+    def codegen(context, builder, signature, args):
+        begin = builder.add(args[0], builder.mul(args[1], ir.IntType(64)(like.bitwidth // 8)))
+        prefetch_items(builder, begin, args[2], like)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uintp, types.uintp, like), codegen
 
 
 @intrinsic
@@ -74,17 +117,3 @@ def fetch_add(typingctx, address, value):
         return builder.atomic_rmw("add", pointer, args[1], "monotonic")
 
     return types.int64(types.uint64, types.int64), codegen
-
-
-@register_jitable(**INLINE)
-def prefetch_range(begin, end):
-    """Ask for all cache lines of the addresses `begin` to `end` (uint64)."""
-    for line in range(begin, end + np.uint64(CACHE_LINE - 1), np.uint64(CACHE_LINE)):
-        prefetch(line)
-
-
-@register_jitable(**INLINE)
-def prefetch_items(address, first, count, item_bytes):
-    """Ask for `count` items from number `first` on behind `address` (all uint64)."""
-    begin = address + np.uint64(first) * item_bytes
-    prefetch_range(begin, begin + np.uint64(count) * item_bytes)

@@ -6,8 +6,8 @@ In the NumPy equivalents `x(i)` is row i with the intercept column appended; row
 import numpy as np
 
 from chicle_elastic.solvers.kernels.jit import kernel
-from chicle_elastic.solvers.kernels.memory import load
-from chicle_elastic.solvers.kernels.tables import csr_row, row_add, row_add_squares, row_dot
+from chicle_elastic.solvers.kernels.memory import REAL, address_of, load
+from chicle_elastic.solvers.kernels.tables import column_at, row_add, row_at, row_dot
 
 
 @kernel
@@ -21,7 +21,7 @@ def row_products(
     """<x_i, vector> of every row.
 
     Args:
-        rows: `tables.DenseTable` or `tables.CsrTable`.
+        rows: `tables.RowTable`.
         lengths: Rows per chunk, shape (num_chunks,), int64.
         intercept: Value of the intercept column; 0 for none.
         vector: Shape (num_features + 1,), float64.
@@ -32,11 +32,12 @@ def row_products(
         for i in visited:
             result[i] = x(i) @ vector
     """
-    offset = intercept * vector[rows.num_features]
+    place, offset = address_of(vector), intercept * vector[rows.num_features]
     position = np.uintp(0)
     for chunk in range(len(lengths)):
         for row in range(np.uintp(lengths[chunk])):
-            result[position] = row_dot(rows, np.uintp(chunk), row, vector) + offset
+            at = row_at(rows, chunk, row)
+            result[position] = row_dot(rows.kind, at, place, REAL) + offset
             position += np.uintp(1)
 
 
@@ -61,14 +62,15 @@ def chosen_products(
         for position, i in enumerate(chosen):
             result[position] = x(i) @ vector
     """
-    offset = intercept * vector[rows.num_features]
+    place, offset = address_of(vector), intercept * vector[rows.num_features]
     chunk, first = 0, 0
     for position in range(len(chosen)):
         while chosen[position] >= first + lengths[chunk]:
             first += lengths[chunk]
             chunk += 1
         row = np.uintp(chosen[position] - first)
-        result[position] = row_dot(rows, np.uintp(chunk), row, vector) + offset
+        at = row_at(rows, chunk, row)
+        result[position] = row_dot(rows.kind, at, place, REAL) + offset
 
 
 @kernel
@@ -91,13 +93,14 @@ def weighted_sum(
         for i in visited:
             result += weights[i] * x(i)
     """
-    position, total = np.uintp(0), 0.0
+    place, position, total = address_of(result), np.uintp(0), 0.0
     for chunk in range(len(lengths)):
         for row in range(np.uintp(lengths[chunk])):
             weight = weights[position]
             position += np.uintp(1)
             if weight != 0.0:
-                row_add(rows, np.uintp(chunk), row, weight, result)
+                at = row_at(rows, chunk, row)
+                row_add(rows.kind, weight, at, place, REAL)
                 total += weight
     result[rows.num_features] += intercept * total
 
@@ -133,9 +136,10 @@ def curved_product(
         for row in range(np.uintp(lengths[chunk])):
             weight = weights[position]
             if weight != 0.0:
-                product = row_dot(rows, np.uintp(chunk), row, vector) + offset
+                at = row_at(rows, chunk, row)
+                product = row_dot(rows.kind, at, address_of(vector), REAL) + offset
                 products[position] = product
-                row_add(rows, np.uintp(chunk), row, weight * product, result)
+                row_add(rows.kind, weight * product, at, address_of(result), REAL)
                 total += weight * product
             position += np.uintp(1)
     result[rows.num_features] += intercept * total
@@ -166,7 +170,10 @@ def squares_sum(
             weight = weights[position]
             position += np.uintp(1)
             if weight != 0.0:
-                row_add_squares(rows, np.uintp(chunk), row, weight, result)
+                at = row_at(rows, chunk, row)
+                for j in range(at[0]):
+                    value = load(at[2], j, rows.kind.like)
+                    result[column_at(rows.kind, at, j)] += weight * value * value
                 total += weight
     result[rows.num_features] += intercept * intercept * total
 
@@ -179,29 +186,29 @@ def sparse_products(
     intercept,
     weights,
     places,
-    size,
+    row_places,  # OUT
+    row_values,  # OUT
     result,  # OUT
 ):
     """Lower triangle of sum_i weights_i x_i x_i^T in some columns, from the entries of CSR rows alone.
 
     Args:
-        rows: `tables.CsrTable`.
+        rows: `tables.RowTable` of CSR rows.
         lengths: Rows of each chunk, shape (num_chunks,), int64; 0 for a chunk that is left out.
         first_row: Number among all rows of the first row of each chunk, shape (num_chunks,), int64.
         intercept: Value of the intercept column; 0 for none.
         weights: Of all rows, shape (num_rows,), float64; rows of weight 0 are not read.
         places: Place of each column in the triangle, ascending, or -1 where it has none; shape (num_features + 1,),
             int64.
-        size: Columns in the triangle, h.
+        row_places, row_values: Room, shape (h,), uint64 and float64, for h columns in the triangle.
         result: The sum is added here, packed by rows, shape (h (h + 1) / 2,), float64.
 
     NumPy equivalent::
 
         inside = places >= 0
         for i in visited:
-            result += weights[i] * np.outer(x(i)[inside], x(i)[inside])[np.tril_indices(size)]
+            result += weights[i] * np.outer(x(i)[inside], x(i)[inside])[np.tril_indices(len(row_values))]
     """
-    row_places, row_values = np.empty(size, np.uintp), np.empty(size)
     last = places[rows.num_features]
     for chunk in range(len(lengths)):
         position = first_row[chunk]
@@ -210,13 +217,13 @@ def sparse_products(
             position += 1
             if weight == 0.0:
                 continue
-            length, indices, values = csr_row(rows, np.uintp(chunk), row)
+            at = row_at(rows, chunk, row)
             count = 0
-            for entry in range(length):
-                place = places[np.uintp(load(indices, entry, rows.like_indices))]
+            for entry in range(at[0]):
+                place = places[column_at(rows.kind, at, entry)]
                 if place >= 0:
                     row_places[count] = np.uintp(place)
-                    row_values[count] = load(values, entry, rows.like_values)
+                    row_values[count] = load(at[2], entry, rows.kind.like)
                     count += 1
             if last >= 0 and intercept != 0.0:
                 row_places[count] = np.uintp(last)
@@ -240,7 +247,7 @@ def column_values(
     """Some columns of CSR rows as a dense matrix; entries of a row in the same column are added up.
 
     Args:
-        rows: `tables.CsrTable`.
+        rows: `tables.RowTable` of CSR rows.
         lengths, intercept: As in `row_products`.
         places: Place of each column in the result, or -1 where it has none; shape (num_features + 1,), int8.
         result: Shape (num_rows, h), zeros.
@@ -255,11 +262,11 @@ def column_values(
     last = places[rows.num_features]
     for chunk in range(len(lengths)):
         for row in range(np.uintp(lengths[chunk])):
-            length, indices, values = csr_row(rows, np.uintp(chunk), row)
-            for entry in range(length):
-                place = places[np.uintp(load(indices, entry, rows.like_indices))]
+            at = row_at(rows, chunk, row)
+            for entry in range(at[0]):
+                place = places[column_at(rows.kind, at, entry)]
                 if place >= 0:
-                    result[position, np.uintp(place)] += load(values, entry, rows.like_values)
+                    result[position, np.uintp(place)] += load(at[2], entry, rows.kind.like)
             if last >= 0:
                 result[position, np.uintp(last)] += intercept
             position += np.uintp(1)

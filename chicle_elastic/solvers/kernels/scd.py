@@ -18,32 +18,47 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba.extending import register_jitable
 
 from chicle_elastic.chunks.blocks import aligned_zeros
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.kernels.jit import INLINE, kernel
+from chicle_elastic.solvers.kernels.jit import kernel
 from chicle_elastic.solvers.kernels.losses import dual_value, is_settled, primal_loss, step_and_values
-from chicle_elastic.solvers.kernels.memory import fetch_add, load, prefetch_items, store
+from chicle_elastic.solvers.kernels.memory import (
+    CODE,
+    COUNT,
+    NUMBER,
+    PLACE,
+    REAL,
+    SHORT,
+    STAMP,
+    add,
+    address_of,
+    fetch_add,
+    item_size,
+    load,
+    prefetch,
+    store,
+)
 from chicle_elastic.solvers.kernels.tables import (
-    DenseTable,
     RowTable,
     bucket_prefetch,
-    fold_work,
-    gather_into,
-    load_work,
-    overlaps,
+    is_dense,
     row_add,
+    row_at,
     row_cross,
     row_dot,
-    row_dot_and_norm,
-    row_norm,
     row_prefetch,
-    row_step,
 )
 
 BUCKET_BYTES = 8192
 CACHE_BYTES = 1 << 20
+MAX_OVERLAPPED = 96
+"""Columns up to which a row's product is begun before the step of the row before it is known.
+
+The steps are a chain: each product has to wait for the step before it, and for short rows the processor does little
+else. Begun early, a product misses one step, which is made good by that step times <x, x'> of the two rows. Long rows
+have enough to do, and CSR rows have no cheap <x, x'>.
+"""
 LEAST_BUCKET_ROWS, MOST_BUCKET_ROWS = 16, 64
 BLOCK_ROWS = 512
 """Rows, at most 64 buckets, between two looks at the stop flag; all outputs visit a block while it is in the cache."""
@@ -59,7 +74,6 @@ class SampleTable(NamedTuple):
         norms: Addresses of |x|^2 with the intercept column (float32); 0 until a row is first visited.
         upper: Addresses of C_i (float64); 0 where every sample has `uniform_upper`.
         uniform_upper: C.
-        like_code, like_real, like_short: Empty arrays of int32, float64 and float32.
     """
 
     lengths: Array
@@ -68,9 +82,6 @@ class SampleTable(NamedTuple):
     norms: Array
     upper: Array
     uniform_upper: float
-    like_code: Array
-    like_real: Array
-    like_short: Array
 
 
 class ScreenTable(NamedTuple):
@@ -83,7 +94,6 @@ class ScreenTable(NamedTuple):
         now: Number of this iteration, modulo 256.
         caution: See the module.
         is_on: Whether slack is written and rows are left out; all of it starts at 0.
-        like_stamp: Empty array of uint8.
     """
 
     slack: Array
@@ -92,14 +102,13 @@ class ScreenTable(NamedTuple):
     now: int
     caution: float
     is_on: bool
-    like_stamp: Array
 
 
 class Scratch(NamedTuple):
     """Memory of one thread.
 
     Attributes:
-        work, gathered: See `tables`; shape (num_features,), of the dtype of the working copy, and float64 zeros.
+        work, gathered: See `tables`; shape (num_features,), float32, and float64 zeros. Empty without a working copy.
         chunks, rows: The rows to visit in a block, shape (BLOCK_ROWS,), uint32.
         travelled: Squares of the steps of w_k in this pass, shape (outputs,), float64, zeros.
     """
@@ -128,8 +137,9 @@ def choose_bucket_rows(row_bytes: float, num_rows: int) -> int:
 
 
 def make_scratch(rows: RowTable, num_outputs: int) -> Scratch:
-    """Scratch memory for `scd_pass`; CSR rows need no working copy."""
-    d, dtype = (rows.num_features, rows.like_work.dtype.name) if isinstance(rows, DenseTable) else (0, "float64")
+    """Scratch memory for `scd_pass`; there is a working copy where it is in float32."""
+    dtype = rows.kind.like_work.dtype.name
+    d = rows.num_features if dtype == "float32" else 0
     return Scratch(
         work=aligned_zeros((d,), dtype),
         gathered=aligned_zeros((d,), "float64"),
@@ -137,56 +147,6 @@ def make_scratch(rows: RowTable, num_outputs: int) -> Scratch:
         rows=aligned_zeros((BLOCK_ROWS,), "uint32"),
         travelled=aligned_zeros((num_outputs,), "float64"),
     )
-
-
-@register_jitable(**INLINE)
-def _list_rows(
-    samples, screen, bucket_chunk, bucket_row, bucket_rows, order, start, end, k, num_outputs, distance, scratch
-):
-    """Write chunk and row of every row to visit in a block into the scratch memory; returns how many.
-
-    Rows of weight 0 are none: their duals are 0 and stay so.
-    """
-    count = np.uintp(0)
-    for position in range(start, end):
-        bucket = order[position]
-        chunk = np.uintp(bucket_chunk[bucket])
-        length = np.uintp(samples.lengths[chunk])
-        row = np.uintp(bucket_row[bucket])
-        last = row + bucket_rows
-        last = last if last < length else length
-        while row < last:
-            entry = row * num_outputs + k
-            scratch.chunks[count] = chunk
-            scratch.rows[count] = row
-            if samples.upper[chunk] != 0 and load(samples.upper[chunk], row, samples.like_real) == 0.0:
-                row += np.uintp(1)
-                continue
-            if screen.is_on:
-                stamp = np.uintp(load(screen.stamp[chunk], entry, screen.like_stamp))
-                slack = load(screen.slack[chunk], entry, samples.like_short)
-                count += np.uintp(slack <= screen.moved[k, stamp] + distance)
-            else:
-                count += np.uintp(1)
-            row += np.uintp(1)
-    return count
-
-
-@register_jitable(**INLINE)
-def _prefetch_block(rows, samples, screen, bucket_chunk, bucket_row, bucket_rows, order, start, end, num_outputs):
-    """Ask for what `_list_rows` and the steps read of each bucket besides its rows."""
-    for position in range(start, end):
-        bucket = order[position]
-        chunk = np.uintp(bucket_chunk[bucket])
-        first = np.uint64(bucket_row[bucket])
-        entry, entries = first * np.uint64(num_outputs), np.uint64(bucket_rows * num_outputs)
-        if screen.is_on:
-            prefetch_items(screen.slack[chunk], entry, entries, np.uint64(4))
-            prefetch_items(screen.stamp[chunk], entry, entries, np.uint64(1))
-        prefetch_items(samples.duals[chunk], entry, entries, np.uint64(8))
-        prefetch_items(samples.norms[chunk], first, bucket_rows, np.uint64(4))
-        prefetch_items(samples.targets[chunk], first, bucket_rows, np.uint64(4))
-        bucket_prefetch(rows, chunk, first)
 
 
 @kernel
@@ -214,8 +174,8 @@ def scd_pass(
     """Exact coordinate steps over the buckets of `order`, for all outputs; threads share the order block by block.
 
     Args:
-        loss: Number of an `objectives.Loss`.
-        rows: `tables.DenseTable` or `tables.CsrTable`.
+        loss: One of `losses.LOSSES`.
+        rows: `tables.RowTable`.
         samples: `SampleTable`; its duals and norms are written (OUT).
         screen: `ScreenTable`; slack and stamps are written (OUT).
         bucket_chunk: Chunk of each bucket, shape (num_buckets,), int32.
@@ -230,11 +190,11 @@ def scd_pass(
         ahead: Rows to ask for ahead of time.
         stop: uint8 of shape (1,); looked at between blocks.
         scratch: `Scratch`, fresh.
-        vectors: Working vectors w + sigma' * (local change), shape (outputs, num_features + 1), float64.
+        vectors: Working vectors w + sigma' * (local change), shape (outputs, num_features + 1), float64, C-contiguous.
         processed: Rows processed per chunk are added here, shape (num_chunks,), int64.
-        stats: Per output, shape (outputs, 5), float64: gap contributions at the moving vector, change of the sum of
-            dual values, duals that moved, duals that were looked at, and the sum of their dual values before are added
-            here.
+        stats: Per output, shape (outputs, 5), float64, C-contiguous: gap contributions at the moving vector, change of
+            the sum of dual values, duals that moved, duals that were looked at, and the sum of their dual values before
+            are added here.
 
     NumPy equivalent, where rows of weight 0 are not visited::
 
@@ -251,108 +211,133 @@ def scd_pass(
                 stats[k, 3] += 1
                 stats[k, 4] += old
     """
-    num_outputs = np.uintp(len(positives))
-    last = np.uintp(rows.num_features)
-    ahead = np.uintp(ahead)
-    bucket_rows = np.uintp(bucket_rows)
-    num_buckets = len(order)
+    kind, last, num_outputs = rows.kind, np.uintp(rows.num_features), np.uintp(len(positives))
+    bucket_rows, ahead, one = np.uintp(bucket_rows), np.uintp(ahead), np.uintp(1)
+    # Addresses, because each use of an array in a tuple takes the compiler as long as ten loads.
+    lengths, targets, duals = address_of(samples.lengths), address_of(samples.targets), address_of(samples.duals)
+    norms, uppers = address_of(samples.norms), address_of(samples.upper)
+    slacks, stamps, moved = address_of(screen.slack), address_of(screen.stamp), address_of(screen.moved)
+    chunk_of, row_of = address_of(scratch.chunks), address_of(scratch.rows)
+    work_copy, gathered = address_of(scratch.work), address_of(scratch.gathered)
+    travelled, sums, is_screened = address_of(scratch.travelled), address_of(stats), screen.is_on
+    overlaps = is_dense(kind) and rows.num_features <= MAX_OVERLAPPED
+    is_copied = item_size(kind.like_work) < item_size(REAL)
+    num_buckets, num_stamps = len(order), np.uintp(screen.moved.shape[1])
     block_buckets = BLOCK_ROWS // np.int64(bucket_rows)
-    place = np.uint64(cursor.ctypes.data)
+    place = address_of(cursor)
     start = fetch_add(place, block_buckets)
     for number in range(max_blocks):
         if start >= num_buckets or stop[0] != 0:
             return
-        end = min(start + block_buckets, num_buckets)
+        end = start + block_buckets if start + block_buckets < num_buckets else num_buckets
         # Taken one ahead, so that it can be asked for.
-        next_start = min(fetch_add(place, block_buckets), num_buckets) if number + 1 < max_blocks else num_buckets
-        next_end = min(next_start + block_buckets, num_buckets)
+        next_start = fetch_add(place, block_buckets) if number + 1 < max_blocks else num_buckets
         for k in range(num_outputs):
-            vector = vectors[k]
-            distance = np.float32(screen.caution * math.sqrt(scratch.travelled[k]))
-            count = _list_rows(
-                samples, screen, bucket_chunk, bucket_row, bucket_rows, order, start, end, k, num_outputs, distance,
-                scratch,
-            )  # fmt: skip
-            if k == num_outputs - np.uintp(1):
-                _prefetch_block(
-                    rows,
-                    samples,
-                    screen,
-                    bucket_chunk,
-                    bucket_row,
-                    bucket_rows,
-                    order,
-                    next_start,
-                    next_end,
-                    num_outputs,
-                )
+            vector = address_of(vectors) + k * (last + one) * item_size(REAL)
+            distance = np.float32(screen.caution * math.sqrt(load(travelled, k, REAL)))
+            # The rows to visit; those of weight 0 are none: their duals are 0 and stay so.
+            count = np.uintp(0)
+            for position in range(start, end):
+                bucket = order[position]
+                chunk, row = np.uintp(bucket_chunk[bucket]), np.uintp(bucket_row[bucket])
+                behind, upper_of = np.uintp(load(lengths, chunk, COUNT)), load(uppers, chunk, PLACE)
+                behind = row + bucket_rows if row + bucket_rows < behind else behind
+                while row < behind:
+                    store(chunk_of, count, chunk, NUMBER)
+                    store(row_of, count, row, NUMBER)
+                    is_visited = upper_of == 0 or load(upper_of, row, REAL) != 0.0
+                    if is_visited and is_screened:
+                        entry = row * num_outputs + k
+                        stamp = np.uintp(load(load(stamps, chunk, PLACE), entry, STAMP)) + k * num_stamps
+                        slack = load(load(slacks, chunk, PLACE), entry, SHORT)
+                        is_visited = slack <= load(moved, stamp, SHORT) + distance
+                    count += np.uintp(is_visited)
+                    row += one
+            if k == num_outputs - one:
+                # Ask for what the listing and the steps of the next block read of each bucket besides its rows.
+                for position in range(next_start, next_start + block_buckets):
+                    if position >= num_buckets:
+                        break
+                    bucket = order[position]
+                    chunk, row = np.uintp(bucket_chunk[bucket]), np.uintp(bucket_row[bucket])
+                    entry, entries = row * num_outputs, bucket_rows * num_outputs
+                    if is_screened:
+                        prefetch(load(slacks, chunk, PLACE), entry, entries, SHORT)
+                        prefetch(load(stamps, chunk, PLACE), entry, entries, STAMP)
+                    prefetch(load(duals, chunk, PLACE), entry, entries, REAL)
+                    prefetch(load(norms, chunk, PLACE), row, bucket_rows, SHORT)
+                    prefetch(load(targets, chunk, PLACE), row, bucket_rows, CODE)
+                    bucket_prefetch(rows, chunk, row)
             if count == 0:
                 continue
-            work = load_work(rows, vector, scratch.work)
-            gathered = gather_into(rows, vector, scratch.gathered)
-            offset = vector[last]
+            work = vector
+            if is_copied:
+                work = work_copy
+                for j in range(last):
+                    store(work, j, load(vector, j, REAL), kind.like_work)
+            offset = load(vector, last, REAL)
             sum_gap, sum_dual, sum_old, num_moved, squares = 0.0, 0.0, 0.0, 0, 0.0
             for j in range(ahead if ahead < count else count):
-                row_prefetch(rows, np.uintp(scratch.chunks[j]), np.uintp(scratch.rows[j]))
-            chunk, row = np.uintp(scratch.chunks[0]), np.uintp(scratch.rows[0])
-            product = 0.0
+                row_prefetch(kind, row_at(rows, load(chunk_of, j, NUMBER), load(row_of, j, NUMBER)))
+            chunk, row = np.uintp(load(chunk_of, np.uintp(0), NUMBER)), np.uintp(load(row_of, np.uintp(0), NUMBER))
+            at, product = row_at(rows, chunk, row), 0.0
             for j in range(count):
                 if j + ahead < count:
-                    row_prefetch(rows, np.uintp(scratch.chunks[j + ahead]), np.uintp(scratch.rows[j + ahead]))
-                entry = row * num_outputs + k
-                has_next = j + np.uintp(1) < count
-                next_j = j + np.uintp(1) if has_next else j
-                next_chunk, next_row = np.uintp(scratch.chunks[next_j]), np.uintp(scratch.rows[next_j])
-                norm = np.float64(load(samples.norms[chunk], row, samples.like_short))
-                is_new, square = norm == 0.0, 0.0
-                if not (overlaps(rows) and j > 0):
-                    if is_new:
-                        product, square = row_dot_and_norm(rows, chunk, row, work)
-                    else:
-                        product = row_dot(rows, chunk, row, work)
-                elif is_new:
-                    square = row_norm(rows, chunk, row)
-                if is_new:
-                    short = np.float32(square + intercept * intercept)
-                    store(samples.norms[chunk], row, short, samples.like_short)
+                    row_prefetch(kind, row_at(rows, load(chunk_of, j + ahead, NUMBER), load(row_of, j + ahead, NUMBER)))
+                following = j + one if j + one < count else j
+                next_chunk = np.uintp(load(chunk_of, following, NUMBER))
+                next_row = np.uintp(load(row_of, following, NUMBER))
+                next_at, next_product, cross = row_at(rows, next_chunk, next_row), 0.0, 0.0
+                if not (overlaps and j > 0):
+                    product = row_dot(kind, at, work, kind.like_work)
+                norm = np.float64(load(load(norms, chunk, PLACE), row, SHORT))
+                if norm == 0.0:
+                    short = np.float32(row_cross(kind, at, at) + intercept * intercept)
+                    store(load(norms, chunk, PLACE), row, short, SHORT)
                     norm = np.float64(short)
-                next_product, cross = 0.0, 0.0
-                if overlaps(rows) and has_next:
-                    next_product = row_dot(rows, next_chunk, next_row, work)
-                    cross = row_cross(rows, chunk, row, next_chunk, next_row)
-                sign = 1.0 if load(samples.targets[chunk], row, samples.like_code) == positives[k] else -1.0
-                upper = samples.uniform_upper
-                if samples.upper[chunk] != 0:
-                    upper = load(samples.upper[chunk], row, samples.like_real)
-                alpha = load(samples.duals[chunk], entry, samples.like_real)
+                if overlaps:
+                    next_product = row_dot(kind, next_at, work, kind.like_work)
+                    cross = row_cross(kind, at, next_at)
+                sign = 1.0 if load(load(targets, chunk, PLACE), row, CODE) == positives[k] else -1.0
+                upper, upper_of = samples.uniform_upper, load(uppers, chunk, PLACE)
+                if upper_of != 0:
+                    upper = load(upper_of, row, REAL)
+                entry, dual_of = row * num_outputs + k, load(duals, chunk, PLACE)
+                alpha = load(dual_of, entry, REAL)
                 margin = sign * (product + intercept * offset)
                 new_alpha, old, new = step_and_values(loss, margin, alpha, sigma * norm, upper)
                 sum_old += old
                 sum_gap += primal_loss(loss, margin, upper) - old + alpha * margin
                 if new_alpha != alpha:
-                    store(samples.duals[chunk], entry, new_alpha, samples.like_real)
+                    store(dual_of, entry, new_alpha, REAL)
                     factor = sigma * (new_alpha - alpha) * sign
                     next_product += factor * cross
-                    row_step(rows, chunk, row, factor, work, gathered)
+                    row_add(kind, factor, at, work, kind.like_work)
+                    if is_copied:
+                        row_add(kind, factor, at, gathered, REAL)
                     offset += factor * intercept
                     sum_dual += new - old
                     num_moved += 1
                     squares += factor * factor * norm
-                if screen.is_on:
+                if is_screened:
                     slack = np.float32(0.0)
                     if new_alpha == alpha and is_settled(loss, margin, alpha, upper):
                         slack = np.float32(abs(1.0 - margin)) / np.float32(math.sqrt(np.float32(norm))) - distance
-                        store(screen.stamp[chunk], entry, np.uint8(screen.now), screen.like_stamp)
-                    store(screen.slack[chunk], entry, slack, samples.like_short)
-                chunk, row, product = next_chunk, next_row, next_product
-            fold_work(rows, vector, gathered)
-            vector[last] = offset
-            scratch.travelled[k] += squares
-            stats[k, 0] += sum_gap
-            stats[k, 1] += sum_dual
-            stats[k, 2] += num_moved
-            stats[k, 3] += count
-            stats[k, 4] += sum_old
+                        store(load(stamps, chunk, PLACE), entry, screen.now, STAMP)
+                    store(load(slacks, chunk, PLACE), entry, slack, SHORT)
+                chunk, row, at, product = next_chunk, next_row, next_at, next_product
+            if is_copied:
+                for j in range(last):
+                    add(vector, j, load(gathered, j, REAL))
+                    store(gathered, j, 0.0, REAL)
+            store(vector, last, offset, REAL)
+            add(travelled, k, squares)
+            first = k * np.uintp(5)
+            add(sums, first, sum_gap)
+            add(sums, first + one, sum_dual)
+            add(sums, first + np.uintp(2), np.float64(num_moved))
+            add(sums, first + np.uintp(3), np.float64(count))
+            add(sums, first + np.uintp(4), sum_old)
         for position in range(start, end):
             bucket = order[position]
             left = samples.lengths[bucket_chunk[bucket]] - bucket_row[bucket]
@@ -380,7 +365,7 @@ def objective_sums(
         loss, rows, samples, positives, intercept: As in `scd_pass`.
         begin, end: Range of chunks.
         has_losses: Without, the sums of losses stay 0, and a row whose dual is 0 is not looked at.
-        vectors: Where losses are evaluated, shape (outputs, num_features + 1), float64.
+        vectors: Where losses are evaluated, shape (outputs, num_features + 1), float64, C-contiguous.
         rebuilt: w(alpha) of these chunks is added here, shape as `vectors`.
         stats: Per output, the sums of losses and of dual values are added here, shape (outputs, 2), float64.
 
@@ -394,33 +379,34 @@ def objective_sums(
                 stats[k, 1] += dual_values(loss, a[i, k], upper[i])
                 rebuilt[k] += a[i, k] * y[i, k] * x(i)
     """
-    num_outputs = np.uintp(len(positives))
-    last = np.uintp(rows.num_features)
+    kind, last, num_outputs = rows.kind, np.uintp(rows.num_features), np.uintp(len(positives))
     block_rows = np.uintp(BLOCK_ROWS)
+    lengths, targets, duals = address_of(samples.lengths), address_of(samples.targets), address_of(samples.duals)
+    uppers = address_of(samples.upper)
     for chunk_number in range(begin, end):
         chunk = np.uintp(chunk_number)
-        length = np.uintp(samples.lengths[chunk])
-        for first in range(np.uintp(0), length, block_rows):
-            behind = first + block_rows if first + block_rows < length else length
+        num_rows, upper_of = np.uintp(load(lengths, chunk, COUNT)), load(uppers, chunk, PLACE)
+        target_of, dual_of = load(targets, chunk, PLACE), load(duals, chunk, PLACE)
+        for first in range(np.uintp(0), num_rows, block_rows):
+            behind = first + block_rows if first + block_rows < num_rows else num_rows
             for k in range(num_outputs):
-                vector, target = vectors[k], rebuilt[k]
-                offset = intercept * vector[last]
+                shift = k * (last + np.uintp(1)) * item_size(REAL)
+                vector, target = address_of(vectors) + shift, address_of(rebuilt) + shift
+                offset = intercept * load(vector, last, REAL)
                 sum_loss, sum_dual, sum_signed = 0.0, 0.0, 0.0
                 for row in range(first, behind):
-                    upper = samples.uniform_upper
-                    if samples.upper[chunk] != 0:
-                        upper = load(samples.upper[chunk], row, samples.like_real)
+                    upper = load(upper_of, row, REAL) if upper_of != 0 else samples.uniform_upper
                     if upper == 0.0:
                         continue
-                    sign = 1.0 if load(samples.targets[chunk], row, samples.like_code) == positives[k] else -1.0
-                    alpha = load(samples.duals[chunk], row * num_outputs + k, samples.like_real)
+                    sign = 1.0 if load(target_of, row, CODE) == positives[k] else -1.0
+                    alpha = load(dual_of, row * num_outputs + k, REAL)
+                    at = row_at(rows, chunk, row)
                     if has_losses:
-                        margin = sign * (row_dot(rows, chunk, row, vector) + offset)
-                        sum_loss += primal_loss(loss, margin, upper)
+                        sum_loss += primal_loss(loss, sign * (row_dot(kind, at, vector, REAL) + offset), upper)
                     sum_dual += dual_value(loss, alpha, upper)
                     if alpha != 0.0:
-                        row_add(rows, chunk, row, sign * alpha, target)
+                        row_add(kind, sign * alpha, at, target, REAL)
                         sum_signed += sign * alpha
-                target[last] += intercept * sum_signed
-                stats[k, 0] += sum_loss
-                stats[k, 1] += sum_dual
+                add(target, last, intercept * sum_signed)
+                add(address_of(stats), k * np.uintp(2), sum_loss)
+                add(address_of(stats), k * np.uintp(2) + np.uintp(1), sum_dual)

@@ -5,15 +5,15 @@ further ahead and waits for several cache lines of the vector at once. Processor
 
 Columns of a row have to be different (`CsrRows`): a scatter that meets one twice would lose one of the two sums.
 
-Everything takes addresses (uint64) of first values; of the arrays `like_...` only the dtype counts.
+The functions write code into a kernel; `tables` makes them known to numba. Vectors and indices are the address (uint64)
+of the first value and the numba type of the values.
 """
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from chicle_elastic.solvers.kernels.vectors import FLAGS, INDEX, INT32, halved, load_lanes, repeated
+from chicle_elastic.solvers.kernels.vectors import FLAGS, INDEX, INT32, converted, halved, load_lanes, repeated
 
 GATHERED = 8
 """Values per gather: as many float64 as the longest vectors hold."""
@@ -23,17 +23,18 @@ def _all_lanes(lanes):
     return ir.Constant(ir.VectorType(ir.IntType(1), lanes), [1] * lanes)
 
 
-def _pointers(context, builder, indices, position, like_i, vector, element_type, lanes):
+def _pointers(context, builder, indices, position, vector, lanes):
     """Pointers to `vector[indices[position + lane]]`."""
-    columns = load_lanes(context, builder, indices, position, like_i.dtype, lanes, like_i.dtype)
+    (place, kind), (address, element_type) = indices, vector
+    columns = load_lanes(context, builder, place, position, kind, lanes, kind)
     element = context.get_value_type(element_type)
-    base = builder.inttoptr(vector, element.as_pointer())
+    base = builder.inttoptr(address, element.as_pointer())
     if lanes == 1:
-        return builder.gep(base, [builder.zext(columns, INDEX) if like_i.dtype.bitwidth < 64 else columns])
-    if like_i.dtype.bitwidth < 64:
+        return builder.gep(base, [builder.zext(columns, INDEX) if kind.bitwidth < 64 else columns])
+    if kind.bitwidth < 64:
         columns = builder.zext(columns, ir.VectorType(INDEX, lanes))
     size = ir.Constant(ir.VectorType(INDEX, lanes), [element_type.bitwidth // 8] * lanes)
-    places = builder.add(repeated(builder, vector, lanes), builder.mul(columns, size))
+    places = builder.add(repeated(builder, address, lanes), builder.mul(columns, size))
     return builder.inttoptr(places, ir.VectorType(element.as_pointer(), lanes))
 
 
@@ -69,59 +70,46 @@ def _for_all(builder, length, body):
         body(builder.add(done, loop.index), 1)
 
 
-@intrinsic
-def dot_gathered(typingctx, length, indices, like_i, x, like_x, vector, like_vector):
-    """Sum of x[i] * vector[indices[i]] over `length` entries, in the precision of the vector, as float64."""
-    sum_type = like_vector.dtype
+def dot_gathered(context, builder, length, indices, x, vector):
+    """Sum of x[i] * vector[indices[i]] over `length` entries (uintp), in the precision of the vector, as float64."""
+    sum_type = vector[1]
+    element = context.get_value_type(sum_type)
+    zero = ir.Constant(ir.VectorType(element, GATHERED), [0.0] * GATHERED)
+    places = {
+        GATHERED: cgutils.alloca_once_value(builder, zero),
+        1: cgutils.alloca_once_value(builder, ir.Constant(element, 0.0)),
+    }
 
-    def codegen(context, builder, signature, args):
-        length, indices, _, x, _, vector, _ = args
-        element = context.get_value_type(sum_type)
-        zero = ir.Constant(ir.VectorType(element, GATHERED), [0.0] * GATHERED)
-        places = {
-            GATHERED: cgutils.alloca_once_value(builder, zero),
-            1: cgutils.alloca_once_value(builder, ir.Constant(element, 0.0)),
-        }
+    def add(position, lanes):
+        values = load_lanes(context, builder, x[0], position, x[1], lanes, sum_type)
+        pointers = _pointers(context, builder, indices, position, vector, lanes)
+        product = builder.fmul(values, _gather(builder, pointers, element, lanes), flags=FLAGS)
+        if lanes == GATHERED // 2:
+            product, lanes = total(product, lanes), 1
+        builder.store(builder.fadd(builder.load(places[lanes]), product, flags=FLAGS), places[lanes])
 
-        def add(position, lanes):
-            values = load_lanes(context, builder, x, position, like_x.dtype, lanes, sum_type)
-            pointers = _pointers(context, builder, indices, position, like_i, vector, sum_type, lanes)
-            product = builder.fmul(values, _gather(builder, pointers, element, lanes), flags=FLAGS)
-            if lanes == GATHERED // 2:
-                product, lanes = total(product, lanes), 1
-            builder.store(builder.fadd(builder.load(places[lanes]), product, flags=FLAGS), places[lanes])
+    def total(value, lanes):
+        while lanes > 1:
+            value = halved(builder, value, lanes)
+            lanes //= 2
+        return value
 
-        def total(value, lanes):
-            while lanes > 1:
-                value = halved(builder, value, lanes)
-                lanes //= 2
-            return value
-
-        _for_all(builder, length, add)
-        full = total(builder.load(places[GATHERED]), GATHERED)
-        return builder.fadd(full, builder.load(places[1]), flags=FLAGS)
-
-    arguments = (types.uintp, types.uint64, like_i, types.uint64, like_x, types.uint64, like_vector)
-    return types.float64(*arguments), codegen
+    _for_all(builder, length, add)
+    full = total(builder.load(places[GATHERED]), GATHERED)
+    value = builder.fadd(full, builder.load(places[1]), flags=FLAGS)
+    return converted(context, builder, value, sum_type, types.float64, 1)
 
 
-@intrinsic
-def add_scattered(typingctx, length, factor, indices, like_i, x, like_x, vector, like_vector):
-    """vector[indices[i]] += factor * x[i] over `length` entries, in the precision of the vector (float64)."""
+def add_scattered(context, builder, length, factor, indices, x, vector):
+    """vector[indices[i]] += factor * x[i] over `length` entries (uintp), in the precision of the vector."""
+    kind = vector[1]
+    element, factor = context.get_value_type(kind), converted(context, builder, factor, types.float64, kind, 1)
 
-    def codegen(context, builder, signature, args):
-        length, factor, indices, _, x, _, vector, _ = args
-        element = context.get_value_type(like_vector.dtype)
+    def add(position, lanes):
+        values = load_lanes(context, builder, x[0], position, x[1], lanes, kind)
+        pointers = _pointers(context, builder, indices, position, vector, lanes)
+        product = builder.fmul(values, repeated(builder, factor, lanes), flags=FLAGS)
+        changed = builder.fadd(_gather(builder, pointers, element, lanes), product, flags=FLAGS)
+        _scatter(builder, changed, pointers, element, lanes)
 
-        def add(position, lanes):
-            values = load_lanes(context, builder, x, position, like_x.dtype, lanes, like_vector.dtype)
-            pointers = _pointers(context, builder, indices, position, like_i, vector, like_vector.dtype, lanes)
-            product = builder.fmul(values, repeated(builder, factor, lanes), flags=FLAGS)
-            changed = builder.fadd(_gather(builder, pointers, element, lanes), product, flags=FLAGS)
-            _scatter(builder, changed, pointers, element, lanes)
-
-        _for_all(builder, length, add)
-        return context.get_dummy_value()
-
-    arguments = (types.uintp, types.float64, types.uint64, like_i, types.uint64, like_x, types.uint64, like_vector)
-    return types.void(*arguments), codegen
+    _for_all(builder, length, add)

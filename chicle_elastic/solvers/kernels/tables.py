@@ -1,69 +1,75 @@
 """Where the rows are, and what a kernel does with one: dense and CSR rows behind the same few functions.
 
-Chunks lie anywhere (slots of several arenas, memory of the caller), so a kernel gets tables with one address per chunk
-and makes array views as it goes. The functions at the end differ between dense and CSR rows; numba picks the right one
-by the type of the table when it compiles a kernel. The caller keeps the chunks alive, and addresses are valid for one
-iteration only (chunks move at the boundary).
+Chunks lie anywhere (slots of several arenas, memory of the caller), so a kernel gets a table with addresses per chunk.
+The functions at the end write code into the kernel that is compiled, and another one for dense than for CSR rows: the
+kind of rows is a type. The caller keeps the chunks alive, and addresses are valid for one iteration only (chunks move
+at the boundary).
+
+A first fit waits for the compiler. Tables have few arrays, which are addresses at once, because each array that a
+kernel takes or passes on is seven values for the compiler, and a function of its own takes 15 ms.
 
 Precision. Sums that last are float64. Dense rows of float32 are multiplied with a float32 *working copy* of the vector,
 twice as many values per instruction. What a block of rows adds is gathered apart in float64 and folded into the vector
-when the block ends, so float32 error never outlives a block and w = w(alpha) holds to float64. CSR rows touch few
-entries of a long vector: there the float64 vector itself is worked on, and loading and folding do nothing.
-
-Dense rows are handled in `lanes`.
+when the block ends, so float32 error never outlives a block and w = w(alpha) holds to float64. For float64 rows and CSR
+rows, which touch few entries of a long vector, the float64 vector itself is worked on.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import overload, register_jitable
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
 
 from chicle_elastic.chunks.views import Array, CsrRows
-from chicle_elastic.solvers.kernels.jit import INLINE
-from chicle_elastic.solvers.kernels.lanes import add_scaled, dot, dot_and_square
-from chicle_elastic.solvers.kernels.memory import addresses, load, prefetch, prefetch_range
+from chicle_elastic.solvers.kernels.lanes import add_scaled, dot
+from chicle_elastic.solvers.kernels.memory import addresses, prefetch_items
 from chicle_elastic.solvers.kernels.sparse_lanes import add_scattered, dot_gathered
+from chicle_elastic.solvers.kernels.vectors import INDEX, load_lanes
 from chicle_elastic.solvers.local_chunk import RowBlock
 
-MAX_OVERLAPPED = 96
-"""Columns up to which a row's product is begun before the step of the row before it is known; see `overlaps`."""
 
-
-class DenseTable(NamedTuple):
-    """Rows of C-contiguous matrices.
+class DenseKind(NamedTuple):
+    """The kind of the rows of C-contiguous matrices.
 
     Attributes:
-        rows: Address of the first value per chunk, shape (num_chunks,), uint64.
-        like: Empty array whose dtype is that of the values.
-        like_work: Empty array whose dtype is that of the working copy: float64 for float64 values, else float32.
+        like: A number of the dtype of the values.
+        like_work: A number of the dtype of the working copy: float64 for float64 values, else float32.
+    """
+
+    like: Any
+    like_work: Any
+
+
+class CsrKind(NamedTuple):
+    """The kind of the rows of CSR matrices.
+
+    Attributes:
+        like_indptr, like_indices, like: Numbers of the dtypes; `like` is that of the values.
+        like_work: A float64: there is no working copy.
+    """
+
+    like_indptr: Any
+    like_indices: Any
+    like: Any
+    like_work: Any
+
+
+class RowTable(NamedTuple):
+    """Rows of matrices.
+
+    Attributes:
+        kind: What they have in common.
+        places: Per chunk the address of the first value of dense rows, or of indptr, indices and values, shape
+            (num_chunks, 1 or 3), uint64.
         num_features: Columns.
     """
 
-    rows: Array
-    like: Array
-    like_work: Array
+    kind: DenseKind | CsrKind
+    places: Array
     num_features: int
-
-
-class CsrTable(NamedTuple):
-    """Rows of CSR matrices.
-
-    Attributes:
-        indptr, indices, values: Addresses per chunk, shape (num_chunks,), uint64.
-        like_indptr, like_indices, like_values: Empty arrays with the dtypes.
-        num_features: Columns.
-    """
-
-    indptr: Array
-    indices: Array
-    values: Array
-    like_indptr: Array
-    like_indices: Array
-    like_values: Array
-    num_features: int
-
-
-RowTable = DenseTable | CsrTable
 
 
 def row_table(blocks: list[RowBlock]) -> RowTable:
@@ -73,232 +79,151 @@ def row_table(blocks: list[RowBlock]) -> RowTable:
         return csr_table([block.rows for block in blocks if isinstance(block.rows, CsrRows)])
     dense = [block.rows for block in blocks if not isinstance(block.rows, CsrRows)]
     work_dtype = np.float64 if first.dtype == np.float64 else np.float32
-    return DenseTable(
-        rows=addresses(dense),
-        like=np.empty(0, first.dtype),
-        like_work=np.empty(0, work_dtype),
-        num_features=first.shape[1],
-    )
+    kind = DenseKind(like=first.dtype.type(0), like_work=work_dtype(0))
+    return RowTable(kind=kind, places=addresses(dense)[:, None], num_features=first.shape[1])
 
 
-def csr_table(parts: list[CsrRows]) -> CsrTable:
+def csr_table(parts: list[CsrRows]) -> RowTable:
     """Table over parts that all have the same dtypes (at least one); the caller keeps them alive."""
     first = parts[0]
-    return CsrTable(
-        indptr=addresses([rows.indptr for rows in parts]),
-        indices=addresses([rows.indices for rows in parts]),
-        values=addresses([rows.values for rows in parts]),
-        like_indptr=np.empty(0, first.indptr.dtype),
-        like_indices=np.empty(0, first.indices.dtype),
-        like_values=np.empty(0, first.values.dtype),
-        num_features=first.num_features,
+    kind = CsrKind(
+        like_indptr=first.indptr.dtype.type(0),
+        like_indices=first.indices.dtype.type(0),
+        like=first.values.dtype.type(0),
+        like_work=np.float64(0),
     )
+    places = addresses([part for rows in parts for part in (rows.indptr, rows.indices, rows.values)])
+    return RowTable(kind=kind, places=places.reshape(-1, 3), num_features=first.num_features)
 
 
-def by_kind(function):
-    """A function for kernels whose body depends on the kind of the table, its first argument.
-
-    Args:
-        function: Gets numba's types of the arguments, and returns the body for them.
-    """
-
-    def in_kernels_only(*_):
-        raise NotImplementedError(f"{function.__name__} exists in compiled code only")
-
-    overload(in_kernels_only, jit_options=INLINE)(function)
-    return in_kernels_only
+def _is_dense(kind) -> bool:
+    return kind.instance_class is DenseKind
 
 
-def _is_dense(table) -> bool:
-    return table.instance_class is DenseTable
+@intrinsic
+def is_dense(typingctx, kind):
+    """Whether rows are dense, known when a kernel is compiled."""
+
+    def codegen(context, builder, signature, args):
+        return ir.Constant(ir.IntType(1), _is_dense(kind))
+
+    return types.boolean(kind), codegen
 
 
-@register_jitable(**INLINE)
-def dense_row(table, chunk, row):
-    """Number of values of a dense row, and the address of the first."""
-    d = np.uintp(table.num_features)
-    return d, table.rows[chunk] + np.uint64(row) * np.uint64(d * table.like.itemsize)
+ROW = types.UniTuple(types.uint64, 3)
+"""A row for the functions below: number of its values, address of its indices (0 for dense rows), and of its values."""
 
 
-@register_jitable(**INLINE)
-def csr_row(table, chunk, row):
-    """Number of entries of a CSR row, and the addresses of its indices and values."""
-    begin = np.uintp(load(table.indptr[chunk], row, table.like_indptr))
-    length = np.uintp(load(table.indptr[chunk], row + np.uintp(1), table.like_indptr)) - begin
-    indices = table.indices[chunk] + np.uint64(begin) * np.uint64(table.like_indices.itemsize)
-    values = table.values[chunk] + np.uint64(begin) * np.uint64(table.like_values.itemsize)
-    return length, indices, values
+@intrinsic
+def row_at(typingctx, table, chunk, row):
+    """The `ROW` of a number in a chunk (both uintp)."""
+    kind, places, num_features = table.types
+    width = 1 if _is_dense(kind) else 3
+
+    def codegen(context, builder, signature, args):
+        _, chunk, row = args
+        columns = context.cast(builder, builder.extract_value(args[0], 2), num_features, types.uint64)
+        pointers = make_array(places)(context, builder, builder.extract_value(args[0], 1)).data
+        first = builder.mul(chunk, INDEX(width))
+        of_chunk = [builder.load(builder.gep(pointers, [builder.add(first, INDEX(k))])) for k in range(width)]
+
+        def behind(address, number, element):
+            return builder.add(address, builder.mul(number, INDEX(element.bitwidth // 8)))
+
+        if _is_dense(kind):
+            parts = [columns, INDEX(0), behind(of_chunk[0], builder.mul(row, columns), kind[0])]
+        else:
+            begin, end = (
+                context.cast(
+                    builder, load_lanes(context, builder, of_chunk[0], number, kind[0], 1, kind[0]), kind[0], ROW[0]
+                )
+                for number in (row, builder.add(row, INDEX(1)))
+            )
+            indices, values = (behind(of_chunk[k], begin, kind[k]) for k in (1, 2))
+            parts = [builder.sub(end, begin), indices, values]
+        return context.make_tuple(builder, ROW, parts)
+
+    return ROW(table, types.uintp, types.uintp), codegen
 
 
-@by_kind
-def load_work(table, vector, work):
-    """The working copy of `vector`; the vector itself for CSR rows."""
+@intrinsic
+def column_at(typingctx, kind, row, number):
+    """The column (uintp) of a value of a row."""
 
-    def dense(table, vector, work):
-        for j in range(np.uintp(table.num_features)):
-            work[j] = vector[j]
-        return work
+    def codegen(context, builder, signature, args):
+        if _is_dense(kind):
+            return args[2]
+        place = builder.extract_value(args[1], 1)
+        column = load_lanes(context, builder, place, args[2], kind[1], 1, kind[1])
+        return context.cast(builder, column, kind[1], types.uintp)
 
-    return dense if _is_dense(table) else lambda table, vector, work: vector
-
-
-@by_kind
-def fold_work(table, vector, gathered):
-    """Add what a block has gathered to `vector`, and gather from zero again."""
-
-    def dense(table, vector, gathered):
-        for j in range(np.uintp(table.num_features)):
-            vector[j] += gathered[j]
-            gathered[j] = 0
-
-    return dense if _is_dense(table) else lambda table, vector, gathered: None
+    return types.uintp(kind, ROW, types.uintp), codegen
 
 
-@by_kind
-def gather_into(table, vector, gathered):
-    """Where steps are gathered: apart for dense rows, in the vector itself for CSR rows."""
-    return (lambda table, vector, gathered: gathered) if _is_dense(table) else (lambda table, vector, gathered: vector)
-
-
-@by_kind
-def row_prefetch(table, chunk, row):
+@intrinsic
+def row_prefetch(typingctx, kind, row):
     """Ask for a row ahead of time."""
 
-    def dense(table, chunk, row):
-        d, x = dense_row(table, chunk, row)
-        prefetch_range(x, x + np.uint64(d) * np.uint64(table.like.itemsize))
+    def codegen(context, builder, signature, args):
+        length, indices, values = cgutils.unpack_tuple(builder, args[1], 3)
+        if not _is_dense(kind):
+            prefetch_items(builder, indices, length, kind[1])
+        prefetch_items(builder, values, length, kind[-2])
+        return context.get_dummy_value()
 
-    def csr(table, chunk, row):
-        length, indices, values = csr_row(table, chunk, row)
-        prefetch_range(indices, indices + np.uint64(length) * np.uint64(table.like_indices.itemsize))
-        prefetch_range(values, values + np.uint64(length) * np.uint64(table.like_values.itemsize))
-
-    return dense if _is_dense(table) else csr
+    return types.void(kind, ROW), codegen
 
 
-@by_kind
-def bucket_prefetch(table, chunk, row):
-    """Ask ahead of time for what `row_prefetch` of a bucket's rows reads itself."""
+@intrinsic
+def row_dot(typingctx, kind, row, vector, like):
+    """<x, vector[:num_features]> of one row, in the precision of the vector (address, and a number like its values)."""
 
-    def csr(table, chunk, row):
-        prefetch(table.indptr[chunk] + np.uint64(row) * np.uint64(table.like_indptr.itemsize))
+    def codegen(context, builder, signature, args):
+        length, indices, values = cgutils.unpack_tuple(builder, args[1], 3)
+        if _is_dense(kind):
+            return dot(context, builder, length, (values, kind[0]), (args[2], like), like)
+        return dot_gathered(context, builder, length, (indices, kind[1]), (values, kind[2]), (args[2], like))
 
-    return (lambda table, chunk, row: None) if _is_dense(table) else csr
-
-
-@by_kind
-def row_dot(table, chunk, row, vector):
-    """<x, vector[:num_features]> of one row, in the precision of the vector, as float64."""
-
-    def dense(table, chunk, row, vector):
-        d, x = dense_row(table, chunk, row)
-        return dot(d, x, table.like, np.uint64(vector.ctypes.data), vector, vector)
-
-    def csr(table, chunk, row, vector):
-        length, indices, values = csr_row(table, chunk, row)
-        place = np.uint64(vector.ctypes.data)
-        return dot_gathered(length, indices, table.like_indices, values, table.like_values, place, vector)
-
-    return dense if _is_dense(table) else csr
+    return types.float64(kind, ROW, types.uint64, like), codegen
 
 
-@by_kind
-def overlaps(table):
-    """Whether the product of the next row is begun before this row's step is known.
+@intrinsic
+def row_cross(typingctx, kind, row, other):
+    """<x, x'> of two dense rows, or |x|^2 of any, in the precision of the working copy, as float64."""
 
-    The steps are a chain: each product has to wait for the step before it, and for short rows the processor does little
-    else. Begun early, a product misses one step, which is made good by that step times <x, x'> of the two rows. Long
-    rows have enough to do, and CSR rows have no cheap <x, x'>.
-    """
-    return (lambda table: table.num_features <= MAX_OVERLAPPED) if _is_dense(table) else (lambda table: False)
+    def codegen(context, builder, signature, args):
+        (length, _, x), (_, _, y) = (cgutils.unpack_tuple(builder, arg, 3) for arg in args[1:])
+        return dot(context, builder, length, (x, kind[-2]), (y, kind[-2]), kind[-1])
 
-
-@by_kind
-def row_cross(table, chunk, row, other_chunk, other_row):
-    """<x, x'> of two rows in the precision of the working copy, as float64."""
-
-    def dense(table, chunk, row, other_chunk, other_row):
-        d, x = dense_row(table, chunk, row)
-        _, y = dense_row(table, other_chunk, other_row)
-        return dot(d, x, table.like, y, table.like, table.like_work)
-
-    return dense if _is_dense(table) else lambda table, chunk, row, other_chunk, other_row: 0.0
+    return types.float64(kind, ROW, ROW), codegen
 
 
-@by_kind
-def row_add(table, chunk, row, factor, vector):
-    """vector[:num_features] += factor * x of one row."""
+@intrinsic
+def row_add(typingctx, kind, factor, row, vector, like):
+    """vector[:num_features] += factor * x of one row; the vector as in `row_dot`."""
 
-    def dense(table, chunk, row, factor, vector):
-        d, x = dense_row(table, chunk, row)
-        add_scaled(d, factor, x, table.like, np.uint64(vector.ctypes.data), vector)
+    def codegen(context, builder, signature, args):
+        length, indices, values = cgutils.unpack_tuple(builder, args[2], 3)
+        if _is_dense(kind):
+            add_scaled(context, builder, length, args[1], (values, kind[0]), (args[3], like))
+        else:
+            add_scattered(context, builder, length, args[1], (indices, kind[1]), (values, kind[2]), (args[3], like))
+        return context.get_dummy_value()
 
-    def csr(table, chunk, row, factor, vector):
-        length, indices, values = csr_row(table, chunk, row)
-        place = np.uint64(vector.ctypes.data)
-        add_scattered(length, factor, indices, table.like_indices, values, table.like_values, place, vector)
-
-    return dense if _is_dense(table) else csr
-
-
-@by_kind
-def row_add_squares(table, chunk, row, factor, vector):
-    """vector[:num_features] += factor * x * x of one row, elementwise."""
-
-    def dense(table, chunk, row, factor, vector):
-        d, x = dense_row(table, chunk, row)
-        for j in range(d):
-            value = load(x, j, table.like)
-            vector[j] += factor * value * value
-
-    def csr(table, chunk, row, factor, vector):
-        length, indices, values = csr_row(table, chunk, row)
-        for j in range(length):
-            value = load(values, j, table.like_values)
-            vector[np.uintp(load(indices, j, table.like_indices))] += factor * value * value
-
-    return dense if _is_dense(table) else csr
+    return types.void(kind, types.float64, ROW, types.uint64, like), codegen
 
 
-@by_kind
-def row_step(table, chunk, row, factor, work, gathered):
-    """Add factor * x to the working copy and to what is gathered, which are one vector for CSR rows."""
+@intrinsic
+def bucket_prefetch(typingctx, table, chunk, row):
+    """Ask ahead of time for what `row_at` of a bucket's rows reads."""
+    kind, places, _ = table.types
 
-    def dense(table, chunk, row, factor, work, gathered):
-        d, x = dense_row(table, chunk, row)
-        add_scaled(d, factor, x, table.like, np.uint64(work.ctypes.data), work)
-        add_scaled(d, factor, x, table.like, np.uint64(gathered.ctypes.data), gathered)
+    def codegen(context, builder, signature, args):
+        if not _is_dense(kind):
+            pointers = make_array(places)(context, builder, builder.extract_value(args[0], 1)).data
+            indptr = builder.load(builder.gep(pointers, [builder.mul(args[1], INDEX(3))]))
+            begin = builder.add(indptr, builder.mul(args[2], INDEX(kind[0].bitwidth // 8)))
+            prefetch_items(builder, begin, INDEX(1), kind[0])
+        return context.get_dummy_value()
 
-    def csr(table, chunk, row, factor, work, gathered):
-        row_add(table, chunk, row, factor, work)
-
-    return dense if _is_dense(table) else csr
-
-
-@by_kind
-def row_dot_and_norm(table, chunk, row, vector):
-    """(`row_dot`, `row_norm`) in one look at the row."""
-
-    def dense(table, chunk, row, vector):
-        d, x = dense_row(table, chunk, row)
-        return dot_and_square(d, x, table.like, np.uint64(vector.ctypes.data), vector, vector)
-
-    def csr(table, chunk, row, vector):
-        return row_dot(table, chunk, row, vector), row_norm(table, chunk, row)
-
-    return dense if _is_dense(table) else csr
-
-
-@by_kind
-def row_norm(table, chunk, row):
-    """|x|^2 of one row in float32, or float64 for float64 values, as float64."""
-
-    def dense(table, chunk, row):
-        d, x = dense_row(table, chunk, row)
-        return dot(d, x, table.like, x, table.like, table.like_work)
-
-    def csr(table, chunk, row):
-        length, _, x = csr_row(table, chunk, row)
-        return dot(length, x, table.like_values, x, table.like_values, table.like_values)
-
-    return dense if _is_dense(table) else csr
+    return types.void(table, types.uintp, types.uintp), codegen

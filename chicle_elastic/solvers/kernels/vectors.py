@@ -1,6 +1,6 @@
 """Pieces of LLVM code for many values per instruction, for `lanes` and `sparse_lanes`.
 
-Everything takes addresses (uint64) of first values; of the arrays `like_...` only the dtype counts.
+Vectors are addresses (uint64) of first values.
 """
 
 from llvmlite import ir

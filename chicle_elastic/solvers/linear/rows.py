@@ -186,7 +186,7 @@ class MergedRows:
         starts, lengths = np.zeros(1, dtype=np.int64), np.array([matrix.shape[0]], dtype=np.int64)
         # The matrix has the intercept column; one more that has no place stands where the kernel expects it.
         places = np.append(column_places(columns, self.num_columns), -1)
-        products.sparse_products(table, lengths, starts, 0.0, weights, places, size, out)
+        products.sparse_products(table, lengths, starts, 0.0, weights, places, *_room(size), out)
 
     def _in_float32(self) -> Array:
         if self._rough is None:
@@ -283,7 +283,7 @@ class ChunkedRows:
             places = column_places(columns, self.num_columns)
             lengths = self._tables.samples.lengths
             self._products.sparse_products(
-                self._tables.rows, lengths, self._starts, self._intercept, weights, places, size, out
+                self._tables.rows, lengths, self._starts, self._intercept, weights, places, *_room(size), out
             )
         else:
             parts = _made_dense([matrix_of(block.rows) for block in blocks], weights, features)
@@ -417,6 +417,11 @@ class SomeRows:
         spread = np.zeros(self._rows.num_rows)
         spread[self._which] = weights
         return spread
+
+
+def _room(size: int) -> tuple[Array, Array]:
+    """For `sparse_products`."""
+    return np.empty(size, np.uint64), np.empty(size)
 
 
 def _dtype(is_rough: bool) -> type[np.floating[Any]]:

@@ -10,7 +10,8 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.kernels import scd
-from chicle_elastic.solvers.kernels.tables import DenseTable
+from chicle_elastic.solvers.kernels.losses import LOSSES
+from chicle_elastic.solvers.kernels.tables import DenseKind
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.newton_finish import (
     BLAS_ADVANTAGE,
@@ -214,7 +215,7 @@ class CoordinatePasses:
 
     def _may_finish(self, tables: LocalTables) -> bool:
         """Whether there are Newton steps for such data."""
-        is_sparse = not isinstance(tables.rows, DenseTable) and tables.num_outputs == 1
+        is_sparse = not isinstance(tables.rows.kind, DenseKind) and tables.num_outputs == 1
         return self._is_narrow(tables) or (is_sparse and self._may_be_wide)
 
     def _pass(self, tables: LocalTables, work: "_Work", budget: Budget) -> tuple[Array, Array, float]:
@@ -233,7 +234,7 @@ class CoordinatePasses:
             stats = np.zeros((tables.num_outputs, 5))
             while cursor[0] < len(order) and not budget.is_spent():
                 scd.scd_pass(
-                    int(self._local.loss),
+                    LOSSES[self._local.loss],
                     tables.rows,
                     tables.samples,
                     work.screen,
@@ -424,7 +425,6 @@ class CoordinatePasses:
             now=screening.now,
             caution=screening.caution,
             is_on=screening.is_on,
-            like_stamp=np.empty(0, np.uint8),
         )
 
 

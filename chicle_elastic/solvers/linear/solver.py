@@ -10,6 +10,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.kernels import scd
+from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
@@ -201,7 +202,7 @@ class LinearSolver(Solver):
         def run(part: Array) -> tuple[Array, Array]:
             rebuilt, stats = blocks.zeros(w.shape, w.dtype.name), np.zeros((tables.num_outputs, 2))
             scd.objective_sums(
-                int(local.loss),
+                LOSSES[local.loss],
                 tables.rows,
                 tables.samples,
                 int(part[0]),

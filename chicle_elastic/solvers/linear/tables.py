@@ -109,9 +109,6 @@ def build_tables(chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Note
         norms=memory.addresses([note.norms for note in local]),
         upper=np.array([0 if note.upper is None else note.upper.ctypes.data for note in local], dtype=np.uint64),
         uniform_upper=float(bounds.C),
-        like_code=np.empty(0, np.int32),
-        like_real=np.empty(0, np.float64),
-        like_short=np.empty(0, np.float32),
     )
     total_values = sum(num_values(block) for block in blocks)
     value_bytes = 8 if isinstance(blocks[0].rows, CsrRows) else blocks[0].rows.itemsize

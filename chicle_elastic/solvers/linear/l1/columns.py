@@ -140,7 +140,7 @@ class Columns:
         if has_crossed.any():
             cut = np.where(has_crossed, 0.0, there) - start
             moved_cut, product = np.empty_like(moved), np.empty(len(places))
-            face_product(*self._matrix, model.curvatures, places, cut, moved_cut, product)
+            face_product(*self._matrix, model.curvatures, places, cut, moved_cut, np.empty_like(moved), product)
             gain = gradients @ cut - 0.5 * cut @ (product + l2 * cut) - l1 @ (np.abs(start + cut) - np.abs(start))
             if gain > 0:
                 step, moved = cut, moved_cut
@@ -158,7 +158,7 @@ class Columns:
         """Conjugate gradients, preconditioned by the diagonal: a step along the face, and how it moves the rows."""
         l2, scale = model.l2[places], 1.0 / np.maximum(diagonal, 1e-300)
         step, moved = np.zeros(len(places)), np.zeros(len(model.residuals))
-        along, product = np.empty_like(moved), np.empty_like(step)
+        along, weighted, product = np.empty_like(moved), np.empty_like(moved), np.empty_like(step)
         r = right.copy()
         z = scale * r
         p, rz = z.copy(), r @ z
@@ -166,7 +166,7 @@ class Columns:
         for _ in range(MOST_PRODUCTS):
             if np.abs(r).sum() <= enough or is_spent():
                 break
-            face_product(*self._matrix, model.curvatures, places, p, along, product)
+            face_product(*self._matrix, model.curvatures, places, p, along, weighted, product)
             product += l2 * p
             curvature = p @ product
             if not curvature > 0:
