@@ -64,12 +64,16 @@ def test_kernel_scalars_equal_the_reference(loss):
     margins, alpha, curvature, upper = random_samples(loss)
     rows = list(zip(margins, alpha, curvature, upper, strict=True))
     np.testing.assert_allclose(
-        [losses.primal_loss(int(loss), m, c) for m, _, _, c in rows], primal_losses(loss, margins, upper), rtol=1e-12
+        [losses.primal_loss(losses.LOSSES[loss], m, c) for m, _, _, c in rows],
+        primal_losses(loss, margins, upper),
+        rtol=1e-12,
     )
     np.testing.assert_allclose(
-        [losses.dual_value(int(loss), a, c) for _, a, _, c in rows], dual_values(loss, alpha, upper), rtol=1e-12
+        [losses.dual_value(losses.LOSSES[loss], a, c) for _, a, _, c in rows],
+        dual_values(loss, alpha, upper),
+        rtol=1e-12,
     )
-    found = np.array([losses.step_and_values(int(loss), m, a, q, c) for m, a, q, c in rows])
+    found = np.array([losses.step_and_values(losses.LOSSES[loss], m, a, q, c) for m, a, q, c in rows])
     expected = coordinate_steps(loss, margins, alpha, curvature, upper)
     np.testing.assert_allclose(found[:, 0], expected, rtol=1e-8, atol=1e-12)
     np.testing.assert_allclose(found[:, 1], dual_values(loss, alpha, upper), rtol=1e-12, atol=1e-13)
@@ -79,21 +83,21 @@ def test_kernel_scalars_equal_the_reference(loss):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_sample_of_weight_zero_keeps_no_dual(loss):
     """C_i = 0 means that the sample is not there, whatever its margin."""
-    assert losses.step_and_values(int(loss), -5.0, 0.0, 1.0, 0.0) == (0.0, 0.0, 0.0)
-    assert losses.primal_loss(int(loss), -5.0, 0.0) == 0.0
-    assert losses.dual_value(int(loss), 0.0, 0.0) == 0.0
+    assert losses.step_and_values(losses.LOSSES[loss], -5.0, 0.0, 1.0, 0.0) == (0.0, 0.0, 0.0)
+    assert losses.primal_loss(losses.LOSSES[loss], -5.0, 0.0) == 0.0
+    assert losses.dual_value(losses.LOSSES[loss], 0.0, 0.0) == 0.0
 
 
 def test_a_row_of_zeros_takes_its_bound_at_once():
     """Without curvature nothing holds the hinge dual back, and w does not change."""
-    assert losses.step_and_values(int(Loss.HINGE), 0.0, 0.0, 0.0, 2.5) == (2.5, 0.0, 2.5)
+    assert losses.step_and_values(losses.LOSSES[Loss.HINGE], 0.0, 0.0, 0.0, 2.5) == (2.5, 0.0, 2.5)
 
 
 @pytest.mark.parametrize("margin", [-800.0, -30.0, 0.0, 30.0, 800.0])
 @pytest.mark.parametrize("curvature", [0.0, 1e-8, 1.0, 1e8])
 def test_logistic_step_survives_extreme_margins(margin, curvature):
     """No overflow, no NaN, and the result stays in the box."""
-    alpha, old, new = losses.step_and_values(int(Loss.LOGISTIC), margin, 0.5, curvature, 1.0)
+    alpha, old, new = losses.step_and_values(losses.LOSSES[Loss.LOGISTIC], margin, 0.5, curvature, 1.0)
     assert 0.0 <= alpha <= 1.0
     assert old == pytest.approx(np.log(2))
     assert new == pytest.approx(dual_values(Loss.LOGISTIC, np.array([alpha]), np.ones(1))[0], rel=1e-9, abs=1e-12)
@@ -103,7 +107,7 @@ def test_logistic_step_survives_extreme_margins(margin, curvature):
 def test_a_row_of_infinite_curvature_keeps_its_dual(alpha):
     """Its norm is beyond float32, and a step would be none or NaN."""
     for loss in LOSSES:
-        following, old, new = losses.step_and_values(int(loss), 2.0, alpha, np.inf, 1.0)
+        following, old, new = losses.step_and_values(losses.LOSSES[loss], 2.0, alpha, np.inf, 1.0)
         assert following == alpha
         assert old == new == dual_values(loss, np.array([alpha]), np.ones(1))[0]
 

@@ -33,21 +33,21 @@ LOSSES = (Hinge(), SquaredHinge(), Logistic())
 
 
 def by_loss(function):
-    """A function for kernels whose body depends on the loss, its first argument.
+    """A function for kernels and for Python whose body depends on the loss, its first argument.
 
     Args:
-        function: Gets numba's types of the arguments, and returns the bodies for `LOSSES`.
+        function: Gets the arguments, or numba's types of them, and returns the bodies for `LOSSES`.
     """
 
-    def in_kernels_only(*_):
-        raise NotImplementedError(f"{function.__name__} exists in compiled code only")
+    def in_python(*arguments):
+        return function(*arguments)[[type(loss) for loss in LOSSES].index(type(arguments[0]))](*arguments)
 
     @wraps(function)
     def body(*arguments):
         return function(*arguments)[[type(loss) for loss in LOSSES].index(arguments[0].instance_class)]
 
-    overload(in_kernels_only, jit_options=INLINE)(body)
-    return in_kernels_only
+    overload(in_python, jit_options=INLINE)(body)
+    return in_python
 
 
 @by_loss
@@ -97,7 +97,7 @@ def _logistic_dual_value(alpha, upper):
 def step_and_values(loss, margin, alpha, curvature, upper):
     """The dual variable after an exact step along its coordinate, and `dual_value` before and after it.
 
-    `upper` is above 0. The step equals `coordinate_steps` in tests/solvers/reference.py.
+    The step equals `coordinate_steps` in tests/solvers/reference.py.
     """
 
     def hinge(loss, margin, alpha, curvature, upper):
@@ -111,6 +111,8 @@ def step_and_values(loss, margin, alpha, curvature, upper):
         return following, alpha, following
 
     def squared_hinge(loss, margin, alpha, curvature, upper):
+        if upper <= 0.0:
+            return 0.0, 0.0, 0.0
         diagonal = 0.5 / upper
         following = alpha + (1.0 - margin - alpha * diagonal) / (curvature + diagonal)
         following = following if following > 0.0 else 0.0
@@ -118,7 +120,7 @@ def step_and_values(loss, margin, alpha, curvature, upper):
         return following, alpha - quarter * alpha * alpha, following - quarter * following * following
 
     def logistic(loss, margin, alpha, curvature, upper):
-        return _logistic_step(margin, alpha, curvature, upper)
+        return _logistic_step(margin, alpha, curvature, upper) if upper > 0.0 else (0.0, 0.0, 0.0)
 
     return hinge, squared_hinge, logistic
 
