@@ -77,7 +77,7 @@ def test_npz_gives_features_targets_and_weights(tmp_path: Path, writer: Callable
 @pytest.mark.parametrize("block_bytes", [1, 100, 100_000])
 def test_npz_of_a_sparse_matrix_is_read_row_by_row(tmp_path: Path, block_bytes: int) -> None:
     """What scipy.sparse.save_npz wrote, with y added; empty rows included."""
-    matrix = sparse.random(200, 30, density=0.1, format="csr", rng=np.random.default_rng(1))
+    matrix = sparse.random(200, 30, density=0.1, format="csr", random_state=np.random.default_rng(1))
     sparse.save_npz(tmp_path / "X.npz", matrix)
     with np.load(tmp_path / "X.npz") as saved:
         path = npz(tmp_path, y=np.arange(200), **saved)
