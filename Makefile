@@ -7,6 +7,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 RUN := $(BIN)/python
+# A benchmark as users type it, without a thread variable, and once more with one thread, side by side.
+COLUMNS := $(RUN) -m benchmarks.columns
 # PIP_CONSTRAINT and not -c, because it pins the isolated build of the editable install too.
 CONSTRAINTS := constraints.txt
 INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --no-input --disable-pip-version-check
@@ -15,7 +17,7 @@ INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --no-input 
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-svm bench-glm bench-regression bench-l1 bench-multinomial bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-threads bench-svm bench-glm bench-regression bench-l1 bench-multinomial bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,23 +59,26 @@ surface: $(VENV)/.chicle-test  ## Accept the present public names, commands and 
 bench-start: $(VENV)/.chicle-demo  ## Measure import time and the first fit against their bars
 	$(RUN) -m benchmarks.start $(ARGS)
 
+bench-threads: $(VENV)/.chicle-test  ## Measure what threads cost a user who sets no variable (ARGS=--quick to try)
+	$(RUN) -m benchmarks.threads --page docs/benchmarks/threads.md $(ARGS)
+
 bench-svm: $(VENV)/.chicle-bench  ## Measure ChicleSVM against liblinear, Snap ML and the machine (ARGS=--quick to try)
-	$(RUN) -m benchmarks.svm $(ARGS)
+	$(COLUMNS) benchmarks.svm $(ARGS)
 
 bench-glm: $(VENV)/.chicle-bench  ## Measure all losses against every peer on ten data sets (ARGS=--quick to try)
-	$(RUN) -m benchmarks.glm $(ARGS)
+	$(COLUMNS) benchmarks.glm $(ARGS)
 
 bench-regression: $(VENV)/.chicle-bench  ## Measure the regressors against scikit-learn (ARGS=--quick to try)
-	$(RUN) -m benchmarks.regression $(ARGS)
+	$(COLUMNS) benchmarks.regression $(ARGS)
 
 bench-l1: $(VENV)/.chicle-bench  ## Measure the classifiers with an l1 penalty against every peer (ARGS=--quick to try)
-	$(RUN) -m benchmarks.l1_classifiers $(ARGS)
+	$(COLUMNS) benchmarks.l1_classifiers $(ARGS)
 
 bench-multinomial: $(VENV)/.chicle-bench  ## Measure the softmax of ChicleLogisticRegression against scikit-learn (ARGS=--quick to try)
-	$(RUN) -m benchmarks.multinomial $(ARGS)
+	$(COLUMNS) benchmarks.multinomial $(ARGS)
 
 bench-search: $(VENV)/.chicle-bench  ## Measure ChicleSearchCV against GridSearchCV, time and memory (ARGS=--quick to try)
-	$(RUN) -m benchmarks.search $(ARGS)
+	$(COLUMNS) benchmarks.search $(ARGS)
 
 bench-cnn: $(VENV)/.chicle-bench  ## Measure the steps of ChicleCNNClassifier against torch loops, skorch and DDP
 	$(RUN) -m benchmarks.cnn $(ARGS)

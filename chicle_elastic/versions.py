@@ -1,5 +1,6 @@
 """The versions of Python, NumPy and torch that all tests ran with (docs/support.md), and the word about any other."""
 
+import re
 import warnings
 
 TRIED = {"Python": ("3.11", "3.13"), "NumPy": ("1.26", "2.4"), "torch": ("2.13", "2.13")}
@@ -19,4 +20,4 @@ def warn_if_untried(name: str, version: str) -> None:
 
 
 def _minor(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2])
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])

@@ -105,7 +105,8 @@ class ChicleLogisticRegression(LinearClassifier):
         was of the same kind, and features and classes are as many and the same; that helps along a path of `C`.
     n_threads : int, default=None
         Most threads per task; fewer are used on small data. None takes the cores that this process may use. A
-        multinomial model leaves threads to BLAS.
+        multinomial model, and one with ``l1_ratio > 0``, uses one. BLAS has one meanwhile, and its own number again
+        afterwards.
     chunk_size : int, default=None
         Bytes of a chunk; None chooses. It matters for several tasks only.
     runtime : Runtime, default=None

@@ -86,6 +86,7 @@ class ChicleSVM(LinearClassifier):
         and the same; that helps along a path of `C`.
     n_threads : int, default=None
         Most threads per task; fewer are used on small data. None takes the cores that this process may use.
+        BLAS has one thread meanwhile, and its own number again afterwards.
     chunk_size : int, default=None
         Bytes of a chunk; None chooses. It matters for several tasks only.
     runtime : Runtime, default=None
