@@ -250,14 +250,14 @@ PAGE = """# What threads cost
 
 `make bench-threads` rewrote this page on {date}: {machine}, Python {python}.
 
-Fits with the parameters of the row and the defaults else, in a process whose environment has no thread variable, in turns with
-the same fits where `OMP_NUM_THREADS` and its kin are 1. The interval is that of 95 %; a ratio is missed only if all of it lies
-beyond the gate. *Processors* is processor time over time.
+Fits with the parameters of the row and the defaults else, in a process whose environment has no thread variable, in
+turns with the same fits where `OMP_NUM_THREADS` and its kin are 1. The interval is that of 95 %; a ratio is missed only
+if all of it lies beyond the gate. *Processors* is processor time over time.
 
 {table}
 
-What did not help: to let BLAS have its threads for products above some size. Rows of 30,000 x 600, the largest tried, gained
-nothing in any loss, and ridge took 1,045 ms in place of 166, because products of blocks that stay in the cache are short.
+What did not help: to let BLAS have its threads for large data. Rows of 30,000 x 600, the largest tried, gained nothing
+with any loss, because products of blocks that stay in the cache are short; ridge took 1,045 ms in place of 166.
 """
 
 
