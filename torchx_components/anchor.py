@@ -34,8 +34,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chicle_elastic.chunks.convert import ConvertOptions, convert
+from chicle_elastic.chunks.convert_inputs import Report
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.places import absolute_place, is_url
+from chicle_elastic.cli.convert import details
+from chicle_elastic.cli.inspect import summary
 from chicle_elastic.cli.signals import orderly_end
 from chicle_elastic.cluster.rendezvous.resource_board import ResourceBoard
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
@@ -250,7 +253,15 @@ def prepare(train: str, run: Path, max_nodes: int) -> str:
         return place
     if Path(place).is_dir():
         return place
-    return str(convert([Path(place)], run / "data", ConvertOptions(max_tasks=max_nodes)).path)
+    report = Report(on_note=lambda note: print(f"anchor: {note}", file=sys.stderr))
+    try:
+        folder = convert([Path(place)], run / "data", ConvertOptions(max_tasks=max_nodes), report=report)
+    except UsageError as error:
+        raise UsageError(
+            f"{error} (options of chicle convert: convert the data first, --train takes its folder)"
+        ) from None
+    print("\n".join([summary(folder), *details(folder, report)]), flush=True)
+    return str(folder.path)
 
 
 def parse_nodes(text: str) -> tuple[int, int]:

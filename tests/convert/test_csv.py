@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chicle_elastic.chunks.readers.base import ReadOptions
+from chicle_elastic.chunks.readers.base import Columns, NoSamplesError, ReadOptions
 from chicle_elastic.chunks.readers.csv import Layout, _parse_fast, parse_lines, read_csv
 from chicle_elastic.chunks.readers.text import LineBlock
 from chicle_elastic.errors import DataError, UsageError
 from tests.convert.inputs import joined, shared_data, write_text
+
+COLUMNS = Columns(path=Path("train.csv"), names=(), count=3, label=0, weight=None, features=(1, 2))
 
 
 def write(folder: Path, text: str | bytes, name: str = "train.csv") -> Path:
@@ -167,10 +169,11 @@ def test_a_fault_deep_in_the_file_has_the_right_line(tmp_path: Path) -> None:
     assert "train.csv:5001: field 2 is 'oops'" in fault(tmp_path, "1,2.5\n" * 5000 + "1,oops\n", block_bytes=777)
 
 
-def test_a_file_of_blank_lines_or_names_only_has_no_blocks(tmp_path: Path) -> None:
-    """What has no samples is refused once for all formats, by the converter."""
-    assert list(read_csv(write(tmp_path, "\n\n  \n"), ReadOptions())) == []
-    assert list(read_csv(write(tmp_path, "label,a,b\n"), ReadOptions())) == []
+def test_a_file_of_blank_lines_or_names_only_has_no_samples(tmp_path: Path) -> None:
+    """An error of its own kind, for which the converter leaves the file out where others have samples."""
+    for text in ("\n\n  \n", "label,a,b\n", "\nlabel,a,b\n\n"):
+        with pytest.raises(NoSamplesError, match="no samples"):
+            list(read_csv(write(tmp_path, text), ReadOptions()))
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t", " "])
@@ -183,7 +186,7 @@ def test_the_fast_parser_agrees_with_the_careful_one_on_mutated_text(has_text_la
     sound += '"cat",1,2\n' if has_text_labels else ""
     sound = sound.replace(" ", "").replace(",", delimiter) if delimiter == " " else sound.replace(",", delimiter)
     alphabet = [*list('0123456789,,,. \n\t-+e"\r\x0b\x00xé'), delimiter, "nan", "nan(1)", "_", "\n\n", "\xa0", "\x1c"]
-    layout = Layout(delimiter=delimiter, num_columns=3, has_text_labels=has_text_labels, line=1)
+    layout = Layout(delimiter=delimiter, columns=COLUMNS, has_text_labels=has_text_labels, line=1)
     num_accepted = 0
     for _ in range(1500):
         text = list(sound)
@@ -203,9 +206,9 @@ def test_the_fast_parser_agrees_with_the_careful_one_on_mutated_text(has_text_la
 
 def test_ordinary_text_takes_the_fast_parser() -> None:
     """What real files look like does not fall back to the parser that loops over fields."""
-    layout = Layout(delimiter=",", num_columns=3, has_text_labels=False, line=1)
+    layout = Layout(delimiter=",", columns=COLUMNS, has_text_labels=False, line=1)
     assert _parse_fast(LineBlock(b"1,0.5,-2\r\n0,1e-3,4\r\n", 1, 0), layout) is not None
-    layout = Layout(delimiter=",", num_columns=3, has_text_labels=True, line=1)
+    layout = Layout(delimiter=",", columns=COLUMNS, has_text_labels=True, line=1)
     assert _parse_fast(LineBlock('"chat",0.5,-2\nété,1e-3,4\n'.encode(), 1, 0), layout) is not None
 
 

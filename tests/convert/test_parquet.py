@@ -33,7 +33,7 @@ def test_batches_over_many_row_groups_give_all_rows_in_order(tmp_path: Path) -> 
     rng = np.random.default_rng(0)
     columns = {"y": np.arange(1000), "a": rng.normal(size=1000), "b": rng.normal(size=1000)}
     path = write(tmp_path, columns, row_group_size=170)
-    blocks = list(read_parquet(path, ReadOptions(block_bytes=2400)))
+    blocks = list(read_parquet(path, ReadOptions(block_bytes=2400, label_column="y")))
     assert len(blocks) >= 10
     np.testing.assert_array_equal(np.concatenate([block.targets for block in blocks]), columns["y"])
     rows = np.concatenate([np.asarray(block.rows) for block in blocks])
