@@ -250,18 +250,16 @@ def _has_header(rows: Sequence[_Row], path: Path, options: ReadOptions) -> tuple
 def _parse_fast(lines: LineBlock, layout: Layout) -> Samples | None:
     """The samples that `parse_lines` reads, by `numpy.loadtxt`; None for a block that only `parse_lines` can judge."""
     data, delimiter, columns = lines.data, layout.delimiter, layout.columns
-    if (
-        not data
-        or data.isspace()
-        or (b'"' in data and not layout.has_text_labels)
-        or data.count(b"\r") != data.count(b"\r\n")
-    ):
+    is_whole = len(columns.used) == columns.count
+    may_have_quotes = layout.has_text_labels and is_whole
+    if not data or data.isspace() or (b'"' in data and not may_have_quotes):
+        return None
+    if data.count(b"\r") != data.count(b"\r\n"):
         return None
     labels: list[str] = []
     try:
         rows = data.decode("utf-8").removesuffix("\n").split("\n")
         places, num_fields = [*layout.numbers], columns.count
-        is_whole = len(columns.used) == num_fields
         # With usecols loadtxt does not count the fields of a line.
         if not is_whole and any(row.count(delimiter) != num_fields - 1 for row in rows):
             return None

@@ -97,7 +97,7 @@ def _is_npz(path: Path) -> bool:
         with zipfile.ZipFile(path) as archive:
             names = zip_members(archive)
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
-        return path.suffix != ".zip"
+        return path.suffix == ".npz"
     return not names or any(name.endswith(".npy") for name in names)
 
 
