@@ -195,7 +195,8 @@ def test_the_fast_parser_agrees_with_the_careful_one_on_mutated_text(
     rng = np.random.default_rng(2)
     text = "cat" if has_text_labels else "1"
     samples = [[text, "2", "3.5"], [text, "-1e3", ".5"], [text, "7", "8"], [text, " 4 ", "5\r"]] * 2
-    samples += [['"cat"', "1", "2"]] if has_text_labels else []
+    # Quotes are left to the careful parser where a column is left out.
+    samples += [['"cat"', "1", "2"]] if has_text_labels and len(columns.used) == columns.count else []
     if label:  # the first column changes places with the last one
         columns = replace(columns, label=label, features=tuple(place % 2 for place in columns.features))
         columns = replace(columns, weight=None if columns.weight is None else 0)
