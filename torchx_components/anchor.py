@@ -245,13 +245,12 @@ def prepare(train: str, run: Path, max_nodes: int) -> str:
     """Path or URL of the chunk folder to train on; a data file is converted once, for all nodes.
 
     Raises:
-        DataError: The file cannot be read.
+        DataError: The file or the folder cannot be read.
+        UsageError: The file needs an option of `chicle convert`.
     """
     place = absolute_place(train)
-    if is_url(place):
+    if is_url(place) or Path(place).is_dir():
         ChunkFolder(place)  # what is wrong shows here, and not on every node
-        return place
-    if Path(place).is_dir():
         return place
     report = Report(on_note=lambda note: print(f"anchor: {note}", file=sys.stderr))
     try:
