@@ -245,6 +245,15 @@ def test_an_empty_part_among_full_ones_is_left_out_with_a_note(tmp_path: Path, c
         converted(tmp_path, [empty, empty])
 
 
+def test_names_that_are_numbers_are_asked_about_wherever_the_label_stands(tmp_path: Path) -> None:
+    """The label's name is text above numbers; as a sample it would be a class of its own."""
+    path = write_text(tmp_path, "2020,2021,y\n5,6,1\n7,8,0\n", "a.csv")
+    with pytest.raises(UsageError, match="--header or --no-header"):
+        converted(tmp_path, [path], label_column="-1")
+    folder, _ = converted(tmp_path, [path], label_column="y")
+    assert folder.classes == (0, 1)
+
+
 def test_an_empty_part_of_parquet_is_left_out_with_a_note(tmp_path: Path) -> None:
     """0 rows, as Spark writes them."""
     pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")

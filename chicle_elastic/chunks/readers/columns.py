@@ -158,7 +158,7 @@ class _File:
             for place, name in enumerate(self.names)
             if place not in known and (name in index_names or _INDEX_NAME.fullmatch(name))
         }
-        if self.names and self.names[0] in ("", "Unnamed: 0") and not known & {0} and not found & {0}:
+        if self.names and self.names[0] in ("", "Unnamed: 0") and 0 not in known | found:
             if not _counts(leading(0), least=0):
                 raise DataError(
                     f"{self.path}: the first column has no name and looks like the index of a data frame; pass "

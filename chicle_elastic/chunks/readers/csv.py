@@ -28,7 +28,7 @@ _MISSING = {"", "na", "n/a", "null", "none", "?", "-"}
 _SEPARATOR_LINE = re.compile(rb'"?sep=([^\r\n"])"?\r?\n')
 """Excel's first line, which states the delimiter."""
 _MIN_NUMBERS_COUNTED = 3
-"""More fields that count 0, 1, 2, ... may be names that pandas gave to columns without any: the user is asked."""
+"""Features that count 0, 1, 2, ... may be names that pandas gave to columns without any: the user is asked."""
 _MAX_LEADING = 1000
 """Rows of the first block that are looked at to tell an index."""
 
@@ -228,18 +228,22 @@ def _has_header(rows: Sequence[_Row], path: Path, options: ReadOptions) -> tuple
     if any(name in first and number_or_none(name) is None for name in asked if name is not None):
         return yes
     if like is not None:
-        features = [place for place in like.features if place < len(first)]
+        others = {*range(like.count)} - {*like.features}
     else:
         numbers = [int(name) for name in asked if name is not None and re.fullmatch(r"-?\d{1,9}", name, re.ASCII)]
         others = {(place - (place > 0)) % len(first) for place in numbers} or {0}
-        features = [place for place in range(len(first)) if place not in others]
-    is_number = [number_or_none(field) is not None for field in first]
-    if not any(is_number[place] or first[place].lower() in _MISSING for place in features):
+    features = [field for place, field in enumerate(first) if place not in others]
+    if not any(field.lower() in _MISSING or number_or_none(field) is not None for field in features):
         return no if len(rows) == 1 and like is not None and not like.names else yes
     counted = [str(number) for number in range(len(first))]
-    is_counted = len(first) > _MIN_NUMBERS_COUNTED and (first == counted or first[1:] == counted[:-1])
-    is_label_text = not is_number[0] and len(rows) == 2 and number_or_none(rows[1].fields[0]) is not None
-    if all(is_number[1:]) and (is_counted or (is_label_text and first[0])):
+    is_counted = len(features) >= _MIN_NUMBERS_COUNTED and (first == counted or features == counted[: len(features)])
+    # A label that is text, above one that is a number.
+    pairs = zip(first, rows[-1].fields, strict=False)
+    differs = any(
+        place in others and above and number_or_none(above) is None and number_or_none(below) is not None
+        for place, (above, below) in enumerate(pairs)
+    )
+    if is_counted or (differs and all(number_or_none(field) is not None for field in features)):
         raise UsageError(
             f"{path}:{line}: {abbreviated(first)} may be a sample, or the names of the columns; pass --header or "
             "--no-header"

@@ -47,7 +47,8 @@ def read_parquet(path: Path, options: ReadOptions) -> Iterator[Block]:
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the disk's; pyarrow's own have no number
             raise
-        raise DataError(f"{path}: the Parquet file cannot be read ({error}); write it again") from error
+        cause = " ".join(str(error).split())  # thrift's have several lines
+        raise DataError(f"{path}: the Parquet file cannot be read ({cause}); write it again") from error
 
 
 def _blocks(path: Path, file: Any, options: ReadOptions) -> Iterator[Block]:
