@@ -160,6 +160,7 @@ def test_header_can_be_told_where_it_cannot_be_found(tmp_path: Path) -> None:
         ("1,2,3\nspam,2,3\n", "train.csv:2: the label 'spam' (first field) is not a number, but that of line 1 is"),
         ("spam,2,3\n,2,3\n", "train.csv:2: the label (first field) is empty"),
         ("1 2 3\n", "train.csv:1: one field only, '1 2 3'"),
+        ("spam,\n", "train.csv:1: field 2 is '', not a number; missing values"),
         ('1,2,3\n1,"2,3\n', "train.csv:2: "),
         ('1,2,3\n1,"2\n",3\n', "train.csv:2: "),
         ("1,2,3\n1,2\r1,2,3\n", "train.csv:2: "),

@@ -256,9 +256,7 @@ def _parse_fast(lines: LineBlock, layout: Layout) -> Samples | None:
     data, delimiter, columns = lines.data, layout.delimiter, layout.columns
     is_whole = len(columns.used) == columns.count
     may_have_quotes = layout.has_text_labels and is_whole
-    if not data or data.isspace() or (b'"' in data and not may_have_quotes):
-        return None
-    if data.count(b"\r") != data.count(b"\r\n"):
+    if (b'"' in data and not may_have_quotes) or data.count(b"\r") != data.count(b"\r\n"):
         return None
     labels: list[str] = []
     try:
@@ -271,8 +269,8 @@ def _parse_fast(lines: LineBlock, layout: Layout) -> Samples | None:
             labels, rows = _without_labels(rows, columns.label, delimiter)
             places = [place - (place > columns.label) for place in places]
             num_fields -= 1
-        # Only ASCII: with other characters loadtxt knows more blanks than the definition does.
-        if not (all(labels) and all(map(str.isascii, rows))):
+        # Only ASCII: with other characters loadtxt knows more blanks than the definition does. It warns of blanks only.
+        if not (all(labels) and rows[0].strip() and all(map(str.isascii, rows))):
             return None
         numbers = np.loadtxt(
             rows, delimiter=delimiter, comments=None, quotechar=None, ndmin=2, usecols=None if is_whole else places
