@@ -87,6 +87,9 @@ def test_a_column_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
         list(read_parquet(path, ReadOptions(label_column="z")))
     with pytest.raises(UsageError, match="both label and weight"):
         list(read_parquet(path, ReadOptions(weight_column="y")))
+    path = write(tmp_path, {"y": [1], "a": [1.0], "kind": ["x"]})
+    with pytest.raises(DataError, match="column 'kind' is string, not numbers"):
+        list(read_parquet(path, ReadOptions(weight_column="kind")))
 
 
 def test_a_file_cut_short_or_damaged_is_refused(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def _blocks(path: Path, file: Any, options: ReadOptions) -> Iterator[Block]:
         raise DataError(f"{path}: column names repeat in {abbreviated(names)}; rename the columns")
     label, features = used[0], used[-len(columns.features) :]
     weight = None if columns.weight is None else names[columns.weight]
-    for name in features:
+    for name in used[1:]:
         _check_is_number(path, name, file.schema_arrow.field(name).type)
     file_bytes, num_rows = path.stat().st_size, file.metadata.num_rows
     rows_per_batch = max(1, options.block_bytes // (8 * len(used)))
