@@ -56,9 +56,10 @@ def choose_columns(
         asked = {file.position(name, "--drop-columns") for name in options.drop_columns}
         label = None if options.label_column is None else file.position(options.label_column, "--label-column")
         weight = None if options.weight_column is None else file.position(options.weight_column, "--weight-column")
-        for position in {label, weight} & asked:
+        known = {position for position in (label, weight) if position is not None}
+        for position in known & asked:
             raise UsageError(f"{path}: column {file.shown(position)} is both used and in --drop-columns; drop another")
-        known = asked | {label, weight}
+        known |= asked
     else:
         used = {like.names[position] for position in like.used}
         dropped = set(like.names) - used
@@ -131,7 +132,7 @@ class _File:
             f"{abbreviated(self.called)}{hint}"
         )
 
-    def check_names(self, kept: Sequence[int], known: set[int | None]) -> None:
+    def check_names(self, kept: Sequence[int], known: set[int]) -> None:
         """Raise DataError where a column that is kept has the name of another one, or none and is none of `known`."""
         if not self.names:
             return
@@ -150,7 +151,7 @@ class _File:
             )
 
     def index(
-        self, known: set[int | None], leading: Callable[[int], Sequence[str]], index_names: Sequence[str]
+        self, known: set[int], leading: Callable[[int], Sequence[str]], index_names: Sequence[str]
     ) -> tuple[set[int], tuple[str, ...]]:
         """Positions of columns that are an index and none of `known`, and a note about each."""
         found = {
