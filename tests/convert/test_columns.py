@@ -175,6 +175,31 @@ def test_an_index_of_pandas_that_counts_is_left_out_with_a_note(tmp_path: Path, 
             assert "index of a data frame and is left out" in notes[0]
 
 
+def test_row_names_of_r_are_left_out_or_asked_about(tmp_path: Path) -> None:
+    """`write.csv` counts from 1, in quotes, below a name of no character; `write.table` writes no name at all."""
+    rows = csv_text(ORDERS[0], has_names=False).splitlines()
+    counted = "\n".join(f'"{number}",{row}' for number, row in enumerate(rows, start=1)) + "\n"
+    folder, notes = converted(tmp_path, [write_text(tmp_path, '"","y","age","income"\n' + counted, "a.csv")])
+    assert_is_table(folder)
+    assert len(notes) == 1
+    named = "\n".join(f'"row {number}",{row}' for number, row in enumerate(rows)) + "\n"
+    with pytest.raises(DataError, match="first column has no name"):
+        converted(tmp_path, [write_text(tmp_path, '"","y","age","income"\n' + named, "a.csv")])
+    with pytest.raises(DataError, match="4 fields, but the line of names has 3"):
+        converted(tmp_path, [write_text(tmp_path, '"y","age","income"\n' + counted, "a.csv")])
+
+
+def test_parts_of_one_frame_go_on_counting(tmp_path: Path) -> None:
+    """As a loop of `to_csv` over slices leaves them, the last one a single row: one note for all."""
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    slices = [slice(0, 7), slice(7, 11), slice(11, 12)]
+    for number, rows in enumerate(slices):
+        frame(pd, range(12))[rows].to_csv(tmp_path / f"{number}.csv")
+    folder, notes = converted(tmp_path, [tmp_path / f"{number}.csv" for number in range(3)])
+    assert_is_table(folder)
+    assert len(notes) == 1
+
+
 def test_an_index_that_does_not_count_is_asked_about(tmp_path: Path) -> None:
     """It may be the label or a feature: an unnamed column, and a label by default that counts the rows."""
     pd = pytest.importorskip("pandas", reason="pandas is not installed")
@@ -293,6 +318,7 @@ def test_other_compressed_files_are_read(tmp_path: Path, ending: str) -> None:
         (zipped(b"1,2\n" * 50)[:60], "zip archive cannot be read"),
         (lzma.compress(b"1,2\n" * 50)[:-20], "cut short after line"),
         (b"\x28\xb5\x2f\xfd" + bytes(20), "zstd"),
+        (b"\x80\x05\x95" + bytes(20), "pickle"),
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         (b"<!DOCTYPE html>\n", "web page"),
         (b"1,2\r0,3\r", "CR alone"),

@@ -109,7 +109,7 @@ class _File:
 
     def shown(self, position: int) -> str:
         """The column at `position`, for a message."""
-        return repr(self.called[position]) if self.called[position] != "" else f"{position + 1}, which has no name"
+        return repr(self.called[position]) if self.called[position] != "" else f"{position + 1} (without a name)"
 
     def typed(self, position: int) -> str:
         """What an option calls the column at `position`."""

@@ -40,11 +40,16 @@ _ZIP_MAGIC = b"PK\x03\x04"
 _NOT_DATA = (
     (b"\x28\xb5\x2f\xfd", "is compressed with zstd; unpack it (zstd -d)"),
     (b"\x04\x22\x4d\x18", "is compressed with lz4; unpack it (lz4 -d)"),
+    (b"\x1f\x9d", "is compressed with compress; unpack it (uncompress)"),
+    (b"]\0\0", "is compressed in the old format of lzma; unpack it (unlzma)"),
     (b"7z\xbc\xaf\x27\x1c", "is a 7z archive; unpack it"),
     (b"version https://git-lfs", "is a pointer of Git LFS and not the data; run git lfs pull"),
     (b"<!doctype", "is a web page and not the data; download the file again"),
     (b"<html", "is a web page and not the data; download the file again"),
     (b"\x89HDF", "is HDF5; save its arrays as npz"),
+    (b"\xd0\xcf\x11\xe0", "is a document of Excel or the like; save the sheet as CSV"),
+    (b"\x80\x04\x95", "is a pickle, which is never loaded; save its arrays as npz"),
+    (b"\x80\x05\x95", "is a pickle, which is never loaded; save its arrays as npz"),
     (b"ARROW1\0", "is Arrow IPC (Feather); save it as Parquet"),
 )
 _SVMLIGHT_SUFFIXES = {".svm", ".svmlight", ".libsvm"}

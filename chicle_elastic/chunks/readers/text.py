@@ -125,6 +125,8 @@ def _zip_member(raw: BufferedReader, path: Path, stack: ExitStack) -> IO[bytes]:
             return stack.enter_context(archive.open(names[0]))
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OSError) as error:
         raise DataError(f"{path}: the zip archive cannot be read ({error}); unpack it, and name its files") from error
+    if "xl/workbook.xml" in names:
+        raise DataError(f"{path}: is a workbook of Excel; save the sheet as CSV")
     raise DataError(f"{path}: a zip archive of {len(names)} files, {names[:5]}; unpack it, and name the files")
 
 
