@@ -43,7 +43,7 @@ from chicle_elastic.cli.signals import orderly_end
 from chicle_elastic.cluster.rendezvous.resource_board import ResourceBoard
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
-from chicle_elastic.errors import ChicleError, UsageError
+from chicle_elastic.errors import ChicleError, DataError, UsageError
 from chicle_elastic.settings import Settings
 from chicle_elastic.transports.secret import JobSecret
 from torchx_components.job_state import JobState, StateWriter
@@ -255,10 +255,11 @@ def prepare(train: str, run: Path, max_nodes: int) -> str:
     report = Report(on_note=lambda note: print(f"anchor: {note}", file=sys.stderr))
     try:
         folder = convert([Path(place)], run / "data", ConvertOptions(max_tasks=max_nodes), report=report)
-    except UsageError as error:
-        raise UsageError(
-            f"{error} (options of chicle convert: convert the data first, --train takes its folder)"
-        ) from None
+    except (DataError, UsageError) as error:
+        if " --" not in str(error):
+            raise
+        advice = "these are options of chicle convert: convert the data first, and pass its folder to --train"
+        raise type(error)(f"{error} ({advice})") from error
     print("\n".join([summary(folder), *details(folder, report)]), flush=True)
     return str(folder.path)
 

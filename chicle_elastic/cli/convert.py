@@ -145,7 +145,7 @@ def details(folder: ChunkFolder, report: Report) -> list[str]:
     lines = []
     if (columns := report.columns) is not None:
         names = [columns.name(position) for position in columns.features]
-        left_out = [columns.name(place) for place in sorted({*range(columns.count)} - {*columns.used})]
+        left_out = [columns.name(place) or place + 1 for place in sorted({*range(columns.count)} - {*columns.used})]
         lines.append(f"  label     column {columns.name(columns.label)!r}")
         lines += [] if columns.weight is None else [f"  weights   column {columns.name(columns.weight)!r}"]
         lines.append(f"  features  columns {abbreviated(names)}")

@@ -141,6 +141,7 @@ def test_columns_are_named_numbered_and_left_out(tmp_path: Path, ending: str) ->
     ("options", "message"),
     [
         ({"label_column": "incme"}, "did you mean 'income'"),
+        ({"label_column": "Y"}, "did you mean 'y'"),
         ({"drop_columns": ("4",)}, r"no column '4', which --drop-columns .*\['y', 'age', 'income'\]"),
         ({"weight_column": "0"}, "no column '0', which --weight-column"),
         ({"label_column": "y", "drop_columns": ("1",)}, "both used and in --drop-columns"),
@@ -268,6 +269,16 @@ def test_an_empty_part_among_full_ones_is_left_out_with_a_note(tmp_path: Path, c
     assert [f"{empty}: " in note and "left out" in note for note in notes] == [True]
     with pytest.raises(DataError, match="have no samples"):
         converted(tmp_path, [empty, empty])
+
+
+def test_a_comma_at_the_end_of_each_line_makes_a_column_to_leave_out(tmp_path: Path) -> None:
+    """Below names and without them: refused with the option that leaves it out."""
+    for has_names in (True, False):
+        path = write_text(tmp_path, csv_text(ORDERS[0], has_names=has_names).replace("\n", ",\n"), "a.csv")
+        with pytest.raises(DataError, match="--drop-columns 4"):
+            converted(tmp_path, [path])
+        folder, _ = converted(tmp_path, [path], drop_columns=("4",))
+        assert_is_table(folder)
 
 
 def test_names_that_are_numbers_are_asked_about_wherever_the_label_stands(tmp_path: Path) -> None:

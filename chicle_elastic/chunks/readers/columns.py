@@ -123,8 +123,9 @@ class _File:
             return self.names.index(asked)
         if _NUMBER.fullmatch(asked) and 1 <= abs(int(asked)) <= self.count:
             return int(asked) - 1 if int(asked) > 0 else self.count + int(asked)
-        near = difflib.get_close_matches(asked, self.names, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        lowered = {name.lower(): name for name in self.names}
+        near = difflib.get_close_matches(asked.lower(), lowered, 1)
+        hint = f"; did you mean {lowered[near[0]]!r}?" if near else ""
         if not self.names:
             hint = " and have no names; pass a number, or --header if the first line holds their names"
         raise UsageError(

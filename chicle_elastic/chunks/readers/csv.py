@@ -233,7 +233,8 @@ def _has_header(rows: Sequence[_Row], path: Path, options: ReadOptions) -> tuple
         numbers = [int(name) for name in asked if name is not None and re.fullmatch(r"-?\d{1,9}", name, re.ASCII)]
         others = {(place - (place > 0)) % len(first) for place in numbers} or {0}
     features = [field for place, field in enumerate(first) if place not in others]
-    if not any(field.lower() in _MISSING or number_or_none(field) is not None for field in features):
+    texts = [field for field in features if field]  # a comma at the end of each line makes an empty one
+    if texts and not any(field.lower() in _MISSING or number_or_none(field) is not None for field in texts):
         return no if len(rows) == 1 and like is not None and not like.names else yes
     counted = [str(number) for number in range(len(first))]
     is_counted = len(features) >= _MIN_NUMBERS_COUNTED and (first == counted or features == counted[: len(features)])
