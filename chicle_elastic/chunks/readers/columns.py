@@ -12,6 +12,7 @@ where it is not, the user is asked.
 import difflib
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from chicle_elastic.chunks.readers.base import Columns, ReadOptions
@@ -183,15 +184,7 @@ def _match_by_place(path: Path, names: tuple[str, ...], count: int, like: Column
     if names or like.names:
         without, named = (like.path, path) if names else (path, like.path)
         notes = (f"{without}: has no names of columns; its columns are taken in the order of {named}",)
-    return Columns(
-        path=path,
-        names=names,
-        count=count,
-        label=like.label,
-        weight=like.weight,
-        features=like.features,
-        notes=notes,
-    )
+    return replace(like, path=path, names=names, header="", notes=notes)
 
 
 def _match_by_name(
@@ -207,15 +200,10 @@ def _match_by_name(
             f"{abbreviated(missing)}, unknown {abbreviated(more)}; files of one data set must agree: rename the "
             "columns, or leave some out with --drop-columns"
         )
-    chosen = [places[name] for name in wanted]
+    label, *rest = (places[name] for name in wanted)
+    weight = None if like.weight is None else rest.pop(0)
     return Columns(
-        path=path,
-        names=names,
-        count=len(names),
-        label=chosen[0],
-        weight=None if like.weight is None else chosen[1],
-        features=tuple(chosen[-len(like.features) :]),
-        notes=notes,
+        path=path, names=names, count=len(names), label=label, weight=weight, features=tuple(rest), notes=notes
     )
 
 
