@@ -37,13 +37,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chicle_elastic.chunks.convert import ConvertOptions, convert
+from chicle_elastic.chunks.convert_inputs import Report
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.places import absolute_place, is_url
+from chicle_elastic.cli.convert import details
+from chicle_elastic.cli.inspect import summary
 from chicle_elastic.cli.signals import orderly_end
 from chicle_elastic.cluster.rendezvous.resource_board import ResourceBoard
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
-from chicle_elastic.errors import ChicleError, UsageError
+from chicle_elastic.errors import ChicleError, DataError, UsageError
 from chicle_elastic.settings import Settings
 from chicle_elastic.transports.secret import JobSecret
 from torchx_components.job_state import JobState, StateWriter
@@ -245,15 +248,23 @@ def prepare(train: str, run: Path, max_nodes: int) -> str:
     """Path or URL of the chunk folder to train on; a data file is converted once, for all nodes.
 
     Raises:
-        DataError: The file cannot be read.
+        DataError: The file or the folder cannot be read.
+        UsageError: The file needs an option of `chicle convert`.
     """
     place = absolute_place(train)
-    if is_url(place):
+    if is_url(place) or Path(place).is_dir():
         ChunkFolder(place)  # what is wrong shows here, and not on every node
         return place
-    if Path(place).is_dir():
-        return place
-    return str(convert([Path(place)], run / "data", ConvertOptions(max_tasks=max_nodes)).path)
+    report = Report(on_note=lambda note: print(f"anchor: {note}", file=sys.stderr))
+    try:
+        folder = convert([Path(place)], run / "data", ConvertOptions(max_tasks=max_nodes), report=report)
+    except (DataError, UsageError) as error:
+        if " --" not in str(error):
+            raise
+        advice = "these are options of chicle convert: convert the data first, and pass its folder to --train"
+        raise type(error)(f"{error} ({advice})") from error
+    print("\n".join([summary(folder), *details(folder, report)]), flush=True)
+    return str(folder.path)
 
 
 def parse_nodes(text: str) -> tuple[int, int]:

@@ -3,8 +3,9 @@
     reader -> Block -> checks -> ChunkFolderWriter
               (bounded, knows its place)  (shuffles rows, writes under a temporary name, renames at the end)
 
-Several inputs are read one after the other, as one data set. What they have in common (dense or CSR, number of columns,
-weights, kind of labels) is taken from the first, and the others have to agree.
+Several inputs are read one after the other, as one data set. What they have in common (dense or CSR, columns, weights,
+kind of labels) is taken from the first, and the others have to agree. Columns with names are matched by name
+(`readers.columns`).
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from chicle_elastic.chunks.convert_inputs import Common, Dtype, all_blocks, open_inputs
+from chicle_elastic.chunks.convert_inputs import Common, Dtype, Report, all_blocks, open_inputs
 from chicle_elastic.chunks.convert_labels import Labels
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.folder_writer import DEFAULT_MEMORY_BYTES, ChunkFolderWriter
@@ -78,6 +79,7 @@ def convert(
     options: ConvertOptions | None = None,
     *,
     on_progress: OnProgress = lambda step: None,
+    report: Report | None = None,
 ) -> ChunkFolder:
     """Read data files and write them as one folder of chunks, rows shuffled. All or nothing: see `ChunkFolderWriter`.
 
@@ -86,6 +88,7 @@ def convert(
         out: Folder to write.
         options: How; by default everything is found out.
         on_progress: Told how far it is, several times a second.
+        report: Takes what there is to say: notes, columns, rows of each file.
 
     Returns:
         The folder that was written.
@@ -97,9 +100,10 @@ def convert(
         OSError: A file cannot be read or written.
     """
     options = options or ConvertOptions()
-    files = open_inputs([Path(path) for path in inputs], Path(out), options.format, options.read)
+    report = report or Report()
+    files = open_inputs([Path(path) for path in inputs], Path(out), options.format, options.read, report)
     total_bytes = sum(file.size_bytes for file in files)
-    with closing(all_blocks(files)) as blocks:
+    with closing(all_blocks(files, report)) as blocks:
         first_done_bytes, first = next(blocks)
         common = Common.of(first, options.dtype)
         labels = Labels(are_real=options.are_targets_real)

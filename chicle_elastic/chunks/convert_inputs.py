@@ -1,13 +1,13 @@
 """The files of a conversion: what they are, whether they can be read together, and their blocks one after the other."""
 
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from chicle_elastic.chunks.readers.base import Block, ReadOptions
+from chicle_elastic.chunks.readers.base import Block, Columns, NoSamplesError, ReadOptions
 from chicle_elastic.chunks.readers.formats import READERS, Format, detect_format
 from chicle_elastic.chunks.readers.svmlight import has_zero_index
 from chicle_elastic.chunks.views import CsrRows
@@ -21,17 +21,57 @@ class Input:
     """One file to read, with all that had to be found out about it."""
 
     path: Path
-    format: Format
+    format: Format | None
     read: ReadOptions
     size_bytes: int
 
-    def blocks(self) -> Iterator[Block]:
-        """The rows; refuses a file without any."""
+    def blocks(self, like: Columns | None) -> Generator[Block, None, None]:
+        """The rows, their columns matched with those of `like`.
+
+        Raises:
+            NoSamplesError: There are none.
+        """
         block = None
-        for block in READERS[self.format](self.path, self.read):
-            yield block
+        if self.format is not None:
+            for block in READERS[self.format](self.path, replace(self.read, like=like)):
+                yield block
         if block is None:
-            raise DataError(f"{self.path}: the file has no samples ({self.format}); nothing to convert")
+            raise NoSamplesError(f"{self.path}: the file {'has no samples' if self.size_bytes else 'is empty'}")
+
+
+@dataclass(slots=True)
+class Report:
+    """What a conversion has to say, beside the folder that it makes.
+
+    Attributes:
+        on_note: Told at once what was decided without being asked for, one sentence at a time.
+        columns: What the columns of the first file are; None for formats without columns.
+        files: Of each file with samples its path, the number of its rows, and where its names stand.
+    """
+
+    on_note: Callable[[str], None] = lambda note: None
+    columns: Columns | None = None
+    files: list[tuple[Path, int, str]] = field(default_factory=list)
+
+    def begin(self, block: Block) -> None:
+        """Note the first block of a file."""
+        found = block.columns
+        for note in found.notes if found else ():
+            self.on_note(note)
+        if found is None and self.columns is not None and self.columns.names:
+            self.on_note(
+                f"{block.origin.path}: has no names of columns; its features are taken in the order of "
+                f"{self.columns.path}"
+            )
+        # Names that come late count for the files behind them.
+        if self.columns is None or (found and found.names and not self.columns.names):
+            self.columns = found
+        self.files.append((block.origin.path, 0, found.header if found else ""))
+
+    def add(self, block: Block) -> None:
+        """Count the rows of a block."""
+        path, num_rows, header = self.files[-1]
+        self.files[-1] = path, num_rows + block.num_rows, header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +151,9 @@ def own_dtype(block: Block) -> Dtype:
     return "float32" if np.can_cast(dtype, np.float32) else "float64"
 
 
-def open_inputs(paths: Sequence[Path], out: Path, format_: Format | None, read: ReadOptions) -> list[Input]:
+def open_inputs(
+    paths: Sequence[Path], out: Path, format_: Format | None, read: ReadOptions, report: Report
+) -> list[Input]:
     """What there is to read, every format found out; only first bytes have been read (all, for zero_based None).
 
     Args:
@@ -119,10 +161,11 @@ def open_inputs(paths: Sequence[Path], out: Path, format_: Format | None, read: 
         out: The folder to be written, which must not hold one of them.
         format_: Format of all files, or None.
         read: How to read; options that a format would ignore are refused.
+        report: Takes the note about a file that is named twice.
 
     Raises:
         UsageError: Paths or options that cannot work.
-        DataError: A file is empty.
+        DataError: A file is of a format that is not read.
         OSError: A file cannot be read.
     """
     if not paths:
@@ -134,9 +177,15 @@ def open_inputs(paths: Sequence[Path], out: Path, format_: Format | None, read: 
         # With overwrite the output would take the place of the folder that holds the input.
         if path.resolve().is_relative_to(out.resolve()):
             raise UsageError(f"{out}: the output would replace the input {path}; write to another folder")
-    formats = [format_ or detect_format(path) for path in paths]
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            report.on_note(f"{path}: is named twice; its rows go in twice")
+        seen.add(path.resolve())
+    formats = [_format_of(path, format_) for path in paths]
     for path, found in zip(paths, formats, strict=True):
-        _refuse_options_of_other_formats(path, found, read)
+        if found is not None:
+            _refuse_options_of_other_formats(path, found, read)
     if read.zero_based is None:
         sparse = [path for path, found in zip(paths, formats, strict=True) if found == "svmlight"]
         read = replace(read, zero_based=any(has_zero_index(path, block_bytes=read.block_bytes) for path in sparse))
@@ -146,13 +195,39 @@ def open_inputs(paths: Sequence[Path], out: Path, format_: Format | None, read: 
     ]
 
 
-def all_blocks(files: Sequence[Input]) -> Generator[tuple[int, Block], None, None]:
-    """(bytes read of all files so far, block) of every block."""
+def all_blocks(files: Sequence[Input], report: Report) -> Generator[tuple[int, Block], None, None]:
+    """(bytes read of all files so far, block) of every block; a file without samples is left out, with a note.
+
+    Raises:
+        NoSamplesError: No file has a sample.
+    """
     before_bytes = 0
     for file in files:
-        for block in file.blocks():
-            yield before_bytes + block.bytes_read, block
+        num_files = len(report.files)
+        try:
+            for block in file.blocks(report.columns):
+                if len(report.files) == num_files:
+                    report.begin(block)
+                report.add(block)
+                yield before_bytes + block.bytes_read, block
+        except NoSamplesError as error:
+            if len(files) == 1:
+                raise NoSamplesError(f"{error}; nothing to convert") from error
+            report.on_note(f"{error}; it is left out")
         before_bytes += file.size_bytes
+    if not report.files:
+        raise NoSamplesError(
+            f"{files[0].path} and the {len(files) - 1} other files have no samples; nothing to convert"
+        )
+
+
+def _format_of(path: Path, format_: Format | None) -> Format | None:
+    """The format of a file; None for one that is empty."""
+    try:
+        found = format_ or detect_format(path)
+    except NoSamplesError:
+        return None
+    return None if path.is_file() and not path.stat().st_size else found
 
 
 def _refuse_options_of_other_formats(path: Path, format_: Format, read: ReadOptions) -> None:
@@ -162,8 +237,9 @@ def _refuse_options_of_other_formats(path: Path, format_: Format, read: ReadOpti
         "--num-features": (read.num_features is not None, {"svmlight"}),
         "--header": (read.header is not None, {"csv"}),
         "--delimiter": (read.delimiter is not None, {"csv"}),
-        "--label-column": (read.label_column is not None, {"parquet"}),
-        "--weight-column": (read.weight_column is not None, {"parquet"}),
+        "--label-column": (read.label_column is not None, {"csv", "parquet"}),
+        "--weight-column": (read.weight_column is not None, {"csv", "parquet"}),
+        "--drop-columns": (bool(read.drop_columns), {"csv", "parquet"}),
         "--targets": (read.targets is not None, {"npy", "npz", "idx"}),
         "--weights": (read.weights is not None, {"npy", "npz"}),
     }

@@ -1,30 +1,38 @@
 """Turn data files into a folder of chunks that ChicleSVM().fit(ChunkFolder(path)) reads.
 
-Formats: svmlight and CSV (plain, .gz, .bz2; CSV with the label first), npy (with --targets), npz (X, y and perhaps
-sample_weight; or a CSR matrix as scipy.sparse.save_npz writes it, and y), Parquet (needs pyarrow), and images: IDX, as
-MNIST comes (plain or .gz, labels from the file beside it), and CIFAR-10's binary version. The command detects the
-format from the bytes and shuffles the rows. Labels that are all whole numbers or text become class codes.
+Formats: svmlight and CSV (plain, .gz, .bz2, .xz, .zip), npy (with --targets), npz (X, y and perhaps sample_weight; or
+a CSR matrix as scipy.sparse.save_npz writes it, and y), Parquet (needs pyarrow), and images: IDX, as MNIST comes
+(plain or .gz, labels from the file beside it), and CIFAR-10's binary version. The command detects the format from the
+bytes and shuffles the rows. Labels that are all whole numbers or text become class codes.
+
+Several files are one data set. Columns with names (CSV, Parquet) are matched by name. The label is the first column,
+unless --label-column names another one. The command says what it decides: notes on stderr, a summary at the end.
 
 Memory stays bounded for files of any size. A conversion that fails leaves no files behind.
 """
 
 import argparse
+import csv
 import re
 import sys
 from contextlib import closing
 from pathlib import Path
 
 from chicle_elastic.chunks.convert import ConvertOptions, Step, convert
+from chicle_elastic.chunks.convert_inputs import Report
+from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.folder_writer import DEFAULT_MEMORY_BYTES
 from chicle_elastic.chunks.readers.base import ReadOptions
+from chicle_elastic.chunks.readers.columns import abbreviated
 from chicle_elastic.chunks.readers.formats import FORMATS
-from chicle_elastic.cli.inspect import summary
+from chicle_elastic.cli.inspect import class_lines, contents_of, summary
 from chicle_elastic.cli.progress import Progress
 from chicle_elastic.cli.signals import orderly_end
 from chicle_elastic.clock import Clock, MonotonicClock
 
 ZERO_BASED = {"no": False, "yes": True, "auto": None}
 _SIZE = re.compile(r"(\d+)\s*(B|K|KiB|M|MiB)?", re.IGNORECASE)
+MAX_FILES_SHOWN = 10
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20}
 
 
@@ -67,8 +75,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     labels.add_argument("--regression", action="store_true", help="keep labels as real values")
     labels.add_argument("--targets", type=Path, metavar="FILE", help="npy, npz, IDX: file with the labels")
     labels.add_argument("--weights", type=Path, metavar="FILE", help="npy, npz: file with the sample weights")
-    labels.add_argument("--label-column", metavar="NAME", help="Parquet: the label's column (default: the first)")
-    labels.add_argument("--weight-column", metavar="NAME", help="Parquet: the column of sample weights")
+    columns = parser.add_argument_group(
+        "columns (CSV, Parquet)", "a column is its name, or its number: 1, 2, ... or -1"
+    )
+    columns.add_argument("--label-column", metavar="COLUMN", help="the label's column (default: the first)")
+    columns.add_argument("--weight-column", metavar="COLUMN", help="the column of sample weights")
+    columns.add_argument(
+        "--drop-columns",
+        action="extend",
+        type=lambda text: next(csv.reader([text]), []),
+        default=[],
+        metavar="COLUMN,...",
+        help="columns to leave out",
+    )
     text = parser.add_argument_group("text")
     text.add_argument(
         "--zero-based",
@@ -82,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text.add_argument(
         "--header",
         action=argparse.BooleanOptionalAction,
-        help="CSV: whether the first line holds names (default: detected)",
+        help="CSV: whether the first line of each file holds names (default: detected, and said)",
     )
     text.add_argument("--delimiter", metavar="C", help="CSV: character between fields (default: a comma; .tsv: a tab)")
 
@@ -105,6 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
             delimiter=arguments.delimiter,
             label_column=arguments.label_column,
             weight_column=arguments.weight_column,
+            drop_columns=tuple(arguments.drop_columns),
             targets=arguments.targets,
             weights=arguments.weights,
         ),
@@ -113,9 +133,31 @@ def run(arguments: argparse.Namespace) -> int:
     start_s = clock.now()
     with orderly_end(), closing(StepProgress(clock)) as progress:
         on_progress = (lambda step: None) if arguments.quiet else progress.show
-        folder = convert(arguments.inputs, arguments.out, options, on_progress=on_progress)
+        report = Report(on_note=progress.note)
+        folder = convert(arguments.inputs, arguments.out, options, on_progress=on_progress, report=report)
     print(f"{summary(folder)}, in {clock.now() - start_s:.1f} s")
+    print("\n".join(details(folder, report)))
     return 0
+
+
+def details(folder: ChunkFolder, report: Report) -> list[str]:
+    """What a person can check after a conversion: label, columns, rows of each file, rows of each class."""
+    lines = []
+    if (columns := report.columns) is not None:
+        names = [columns.name(position) for position in columns.features]
+        left_out = [columns.name(place) or place + 1 for place in sorted({*range(columns.count)} - {*columns.used})]
+        lines.append(f"  label     column {columns.name(columns.label)!r}")
+        lines += [] if columns.weight is None else [f"  weights   column {columns.name(columns.weight)!r}"]
+        lines.append(f"  features  columns {abbreviated(names)}")
+        lines += [f"  left out  columns {abbreviated(left_out)}"] if left_out else []
+    for path, num_rows, header in report.files[:MAX_FILES_SHOWN]:
+        lines.append(f"  file      {path}: {num_rows:,} rows{f', {header}' if header else ''}")
+    if rest := report.files[MAX_FILES_SHOWN:]:
+        lines.append(f"  files     {len(rest):,} more: {sum(num_rows for _, num_rows, _ in rest):,} rows")
+    contents = contents_of(folder)
+    if folder.classes:
+        return lines + class_lines(folder, contents)
+    return [*lines, "  targets   from {:g} to {:g}".format(*contents.target_range)]
 
 
 class StepProgress:
@@ -134,6 +176,12 @@ class StepProgress:
             is_bytes = step.phase == "reading"
             self._progress = Progress(sys.stderr, self._clock, label=step.phase, total=step.total, is_bytes=is_bytes)
         self._progress.update(step.num_rows, step.done)
+
+    def note(self, text: str) -> None:
+        """Print a note in place of the bar, which comes back behind it."""
+        self.close()
+        self._progress = None
+        print(f"chicle: {text}", file=sys.stderr)
 
     def close(self) -> None:
         """Clear the bar that is shown, if any."""

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the table or the JSON."""
     folder = ChunkFolder(arguments.folder)
     damaged = _damaged(folder) if arguments.verify else []
-    contents = None if damaged else _contents(folder)
+    contents = None if damaged else contents_of(folder)
     if arguments.json:
         print(json.dumps(_as_json(folder, contents, damaged, is_verified=arguments.verify), indent=2))
     else:
@@ -106,7 +106,8 @@ def _damaged(folder: ChunkFolder) -> list[Damage]:
     return damaged or [Damage(-1, "", first)]
 
 
-def _contents(folder: ChunkFolder) -> Contents:
+def contents_of(folder: ChunkFolder) -> Contents:
+    """What the headers and the labels of all chunks say."""
     num_classes = folder.schema.num_classes
     class_counts = np.zeros(num_classes, dtype=np.int64)
     rows, num_nonzeros = [], 0
@@ -181,7 +182,7 @@ def _as_text(folder: ChunkFolder, contents: Contents | None, *, is_verified: boo
         facts.append(("CRC", f"all {folder.num_chunks:,} chunks are sound" if is_verified else "not read (--verify)"))
     lines = [str(folder.path), *(f"  {name:10} {value}" for name, value in facts)]
     if contents is not None and schema.num_classes:
-        lines += _class_lines(folder, contents)
+        lines += class_lines(folder, contents)
     return "\n".join(lines)
 
 
@@ -201,7 +202,8 @@ def _facts_of_contents(folder: ChunkFolder, contents: Contents) -> list[tuple[st
     return facts
 
 
-def _class_lines(folder: ChunkFolder, contents: Contents) -> list[str]:
+def class_lines(folder: ChunkFolder, contents: Contents) -> list[str]:
+    """A table of the classes: code, label, rows and their share."""
     labels = [str(label) for label in folder.classes[:MAX_CLASSES_SHOWN]]
     width = max(5, *map(len, labels))
     lines = ["", f"  code  {'class':{width}}  {'rows':>12}  {'share':>6}"]

@@ -265,7 +265,7 @@ def test_files_that_are_no_one_data_set_are_refused(tmp_path: Path, second: dict
     [
         (ConvertOptions(read=ReadOptions(num_features=9)), r"--num-features is for svmlight, but this file is csv"),
         (ConvertOptions(read=ReadOptions(targets=Path("y.npy"))), r"--targets is for idx and npy and npz"),
-        (ConvertOptions(read=ReadOptions(label_column="y")), r"--label-column is for parquet"),
+        (ConvertOptions(read=ReadOptions(weights=Path("w.npy"))), r"--weights is for npy and npz"),
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused(tmp_path: Path, options: ConvertOptions, message: str) -> None:

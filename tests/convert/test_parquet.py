@@ -33,7 +33,7 @@ def test_batches_over_many_row_groups_give_all_rows_in_order(tmp_path: Path) -> 
     rng = np.random.default_rng(0)
     columns = {"y": np.arange(1000), "a": rng.normal(size=1000), "b": rng.normal(size=1000)}
     path = write(tmp_path, columns, row_group_size=170)
-    blocks = list(read_parquet(path, ReadOptions(block_bytes=2400)))
+    blocks = list(read_parquet(path, ReadOptions(block_bytes=2400, label_column="y")))
     assert len(blocks) >= 10
     np.testing.assert_array_equal(np.concatenate([block.targets for block in blocks]), columns["y"])
     rows = np.concatenate([np.asarray(block.rows) for block in blocks])
@@ -87,6 +87,9 @@ def test_a_column_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
         list(read_parquet(path, ReadOptions(label_column="z")))
     with pytest.raises(UsageError, match="both label and weight"):
         list(read_parquet(path, ReadOptions(weight_column="y")))
+    path = write(tmp_path, {"y": [1], "a": [1.0], "kind": ["x"]})
+    with pytest.raises(DataError, match="column 'kind' is string, not numbers"):
+        list(read_parquet(path, ReadOptions(weight_column="kind")))
 
 
 def test_a_file_cut_short_or_damaged_is_refused(tmp_path: Path) -> None:

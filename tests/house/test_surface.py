@@ -18,11 +18,12 @@ MOST_NAMES = 69
 """Five are commands for jobs of a cluster, which the components brought (0059); five are regressors (0060, 0063);
 one is the estimator around a trainer of the user's, which no other name can be; one is the search that shares data
 (0067)."""
-MOST_OPTIONS = 75
+MOST_OPTIONS = 76
 """Four of them are addresses and ports of a node (docs/design/decisions/0040), three are certificates (0045, of the
 doctor as well), which no default can know;
 three let `chicle status` ask agents (0064); five are what a simulation compares and shows (0054);
-one is the cloud that is asked for notices (0056); twenty-two are those of the five components, counted once (0055)."""
+one is the cloud that is asked for notices (0056);
+one leaves columns out of a data file; twenty-two are those of the five components, counted once (0055)."""
 
 
 def surface_of_file() -> list[str]:

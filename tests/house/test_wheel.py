@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 from tests.timeouts import timeout_s
 
 ROOT = Path(__file__).parents[2]
-CORE = {"numpy", "scipy", "scikit-learn", "numba", "msgspec"}
+CORE = {"numpy", "scipy", "scikit-learn", "numba", "msgspec", "threadpoolctl"}
 
 FIT = """
 import importlib.util, sys

@@ -64,6 +64,7 @@ class StoredRows:
         self.name = name
         self.shape, self.is_fortran, self.dtype = _header(handle, name)
         self._handle = handle
+        self._rows_left = self.shape[0]
 
     def take(self, num_rows: int) -> Array:
         """See `RowStream.take`."""
@@ -78,6 +79,14 @@ class StoredRows:
                 f"{self.name}: the array is cut short, its header says shape {self.shape} of {self.dtype} but "
                 f"{len(data) - filled} of the next {len(data)} bytes are missing; save it again"
             )
+        self._rows_left -= num_rows
+        if not self._rows_left:
+            with damage_refused(self.name):
+                rest = self._handle.read(1)
+            if rest:
+                raise DataError(
+                    f"{self.name}: more bytes follow the array of shape {self.shape}; save one array in a file"
+                )
         return np.frombuffer(data, dtype=self.dtype).reshape(shape)
 
 

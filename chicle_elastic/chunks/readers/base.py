@@ -14,9 +14,49 @@ import numpy as np
 import numpy.typing as npt
 
 from chicle_elastic.chunks.views import Array, CsrRows, Rows
+from chicle_elastic.errors import DataError
+
+
+class NoSamplesError(DataError):
+    """A file that can be read, and has no sample: an empty part of a data set."""
+
 
 BLOCK_BYTES = 256 << 10
 """Bytes of input that become one block; 1 MiB was no faster (a9a, HIGGS) and holds four times as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """What each column of a file is (`columns.choose_columns`).
+
+    Attributes:
+        path: The file.
+        names: Names of all columns, in the order of the file; empty where the file has none.
+        count: Number of columns, those that are left out included.
+        label: Position of the label's column, from 0.
+        weight: Position of the column of sample weights, or None.
+        features: Positions of the features, in the order of the data set.
+        header: Where the names stand, or that there are none, for the summary; empty where the format says so.
+        notes: What was decided without being asked for; one sentence each.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    count: int
+    label: int
+    weight: int | None
+    features: tuple[int, ...]
+    header: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Positions of the label, of the weights if there are any, and of the features."""
+        return (self.label, *(() if self.weight is None else (self.weight,)), *self.features)
+
+    def name(self, position: int) -> str | int:
+        """Name of the column at `position`; its number, from 1, where columns have no names."""
+        return self.names[position] if self.names else position + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +69,10 @@ class ReadOptions:
         num_features: Number of columns where it is known beforehand; None takes it from the data.
         header: CSV: whether the first line holds names; None finds out from that line.
         delimiter: CSV: one character; None means a tab for names that contain ".tsv", else a comma.
-        label_column: Parquet: name of the label's column; None means the first.
-        weight_column: Parquet: name of the column of sample weights, if there is one.
+        label_column: CSV, Parquet: name or number (from 1; -1 is the last) of the label's column; None means the first.
+        weight_column: CSV, Parquet: name or number of the column of sample weights, if there is one.
+        drop_columns: CSV, Parquet: names or numbers of columns to leave out.
+        like: CSV, Parquet: columns of the first file of the data set, which this file has to match.
         targets: npy, idx: file with the targets (npz may use it in place of its own `y`, and idx finds it by name).
         weights: npy, npz: file with the sample weights.
     """
@@ -42,6 +84,8 @@ class ReadOptions:
     delimiter: str | None = None
     label_column: str | None = None
     weight_column: str | None = None
+    drop_columns: tuple[str, ...] = ()
+    like: Columns | None = None
     targets: Path | None = None
     weights: Path | None = None
 
@@ -56,7 +100,7 @@ class Origin:
         numbers: Line or row number of every row of the block.
         column_word: What the format calls a column: "column" or "index".
         first_column: Number that the format gives to feature 0.
-        column_names: Names of the features where the file has names.
+        column_names: Names of the features where the file has names, or their numbers in the file.
     """
 
     path: Path
@@ -64,7 +108,7 @@ class Origin:
     numbers: Sequence[int] | npt.NDArray[np.int64]
     column_word: str = "column"
     first_column: int = 0
-    column_names: Sequence[str] = ()
+    column_names: Sequence[str | int] = ()
 
     def row(self, row: int) -> str:
         """Place of row `row` of the block: "train.csv:17", or "X.npy, row 17"."""
@@ -90,6 +134,7 @@ class Block:
         origin: Where these rows come from.
         bytes_read: Bytes of the (compressed) file consumed so far; only to show progress.
         sample_shape: Shape of one sample where it is not flat (images).
+        columns: What the columns of the file are; None for a format without columns.
     """
 
     rows: Rows
@@ -98,6 +143,7 @@ class Block:
     bytes_read: int
     weights: Array | None = None
     sample_shape: tuple[int, ...] = ()
+    columns: Columns | None = None
 
     @property
     def num_rows(self) -> int:

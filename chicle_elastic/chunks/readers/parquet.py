@@ -1,10 +1,13 @@
 """Parquet files, by the optional pyarrow: one column is the label, the others are the features.
 
+The checksum of every page that has one is verified; pyarrow and Spark write none unless they are asked to.
+
 Record batches are read one by one, from buffered streams. What has to be in memory for that is one page and the
 dictionary of every column in a row group, up to about 1 MiB a column as pyarrow and Spark write them: it grows with the
 number of columns, not with the file.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chicle_elastic.chunks.readers.base import Block, Origin, ReadOptions
+from chicle_elastic.chunks.readers.columns import abbreviated, choose_columns
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.errors import DataError, MissingExtraError, UsageError
+from chicle_elastic.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _READ_BUFFER_BYTES = 64 << 10
+_LEADING_ROWS = 1000
 
 
 def read_parquet(path: Path, options: ReadOptions) -> Iterator[Block]:
@@ -35,53 +40,61 @@ def read_parquet(path: Path, options: ReadOptions) -> Iterator[Block]:
     except ImportError as error:
         raise MissingExtraError.for_package("pyarrow", extra="parquet", purpose="reading Parquet files") from error
     try:
-        with pq.ParquetFile(path, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False) as file:
+        with pq.ParquetFile(
+            path, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+        ) as file:
             yield from _blocks(path, file, options)
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the disk's; pyarrow's own have no number
             raise
-        raise DataError(f"{path}: the Parquet file cannot be read ({error}); write it again") from error
+        cause = " ".join(str(error).split())  # thrift's have several lines
+        raise DataError(f"{path}: the Parquet file cannot be read ({cause}); write it again") from error
 
 
 def _blocks(path: Path, file: Any, options: ReadOptions) -> Iterator[Block]:
     names = file.schema_arrow.names
-    label, weight = _choose(path, names, options)
-    features = [name for name in names if name not in (label, weight)]
-    if not features:
-        raise DataError(f"{path}: no column is left for features besides the label {label!r}; check the file")
-    for name in features:
+
+    def leading(position: int) -> list[str]:
+        if names.count(names[position]) > 1:
+            return []
+        batch = next(file.iter_batches(batch_size=_LEADING_ROWS, columns=[names[position]], use_threads=False), None)
+        return [] if batch is None else [*map(str, batch.column(names[position]).to_pylist())]
+
+    index_names = _pandas_index(file.schema_arrow)
+    columns = choose_columns(path, names, len(names), options, leading=leading, index_names=index_names)
+    used = [names[position] for position in columns.used]
+    if len(set(names)) < len(names) and any(names.count(name) > 1 for name in used):
+        raise DataError(f"{path}: column names repeat in {abbreviated(names)}; rename the columns")
+    label, features = used[0], used[-len(columns.features) :]
+    weight = None if columns.weight is None else names[columns.weight]
+    for name in used[1:]:
         _check_is_number(path, name, file.schema_arrow.field(name).type)
     file_bytes, num_rows = path.stat().st_size, file.metadata.num_rows
-    rows_per_batch = max(1, options.block_bytes // (8 * len(names)))
+    rows_per_batch = max(1, options.block_bytes // (8 * len(used)))
     start = 0
-    for batch in file.iter_batches(batch_size=rows_per_batch, use_threads=False):
+    for batch in file.iter_batches(batch_size=rows_per_batch, columns=used, use_threads=False):
         if not batch.num_rows:
             continue
         stop = start + batch.num_rows
-        columns = {name: _column(path, name, batch.column(name), start) for name in names}
+        values = {name: _column(path, name, batch.column(name), start) for name in used}
         yield Block(
-            rows=np.stack([columns[name] for name in features], axis=1),
-            targets=columns[label],
-            weights=None if weight is None else columns[weight],
+            rows=np.stack([values[name] for name in features], axis=1),
+            targets=values[label],
+            weights=None if weight is None else values[weight],
             origin=Origin(path=path, unit="row", numbers=range(start, stop), column_names=features),
             bytes_read=file_bytes * stop // num_rows,
+            columns=columns,
         )
         start = stop
 
 
-def _choose(path: Path, names: list[str], options: ReadOptions) -> tuple[str, str | None]:
-    """Names of the columns of labels and of weights."""
-    if len(set(names)) < len(names):
-        raise DataError(f"{path}: column names repeat in {names}; rename the columns")
-    label = names[0] if options.label_column is None and names else options.label_column
-    for name, option in ((label, "--label-column"), (options.weight_column, "--weight-column")):
-        if name is not None and name not in names:
-            raise UsageError(f"{path}: there is no column {name!r}, which {option} asks for; columns are {names}")
-    if label is None:
-        raise DataError(f"{path}: there are no columns; check the file")
-    if label == options.weight_column:
-        raise UsageError(f"{path}: column {label!r} cannot be both label and weight; pass --label-column")
-    return label, options.weight_column
+def _pandas_index(schema: "pa.Schema") -> list[str]:
+    """Names of the columns that pandas noted as the index of its data frame."""
+    try:
+        noted = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
+        return [name for name in noted if isinstance(name, str)]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
 
 
 def _check_is_number(path: Path, name: str, kind: "pa.DataType") -> None:
@@ -90,7 +103,8 @@ def _check_is_number(path: Path, name: str, kind: "pa.DataType") -> None:
     is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
     if not is_number:
         raise DataError(
-            f"{path}: column {name!r} is {kind}, not numbers; encode it as numbers, or leave it out of the file"
+            f"{path}: column {name!r} is {kind}, not numbers; encode it as numbers, or leave it out "
+            f"with --drop-columns {name!r}"
         )
 
 

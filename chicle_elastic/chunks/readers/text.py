@@ -1,13 +1,17 @@
-"""Text files as blocks of whole lines: plain, gzip or bzip2, told apart by their first bytes and not by their names."""
+"""Text files as blocks of whole lines: plain, gzip, bzip2, xz or zip, told by their first bytes and not their names."""
 
 import bz2
 import gzip
+import lzma
 import re
+import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
+from typing import IO, cast
 
 from chicle_elastic.chunks.readers.base import BLOCK_BYTES
 from chicle_elastic.errors import DataError
@@ -47,16 +51,20 @@ def line_blocks(path: Path, *, block_bytes: int = BLOCK_BYTES) -> Iterator[LineB
 
     Raises:
         DataError: The compressed data is damaged or cut short, a line is longer than `MAX_LINE_BYTES`, or the text is
-            UTF-16.
+            UTF-16, or has line ends of CR alone.
         OSError: The file cannot be opened or read.
     """
-    with path.open("rb") as raw, _decompressed(raw) as stream:
+    with ExitStack() as stack:
+        raw = stack.enter_context(path.open("rb"))
+        stream = _decompressed(raw, path, stack)
         line = 1
         pending: list[bytes] = []  # the beginning of a line whose end is not read yet
         pending_bytes = 0
         while piece := _read(stream, block_bytes, path=path, line=line):
             if line == 1 and not pending:
                 piece = _without_byte_order_mark(piece, path)
+                if b"\r" in piece[:-1] and b"\n" not in piece:
+                    raise DataError(f"{path}: lines end in CR alone; save it with LF (tr '\\r' '\\n')")
             cut = piece.rfind(b"\n") + 1
             if cut:
                 data = b"".join([*pending, piece[:cut]])
@@ -85,14 +93,41 @@ def shown(token: str | bytes) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
-def _decompressed(raw: BufferedReader) -> BufferedIOBase:
+def zip_members(archive: zipfile.ZipFile) -> list[str]:
+    """Names of the files in a zip archive, folders and what macOS adds left out."""
+    return [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+
+
+def _decompressed(raw: BufferedReader, path: Path, stack: ExitStack) -> BufferedIOBase:
     # peek leaves the bytes in place, so that a pipe works as well as a file.
-    magic = raw.peek(3)[:3]
+    magic = raw.peek(6)[:6]
     if magic[:2] == b"\x1f\x8b":
-        return gzip.GzipFile(fileobj=raw)
-    if magic == b"BZh":
-        return bz2.BZ2File(raw)
+        return stack.enter_context(gzip.GzipFile(fileobj=raw))
+    if magic[:3] == b"BZh":
+        return stack.enter_context(bz2.BZ2File(raw))
+    if magic == b"\xfd7zXZ\0":
+        return stack.enter_context(lzma.LZMAFile(raw))
+    if magic[:4] == b"PK\x03\x04":
+        return cast(BufferedIOBase, _zip_member(raw, path, stack))
     return raw
+
+
+def _zip_member(raw: BufferedReader, path: Path, stack: ExitStack) -> IO[bytes]:
+    """The one file in a zip archive.
+
+    Raises:
+        DataError: There are several, or the archive is damaged or encrypted.
+    """
+    try:
+        archive = stack.enter_context(zipfile.ZipFile(raw))
+        names = zip_members(archive)
+        if len(names) == 1:
+            return stack.enter_context(archive.open(names[0]))
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+        raise DataError(f"{path}: the zip archive cannot be read ({error}); unpack it, and name its files") from error
+    if "xl/workbook.xml" in names:
+        raise DataError(f"{path}: is a workbook of Excel; save the sheet as CSV")
+    raise DataError(f"{path}: a zip archive of {len(names)} files, {names[:5]}; unpack it, and name the files")
 
 
 def _read(stream: BufferedIOBase, size: int, *, path: Path, line: int) -> bytes:
@@ -103,21 +138,16 @@ def _read(stream: BufferedIOBase, size: int, *, path: Path, line: int) -> bytes:
         while missing and (piece := stream.read1(missing)):
             pieces.append(piece)
             missing -= len(piece)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _damaged(path, line, error) from error
-    except OSError as error:
-        # bz2 reports bad data as an OSError without a number; one with a number is the disk's.
-        if error.errno is not None:
+    except (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
+        # gzip and bz2 report bad data as an OSError without a number; one with a number is the disk's.
+        if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise _damaged(path, line, error) from error
+        whole = line - 1 + sum(piece.count(b"\n") for piece in pieces)
+        raise DataError(
+            f"{path}: the compressed data is damaged or cut short after line {whole} ({error}); "
+            "fetch or compress the file again"
+        ) from error
     return b"".join(pieces)
-
-
-def _damaged(path: Path, line: int, error: Exception) -> DataError:
-    return DataError(
-        f"{path}: the compressed data is damaged or cut short after line {line} ({error}); "
-        "fetch or compress the file again"
-    )
 
 
 def _without_byte_order_mark(piece: bytes, path: Path) -> bytes:
