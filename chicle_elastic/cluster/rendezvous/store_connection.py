@@ -51,7 +51,8 @@ class StoreConnection:
         self._clock = clock or MonotonicClock()
         self._lock = threading.Lock()
         self._store: TCPStore | None = None
-        self._error: StoreUnreachableError | None = None
+        self._error = ""
+        """Words of the last failure; the error itself would hold the frame that has the broken connection."""
         self._retry_s = self._wait_s = 0.0
         self._unreachable_since_s: float | None = None
 
@@ -86,8 +87,8 @@ class StoreConnection:
             StoreUnreachableError: The store does not answer. Whether it has executed the operation is not known.
         """
         with self._lock:
-            if self._error is not None and self._clock.now() < self._retry_s:
-                raise StoreUnreachableError(str(self._error)) from self._error
+            if self._error and self._clock.now() < self._retry_s:
+                raise StoreUnreachableError(self._error)
             try:
                 if self._store is None:
                     self._store = connect_store(self.endpoint, timeout_s=RECONNECT_S, is_awaited=False)
@@ -96,7 +97,7 @@ class StoreConnection:
             except StoreUnreachableError as error:
                 self._fail(error)
                 raise
-            self._error, self._wait_s, self._unreachable_since_s = None, 0.0, None
+            self._error, self._wait_s, self._unreachable_since_s = "", 0.0, None
             return result
 
     def raw(self) -> TCPStore:
@@ -123,7 +124,7 @@ class StoreConnection:
 
     def _fail(self, error: StoreUnreachableError) -> None:
         now_s = self._clock.now()
-        self._store, self._error = None, error
+        self._store, self._error = None, str(error)
         self._wait_s = min(2 * self._wait_s or RETRY_FIRST_S, RETRY_LAST_S)
         self._retry_s = now_s + self._wait_s
         if self._unreachable_since_s is None:

@@ -25,8 +25,12 @@ from chicle_elastic.solvers.linear.tables import (
 from chicle_elastic.solvers.linear.threads import kernel_threads
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
-MIN_VALUES_PER_THREAD = 1 << 18
-"""Feature values per thread below which another thread costs more than it brings."""
+MIN_VALUES_PER_THREAD = 1 << 20
+"""Feature values per thread below which another thread costs more than it brings.
+
+Measured with two threads on two cores (Zen 5), hinge loss: with 2^18 dense fits of 2^19 to 2^20 values took 1.0 to 1.9
+times as long as on one thread. With 2^22 fits of 4 million values lose the third that a second thread saves there.
+"""
 
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")

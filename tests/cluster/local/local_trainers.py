@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from threadpoolctl import threadpool_info
 
@@ -89,7 +90,9 @@ class FaultyCocoa(LinearTrainer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadedCocoa(LinearTrainer):
-    """CoCoA whose tasks say, by an error, how many threads their BLAS has."""
+    """CoCoA whose tasks say, by an error, how many threads their BLAS has where a trainer uses them."""
+
+    uses_blas_threads: ClassVar[bool] = True
 
     def solver(self, ctx: Context) -> Solver:
         """No solver: it raises."""
