@@ -249,6 +249,11 @@ class ChicleLogisticRegression(LinearClassifier):
         self.l1_ratio = l1_ratio
         self.multi_class = multi_class
 
+    @property
+    def penalty(self) -> str:
+        """The penalty by its name, as `sklearn.feature_selection.SelectFromModel` asks for it."""
+        return "l1" if self.l1_ratio == 1 else "l2" if self.l1_ratio == 0 else "elasticnet"
+
     def _loss_name(self) -> str:
         return "logistic"
 

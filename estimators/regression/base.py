@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, Options
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
+from estimators.checks import require_finite_model
 from estimators.regression.common import RegressionMixin
 from estimators.watch import CallbackSupportMixin
 
@@ -122,6 +123,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise
+        require_finite_model(self, outcome.model, training.features)
         self._set_attributes(trainer, training, outcome)
         if outcome.is_interrupted:
             raise KeyboardInterrupt

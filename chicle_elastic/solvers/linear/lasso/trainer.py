@@ -129,6 +129,10 @@ class LassoTrainer(CertifiedTrainer):
             primal, dual, _ = steps.bounds(state, model[:-1], found, self._penalty, has_intercept=self.has_intercept)
         return primal, dual if report.metrics["rows"] == state.num_rows else -np.inf
 
+    def floor(self, report: Report) -> float:
+        """See `CertifiedTrainer`."""
+        return steps.floor(LassoState.decode(report.progress, len(report.rebuilt)))
+
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
         state = LassoState.decode(report.progress, len(model))

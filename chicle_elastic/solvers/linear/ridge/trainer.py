@@ -111,10 +111,14 @@ class RidgeTrainer(CertifiedTrainer):
         w, part, total = model[:-1], report.rebuilt[:-1], float(report.rebuilt[-1])
         primal = report.metrics["loss"] + self.alpha * squared(w)
         if not self.has_intercept:
-            return primal, primal - squared(part - self.alpha * w) / self.alpha
+            return primal, max(0.0, primal - squared(part - self.alpha * w) / self.alpha)  # 0 is that of no duals
         gap = squared(steps.centred(state, part, total) - self.alpha * w) / self.alpha
         gap += total * total / max(report.metrics["weight"], TINY)
-        return primal, primal - gap
+        return primal, max(0.0, primal - gap)
+
+    def floor(self, report: Report) -> float:
+        """See `CertifiedTrainer`."""
+        return steps.floor(RidgeState.decode(report.progress, len(report.rebuilt)))
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
