@@ -14,6 +14,9 @@ from chicle_elastic.solvers.linear.lasso import steps
 from chicle_elastic.solvers.linear.lasso.state import LassoPhase, LassoState
 from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
 
+MOST_REFUSED = 6
+"""Certificates that were refused before the one that ends the job."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LassoTrainer(CertifiedTrainer):
@@ -132,6 +135,11 @@ class LassoTrainer(CertifiedTrainer):
     def floor(self, report: Report) -> float:
         """See `CertifiedTrainer`."""
         return steps.floor(LassoState.decode(report.progress, len(report.rebuilt)))
+
+    def is_stuck(self, report: Report) -> bool:
+        """See `CertifiedTrainer`: so many certificates were refused already that this one sees rounding."""
+        state = LassoState.decode(report.progress, len(report.rebuilt))
+        return state.num_refused >= MOST_REFUSED
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""

@@ -111,14 +111,20 @@ class RidgeTrainer(CertifiedTrainer):
         w, part, total = model[:-1], report.rebuilt[:-1], float(report.rebuilt[-1])
         primal = report.metrics["loss"] + self.alpha * squared(w)
         if not self.has_intercept:
-            return primal, max(0.0, primal - squared(part - self.alpha * w) / self.alpha)  # 0 is that of no duals
+            return primal, primal - squared(part - self.alpha * w) / self.alpha
         gap = squared(steps.centred(state, part, total) - self.alpha * w) / self.alpha
         gap += total * total / max(report.metrics["weight"], TINY)
-        return primal, max(0.0, primal - gap)
+        is_rounding = primal <= steps.floor(state)  # then no duals at all, whose D is 0, are good enough
+        return primal, max(primal - gap, 0.0) if is_rounding else primal - gap
 
     def floor(self, report: Report) -> float:
         """See `CertifiedTrainer`."""
         return steps.floor(RidgeState.decode(report.progress, len(report.rebuilt)))
+
+    def is_stuck(self, report: Report) -> bool:
+        """See `CertifiedTrainer`: so many certificates were refused already that this one sees rounding."""
+        state = RidgeState.decode(report.progress, len(report.rebuilt))
+        return state.share <= steps.LEAST_SHARE
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
