@@ -1,11 +1,10 @@
-"""Small odd tables through every linear estimator: finite models, gaps that are true, and no false warning."""
+"""Small odd tables through every linear estimator: finite models, true gaps, and no warning but where one is due."""
 
 import warnings
 
 import numpy as np
 import pytest
-from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
-from sklearn.svm import LinearSVC, LinearSVR
+from sklearn.exceptions import ConvergenceWarning
 
 from estimators import (
     ChicleElasticNet,
@@ -38,29 +37,26 @@ def table(seed):
     return X, y, labels, weights
 
 
-def pairs(seed):
-    """Estimators of ours; a function of theirs, and whether targets are real."""
+def estimators_for(seed):
+    """Each estimator, and whether its targets are real."""
     rng = np.random.default_rng(seed)
-    strength = 10.0 ** rng.uniform(-4, 4)
-    ratio = float(rng.choice([0.3, 0.7, 1.0]))
-    yield ChicleRidge(alpha=strength), Ridge(alpha=strength, solver="svd"), True
-    yield ChicleLasso(alpha=strength), ElasticNet(alpha=strength, l1_ratio=1.0, max_iter=20_000, tol=1e-10), True
-    net = ElasticNet(alpha=strength, l1_ratio=ratio, max_iter=20_000, tol=1e-10)
-    yield ChicleElasticNet(alpha=strength, l1_ratio=ratio), net, True
-    for loss, theirs in ("epsilon_insensitive", LinearSVR), ("squared_epsilon_insensitive", LinearSVR):
-        yield ChicleSVR(C=strength, loss=loss), theirs(C=strength, loss=loss, tol=1e-8, random_state=0), True
+    strength, ratio = 10.0 ** rng.uniform(-4, 4), float(rng.choice([0.3, 0.7, 1.0]))
+    yield ChicleRidge(alpha=strength), True
+    yield ChicleLasso(alpha=strength), True
+    yield ChicleElasticNet(alpha=strength, l1_ratio=ratio), True
+    for loss in "epsilon_insensitive", "squared_epsilon_insensitive":
+        yield ChicleSVR(C=strength, loss=loss), True
     for loss in "hinge", "squared_hinge":
-        yield ChicleSVM(C=strength, loss=loss), LinearSVC(C=strength, loss=loss, tol=1e-8, random_state=0), False
-    ours = ChicleSVM(C=strength, loss="squared_hinge", penalty="l1")
-    yield ours, LinearSVC(C=strength, penalty="l1", dual=False, tol=1e-8, random_state=0), False
-    yield ChicleLogisticRegression(C=strength), LogisticRegression(C=strength, tol=1e-10), False
-    yield ChicleLogisticRegression(C=strength, l1_ratio=1.0), None, False
+        yield ChicleSVM(C=strength, loss=loss), False
+    yield ChicleSVM(C=strength, loss="squared_hinge", penalty="l1"), False
+    yield ChicleLogisticRegression(C=strength), False
+    yield ChicleLogisticRegression(C=strength, l1_ratio=1.0), False
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, NUM_TABLES, 50))
-def test_no_table_ends_in_nan_or_in_a_false_warning(first):
-    """Fifty tables through ten estimators."""
+def test_no_table_ends_in_nan_and_no_gap_is_negative(first):
+    """Fifty tables through ten estimators; one that has not converged says so, and nothing else warns."""
     bad = [problem for seed in range(first, first + 50) for problem in problems_of(seed)]
     assert not bad, "\n".join(map(str, bad))
 
@@ -68,14 +64,13 @@ def test_no_table_ends_in_nan_or_in_a_false_warning(first):
 def problems_of(seed):
     """What is wrong with the fits to a table."""
     X, y, labels, weights = table(seed)
-    for ours, _, is_real in pairs(seed):
+    for model, is_real in estimators_for(seed):
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            ours.fit(X, y if is_real else labels, weights)
-        gap, primal = ours.duality_gap_, np.sum(ours.objective_)
-        if not np.isfinite(ours.coef_).all() or not np.isfinite(ours.intercept_).all():
-            yield seed, ours, "not finite"
-        if not -1e-9 <= gap <= ours.tol and not said:
-            yield seed, ours, "gap", gap
-        if said:
-            yield seed, ours, str(said[0].message)[:150], gap, primal
+            model.fit(X, y if is_real else labels, weights)
+        gap, has_warned = model.duality_gap_, any(w.category is ConvergenceWarning for w in said)
+        if not np.isfinite(model.coef_).all() or not np.isfinite(model.intercept_).all():
+            yield seed, model, "not finite"
+        if not gap >= -1e-9 or (gap <= model.tol) == has_warned:
+            yield seed, model, "gap", gap, has_warned
+        yield from ((seed, model, str(w.message)) for w in said if w.category is not ConvergenceWarning)
