@@ -134,11 +134,11 @@ class LassoTrainer(CertifiedTrainer):
 
     def floor(self, report: Report) -> float:
         """See `CertifiedTrainer`."""
-        return steps.floor(LassoState.decode(report.progress, len(report.rebuilt)))
+        return steps.floor(LassoState.decode(report.progress, np.size(report.rebuilt)))
 
     def is_stuck(self, report: Report) -> bool:
         """See `CertifiedTrainer`: so many certificates were refused already that this one sees rounding."""
-        state = LassoState.decode(report.progress, len(report.rebuilt))
+        state = LassoState.decode(report.progress, np.size(report.rebuilt))
         return state.num_refused >= MOST_REFUSED
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:

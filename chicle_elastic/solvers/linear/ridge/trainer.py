@@ -119,11 +119,11 @@ class RidgeTrainer(CertifiedTrainer):
 
     def floor(self, report: Report) -> float:
         """See `CertifiedTrainer`."""
-        return steps.floor(RidgeState.decode(report.progress, len(report.rebuilt)))
+        return steps.floor(RidgeState.decode(report.progress, np.size(report.rebuilt)))
 
     def is_stuck(self, report: Report) -> bool:
         """See `CertifiedTrainer`: so many certificates were refused already that this one sees rounding."""
-        state = RidgeState.decode(report.progress, len(report.rebuilt))
+        state = RidgeState.decode(report.progress, np.size(report.rebuilt))
         return state.share <= steps.LEAST_SHARE
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
