@@ -14,7 +14,7 @@ from chicle_elastic.solvers.linear.lasso import steps
 from chicle_elastic.solvers.linear.lasso.state import LassoPhase, LassoState
 from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
 
-MOST_REFUSED = 6
+MOST_REFUSED = 20
 """Certificates that were refused before the one that ends the job."""
 
 
