@@ -23,6 +23,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.methods import most_block_columns
+from estimators.checks import require_finite_model
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin
 from estimators.watch import CallbackSupportMixin
@@ -182,6 +183,7 @@ class LinearClassifier(
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise
+        require_finite_model(self, outcome.model, getattr(training, "features", None))
         self._set_attributes(trainer, training, outcome)
         if outcome.is_interrupted:
             raise KeyboardInterrupt

@@ -119,6 +119,31 @@ def require_finite(estimator: Any, X: Any) -> None:
         raise DataError(_first_bad_value(estimator, X)) from None
 
 
+def require_finite_model(estimator: Any, model: Array, X: Any) -> None:
+    """Refuse a model with NaN, which squares beyond all numbers make.
+
+    Args:
+        estimator: As in `require_finite`.
+        model: What was found.
+        X: The features, or None where they are not in memory.
+
+    Raises:
+        DataError: It names the column of the largest values.
+    """
+    if np.isfinite(model).all():
+        return
+    which = "features, targets or weights"
+    if X is not None:
+        scales = np.asarray(abs(X).max(axis=0).todense() if sparse.issparse(X) else np.abs(X).max(axis=0)).ravel()
+        worst = int(np.argmax(scales))
+        names = getattr(estimator, "feature_names_in_", None)
+        which += f" ({column_words(worst, names)} of X reaches {scales[worst]:.1e})"
+    raise DataError(
+        f"{type(estimator).__name__} has no finite model: {which} are so large that sums of their squares overflow; "
+        "scale the features (StandardScaler, or MaxAbsScaler where they are sparse)"
+    )
+
+
 def _first_bad_value(estimator: Any, X: Any) -> str:
     """Which value is bad, where, how many there are, and what to do."""
     values = X.data if sparse.issparse(X) else X.reshape(-1)

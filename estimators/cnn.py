@@ -71,7 +71,7 @@ class ChicleCNNClassifier(
         Adam it is 0.001, and grows with sqrt(batch_size). In `partial_fit` the steps are those of all calls so far.
     momentum : float, default=0.9
         Of each step; of Adam its first beta.
-    optimizer : {"sgd", "adam", "adamw"} or class of torch.optim, default="sgd"
+    optimizer : {"sgd", "adam", "adamw"} or torch.optim.SGD, Adam or AdamW, default="sgd"
         What a step does. Tasks average its state with the weights, so it moves and is saved with the model.
     weight_decay : float, default=0.0
         Factor of the weights in the gradient; of AdamW of the weights themselves, as in torch.

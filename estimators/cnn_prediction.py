@@ -65,7 +65,8 @@ class ImagePredictionMixin(PredictionMixin):
     def _logits(self, rows: Array) -> Array:
         from chicle_elastic.solvers.engines.predict import logits
 
-        return logits(self.module_, rows, self.image_shape_, scaling=self.scaling_, device=self.device)
+        found = logits(self.module_, rows, self.image_shape_, scaling=self.scaling_, device=self.device)
+        return found[:, : len(self.classes_)]  # a module may have outputs of classes that were not there
 
     def _codes(self, rows: Array) -> Array:
         return self._logits(rows).argmax(axis=1)

@@ -289,7 +289,7 @@ def _from_folder(estimator: Any, folder: ChunkFolder) -> TrainingSet:
 
 
 def _checked_class_weights(estimator: Any, classes: Array, totals: Array) -> Array | None:
-    """Weight of each class, or None; refuses what leaves fewer than two classes."""
+    """Weight of each class, or None; refuses one class alone, and weights that are all 0."""
     name = type(estimator).__name__
     require_two_classes(name, classes, totals, None)
     class_weights = class_weight_vector(estimator.class_weight, classes, totals)

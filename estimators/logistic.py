@@ -54,10 +54,9 @@ class ChicleLogisticRegression(LinearClassifier):
                             of a multinomial model and with ``l1_ratio > 0``
     ``random_state``        decides the order of samples; equal seeds and       for some solvers
                             ``n_threads=1`` give bit-identical models
-    weights of 0            fewer than two classes with samples of weight       no error
-                            above 0 are an error; a class without weight has
-                            probability 0 in a multinomial model, and an
-                            intercept of -1e30
+    weights of 0            a class without weight has probability 0, and an    finite intercepts
+                            intercept of -1e30, in a multinomial model and
+                            with ``l1_ratio > 0``
     dtype                   float32 and float64 input is used as it is; all     ``coef_`` has the dtype of X
                             attributes are float64
     ``n_iter_``             one int                                             ndarray
@@ -249,6 +248,11 @@ class ChicleLogisticRegression(LinearClassifier):
         )
         self.l1_ratio = l1_ratio
         self.multi_class = multi_class
+
+    @property
+    def penalty(self) -> str:
+        """The penalty by its name, as `sklearn.feature_selection.SelectFromModel` asks for it."""
+        return "l1" if self.l1_ratio == 1 else "l2" if self.l1_ratio == 0 else "elasticnet"
 
     def _loss_name(self) -> str:
         return "logistic"

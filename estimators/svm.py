@@ -40,8 +40,7 @@ class ChicleSVM(LinearClassifier):
     ``random_state``        decides the order of samples; equal seeds and       same
                             ``n_threads=1`` give bit-identical models
     weights of 0            a class whose samples all weigh 0 keeps its         liblinear drops the class
-                            column; fewer than two classes with weight are an
-                            error
+                            column
     dtype                   float32 and float64 input is used as it is,         input becomes float64
                             CSR indices may be int64; ``coef_`` is float64      and int32
     ``intercept_``          zeros of shape (n_outputs,) without an intercept    0.0

@@ -57,16 +57,16 @@ def require_two_classes(name: str, classes: Array, totals: Array, class_weights:
         class_weights: ndarray of shape (n_classes,), float64, or None. Factor of each class.
 
     Raises:
-        UsageError: Fewer than two classes have samples of a weight above 0.
+        UsageError: There is one class, or no sample has a weight above 0. (With samples of one class among those the
+            answer is that class, as in a resample that lost the others.)
     """
     if len(classes) < 2:
         raise UsageError(
             f"{name} needs samples of at least 2 classes, but the data contains only one class: {classes.tolist()[0]!r}"
         )
     weighted = totals if class_weights is None else totals * class_weights
-    present = classes[weighted > 0].tolist()
-    if len(present) < 2:
+    if not (weighted > 0).any():
         raise UsageError(
-            f"{name} needs samples of at least 2 classes, but of the classes {classes.tolist()} only {present} have "
-            "samples of a weight above 0; check sample_weight and class_weight"
+            f"{name} needs samples of a weight above 0, but all samples of the classes {classes.tolist()} weigh 0; "
+            "check sample_weight and class_weight"
         )

@@ -18,6 +18,8 @@ from sklearn.utils._param_validation import HasMethods, Interval, Options
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
+from chicle_elastic.solvers.linear.certified import STUCK
+from estimators.checks import require_finite_model
 from estimators.regression.common import RegressionMixin
 from estimators.watch import CallbackSupportMixin
 
@@ -122,14 +124,18 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise
+        require_finite_model(self, outcome.model, training.features)
         self._set_attributes(trainer, training, outcome)
         if outcome.is_interrupted:
             raise KeyboardInterrupt
-        if self.n_iter_ >= self.max_iter and not self.duality_gap_ <= self.tol:
+        is_stuck = outcome.reason == STUCK
+        if (self.n_iter_ >= self.max_iter or is_stuck) and not self.duality_gap_ <= self.tol:
+            after = f"{self.n_iter_} iterations" if is_stuck else f"max_iter={self.max_iter} iterations"
             warnings.warn(
-                f"{type(self).__name__} has not converged: after max_iter={self.max_iter} iterations the relative "
-                f"duality gap is {self.duality_gap_:.1e}, above tol={self.tol:g}. To converge: scale the features "
-                f"(StandardScaler), {self._advice()}, or raise max_iter or tol.",
+                f"{type(self).__name__} has not converged: after {after} the relative duality gap is "
+                f"{self.duality_gap_:.1e}, above tol={self.tol:g}{f', and {STUCK}' if is_stuck else ''}. To converge: "
+                f"scale the features (StandardScaler), {self._advice()}, or raise "
+                f"{'tol' if is_stuck else 'max_iter or tol'}.",
                 ConvergenceWarning,
                 stacklevel=3,  # the caller of fit, behind the decorator
             )

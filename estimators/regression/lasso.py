@@ -180,6 +180,11 @@ class ChicleElasticNet(LinearRegressor):
         """`coef_` as a CSR matrix."""
         return sparse.csr_matrix(self.coef_[np.newaxis])
 
+    @property
+    def penalty(self) -> str:
+        """The penalty by its name, as `sklearn.feature_selection.SelectFromModel` asks for it."""
+        return "l1" if self._share() == 1 else "l2" if self._share() == 0 else "elasticnet"
+
     def _share(self) -> float:
         """Of the l1 penalty."""
         return float(self.l1_ratio)
@@ -196,7 +201,9 @@ class ChicleElasticNet(LinearRegressor):
 
     def _initial_model(self) -> Array | None:
         found = getattr(self, "coef_", None) if self.warm_start else None
-        return None if found is None or len(found) != self.n_features_in_ else np.append(found, self.intercept_)
+        if found is None or np.shape(found) != (self.n_features_in_,):
+            return None
+        return np.append(found, getattr(self, "intercept_", 0.0))  # which coef_ set by hand may lack
 
     def _advice(self) -> str:
         return "raise alpha"

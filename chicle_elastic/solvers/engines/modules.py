@@ -64,7 +64,8 @@ def check_module(module: nn.Module, network: Network) -> None:
     """Try the module on two samples; nothing of it is changed.
 
     Raises:
-        UsageError: It does not take such samples, or does not give one logit per class.
+        UsageError: It does not take such samples, or gives fewer logits than there are classes. (More are outputs of
+            classes that this part of the data lacks.)
     """
     was_training = module.training
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
@@ -82,11 +83,11 @@ def check_module(module: nn.Module, network: Network) -> None:
     finally:
         module.train(was_training)
     found = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-    if found != (2, network.num_classes):
+    if not (len(found) == 2 and found[0] == 2 and isinstance(found[1], int) and found[1] >= network.num_classes):
         raise UsageError(
             f"module {network.name} gives {found} for 2 samples of shape {shape}, and the {network.num_classes} "
-            f"classes of y need logits of shape (2, {network.num_classes}); set the number of its outputs (a module__* "
-            "parameter)"
+            f"classes of y need logits of shape (2, {network.num_classes}) or more; set the number of its outputs (a "
+            "module__* parameter)"
         )
 
 

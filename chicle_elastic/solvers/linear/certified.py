@@ -11,6 +11,8 @@ from chicle_elastic.solvers.base import Action, Report, Trainer, Verdict
 from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
 from chicle_elastic.solvers.linear.objectives import TINY as TINY
 
+ROUNDING = 1e-20
+"""Share of the squares of the targets below which what is left of them is rounding: a gap is not held against less."""
 STUCK = "no step lowers the objective any further, for rounding"
 """Why a job ends that would only repeat itself."""
 
@@ -35,6 +37,10 @@ class CertifiedTrainer(Trainer):
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """Between certificates: an estimate of (P - D) / P, and whether the steps rest."""
 
+    def floor(self, report: Report) -> float:
+        """What P counts as at least, in a certificate; by default its rounding is that of numbers near it."""
+        return TINY
+
     def is_stuck(self, report: Report) -> bool:
         """Whether certificate after certificate was refused without progress in between; by default never."""
         return False
@@ -48,7 +54,7 @@ class CertifiedTrainer(Trainer):
         if not report.is_certificate:
             return self.estimate(model, report)[0]
         primal, dual = self.primal_and_dual(model, report)
-        return float(np.max((primal - dual) / np.maximum(primal, TINY)))
+        return float(np.max((primal - dual) / np.maximum(primal, self.floor(report))))
 
     def figures(self, model: Array, report: Report) -> Mapping[str, float]:
         """ "objective", "dual_objective" and "duality_gap" at a certificate, else "duality_gap_estimate"."""

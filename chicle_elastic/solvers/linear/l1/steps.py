@@ -30,6 +30,7 @@ from chicle_elastic.solvers.linear.agreement import dot
 from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
 from chicle_elastic.solvers.linear.l1.state import HEAD, SHARES, L1Phase, L1State, OutputState
 from chicle_elastic.solvers.linear.lasso.columns import working_set
+from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 
 ARMIJO = 1e-4
 ROUNDING = 1e-14
@@ -128,9 +129,14 @@ def advance(state: L1State, model: Array, sums: Array, objective: Objective, *, 
 
 
 def _looked(w: Array, output: OutputState, part: Array, objective: Objective) -> None:
-    """Without weights the best intercept is known, if it is not penalised; `w` is written."""
+    """Without weights the best intercept is known, if it is not penalised; `w` is written.
+
+    Where samples of one side have no weight at all, the other side is all there is to say.
+    """
     plus, minus = part.tolist()
-    if objective.has_free_intercept and not w[:-1].any() and plus > 0 and minus > 0:
+    if objective.has_free_intercept and (plus > 0) != (minus > 0):
+        w[:-1], w[-1] = 0.0, -LEFT_OUT if plus > 0 else LEFT_OUT
+    elif objective.has_free_intercept and not w[:-1].any() and plus > 0 and minus > 0:
         # Of libm's logarithm the last digit depends on the processor, and every task has to find the same.
         w[-1] = float(Decimal(plus / minus).ln())
     output.phase, output.is_chosen = L1Phase.EVALUATE, True

@@ -34,7 +34,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
-from chicle_elastic.solvers.linear.certified import TINY
+from chicle_elastic.solvers.linear.certified import ROUNDING, TINY
 from chicle_elastic.solvers.linear.lasso.columns import working_set
 from chicle_elastic.solvers.linear.lasso.state import HEAD, LassoPhase, LassoState
 from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
@@ -45,6 +45,8 @@ FIRST_COLUMNS = 256
 """Columns of the first working set."""
 MOST_SET_COLUMNS = MOST_COLUMNS - 1
 """Columns of the working set at most."""
+MOST_ABOVE = 1e-9
+"""Share of P that D may be above it, for rounding."""
 LEAST_FALL = 0.1
 """Share of the gap that a solution may leave where products are rough; if it leaves more, they are too rough."""
 
@@ -148,7 +150,7 @@ def _looked(state: LassoState, model: Array, sums: Array, num_rows: float, *, ha
 def bounds(
     state: LassoState, w: Array, sums: Residuals, penalty: Penalty, *, has_intercept: bool
 ) -> tuple[float, float, Array]:
-    """P, the best D of some factors, and v, shape (d,), of the residuals at w."""
+    """P, the best D of some factors (0 where that of rounding is above P), and v, shape (d,), of the residuals at w."""
     S = state.total_weight
     primal = 0.5 * sums.squares / S + penalty.of(w)
     mean = sums.total / S if has_intercept else 0.0
@@ -159,14 +161,25 @@ def bounds(
     free, feasible = products / max(squares, TINY), penalty.l1 / top
     if penalty.l2 == 0:
         factor = min(max(free, -feasible), feasible)
-        return primal, factor * products - 0.5 * factor * factor * squares, v
+        best = factor * products - 0.5 * factor * factor * squares
+        return primal, _credible(best, primal), v
     steep = max(float(np.max(np.abs(v - penalty.l2 * w), initial=0.0)), TINY)
     best = 0.0
     for factor in (1.0, free, min(free, feasible), min(1.0, penalty.l1 / steep)):
         excess = np.maximum(abs(factor) * slopes - penalty.l1, 0.0)
         value = factor * products - 0.5 * factor * factor * squares - 0.5 * squared(excess) / penalty.l2
         best = max(best, value)
-    return primal, best, v
+    return primal, _credible(best, primal), v
+
+
+def _credible(dual: float, primal: float) -> float:
+    """D, which is never above P; what is far above it was made from residuals that are rounding."""
+    return dual if dual <= primal * (1.0 + MOST_ABOVE) else 0.0
+
+
+def floor(state: LassoState) -> float:
+    """What P counts as at least: constant targets leave rounding."""
+    return max(ROUNDING * state.target_mean**2, TINY)
 
 
 def _evaluated(state: LassoState, w: Array, sums: Array, penalty: Penalty, tol: float, *, has_intercept: bool) -> None:
@@ -175,7 +188,11 @@ def _evaluated(state: LassoState, w: Array, sums: Array, penalty: Penalty, tol: 
     before = state.gap
     state.primal, dual, state.slopes = bounds(state, w, found, penalty, has_intercept=has_intercept)
     state.gap = state.primal - dual
-    if state.gap <= state.share * tol * state.primal:
+    least = floor(state)
+    # Where weights have slopes beyond l1, w = 0 may be within tol, and says nothing: one solution is made.
+    top = float(np.max(np.abs(state.slopes), initial=0.0))
+    has_begun = w.any() or top <= penalty.l1 or state.primal <= state.share * tol * least
+    if has_begun and state.gap <= state.share * tol * max(state.primal, least):
         state.phase = LassoPhase.REST
         return
     if state.needs_products:
@@ -224,4 +241,4 @@ def _solved(state: LassoState, model: Array, sums: Array) -> Array:
 
 def relative_gap(state: LassoState) -> float:
     """Gap as a share of the objective; infinite where it is not known."""
-    return state.gap / max(state.primal, TINY) if np.isfinite(state.gap) else np.inf
+    return state.gap / max(state.primal, floor(state)) if np.isfinite(state.gap) else np.inf

@@ -9,6 +9,10 @@ via coordinate descent") find which weights are 0 and the signs of the others. W
 Cholesky factor leads to its minimum at once; weights that would change their sign on the way become 0 (as in the
 feature-sign search of Lee et al. 2007, "Efficient sparse coding algorithms"). Where a sweep after such a step changes
 no sign, the solution is found, to rounding.
+
+With more columns than rows H is singular, and signs may never settle. Then weights enter one by one, from 0, each until
+it or another one crosses 0 or all slopes are as they should be (the active set method of Osborne, Presnell and Turlach
+2000, "A new approach to variable selection in least squares problems"; it is what LARS does with one alpha).
 """
 
 from collections.abc import Callable
@@ -28,6 +32,12 @@ PATIENT_ROUNDS = 10
 """After which a solution will do whose signs still change, for rounding."""
 FEW_CHANGES = 1e-24
 """Share of f(w0) that ends sweeps early."""
+SLOPE_ROUNDING = 1e-14
+"""Share of the largest slope at w = 0 that is rounding."""
+MOST_ENTRIES = 10
+"""Of each weight, one by one."""
+LEAST_PIVOT = 1e-13
+"""Share of its own square that a column has to have beside the others."""
 JITTER = 1e-10
 """Share of the diagonal that is added where columns depend on each other."""
 
@@ -59,6 +69,7 @@ def minimise(
     """
     from chicle_elastic.solvers.kernels.penalised import descend
 
+    is_singular = False
     w, slopes, settled = start.copy(), q.copy(), None
     everything = np.arange(len(w))
     few = FEW_CHANGES * float(np.abs(q @ start) + np.max(q * q / np.maximum(H.diagonal() + l2, 1e-300), initial=0.0))
@@ -70,10 +81,74 @@ def minimise(
             return w, True
         if is_spent():
             return w, False
+        if is_singular and number >= PATIENT_ROUNDS:
+            return _one_by_one(H, q, start, l1=l1, l2=l2, accuracy=max(enough, accuracy), is_spent=is_spent)
         descend(H, np.flatnonzero(w), l1, l2, SWEEPS, few, slopes, w)
         settled = _exact_step(H, l1, l2, slopes, w)
+        is_singular = settled is None
         slopes = q - (w - start) @ H
     return w, False
+
+
+def _one_by_one(
+    H: Array, q: Array, start: Array, *, l1: float, l2: float, accuracy: float, is_spent: Callable[[], bool]
+) -> tuple[Array, bool]:
+    """Minimise f over weights that enter one by one; as `minimise`."""
+    w, active = np.zeros_like(start), np.zeros(0, dtype=np.int64)
+    signs = np.zeros_like(start)
+    scale = float(np.max(np.abs(q + H @ start), initial=0.0))  # slopes at 0
+    enough = max(accuracy, SLOPE_ROUNDING * scale)
+    for _ in range(MOST_ENTRIES * len(w)):
+        slopes = q - H @ (w - start) - l2 * w
+        excess = np.abs(slopes) - l1
+        excess[active] = -np.inf
+        entering = int(np.argmax(excess))
+        if not excess[entering] > enough:
+            return w, worst_slope(slopes + l2 * w, w, l1, l2) <= 2 * enough
+        if is_spent():
+            break
+        signs[entering] = np.sign(slopes[entering])
+        active = np.append(active, entering)
+        right = np.zeros(len(active))
+        right[-1] = slopes[entering] - l1 * signs[entering]
+        while len(active):
+            step = _toward(H[np.ix_(active, active)], l2, right)
+            if step is None:
+                return w, False
+            old, s = w[active], signs[active]
+            falls = s * step < 0
+            shares = np.where(falls, np.abs(old) / np.maximum(np.abs(step), 1e-300), np.inf)
+            first = int(np.argmin(shares))
+            share = min(1.0, float(shares[first]))
+            w[active] = old + share * step
+            if share == 1.0:
+                break
+            w[active[first]] = signs[active[first]] = 0.0
+            active = np.delete(active, first)
+            right = (q - H @ (w - start) - l2 * w)[active] - l1 * signs[active]
+    return w, False
+
+
+def _toward(matrix: Array, l2: float, right: Array) -> Array | None:
+    """(matrix + l2 I)^-1 right; along the null vector of the last column, far, where that depends on the others."""
+    diagonal = matrix.diagonal() + l2
+    if not (diagonal > 0).all():
+        return None
+    scale = 1.0 / np.sqrt(diagonal)
+    scaled = matrix * scale * scale[:, None]
+    np.fill_diagonal(scaled, 1.0)
+    last = len(right) - 1
+    try:
+        inner = cho_factor(scaled[:last, :last], lower=True, check_finite=False) if last else None
+    except LinAlgError:
+        return None
+    column, rest = scaled[:last, last], scale * right
+    if inner is None:
+        return np.asarray(scale * rest)
+    along, own = (cho_solve(inner, each, check_finite=False) for each in (column, rest[:last]))
+    found = np.append(own, 0.0)
+    found -= (rest[last] - column @ own) / max(1.0 - float(column @ along), LEAST_PIVOT) * np.append(along, -1.0)
+    return np.asarray(scale * found)
 
 
 def worst_slope(slopes: Array, w: Array, l1: float, l2: float) -> float:

@@ -14,6 +14,9 @@ from chicle_elastic.solvers.linear.lasso import steps
 from chicle_elastic.solvers.linear.lasso.state import LassoPhase, LassoState
 from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
 
+MOST_REFUSED = 20
+"""Certificates that were refused before the one that ends the job."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LassoTrainer(CertifiedTrainer):
@@ -128,6 +131,15 @@ class LassoTrainer(CertifiedTrainer):
         with np.errstate(over="ignore", invalid="ignore"):
             primal, dual, _ = steps.bounds(state, model[:-1], found, self._penalty, has_intercept=self.has_intercept)
         return primal, dual if report.metrics["rows"] == state.num_rows else -np.inf
+
+    def floor(self, report: Report) -> float:
+        """See `CertifiedTrainer`."""
+        return steps.floor(LassoState.decode(report.progress, np.size(report.rebuilt)))
+
+    def is_stuck(self, report: Report) -> bool:
+        """See `CertifiedTrainer`: so many certificates were refused already that this one sees rounding."""
+        state = LassoState.decode(report.progress, np.size(report.rebuilt))
+        return state.num_refused >= MOST_REFUSED
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""

@@ -168,7 +168,7 @@ def _looked(state: MultinomialState, model: Array, sums: Array, num_rows: float,
     loss, entropy = -dot(state.totals, logs), total * objective.entropy_of(shares)
     state.masses = total * (K / (K - 1.0)) * shares * (1.0 - shares)
     _found(state, model, gradient, loss, entropy, np.zeros((K, K)), goal)
-    if _is_good_enough(state, goal):
+    if not gradient[:, :-1].any() and _is_good_enough(state, goal):
         return model
     if state.is_joint:
         _evaluate_here(state)
@@ -366,7 +366,9 @@ def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float
     state.masses = (K / (K - 1.0)) * np.diagonal(curvatures)
     gradient = sums[2 + K * K : 2 + K * K + K * D].reshape(K, D)
     resting = _found(state, there, gradient, loss, entropy, curvatures, goal)
-    if _is_good_enough(state, goal):
+    # Of a small C, W = 0 is within tol, and says nothing: one step is made.
+    has_begun = there[:, :-1].any() or not gradient[:, :-1].any()
+    if has_begun and _is_good_enough(state, goal):
         return resting
     state.num_stalls = 0 if has_moved or state.gap <= LEAST_FALL * before else state.num_stalls + 1
     if state.num_stalls > MOST_STALLS[state.roughness]:

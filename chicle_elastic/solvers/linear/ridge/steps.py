@@ -26,7 +26,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
-from chicle_elastic.solvers.linear.certified import TINY
+from chicle_elastic.solvers.linear.certified import ROUNDING, TINY
 from chicle_elastic.solvers.linear.products import pack, unpack
 from chicle_elastic.solvers.linear.ridge.state import FIRST_SHARE, HEAD, RidgePhase, RidgeState
 
@@ -77,7 +77,9 @@ def advance(
     w = model[:-1]
     if state.phase is RidgePhase.EVALUATE:
         _evaluated(state, w, sums[HEAD:], alpha)
-        if _is_good_enough(state, tol):
+        # Of a large alpha w = 0 is within tol, and says nothing of the targets: one step is made.
+        has_begun = w.any() or not state.residual.any() or state.primal <= state.share * tol * floor(state)
+        if has_begun and _is_good_enough(state, tol):
             return model
         state.direction = precondition(state, state.residual)
         state.phase = RidgePhase.MULTIPLY
@@ -92,6 +94,11 @@ def advance(
 def with_intercept(state: RidgeState, w: Array) -> Array:
     """w and the b that belongs to it, shape (d + 1,)."""
     return np.append(w, state.target_mean - dot(state.means, w))
+
+
+def floor(state: RidgeState) -> float:
+    """What P counts as at least: constant targets leave rounding."""
+    return max(ROUNDING * state.total_weight * state.target_mean**2, TINY)
 
 
 def centred(state: RidgeState, part: Array, total: float) -> Array:
@@ -180,7 +187,7 @@ def _multiplied(state: RidgeState, w: Array, sums: Array, weight: float, alpha: 
 
 def _is_good_enough(state: RidgeState, tol: float) -> bool:
     """Whether the run rests here; then it does."""
-    if state.gap <= state.share * tol * state.primal:
+    if state.gap <= state.share * tol * max(state.primal, floor(state)):
         state.phase = RidgePhase.REST
         return True
     return False
@@ -188,4 +195,4 @@ def _is_good_enough(state: RidgeState, tol: float) -> bool:
 
 def relative_gap(state: RidgeState) -> float:
     """Gap as a share of the objective; infinite where it is not known."""
-    return state.gap / max(state.primal, TINY) if np.isfinite(state.gap) else np.inf
+    return state.gap / max(state.primal, floor(state)) if np.isfinite(state.gap) else np.inf

@@ -114,7 +114,17 @@ class RidgeTrainer(CertifiedTrainer):
             return primal, primal - squared(part - self.alpha * w) / self.alpha
         gap = squared(steps.centred(state, part, total) - self.alpha * w) / self.alpha
         gap += total * total / max(report.metrics["weight"], TINY)
-        return primal, primal - gap
+        is_rounding = primal <= steps.floor(state)  # then no duals at all, whose D is 0, are good enough
+        return primal, max(primal - gap, 0.0) if is_rounding else primal - gap
+
+    def floor(self, report: Report) -> float:
+        """See `CertifiedTrainer`."""
+        return steps.floor(RidgeState.decode(report.progress, np.size(report.rebuilt)))
+
+    def is_stuck(self, report: Report) -> bool:
+        """See `CertifiedTrainer`: so many certificates were refused already that this one sees rounding."""
+        state = RidgeState.decode(report.progress, np.size(report.rebuilt))
+        return state.share <= steps.LEAST_SHARE
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""

@@ -64,7 +64,7 @@ def advance(state: SvrState, model: Array, sums: Array, weight: float, *, tol: f
     sums = sums[HEAD:]
     if state.phase is SvrPhase.LOOK:
         state.num_rows = num_rows
-        state.width = max(float(sums[0]) / max(float(sums[1]), TINY), TINY)
+        state.width = float(sums[0]) / max(float(sums[1]), TINY) or 1.0
         state.least_width = LEAST_WIDTH * state.width
         state.phase = SvrPhase.EVALUATE
         return model

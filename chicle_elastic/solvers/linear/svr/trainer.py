@@ -125,7 +125,7 @@ class SvrTrainer(CertifiedTrainer):
         """P and D at a certificate."""
         assert report.rebuilt is not None, "only a certificate has P and D"
         primal = 0.5 * squared(model) + report.metrics["loss"]
-        return primal, report.metrics["dual"] - 0.5 * squared(report.rebuilt)
+        return primal, max(0.0, report.metrics["dual"] - 0.5 * squared(report.rebuilt))  # 0 is that of no duals
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
