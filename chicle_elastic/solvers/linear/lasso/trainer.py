@@ -134,14 +134,19 @@ class LassoTrainer(CertifiedTrainer):
 
     def floor(self, report: Report) -> float:
         """See `CertifiedTrainer`."""
-        return steps.floor(LassoState.decode(report.progress, np.size(report.rebuilt)))
+        return steps.floor(_state_of(report))
 
     def is_stuck(self, report: Report) -> bool:
         """See `CertifiedTrainer`: so many certificates were refused already that this one sees rounding."""
-        state = LassoState.decode(report.progress, np.size(report.rebuilt))
+        state = _state_of(report)
         return state.num_refused >= MOST_REFUSED
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
         state = LassoState.decode(report.progress, len(model))
         return steps.relative_gap(state), state.phase is LassoPhase.REST
+
+
+def _state_of(report: Report) -> LassoState:
+    assert report.rebuilt is not None, "only a certificate has P and D"
+    return LassoState.decode(report.progress, len(report.rebuilt))

@@ -119,14 +119,19 @@ class RidgeTrainer(CertifiedTrainer):
 
     def floor(self, report: Report) -> float:
         """See `CertifiedTrainer`."""
-        return steps.floor(RidgeState.decode(report.progress, np.size(report.rebuilt)))
+        return steps.floor(_state_of(report))
 
     def is_stuck(self, report: Report) -> bool:
         """See `CertifiedTrainer`: so many certificates were refused already that this one sees rounding."""
-        state = RidgeState.decode(report.progress, np.size(report.rebuilt))
+        state = _state_of(report)
         return state.share <= steps.LEAST_SHARE
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
         state = RidgeState.decode(report.progress, len(model))
         return steps.relative_gap(state), state.phase is RidgePhase.REST
+
+
+def _state_of(report: Report) -> RidgeState:
+    assert report.rebuilt is not None, "only a certificate has P and D"
+    return RidgeState.decode(report.progress, len(report.rebuilt))
