@@ -369,7 +369,7 @@ def test_a_loss_that_is_no_number_is_an_error_with_iteration_and_learning_rate()
         ({"image_shape": (4,)}, np.zeros((3, 4)), r"say \(height, width\)"),
         ({"image_shape": (20, 20)}, np.zeros((3, 16, 16)), r"images of shape \(1, 16, 16\), but image_shape"),
         ({"module": nets.Tiny}, np.zeros((3, 1, 16, 16)), r"does not take samples of shape \(1, 16, 16\)"),
-        ({"module": nets.Tiny, "module__num_classes": 5}, np.zeros((3, 1, 8, 8)), r"logits of shape \(2, 2\)"),
+        ({"module": nets.Tiny, "module__num_classes": 1}, np.zeros((3, 1, 8, 8)), r"logits of shape \(2, 2\) or more"),
         ({"module__depth": 5}, np.zeros((3, 1, 16, 16)), "module__depth; pass a module"),
         ({"device": "tpu"}, np.zeros((3, 1, 16, 16)), "'cuda:N'"),
         ({"local_steps": 0}, np.zeros((3, 1, 16, 16)), "local_steps"),
@@ -488,3 +488,13 @@ def test_validation_scores_are_in_the_history_in_lines_and_in_tensorboard(capsys
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
     board = reader.EventAccumulator(str(run)).Reload()
     assert [event.value for event in board.Scalars("model/validation_score")] == pytest.approx(found)
+
+
+def test_a_module_may_have_outputs_of_classes_that_a_fold_lacks():
+    """As cross_val_score meets it with a rare class: torch's loss takes them, and no sample is given to them."""
+    X = np.random.default_rng(0).normal(size=(24, 1, 8, 8))
+    y = np.arange(24) % 3
+    model = ChicleCNNClassifier(module=nets.Tiny, module__num_classes=5, max_epochs=1, random_state=0).fit(X, y)
+    assert model.predict_proba(X).shape == (24, 3)
+    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1.0, rtol=1e-5)
+    assert set(model.predict(X)) <= {0, 1, 2}
