@@ -54,10 +54,17 @@ def transition(**changes: Any) -> dict[str, Any]:
 
 
 def write_all(log_dir: Path, node: str, *lines: dict[str, Any]) -> None:
-    """What the agent of a node does."""
+    """What the agent of a node does, in a process and at a second of its own.
+
+    TensorBoard reads files in the order of their names. Those of one process and second end with a number, and the
+    tenth comes before the ninth.
+    """
+    before = set(log_dir.rglob("*tfevents*"))
     with ClusterBoard(log_dir, NodeId(node)) as board:
         for line in lines:
             board.write(line)
+    for path in set(log_dir.rglob("*tfevents*")) - before:
+        path.rename(path.with_name(f"events.out.tfevents.{1_700_000_000 + len(before)}.{node}"))
 
 
 def read_back(log_dir: Path) -> EventAccumulator:
