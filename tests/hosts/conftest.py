@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from chicle_elastic.settings import environment_with
 from chicle_elastic.testing.forked import start_fork_server
 from tests.hosts.lab import Lab, reason_to_skip
 
@@ -24,7 +25,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def fork_server() -> None:
     """It stays until the tests are over; the watch over leaks is not for it."""
     if reason_to_skip() is None:
-        start_fork_server()
+        with environment_with("OPENBLAS_NUM_THREADS", "1"):  # no process with threads enters a mount namespace
+            start_fork_server()
 
 
 @pytest.fixture
