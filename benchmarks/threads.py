@@ -256,8 +256,9 @@ if all of it lies beyond the gate. *Processors* is processor time over time.
 
 {table}
 
-What did not help: to let BLAS have its threads for large data. Rows of 30,000 x 600, the largest tried, gained nothing
-with any loss, because products of blocks that stay in the cache are short; ridge took 1,045 ms in place of 166.
+What did not help (2026-11-26, by hand): to let BLAS have its threads for large data. Rows of 30,000 x 600, the
+largest tried, gained nothing with any loss, because products of blocks that stay in the cache are short; ridge took
+1,045 ms in place of 166.
 """
 
 

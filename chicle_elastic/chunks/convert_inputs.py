@@ -41,7 +41,7 @@ class Input:
 
 @dataclass(slots=True)
 class Report:
-    """What a conversion has to say, beside the folder that it makes.
+    """Collects what a conversion has to say, beside the folder that it makes.
 
     Attributes:
         on_note: Told at once what was decided without being asked for, one sentence at a time.

@@ -141,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def details(folder: ChunkFolder, report: Report) -> list[str]:
-    """What a person can check after a conversion: label, columns, rows of each file, rows of each class."""
+    """Return the lines that a person can check: label, columns, rows of each file and of each class."""
     lines = []
     if (columns := report.columns) is not None:
         names = [columns.name(position) for position in columns.features]

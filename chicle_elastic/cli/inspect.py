@@ -107,7 +107,7 @@ def _damaged(folder: ChunkFolder) -> list[Damage]:
 
 
 def contents_of(folder: ChunkFolder) -> Contents:
-    """What the headers and the labels of all chunks say."""
+    """Return what the headers and the labels of all chunks say."""
     num_classes = folder.schema.num_classes
     class_counts = np.zeros(num_classes, dtype=np.int64)
     rows, num_nonzeros = [], 0

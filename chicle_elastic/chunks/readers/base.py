@@ -27,7 +27,7 @@ BLOCK_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """What each column of a file is (`columns.choose_columns`).
+    """Says what each column of a file is (`columns.choose_columns`).
 
     Attributes:
         path: The file.

@@ -113,7 +113,7 @@ class _File:
         return repr(self.called[position]) if self.called[position] != "" else f"{position + 1} (without a name)"
 
     def typed(self, position: int) -> str:
-        """What an option calls the column at `position`."""
+        """Return the name by which an option calls the column at `position`."""
         return str(self.called[position] or position + 1)
 
     def position(self, asked: str, option: str) -> int:
@@ -208,7 +208,7 @@ def _match_by_name(
 
 
 def _counts(values: Sequence[str], *, least: int) -> bool:
-    """Whether values go up by 1, as row numbers do; at least `least` of them."""
+    """Return whether at least `least` values go up by 1, as row numbers do."""
     if len(values) < least or not all(re.fullmatch(r"\d{1,15}", value, re.ASCII) for value in values):
         return False
     return not values or [*map(int, values)] == [*range(int(values[0]), int(values[0]) + len(values))]

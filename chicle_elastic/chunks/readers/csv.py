@@ -209,7 +209,7 @@ def _rows(lines: LineBlock, path: Path, delimiter: str) -> Iterator[_Row]:
 
 
 def _has_header(rows: Sequence[_Row], path: Path, options: ReadOptions) -> tuple[bool, str]:
-    """Whether the first line of a file holds names, and words that say so.
+    """Decide whether the first line of a file holds names, and say so in words.
 
     It does where it holds the names of the first file, or one that is asked for, or no number among the features. A
     line of numbers and texts is a sample with a fault, which must not be dropped.

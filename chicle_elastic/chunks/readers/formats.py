@@ -97,7 +97,7 @@ def detect_format(path: Path) -> Format:
 
 
 def _is_npz(path: Path) -> bool:
-    """Whether a zip file holds arrays, or cannot be read and has the name of an archive of arrays."""
+    """Return whether a zip file holds arrays, or cannot be read and has the name of an archive of arrays."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = zip_members(archive)
