@@ -102,8 +102,7 @@ import numpy as np
 from chicle_elastic.solvers.kernels import jit, lenet
 from numba.core import event
 event.register("numba:compile", jit.CompileWatch(patience_s=0.0))
-vectors = np.ones((3, 64), np.float32)
-lenet.add_taps(vectors[0, :8], vectors[1, :8], vectors[2], np.ones(5, np.float32), np.ones(5, np.float32))
+lenet.step(*np.ones((3, 8), np.float32), np.float32(1), np.float32(1))
 """
     cold, warm = (
         subprocess.run(

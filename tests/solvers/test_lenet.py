@@ -56,21 +56,24 @@ def after(kernels, shape, given, *, batch_size, num_classes=10):
     return loss, w, v
 
 
-@pytest.mark.parametrize("count", [1, 8, 75])
-def test_sums_of_shifts_are_those_of_the_docstring(count):
-    """Both kernels that all convolutions are made of."""
-    arrays = {"a": normal(count), "b": normal(count), "source": normal(count + 32)}
-    taps = {"taps_a": normal(5), "taps_b": normal(5)}
-    expected = reference_of(lenet.add_taps, **arrays, **taps)
-    found = {name: array.copy() for name, array in arrays.items()}
-    lenet.add_taps(*found.values(), *taps.values())
-    np.testing.assert_allclose(found["a"], expected["a"], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(found["b"], expected["b"], rtol=1e-5, atol=1e-5)
-    sums = {"sums_a": normal(5), "sums_b": normal(5)}
-    expected = reference_of(lenet.tap_sums, **arrays, **sums)
-    lenet.tap_sums(*arrays.values(), *sums.values())
-    np.testing.assert_allclose(sums["sums_a"], expected["sums_a"], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(sums["sums_b"], expected["sums_b"], rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize(("height", "width", "channels"), [(5, 5, 1), (9, 11, 3), (28, 20, 2)])
+def test_convolutions_are_those_of_the_docstring(height, width, channels):
+    """Both kernels, where the planes are wider than the result too."""
+    high, wide, front = height - 4, width - 4, 24
+    planes, filters, bias = normal(channels, height * width * 8), normal(4, channels, 5, 5), normal(4)
+    arrays = {"planes": planes, "filters": filters, "bias": bias, "width": np.int64(width)}
+    room = np.zeros((4, high, width, 8), np.float32)
+    expected = reference_of(lenet.convolve, **arrays, out=room.reshape(4, -1))["out"].reshape(room.shape)
+    lenet.convolve(planes, filters, bias, width, high, wide, room.reshape(4, -1))
+    np.testing.assert_allclose(room[:, :, :wide], expected[:, :, :wide], rtol=1e-5, atol=1e-4)
+
+    room[:, :, wide:] = 0
+    gradients = np.concatenate([normal(4, front), room.reshape(4, -1)], axis=1)
+    arrays |= {"gradients": gradients, "front": np.int64(front), "height_out": np.int64(high)}
+    expected = reference_of(lenet.convolve_gradient, **arrays)
+    lenet.convolve_gradient(planes, gradients, front, width, high, wide, filters, bias)
+    np.testing.assert_allclose(filters, expected["filters"], rtol=1e-4, atol=1e-2)
+    np.testing.assert_allclose(bias, expected["bias"], rtol=1e-4, atol=1e-2)
 
 
 def test_pooling_takes_the_first_of_equal_values_and_gives_back_to_it():

@@ -70,7 +70,7 @@ class FusedSteps:
         self._size = height, width
         self._h1, self._w1 = height - FILTER + 1, width - FILTER + 1
         hp1, wp1 = self._h1 // 2, self._w1 // 2
-        self._wp1 = wp1
+        self._hp1, self._wp1 = hp1, wp1
         self._h2, self._w2 = hp1 - FILTER + 1, wp1 - FILTER + 1
         hp2, wp2 = self._h2 // 2, self._w2 // 2
         self._w, self._v, self._g = w, v, np.zeros_like(w)
@@ -91,7 +91,8 @@ class FusedSteps:
         # Zeros around the gradients are never written: what a filter sees beyond the edge.
         self._g1 = _room(6, self._h1 * width * LANES)
         self._g2 = _room(16, self._front + hp1 * wp1 * LANES)
-        self._to_p1 = _room(6, hp1 * wp1 * LANES)
+        self._to_p1, self._no_bias = _room(6, hp1 * wp1 * LANES), _room(6)
+        self._turned = _room(6, 16, FILTER, FILTER)
 
     @np.errstate(all="ignore")  # steps that diverge end with NaN, which the caller looks for
     def run(
@@ -113,6 +114,7 @@ class FusedSteps:
             rows, scaling = samples.rows[done:stop], self._scaling_of(samples)
             if augmentation is not None:
                 rows, scaling = self._augmented(rows, scaling, augmentation), AS_THEY_ARE
+            self._turned[:] = self._layers.conv2[:, :, ::-1, ::-1].swapaxes(0, 1)
             for start in range(0, stop - done, LANES):
                 used = min(LANES, stop - done - start)
                 codes = samples.codes[done + start : done + start + used]
@@ -161,8 +163,8 @@ class FusedSteps:
         lenet.dense_gradient(layers.fc1, features, to1, spare[0], g.fc1, g.fc1_bias, to_features, False)
         lenet.unpool(to_features.reshape(self._p2.shape), self._which2, self._wp1, self._front, self._g2)
         lenet.convolve_gradient(planes, self._g2, self._front, self._wp1, self._h2, self._w2, g.conv2, g.conv2_bias)
-        reversed_filters = np.ascontiguousarray(layers.conv2[..., ::-1])
-        lenet.convolve_back(self._g2, self._front, reversed_filters, self._wp1, self._to_p1)
+        # The gradient of what a convolution reads is a convolution, of the gradients behind an edge of zeros.
+        lenet.convolve(self._g2, self._turned, self._no_bias, self._wp1, self._hp1, self._wp1, self._to_p1)
         lenet.unpool(self._to_p1.reshape(self._p1.shape), self._which1, width, 0, self._g1)
         lenet.convolve_gradient(self._planes, self._g1, 0, width, self._h1, self._w1, g.conv1, g.conv1_bias)
 

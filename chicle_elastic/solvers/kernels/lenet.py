@@ -20,68 +20,18 @@ BLOCK_ROWS = 7
 
 
 @kernel
-def add_taps(a, b, source, taps_a, taps_b):
-    """Two sums of five shifts of one vector, the first tap first.
-
-    a, b: OUT, shape (n,), float32. source: shape (n + 32,), float32. taps_a, taps_b: shape (5,), float32. Equal to::
-
-        for t in range(5):
-            a += taps_a[t] * source[8 * t : 8 * t + len(a)]
-            b += taps_b[t] * source[8 * t : 8 * t + len(a)]
-    """
-    a0, a1, a2, a3, a4 = taps_a[0], taps_a[1], taps_a[2], taps_a[3], taps_a[4]
-    b0, b1, b2, b3, b4 = taps_b[0], taps_b[1], taps_b[2], taps_b[3], taps_b[4]
-    for i in range(np.uint64(a.size)):  # an index without a sign cannot count from the end, which no vector could do
-        s0, s1, s2 = source[i], source[i + SHIFT1], source[i + SHIFT2]
-        s3, s4 = source[i + SHIFT3], source[i + SHIFT4]
-        a[i] += a0 * s0 + a1 * s1 + a2 * s2 + a3 * s3 + a4 * s4
-        b[i] += b0 * s0 + b1 * s1 + b2 * s2 + b3 * s3 + b4 * s4
-
-
-@kernel
-def tap_sums(a, b, source, sums_a, sums_b):
-    """Products of two vectors with five shifts of another one.
-
-    a, b: shape (n,), float32. source: shape (n + 32,), float32. sums_a, sums_b: OUT, shape (5,), float32. Equal to::
-
-        for t in range(5):
-            sums_a[t] += a @ source[8 * t : 8 * t + len(a)]
-            sums_b[t] += b @ source[8 * t : 8 * t + len(a)]
-    """
-    zero = np.float32(0)
-    a0, a1, a2, a3, a4 = zero, zero, zero, zero, zero
-    b0, b1, b2, b3, b4 = zero, zero, zero, zero, zero
-    for i in range(np.uint64(a.size)):
-        s0, s1, s2 = source[i], source[i + SHIFT1], source[i + SHIFT2]
-        s3, s4 = source[i + SHIFT3], source[i + SHIFT4]
-        x, y = a[i], b[i]
-        a0 += x * s0
-        a1 += x * s1
-        a2 += x * s2
-        a3 += x * s3
-        a4 += x * s4
-        b0 += y * s0
-        b1 += y * s1
-        b2 += y * s2
-        b3 += y * s3
-        b4 += y * s4
-    sums_a[0] += a0
-    sums_a[1] += a1
-    sums_a[2] += a2
-    sums_a[3] += a3
-    sums_a[4] += a4
-    sums_b[0] += b0
-    sums_b[1] += b1
-    sums_b[2] += b2
-    sums_b[3] += b3
-    sums_b[4] += b4
-
-
-@kernel
 def convolve(planes, filters, bias, width, height_out, width_out, out):
-    """out[o] = bias[o] + sum of planes[c] * filters[o, c], for an even number of filters.
+    """Convolve planes with an even number of filters.
 
-    planes: shape (c, height * width * 8). filters: shape (o, c, 5, 5). out: OUT, shape (o, height_out * width * 8).
+    planes: shape (c, height * width * 8), float32. filters: shape (o, c, 5, 5). bias: shape (o,). out: OUT, shape
+    (o, height_out * width * 8); values beyond `width_out` of a row mean nothing. Equal to::
+
+        for y in range(5):
+            for x in range(5):
+                at = (y * width + x) * 8
+                shifted = planes[:, at : at + out.shape[1]]
+                out[:, : shifted.shape[1]] += filters[:, :, y, x] @ shifted
+        out += bias[:, None]
     """
     row = width * LANES
     for top in range(0, height_out, BLOCK_ROWS):
@@ -92,50 +42,67 @@ def convolve(planes, filters, bias, width, height_out, width_out, out):
             a[:] = bias[o]
             b[:] = bias[o + 1]
             for c in range(filters.shape[1]):
-                for y in range(TAPS):
-                    add_taps(a, b, planes[c, start + y * row :], filters[o, c, y], filters[o + 1, c, y])
+                for y in range(filters.shape[2]):
+                    source, f, g = planes[c, start + y * row :], filters[o, c, y], filters[o + 1, c, y]
+                    f0, f1, f2, f3, f4 = f[0], f[1], f[2], f[3], f[4]
+                    g0, g1, g2, g3, g4 = g[0], g[1], g[2], g[3], g[4]
+                    for i in range(np.uint64(count)):  # no index with a sign, which no vector could have
+                        s0, s1, s2 = source[i], source[i + SHIFT1], source[i + SHIFT2]
+                        s3, s4 = source[i + SHIFT3], source[i + SHIFT4]
+                        a[i] += f0 * s0 + f1 * s1 + f2 * s2 + f3 * s3 + f4 * s4
+                        b[i] += g0 * s0 + g1 * s1 + g2 * s2 + g3 * s3 + g4 * s4
 
 
 @kernel
 def convolve_gradient(planes, gradients, front, width, height_out, width_out, filters, bias):
-    """Adds to filters[o, c] the products of gradients[o] with shifts of planes[c], and to bias[o] the sum of the first.
+    """Add the gradient of `convolve` to that of its filters and of its bias.
 
     planes, gradients: as `planes` and `out` of `convolve`; gradients begin at `front` of each row, and are 0 beyond
-    `width_out`. filters: OUT, shape
-    (o, c, 5, 5). bias: OUT, shape (o,).
+    `width_out`. filters: OUT, shape (o, c, 5, 5). bias: OUT, shape (o,). Equal to::
+
+        g = gradients[:, front : front + height_out * width * 8]
+        bias += g.sum(axis=1)
+        for y in range(5):
+            for x in range(5):
+                at = (y * width + x) * 8
+                shifted = planes[:, at : at + g.shape[1]]
+                filters[:, :, y, x] += g[:, : shifted.shape[1]] @ shifted.T
     """
-    row = width * LANES
+    row, zero = width * LANES, np.float32(0)
     for top in range(0, height_out, BLOCK_ROWS):
         rows = min(BLOCK_ROWS, height_out - top)
         start, count = top * row, (rows - 1) * row + width_out * LANES
         for o in range(0, filters.shape[0], 2):
             at = front + start
             a, b = gradients[o, at : at + count], gradients[o + 1, at : at + count]
-            total_a, total_b = np.float32(0), np.float32(0)
+            total_a, total_b = zero, zero
             for i in range(count):
                 total_a += a[i]
                 total_b += b[i]
             bias[o] += total_a
             bias[o + 1] += total_b
             for c in range(filters.shape[1]):
-                for y in range(TAPS):
-                    tap_sums(a, b, planes[c, start + y * row :], filters[o, c, y], filters[o + 1, c, y])
-
-
-@kernel
-def convolve_back(gradients, front, reversed_filters, width, out):
-    """The gradient of the planes that `convolve` has read, for an even number of them.
-
-    gradients: shape (o, front + height * width * 8), with zeros in front, beyond `width_out` and below `height_out`.
-    reversed_filters: shape (o, c, 5, 5), the last of each row first. out: OUT, shape (c, height * width * 8).
-    """
-    filters = reversed_filters
-    out[:] = np.float32(0)
-    for c in range(0, out.shape[0], 2):
-        for o in range(filters.shape[0]):
-            for y in range(TAPS):
-                at = front - (y * width + TAPS - 1) * LANES
-                add_taps(out[c], out[c + 1], gradients[o, at:], filters[o, c, y], filters[o, c + 1, y])
+                for y in range(filters.shape[2]):
+                    source = planes[c, start + y * row :]
+                    a0, a1, a2, a3, a4 = zero, zero, zero, zero, zero
+                    b0, b1, b2, b3, b4 = zero, zero, zero, zero, zero
+                    for i in range(np.uint64(count)):
+                        s0, s1, s2 = source[i], source[i + SHIFT1], source[i + SHIFT2]
+                        s3, s4 = source[i + SHIFT3], source[i + SHIFT4]
+                        x, z = a[i], b[i]
+                        a0 += x * s0
+                        a1 += x * s1
+                        a2 += x * s2
+                        a3 += x * s3
+                        a4 += x * s4
+                        b0 += z * s0
+                        b1 += z * s1
+                        b2 += z * s2
+                        b3 += z * s3
+                        b4 += z * s4
+                    for filter_, sums in ((o, (a0, a1, a2, a3, a4)), (o + 1, (b0, b1, b2, b3, b4))):
+                        for tap in range(TAPS):
+                            filters[filter_, c, y, tap] += sums[tap]
 
 
 @kernel
