@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg.blas import dsyrk, ssyrk
+from scipy.linalg.lapack import dpotrf
 
 from chicle_elastic.chunks.views import Array
 
@@ -47,6 +48,25 @@ def pack(matrix: Array, out: Array) -> None:
     for row in range(size):
         out[start : start + row + 1] += matrix[row, : row + 1]
         start += row + 1
+
+
+def cholesky_factor(matrix: Array, jitter: float = 0.0) -> Array | None:
+    """Find L with L L^T = matrix.
+
+    Args:
+        matrix: Shape (n, n), float64, C-contiguous; its lower triangle is read. Changed where `jitter` is needed.
+        jitter: Added to the diagonal if no factor is found without it.
+
+    Returns:
+        L, shape (n, n), whose upper triangle means nothing; None if the matrix is not positive definite but for the
+        jitter, or has a NaN (LAPACK finds a fault then, OpenBLAS a factor of NaN).
+    """
+    for added in (0.0, jitter):
+        matrix.reshape(-1)[:: len(matrix) + 1] += added
+        upper, fault = dpotrf(matrix.T, lower=0, clean=0)
+        if not fault and np.isfinite(upper.diagonal()).all():
+            return np.asarray(upper.T)
+    return None
 
 
 def unpack(packed: Array, size: int) -> Array:

@@ -5,11 +5,11 @@ here may differ between processors in its last digits, so nothing is decided by 
 """
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dpptrs
+from scipy.linalg.lapack import dpptrs
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, dots
-from chicle_elastic.solvers.linear.products import MOST_LISTED, diagonal_places, pack, triangle, unpack
+from chicle_elastic.solvers.linear.products import MOST_LISTED, cholesky_factor, diagonal_places, pack, triangle, unpack
 
 HEAVIER = 1e-10
 """Added to a scaled diagonal, times its length, where columns are equal but for rounding and no factor is found."""
@@ -62,14 +62,11 @@ def factorise(packed: Array, diagonal: Array, columns: Array) -> PreconditionerB
         matrix *= inner
         matrix *= inner[:, None]
     matrix.reshape(-1)[:: size + 1] += inner * inner
-    upper, fault = dpotrf(matrix.T, lower=0, clean=0)
-    if fault:
-        matrix.reshape(-1)[:: size + 1] += HEAVIER * size
-        upper, fault = dpotrf(matrix.T, lower=0, clean=0)
-    if fault:
+    lower = cholesky_factor(matrix, HEAVIER * size)
+    if lower is None:
         return PreconditionerBlock(np.zeros(0), scale, columns)
     factor = np.zeros(len(packed))
-    pack(upper.T, factor)
+    pack(lower, factor)
     return PreconditionerBlock(factor, scale, columns)
 
 

@@ -22,12 +22,12 @@ no need to.
 """
 
 import numpy as np
-from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.linalg import solve_triangular
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import ROUNDING, TINY
-from chicle_elastic.solvers.linear.products import pack, unpack
+from chicle_elastic.solvers.linear.products import cholesky_factor, pack, unpack
 from chicle_elastic.solvers.linear.ridge.state import FIRST_SHARE, HEAD, RidgePhase, RidgeState
 
 PRODUCTS_BETWEEN = 100
@@ -140,16 +140,10 @@ def _factorise(state: RidgeState, packed: Array, alpha: float) -> None:
     state.scale = 1.0 / np.sqrt(diagonal)
     matrix *= state.scale
     matrix *= state.scale[:, None]
-    factor = np.eye(d)
-    for jitter in (0.0, JITTER):
-        matrix.ravel()[:: d + 1] = 1.0 + jitter
-        try:
-            factor = cholesky(matrix, lower=True, check_finite=False)
-        except LinAlgError:
-            continue
-        break
+    matrix.reshape(-1)[:: d + 1] = 1.0
+    factor = cholesky_factor(matrix, JITTER)
     state.factor = np.zeros(d * (d + 1) // 2)
-    pack(np.ascontiguousarray(factor), state.factor)
+    pack(np.eye(d) if factor is None else factor, state.factor)
     state.has_products = True
 
 

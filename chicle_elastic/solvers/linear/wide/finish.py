@@ -16,11 +16,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg import cho_solve
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.newton_finish import SearchLine
 from chicle_elastic.solvers.linear.objectives import TINY, Loss
+from chicle_elastic.solvers.linear.products import cholesky_factor
 from chicle_elastic.solvers.linear.wide.rows import WideRows
 
 STEPS_PER_ITERATION = 8
@@ -212,9 +213,9 @@ class WideFinish(ABC):
         products = heavy.products_of(inside, room[inside])
         diagonal = np.diag(products)
         products = products + np.diag(np.where(diagonal > 0, RIDGE * diagonal, 1.0))
-        try:
-            b = cho_solve(cho_factor(products, check_finite=False), error, check_finite=False)
-        except LinAlgError:
+        factor = cholesky_factor(products)
+        if factor is None:
             return alpha
+        b = cho_solve((factor, True), error, check_finite=False)
         moved = alpha - room * self._signs * heavy.times(b)
         return self._clipped(moved) if np.isfinite(b).all() else alpha

@@ -1,0 +1,79 @@
+"""What solvers decide by a NaN, an infinity or a fault that BLAS and LAPACK report: each way of each decision.
+
+Kernels round differently, so on one processor only one of the ways is met by chance (`python -m tests.processors`).
+"""
+
+import numpy as np
+import pytest
+
+from chicle_elastic.chunks.views import Chunk
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.linear.lasso.subproblem import minimise
+from chicle_elastic.solvers.linear.newton.preconditioner import factorise
+from chicle_elastic.solvers.linear.products import cholesky_factor, pack, unpack
+from chicle_elastic.solvers.linear.ridge.solver import LocalRows
+from chicle_elastic.solvers.linear.rows import ALL
+from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
+
+OPEN = Gate("the test")
+OPEN.open(1)
+NONE = np.zeros(0, dtype=np.int64)
+EQUAL = np.full((3, 3), 2.0)
+INDEFINITE = np.array([[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+
+
+def test_a_factor_is_found_or_is_not():
+    """Of a definite matrix, of a singular one with a jitter, of an indefinite one not at all."""
+    definite = EQUAL + np.eye(3)
+    found = np.tril(cholesky_factor(definite.copy()))
+    np.testing.assert_allclose(found @ found.T, definite)
+    found = np.tril(cholesky_factor(EQUAL - 1e-9 * np.eye(3), jitter=1e-6))
+    np.testing.assert_allclose(found @ found.T, EQUAL, atol=1e-5)
+    assert cholesky_factor(INDEFINITE.copy(), jitter=1e-6) is None
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [(0, 0), (2, 1), (2, 2)])
+def test_a_matrix_with_values_beyond_all_bounds_has_no_factor(value, place):
+    """OpenBLAS's own factorisation reports no fault for a NaN."""
+    matrix = np.eye(3)
+    matrix[place] = matrix[place[::-1]] = value
+    assert cholesky_factor(matrix) is None
+
+
+@pytest.mark.parametrize("matrix", [INDEFINITE * 1e9, np.full((3, 3), np.inf), np.where(np.eye(3) > 0, 1e200, np.nan)])
+def test_without_a_factor_the_diagonal_leads_downhill(matrix):
+    """The direction of a Newton step has no NaN, whatever the second derivatives were."""
+    packed, diagonal = np.zeros(6), np.full(3, 1e9)
+    pack(matrix, packed)
+    direction = factorise(packed, diagonal, NONE).solve(np.ones(3))
+    np.testing.assert_allclose(direction, 1 / (1.0 + diagonal))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e25])
+def test_products_of_a_ridge_are_rough_only_where_float32_holds_them(factor):
+    """Squares of 1e25 are beyond float32: they are summed up in float64, and no infinity is left."""
+    X = np.random.default_rng(0).normal(size=(50, 3)) * factor
+    chunk = Chunk(id=ChunkId(0), rows=X, targets=np.ones(50), row_ids=np.arange(50), state=np.zeros((50, 1, 1)))
+    rows = LocalRows({chunk.id: LocalChunk(chunk, OPEN)}, intercept=1.0)
+    packed, means = np.zeros(6), X.mean(axis=0)
+    rows.add_products(means, packed, is_rough=True, columns=ALL)
+    exact = np.tril((X - means).T @ (X - means))
+    np.testing.assert_allclose(unpack(packed, 3), exact, rtol=1e-4, atol=1e-4 * exact.max())
+    has_rounded = not np.allclose(unpack(packed, 3), exact, rtol=1e-12)
+    assert has_rounded == (factor == 1.0)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-15, 1e-12, 1e-9, 1e-6])
+@pytest.mark.parametrize("seed", range(10))
+def test_products_that_rounding_has_made_indefinite_end_with_a_descent(noise, seed):
+    """More columns than rows, one of zeros, two equal: w is finite, and its objective no larger than at the start."""
+    rng = np.random.default_rng(seed)
+    X, l1 = rng.normal(size=(4, 9)), 1e-7
+    X[:, 3], X[:, 5] = X[:, 4], 0.0
+    change = noise * rng.normal(size=(9, 9))
+    H, q = X.T @ X + change + change.T, X.T @ rng.normal(size=4)
+    q[5] = l1 * (1 + noise)  # not quite what a column of zeros has
+    w, _ = minimise(H, q, np.zeros(9), l1=l1, l2=0.0, enough=0.0, accuracy=1e-9, is_spent=lambda: False)
+    assert np.isfinite(w).all()
+    assert 0.5 * w @ H @ w - q @ w + l1 * np.abs(w).sum() <= 0.0
