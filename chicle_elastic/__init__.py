@@ -15,10 +15,7 @@ loads no torch and no NumPy, opens nothing and sets no variable (docs/style 15).
     errors      ChicleError; UsageError, DataError, JobFailedError
 """
 
-import sys
 from typing import TYPE_CHECKING, Any
-
-from chicle_elastic.moved import MovedFinder
 
 if TYPE_CHECKING:
     from chicle_elastic.chunks.folder import ChunkFolder
@@ -177,10 +174,6 @@ _MODULES = {
     "Assigned": "chicle_elastic.resources.managers",
     "cluster_runtime": "chicle_elastic.runtime.cluster_task.runtime",
 }
-
-# Last in the list: Python asks it only for modules that are nowhere else.
-if MovedFinder not in sys.meta_path:
-    sys.meta_path.append(MovedFinder)
 
 
 if not TYPE_CHECKING:  # so that mypy refuses a name that is not here

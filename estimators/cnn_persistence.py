@@ -21,15 +21,14 @@ from sklearn.utils.validation import check_is_fitted
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from estimators import persistence
-from estimators.cnn_defaults import MOST_LOCAL_STEPS, optimizer_name
+from estimators.cnn_defaults import optimizer_name
 
-VERSION = 2
 ARRAYS = ("classes_", "feature_names_in_", "w", "buffers", "v")
 REQUIRED = ("classes_", "w", "buffers", "v")
-VALUES = ("n_features_in_", "n_iter_", "n_epochs_", "loss_", "is_byte_")
-AS_IN_VERSION_1 = {"standardize": False, "decay": 0.0}
-"""Parameters that there were none of."""
-VALUES_SINCE_2 = ("learning_rate_", "_samples_seen")
+VALUES = (
+    *("n_features_in_", "n_iter_", "n_epochs_", "loss_", "is_byte_"),
+    *("learning_rate_", "local_steps_", "_samples_seen"),
+)
 
 
 class SaveNetworkMixin:
@@ -68,8 +67,7 @@ class SaveNetworkMixin:
             "input_shape": list(estimator.image_shape_),
             "scaling": dataclasses.asdict(estimator.scaling_),
         }
-        values = (*VALUES, *VALUES_SINCE_2, "local_steps_")
-        persistence.write_model(path, estimator, params, arrays, values=values, version=VERSION, network=network)
+        persistence.write_model(path, estimator, params, arrays, values=VALUES, network=network)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, module: Any = None) -> Self:
@@ -90,7 +88,7 @@ class SaveNetworkMixin:
         Raises
         ------
         DataError
-            The file is damaged, of a newer version, or no model at all.
+            The file is damaged, of another version, or no model at all.
         UsageError
             The file holds another estimator, or the class of its module cannot be imported or is another one.
         """
@@ -98,9 +96,7 @@ class SaveNetworkMixin:
         from chicle_elastic.solvers.engines.predict import filled_module
         from chicle_elastic.solvers.network import Network, Scaling
 
-        header, content = persistence.read_model(
-            Path(path), arrays=ARRAYS, required=REQUIRED, estimator=cls.__name__, newest=VERSION
-        )
+        header, content = persistence.read_model(Path(path), arrays=ARRAYS, required=REQUIRED, estimator=cls.__name__)
         make: Any = cls
         estimator: Any
         try:
@@ -109,18 +105,10 @@ class SaveNetworkMixin:
             if module is None and name is not None:
                 module = find_class(Network(module=name, input_shape=shape, num_classes=0))
             params = persistence.params_from_json(header["params"])
-            is_first = header["version"] == 1
-            estimator = make(module=module, **(AS_IN_VERSION_1 if is_first else {}), **params)
+            estimator = make(module=module, **params)
             attributes = {key: content[key] for key in ARRAYS[:2] if key in content}
-            persistence.set_attributes(estimator, header, VALUES if is_first else VALUES + VALUES_SINCE_2, attributes)
-            if is_first:
-                network = Network(module=module, input_shape=shape, num_classes=0)
-                estimator.scaling_ = network.scaling_of(is_byte=estimator.is_byte_)
-                estimator.learning_rate_ = estimator.learning_rate
-                estimator._samples_seen = sum(record.samples for record in estimator.history_)
-            else:
-                estimator.scaling_ = Scaling(**header["network"]["scaling"])
-            estimator.local_steps_ = header["values"].get("local_steps_", MOST_LOCAL_STEPS)
+            persistence.set_attributes(estimator, header, VALUES, attributes)
+            estimator.scaling_ = Scaling(**header["network"]["scaling"])
         except (KeyError, TypeError) as error:
             raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
         estimator.image_shape_ = shape

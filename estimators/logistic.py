@@ -201,7 +201,6 @@ class ChicleLogisticRegression(LinearClassifier):
         "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
         "multi_class": [StrOptions({"auto", "multinomial", "ovr"})],
     }
-    _file_version = 2
     _file_values = (*VALUES, "multi_class_")
 
     multi_class_: str
@@ -318,12 +317,6 @@ class ChicleLogisticRegression(LinearClassifier):
         if trainer.has_one_softmax and self.store_duals:
             self.duals_ = _duals_of(self, training, training.upper_bounds(trainer))
 
-    @classmethod
-    def _renewed(cls, header: dict[str, Any], arrays: dict[str, Array]) -> None:
-        if header["version"] == 1:  # there was one-vs-rest alone
-            header["params"]["multi_class"] = "ovr"
-            header["values"]["multi_class_"] = "ovr" if len(arrays["classes_"]) > 2 else "binary"
-
     def predict_proba(self, X: Any) -> Array:
         """Probability of each class.
 
@@ -355,7 +348,7 @@ class ChicleLogisticRegression(LinearClassifier):
         scores = self.decision_function(X)
         if scores.ndim == 1:
             return -np.logaddexp(0.0, np.column_stack([scores, -scores]))
-        if getattr(self, "multi_class_", "ovr") == "multinomial":  # pickles of before have no such attribute
+        if getattr(self, "multi_class_", "ovr") == "multinomial":  # a model whose coef_ was set by hand has none
             return _log_softmax(scores)
         log_sigmoids = -np.logaddexp(0.0, -scores)
         log_sums: Array = np.logaddexp.reduce(log_sigmoids, axis=1, keepdims=True)

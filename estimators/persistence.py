@@ -34,7 +34,8 @@ from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.values import ChunkAccount
 
 FORMAT = "chicle-model"
-VERSION = 1
+VERSION = 2
+"""Of the files of all estimators: a file of another version is refused."""
 ARRAYS = ("coef_", "intercept_", "classes_", "objective_", "dual_objective_", "feature_names_in_", "duals_")
 REQUIRED_ARRAYS = ARRAYS[:5]
 VALUES = ("n_features_in_", "n_iter_", "duality_gap_")
@@ -45,11 +46,9 @@ class SaveMixin:
     """`save` and `load` of linear classifiers.
 
     Attributes:
-        _file_version: Of the files that `save` writes.
         _file_values: Attributes that are plain values.
     """
 
-    _file_version: ClassVar[int] = VERSION
     _file_values: ClassVar[tuple[str, ...]] = VALUES
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -69,11 +68,7 @@ class SaveMixin:
         check_is_fitted(self)
         params = self.get_params(deep=False)  # type: ignore[attr-defined]
         found = {name: getattr(self, name, None) for name in ARRAYS}
-        write_model(path, self, params, found, values=self._file_values, version=self._file_version)
-
-    @classmethod
-    def _renewed(cls, header: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Add to the header of an older file what it lacks; by default nothing."""
+        write_model(path, self, params, found, values=self._file_values)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -92,13 +87,12 @@ class SaveMixin:
         Raises
         ------
         DataError
-            The file is damaged, of a newer version, or no model at all.
+            The file is damaged, of another version, or no model at all.
         UsageError
             The file holds another estimator.
         """
-        header, arrays = read_model(Path(path), estimator=cls.__name__, newest=cls._file_version)
+        header, arrays = read_model(Path(path), estimator=cls.__name__)
         try:
-            cls._renewed(header, arrays)
             estimator = cls(**params_from_json(header["params"]))
             set_attributes(estimator, header, cls._file_values, arrays)
         except (KeyError, TypeError) as error:
@@ -114,7 +108,6 @@ def write_model(
     found: dict[str, Any],
     *,
     values: Sequence[str],
-    version: int = VERSION,
     **more: Any,
 ) -> None:
     """Write a fitted estimator: constructor arguments, arrays (None is left out), attributes that are plain `values`.
@@ -125,7 +118,7 @@ def write_model(
     arrays = {name: np.asarray(array) for name, array in found.items() if array is not None}
     header = {
         "format": FORMAT,
-        "version": version,
+        "version": VERSION,
         "estimator": type(estimator).__name__,
         "chicle": __version__,
         "params": params_to_json(params),
@@ -148,17 +141,17 @@ def write_model(
 
 
 def set_attributes(estimator: Any, header: dict[str, Any], values: Sequence[str], arrays: dict[str, Array]) -> None:
-    """Set these attributes, and what became of the fit; the first files had no transitions and no ledger."""
+    """Set these attributes, and what became of the fit."""
     for name in values:
         setattr(estimator, name, header["values"][name])
     for name, array in arrays.items():
         setattr(estimator, name, array.astype(object) if name in header["object"] else array)
     history = History(IterationRecord(**{**it, "events": tuple(it["events"])}) for it in header["history"])
-    for transition in header.get("transitions", ()):
+    for transition in header["transitions"]:
         history.note(Transition.of(transition))
-    history.methods = {int(first): method for first, method in header.get("methods", ())}  # 0.1 had none
+    history.methods = {int(first): method for first, method in header["methods"]}
     estimator.history_ = history
-    estimator.ledger_ = JobLedger(ChunkAccount(**account) for account in header.get("ledger", ()))
+    estimator.ledger_ = JobLedger(ChunkAccount(**account) for account in header["ledger"])
 
 
 def _write(path: Path, header: str, arrays: dict[str, Array]) -> None:
@@ -186,7 +179,6 @@ def read_model(
     estimator: str,
     arrays: Sequence[str] = ARRAYS,
     required: Sequence[str] = REQUIRED_ARRAYS,
-    newest: int = VERSION,
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """Header and arrays of a model file, the header checked for format, version and estimator."""
     with path.open("rb") as file:
@@ -200,10 +192,10 @@ def read_model(
     found = header.get("estimator")
     if found != estimator:
         raise UsageError(f"{path} holds a {found}, not a {estimator}; use {found}.load")
-    if header.get("version") not in range(1, newest + 1):
+    if header.get("version") != VERSION:
         raise DataError(
-            f"{path} is a model of format version {header.get('version')}; this version of Chicle ({__version__}) "
-            f"reads 1 to {newest}: upgrade chicle-elastic"
+            f"{path} is a model of format version {header.get('version')}, which chicle-elastic "
+            f"{header.get('chicle')} wrote; this one ({__version__}) reads version {VERSION}: load it with the other"
         )
     missing = {*required} - {*content}
     if missing:

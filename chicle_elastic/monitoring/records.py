@@ -5,13 +5,12 @@ Records are for people and plots. What the scheduler learns are events (`chicle_
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
+from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from chicle_elastic.errors import UsageError
-from chicle_elastic.moved import moved_error
 from chicle_elastic.scheduling.text import MOST_TALLIED, is_boundary_text
 
 __all__ = ["IterationRecord", "Member", "RecordTable", "Transition"]
@@ -224,11 +223,3 @@ class RecordTable(Sequence[IterationRecord]):
     def to_dict(self) -> dict[str, list[Any]]:
         """Every column as a list of Python values, for `pandas.DataFrame(history.to_dict())` or JSON."""
         return {name: self.column(name).tolist() for name in self.column_names}
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        if name == "History":  # code of a user may import it from here
-            raise moved_error(f"{__name__}.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

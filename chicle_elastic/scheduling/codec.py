@@ -10,8 +10,7 @@ else a list of pairs; `dict[K, None]`, an ordered set, is the list of its keys. 
 pair, in which they are a list: a node holds hundreds of chunks, nearly all of one version.
 
 Reading is strict: a field that is missing, unknown or of another type is a `ProtocolError` that names it, and nothing
-but the classes of `kind` is ever built. A field with a default may be left out, so that recordings of older releases
-can be read when a field is added.
+but the classes of `kind` is ever built. A field with a default may be left out.
 
 msgspec ignores unknown fields of dataclasses and knows no unions of them, so it reads a dataclass as a `Struct` with
 the same fields, its *twin*, and converts the twin. Both are C, but for a class that has a union or a list of pairs

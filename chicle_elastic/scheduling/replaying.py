@@ -79,7 +79,6 @@ class Replay:
         self._index = 0
         self._answering: tuple[_AnsweringPolicy, ...] = ()
         self._release = ""
-        self._version = VERSION
 
     def __iter__(self) -> Iterator[Step]:
         """Every entry in its order.
@@ -113,7 +112,7 @@ class Replay:
                         continue
                     if text.isspace():
                         continue
-                    line = _read_line(text, self._version)
+                    line = _read(text, Line)
                 except ProtocolError as error:
                     broken = (where, ProtocolError(f"{where}: {error}{self._remedy()}{self._what_is_left()}"))
                     if self._scheduler is None:
@@ -143,20 +142,16 @@ class Replay:
     def _begin(self, text: str, where: str) -> None:
         data: dict[str, Any] = _read(text, dict[str, Any])
         self._release = str(data.get("release") or "")
-        version = data.get("version")
-        is_known = isinstance(version, int) and OLDEST_VERSION <= version <= VERSION
-        if data.get("format") != FORMAT or not is_known:
+        if (data.get("format"), data.get("version")) != (FORMAT, VERSION):
             raise ProtocolError(
-                f"found {data.get('format')!r} version {version}, and this release reads {FORMAT!r} "
-                f"version {OLDEST_VERSION} to {VERSION}; replay it with the release that recorded it"
+                f"found {data.get('format')!r} version {data.get('version')}, and this release reads {FORMAT!r} "
+                f"version {VERSION}; replay it with the release that recorded it"
             )
         header: Header = codec.from_values(data, Header)
-        self._version = header.version
         names = tuple(policy.name for policy in self._policies)
-        has_answers = version != OLDEST_VERSION
         self._answering = ()
         if header.policies != names:
-            if names or not has_answers:
+            if names:
                 raise ProtocolError(f"the job had the policies {header.policies}, and replay was given {names}")
             self._answering = tuple(_AnsweringPolicy(name) for name in header.policies)
         policies = self._answering or self._policies
@@ -254,27 +249,6 @@ def _read(text: str, kind: Any) -> Any:
     except ProtocolError as error:
         hint = "" if text.rstrip().endswith("}") else "; was the file cut off?"
         raise ProtocolError(f"not a line of a recording: {error}{hint}") from error
-
-
-def _read_line(text: str, version: int) -> Line:
-    """An entry; one of an older version is brought into the present form."""
-    if version >= PLURAL_LOADS or '"LoadChunk"' not in text:
-        line: Line = _read(text, Line)
-        return line
-    data: dict[str, Any] = _read(text, dict[str, Any])
-    loads: dict[tuple[Any, Any], dict[str, Any]] = {}
-    effects: list[Any] = []
-    for effect in data.get("effects", ()):
-        if not isinstance(effect, dict) or effect.get("type") != "LoadChunk":
-            effects.append(effect)
-            continue
-        key = effect.get("node"), effect.get("round")
-        if key not in loads:
-            loads[key] = {"type": "LoadChunks", "chunks": [], "node": key[0], "round": key[1]}
-            effects.append(loads[key])
-        loads[key]["chunks"].append(effect.get("chunk"))
-    converted: Line = codec.from_values(data | {"effects": effects}, Line)
-    return converted
 
 
 def _difference(line: Line, now: Sequence[Effect], raised: str) -> str | None:

@@ -43,7 +43,6 @@ LEARNING_RATE = "learning_rate"
 LOCAL_STEPS = "local_steps"
 LR_SCALINGS = ("sqrt", "linear", "none")
 SCHEDULES = ("linear", "cosine")
-SINCE_0_2 = ("optimizer", "weight_decay", "schedule")
 OUTER_RATE = 0.7
 """Outer learning rate where none is given; DiLoCo's."""
 OUTER_GROWTH = 0.7
@@ -178,8 +177,6 @@ class LocalSGDTrainer(Trainer):
     def identity(self) -> Mapping[str, Any]:
         """Everything but when to stop and what does not change the meaning of a model."""
         left_out = ["network", "max_epochs", "device", "kernels", "augment"]
-        # Jobs that were saved before there were these go on.
-        left_out += [name for name in SINCE_0_2 if getattr(self, name) == getattr(LocalSGDTrainer, name)]
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
         network = {
             "module": self.network.name,

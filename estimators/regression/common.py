@@ -195,7 +195,7 @@ class RegressionMixin(PredictionMixin):
         Raises
         ------
         DataError
-            The file is damaged, of a newer version, or no model at all.
+            The file is damaged, of another version, or no model at all.
         UsageError
             The file holds another estimator.
         """

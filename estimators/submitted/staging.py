@@ -173,7 +173,7 @@ class Staged:
         """Arguments of its constructor; a class of a network, and a function, by their names, "module:Class"."""
         params = params_from_json(self._described["params"])
         for name in ("module", "augment"):
-            if self._described.get(name) is not None:  # a fit that an earlier release has staged has no "augment"
+            if self._described[name] is not None:
                 params[name] = self._described[name]
         return {name: tuple(value) if isinstance(value, list) else value for name, value in params.items()}
 

@@ -1,6 +1,5 @@
 """ChicleCNNClassifier: any form of images, scikit-learn's ways of working, and clear refusals."""
 
-import json
 import pickle
 import warnings
 
@@ -190,30 +189,6 @@ def test_a_copy_predicts_the_same(tmp_path):
     assert (again.scaling_, again.learning_rate_) == (default.scaling_, default.learning_rate_)
     rates = [model.partial_fit(*digits(100)).learning_rate_ for model in (again, default)]
     assert rates[0] == rates[1]
-
-
-def test_a_file_of_the_first_version_predicts_as_it_did(tmp_path):
-    """It had neither a scaling nor the parameters of today, and took values as they are."""
-    X, y = digits(100)
-    params = {"learning_rate": 0.01, "outer_momentum": 0.0, "standardize": False, "decay": 0.0}
-    model = paper(max_epochs=1, **params).fit(X, y)
-    model.save(tmp_path / "model.npz")
-    with np.load(tmp_path / "model.npz") as file:
-        content = dict(file)
-    header = json.loads(str(content["header"]))
-    assert header["version"] == 2
-    header["version"] = 1
-    del header["network"]["scaling"], header["params"]["standardize"], header["params"]["decay"]
-    del header["values"]["learning_rate_"], header["values"]["_samples_seen"]
-    np.savez(tmp_path / "old.npz", **content | {"header": np.array(json.dumps(header))})
-    old = ChicleCNNClassifier.load(tmp_path / "old.npz")
-    np.testing.assert_array_equal(old.predict_proba(X), model.predict_proba(X))
-    assert old.get_params() == model.get_params()
-    assert (old.scaling_, old.learning_rate_, old._samples_seen) == (Scaling(), 0.01, 100)
-    header["version"] = 3
-    np.savez(tmp_path / "new.npz", **content | {"header": np.array(json.dumps(header))})
-    with pytest.raises(DataError, match=r"format version 3; this version of Chicle .* reads 1 to 2"):
-        ChicleCNNClassifier.load(tmp_path / "new.npz")
 
 
 def test_a_file_of_another_module_or_estimator_is_refused(tmp_path):

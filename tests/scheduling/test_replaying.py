@@ -100,15 +100,6 @@ def test_a_snapshot_of_another_version_is_refused(lines: list[str]) -> None:
         list(Replay([header_text(scheduler, state=state).decode()]))
 
 
-def test_version_2_had_no_answers_and_is_read(lines: list[str]) -> None:
-    """Recordings of older releases are read; one of a job with policies needs them."""
-    header = json.loads(lines[0])
-    old = {name: header[name] for name in ("format", "settings", "policies")} | {"version": 2}
-    assert sum(1 for _ in replay([json.dumps(old) + "\n", *lines[1:]])) == len(lines) - 1
-    with pytest.raises(ProtocolError, match=r"policies \('Rebalance',\), and replay was given \(\)"):
-        list(replay([json.dumps(old | {"policies": ["Rebalance"]}) + "\n", *lines[1:]]))
-
-
 def test_what_policies_answered_is_recorded() -> None:
     """Rebalance and a random policy, which fails now and then, are not needed to fold the events again."""
     cluster = stories(lambda cluster: cluster.fault_profile.has_policies)

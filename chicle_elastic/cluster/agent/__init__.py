@@ -4,10 +4,3 @@ In: entries of the log, messages of its task and its peers, signals of the opera
 Out: effects executed, proposals for the log, an exit code.
 It may not know: how a model is trained; how a local cluster or a launcher started it.
 """
-
-from typing import TYPE_CHECKING
-
-from chicle_elastic.moved import attribute_of
-
-if not TYPE_CHECKING:  # so that mypy refuses a name that is not here
-    __getattr__ = attribute_of(__name__)

@@ -4,10 +4,3 @@ In: jobs of a driver (a notebook, a grid search), each as JSON, and a sealed mem
 Out: records of iterations, and the outcome of each job, to the driver.
 It may not know: which estimator asked for the job.
 """
-
-from typing import TYPE_CHECKING
-
-from chicle_elastic.moved import attribute_of
-
-if not TYPE_CHECKING:  # so that mypy refuses a name that is not here
-    __getattr__ = attribute_of(__name__)

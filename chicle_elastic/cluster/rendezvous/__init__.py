@@ -4,10 +4,3 @@ In: nodes that want to join or leave, the state that other nodes have written, t
 Out: the members and ranks of a round; the address of the store; errors that torch's agents know.
 It may not know: the log, the scheduler, chunks, tasks.
 """
-
-from typing import TYPE_CHECKING
-
-from chicle_elastic.moved import attribute_of
-
-if not TYPE_CHECKING:  # so that mypy refuses a name that is not here
-    __getattr__ = attribute_of(__name__)

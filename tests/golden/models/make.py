@@ -1,10 +1,8 @@
-"""Made the model files of format versions 1 and 2; kept to show how, and for the next version.
+"""Make the model files that tests read.
 
     python tests/golden/models/make.py FOLDER
 
-A file of a released version is never made anew: that it can still be read is the point. Version 2 is that of
-`ChicleLogisticRegression` alone, whose files say since then what kind of model they hold; the labels of its version 1
-were "no" and "yes", as those of ChicleSVM still are.
+Files of a version that was released are never made anew: that they can still be read is the point.
 """
 
 import json
@@ -14,20 +12,21 @@ from pathlib import Path
 import numpy as np
 
 from estimators import ChicleLogisticRegression, ChicleSVM
+from estimators.persistence import VERSION
 
 MODELS = (
-    (ChicleSVM, 1, ["no"] * 4 + ["yes"] * 4),
-    (ChicleLogisticRegression, 2, ["no"] * 3 + ["perhaps"] + ["yes"] * 4),
+    (ChicleSVM, ["no"] * 4 + ["yes"] * 4),
+    (ChicleLogisticRegression, ["no"] * 3 + ["perhaps"] + ["yes"] * 4),
 )
 
 
 def main(folder: Path) -> None:
     """Fit eight samples, save, and write down what the model says about them."""
     X = np.array([[0, 0], [0, 1], [1, 0], [0.2, 0.1], [2, 2], [2, 3], [3, 2], [2.5, 2.1]], dtype=np.float64)
-    for estimator_class, version, labels in MODELS:
+    for estimator_class, labels in MODELS:
         y = np.array(labels)
         model = estimator_class(C=0.5, class_weight={"no": 2.0, "yes": 1.0}, random_state=0, store_duals=True).fit(X, y)
-        stem = f"{estimator_class.__name__}-v{version}"
+        stem = f"{estimator_class.__name__}-v{VERSION}"
         model.save(folder / f"{stem}.npz")
         expected = {
             "X": X.tolist(),
