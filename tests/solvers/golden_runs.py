@@ -1,0 +1,200 @@
+"""Jobs of every linear trainer on every layout and number of tasks, disturbed and not: what no change may lose.
+
+    python -m tests.solvers.golden_runs [NAME ...]
+
+writes what they come to into `tests/golden/linear_runs.json`: per trainer and layout the objective at the optimum, and
+per run the number of its iterations. With names (`ridge`, `svr/wide`) only those are made anew. A family whose objective
+changes on purpose is made anew in the commit that changes it, which says why.
+
+The tasks are those of a virtual cluster: real solvers, the real scheduler, and seconds that cost none.
+"""
+
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from scipy.special import logsumexp
+
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.runtime.simulate.result import SimulationResult
+from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedJob, SimulatedNode
+from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
+from chicle_elastic.runtime.simulate.work import Real
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
+from chicle_elastic.solvers.linear.lasso.trainer import LassoTrainer
+from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
+from chicle_elastic.solvers.linear.ridge.trainer import RidgeTrainer
+from chicle_elastic.solvers.linear.svr.trainer import SvrTrainer
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
+
+FILE = Path(__file__).parents[1] / "golden" / "linear_runs.json"
+TOL, TOL_OF_FLOAT32 = 1e-7, 1e-5
+MOST_ITERATIONS = 2000
+STEADY, JOINS, LEAVES, DIES = (SimulatedNode(name=name) for name in ("steady", "joins", "leaves", "dies"))
+AMID = 1.5
+"""Seconds at which something happens: amid the second iteration, each of which takes a second."""
+
+NODES = {
+    "1": (STEADY,),
+    "3": (dataclasses.replace(STEADY, count=3),),
+    "5": (dataclasses.replace(STEADY, count=5),),
+    "join": (STEADY, dataclasses.replace(JOINS, count=2, joins_s=AMID)),
+    "leave": (dataclasses.replace(STEADY, count=2), dataclasses.replace(LEAVES, notice_s=AMID)),
+    "crash": (dataclasses.replace(STEADY, count=2), dataclasses.replace(DIES, dies_s=AMID)),
+}
+
+LAYOUTS = {
+    "dense": {"rows": 240, "features": 7},
+    "float32": {"rows": 240, "features": 7, "dtype": "float32"},
+    "few rows": {"rows": 40, "features": 60},
+    "csr": {"rows": 240, "features": 12, "density": 0.3},
+    "wide": {"rows": 150, "features": 2500, "density": 0.01},
+}
+
+TRAINERS: dict[str, Any] = {
+    "hinge": LinearTrainer(loss="hinge"),
+    "squared hinge": LinearTrainer(loss="squared_hinge"),
+    "logistic": LinearTrainer(loss="logistic", intercept_scaling=0.0),
+    "squared hinge, l1": L1Trainer(loss="squared_hinge"),
+    "squared hinge, elastic net": L1Trainer(loss="squared_hinge", l1_ratio=0.5, penalises_intercept=True),
+    "logistic, l1": L1Trainer(loss="logistic"),
+    "logistic, elastic net": L1Trainer(loss="logistic", l1_ratio=0.5),
+    "softmax": MultinomialTrainer(),
+    "ridge": RidgeTrainer(),
+    "lasso": LassoTrainer(alpha=0.03),
+    "elastic net": LassoTrainer(alpha=0.03, l1_ratio=0.5),
+    "epsilon-insensitive": SvrTrainer(epsilon=0.1),
+    "squared epsilon-insensitive": SvrTrainer(loss="squared_epsilon_insensitive", epsilon=0.1),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One job.
+
+    Attributes:
+        trainer: One of `TRAINERS`.
+        layout: One of `LAYOUTS`.
+        nodes: One of `NODES`.
+    """
+
+    trainer: str
+    layout: str
+    nodes: str
+
+    @property
+    def tol(self) -> float:
+        """The gap that is asked for."""
+        return TOL_OF_FLOAT32 if self.layout == "float32" else TOL
+
+    def result(self, tol: float) -> tuple[SimulationResult, Array]:
+        """What it comes to, and its model, shape (outputs, num_features + 1)."""
+        trainer = dataclasses.replace(TRAINERS[self.trainer], tol=tol)
+        X, y = data(self.trainer, self.layout)
+        source = ArraySource(X, y, max_tasks=5, chunk_bytes=1024, seed=1)
+        job = Job(trainer=trainer, source=source, max_iterations=MOST_ITERATIONS, seed=2)
+        simulated = SimulatedJob(iterations=MOST_ITERATIONS, row_s=1e-9, iteration_s=1.0)
+        cluster = VirtualCluster(
+            Scenario(nodes=NODES[self.nodes], job=simulated), make_work=lambda clock: Real(job, clock)
+        )
+        result = cluster.run()
+        assert isinstance(cluster.work, Real)
+        return result, cluster.work.model.reshape(-1, X.shape[1] + 1)
+
+
+@cache
+def data(trainer: str, layout: str) -> tuple[Any, Array]:
+    """Rows that are hard to tell apart, and their classes or real targets."""
+    shape = LAYOUTS[layout]
+    n, d, density = int(shape["rows"]), int(shape["features"]), float(shape.get("density", 1.0))
+    rng = np.random.default_rng([n, d])
+    X = rng.normal(size=(n, d)) * (rng.random((n, d)) < density)
+    scores = X @ rng.normal(size=(d, 3)) / np.sqrt(d * density) + rng.normal(size=(n, 3))
+    if isinstance(TRAINERS[trainer], RidgeTrainer | LassoTrainer | SvrTrainer):
+        y = scores[:, 0] + 0.5
+    elif trainer == "softmax":
+        y = np.argmax(scores, axis=1).astype(np.int32)
+    else:
+        y = (scores[:, 0] > 0.3).astype(np.int32)
+    X = X.astype(shape.get("dtype", "float64"))
+    return (scipy.sparse.csr_matrix(X) if density < 1 else X), y
+
+
+def objective(name: str, layout: str, model: Array) -> float:
+    """P of a model, from X and y and the formulas of docs/linear.md."""
+    trainer = TRAINERS[name]
+    X, y = data(name, layout)
+    Z = (X.toarray() if scipy.sparse.issparse(X) else X).astype(np.float64)
+    w, b = model[:, :-1], model[:, -1]
+    if isinstance(trainer, MultinomialTrainer):
+        scores = Z @ w.T + b
+        losses = logsumexp(scores, axis=1) - scores[np.arange(len(y)), y]
+        return float(trainer.C * losses.sum() + 0.5 * (w * w).sum())
+    w = w[0]
+    if isinstance(trainer, RidgeTrainer):
+        return float(((y - Z @ w - b[0]) ** 2).sum() + trainer.alpha * w @ w)
+    if isinstance(trainer, LassoTrainer):
+        penalty = trainer.l1_ratio * np.abs(w).sum() + 0.5 * (1 - trainer.l1_ratio) * w @ w
+        return float(0.5 * ((y - Z @ w - b[0]) ** 2).mean() + trainer.alpha * penalty)
+    scores = Z @ w + trainer.intercept_scaling * b[0]
+    all_weights = np.append(w, b)
+    if isinstance(trainer, SvrTrainer):
+        losses = np.maximum(np.abs(y - scores) - trainer.epsilon, 0.0)
+        losses = losses**2 if trainer.loss.startswith("squared") else losses
+        return float(trainer.C * losses.sum() + 0.5 * all_weights @ all_weights)
+    margins = np.where(y == 1, 1.0, -1.0) * scores
+    hinge = np.maximum(1.0 - margins, 0.0)
+    losses = {"hinge": hinge, "squared_hinge": hinge**2, "logistic": np.logaddexp(0.0, -margins)}[trainer.loss]
+    if isinstance(trainer, L1Trainer):
+        penalised = all_weights if trainer.penalises_intercept else w
+        share = trainer.l1_ratio
+        penalty = share * np.abs(penalised).sum() + 0.5 * (1 - share) * penalised @ penalised
+        return float(trainer.C * losses.sum() + penalty)
+    return float(trainer.C * losses.sum() + 0.5 * all_weights @ all_weights)
+
+
+def cells() -> Iterator[tuple[str, str]]:
+    """Trainers and layouts that go together."""
+    refused = {("epsilon-insensitive", "wide")}
+    yield from (cell for cell in itertools.product(TRAINERS, LAYOUTS) if cell not in refused)
+
+
+def measured(trainer: str, layout: str) -> dict[str, Any]:
+    """What the file says of a cell."""
+    iterations: dict[str, Any] = {}
+    objectives = []
+    for nodes in NODES:
+        run = Run(trainer=trainer, layout=layout, nodes=nodes)
+        counts = []
+        for tol in (TRAINERS[trainer].tol, run.tol):
+            result, model = run.result(tol)
+            counts.append(len(result.history))
+        objectives.append(objective(trainer, layout, model))
+        iterations[nodes] = counts
+    return {"objective": min(objectives), "iterations": iterations}
+
+
+def main(names: list[str]) -> None:
+    """Write the file."""
+    golden = json.loads(FILE.read_text()) if names else {}
+    for trainer, layout in cells():
+        key = f"{trainer}/{layout}"
+        if not names or any(key.startswith(name) for name in names):
+            golden[key] = measured(trainer, layout)
+            print(key, golden[key], flush=True)
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in golden.items())
+    FILE.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
