@@ -3,8 +3,8 @@
     python -m tests.solvers.golden_runs [NAME ...]
 
 writes what they come to into `tests/golden/linear_runs.json`: per trainer and layout the objective at the optimum, and
-per run the number of its iterations. With names (`ridge`, `svr/wide`) only those are made anew. A family whose objective
-changes on purpose is made anew in the commit that changes it, which says why.
+per run the number of its iterations. With names (`ridge`, `ridge/wide`) only those are made anew. A family whose
+objective changes on purpose is made anew in the commit that changes it, which says why.
 
 The tasks are those of a virtual cluster: real solvers, the real scheduler, and seconds that cost none.
 """
@@ -13,7 +13,6 @@ import dataclasses
 import itertools
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -53,7 +52,7 @@ NODES = {
     "crash": (dataclasses.replace(STEADY, count=2), dataclasses.replace(DIES, dies_s=AMID)),
 }
 
-LAYOUTS = {
+LAYOUTS: dict[str, dict[str, Any]] = {
     "dense": {"rows": 240, "features": 7},
     "float32": {"rows": 240, "features": 7, "dtype": "float32"},
     "few rows": {"rows": 40, "features": 60},
@@ -163,10 +162,10 @@ def objective(name: str, layout: str, model: Array) -> float:
     return float(trainer.C * losses.sum() + 0.5 * all_weights @ all_weights)
 
 
-def cells() -> Iterator[tuple[str, str]]:
+def cells() -> list[tuple[str, str]]:
     """Trainers and layouts that go together."""
     refused = {("epsilon-insensitive", "wide")}
-    yield from (cell for cell in itertools.product(TRAINERS, LAYOUTS) if cell not in refused)
+    return [cell for cell in itertools.product(TRAINERS, LAYOUTS) if cell not in refused]
 
 
 def measured(trainer: str, layout: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
-from chicle_elastic.solvers.linear.newton.state import NewtonState, is_newton
+from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses, upper_bounds
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
@@ -163,7 +163,7 @@ def assert_optimal(problem: Problem, trainer: LinearTrainer, outcome: Outcome) -
 
 def is_newton_job(outcome: Outcome) -> bool:
     """Whether Newton's method was at work in the end."""
-    return outcome.certificate is not None and is_newton(outcome.certificate.progress)
+    return outcome.certificate is not None and NewtonState.is_of(outcome.certificate.progress)
 
 
 def ends_with_products(trainer: LinearTrainer, outcome: Outcome) -> bool:
@@ -171,7 +171,7 @@ def ends_with_products(trainer: LinearTrainer, outcome: Outcome) -> bool:
     if not is_newton_job(outcome) or trainer.loss == "hinge":
         return False
     assert outcome.certificate is not None
-    state = NewtonState.decode(outcome.certificate.progress, len(outcome.model))
+    state = NewtonState.decode(outcome.certificate.progress)
     return NewtonPlan.of(state, len(outcome.model), loss=Loss.named(trainer.loss), tol=trainer.tol).needs_products
 
 

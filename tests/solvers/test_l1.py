@@ -122,8 +122,8 @@ def test_duals_that_are_not_feasible_certify_what_a_multiple_of_them_does():
 
 @pytest.mark.parametrize("phase", list(L1Phase))
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_a_state_survives_the_way_through_a_vector(phase, is_whole):
-    """Every field of every output, infinities included, and the sums of its pass have the same length."""
+def test_the_sums_of_outputs_lie_behind_each_other(phase, is_whole):
+    """In a pass of any phase; nothing is left over."""
     rng = np.random.default_rng(0)
     state = L1State.fresh(3, is_whole=is_whole, is_rough=True, most_columns=7, num_sides=2)
     state.turn, state.num_rows, state.norms, state.least = 2, 40.0, rng.normal(size=5), 3.5
@@ -132,16 +132,8 @@ def test_a_state_survives_the_way_through_a_vector(phase, is_whole):
         output.slopes, output.direction = rng.normal(size=(2, 5))
     if not is_whole:
         state.outputs[1].columns, state.outputs[1].products = np.array([1.0, 4.0]), rng.normal(size=3)
-    found = L1State.decode(state.encode())
-    for name in (field.name for field in dataclasses.fields(L1State)):
-        if name != "outputs":
-            np.testing.assert_array_equal(getattr(found, name), getattr(state, name))
-    for output, expected in zip(found.outputs, state.outputs, strict=True):
-        for field in dataclasses.fields(output):
-            np.testing.assert_array_equal(getattr(output, field.name), getattr(expected, field.name))
-    size = found.sums_size(5)
-    assert size == state.sums_size(5)
-    parts = found.parts(np.arange(float(size)), 5)
+    size = state.sums_size(5)
+    parts = state.parts(np.arange(float(size)), 5)
     assert sum(map(len, parts)) == size - HEAD - (5 if phase is L1Phase.LOOK else 0)
     assert not len(parts[-1]) or parts[-1][-1] == size - 1
 

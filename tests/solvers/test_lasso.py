@@ -118,23 +118,6 @@ def test_the_dual_value_is_below_every_objective(penalty):
     assert max(duals) >= 0.0
 
 
-@pytest.mark.parametrize("is_narrow", [True, False])
-@pytest.mark.parametrize("phase", list(LassoPhase))
-def test_a_state_survives_the_way_through_a_vector(phase, is_narrow):
-    """Every field, infinities included, and the sums of its pass have the same length."""
-    rng = np.random.default_rng(0)
-    state = LassoState.fresh(6, is_sparse=True, is_rough=True, is_narrow=is_narrow)
-    state.phase, state.num_rows, state.turn = phase, 12.0, 3
-    state.means, state.norms, state.slopes = rng.normal(size=(3, 6))
-    if not is_narrow:
-        state.set_columns(np.array([1, 4, 5]))
-        state.set_products(rng.normal(size=6))
-    found = LassoState.decode(state.encode(), 7)
-    for field in dataclasses.fields(LassoState):
-        np.testing.assert_array_equal(getattr(found, field.name), getattr(state, field.name))
-    assert found.sums_size == state.sums_size
-
-
 def advance(state, model, sums, *, tol=0.1):
     """With the arguments that do not matter."""
     return steps.advance(state, model, sums, penalty=PENALTY, tol=tol, has_intercept=True)
@@ -152,7 +135,7 @@ def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
     sums[:2] = 0.0, 9.0
     assert advance(state, model, sums) is model
     assert state.phase is LassoPhase.LOOK
-    assert not state.num_products
+    assert not len(state.products)
 
 
 def test_the_turn_goes_to_another_task_where_one_has_no_chunks():
@@ -195,7 +178,7 @@ def test_refused_certificates_begin_anew_and_then_without_what_may_be_rough():
     for num_products, is_rough in ((6, True), (0, False)):
         state.phase = LassoPhase.REST
         steps.reopen(state)
-        assert (state.phase, state.num_products, state.is_rough) == (LassoPhase.LOOK, num_products, is_rough)
+        assert (state.phase, len(state.products), state.is_rough) == (LassoPhase.LOOK, num_products, is_rough)
 
 
 def test_a_model_to_begin_with_is_taken_up():

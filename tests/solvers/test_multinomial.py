@@ -22,7 +22,7 @@ from chicle_elastic.solvers.linear.agreement import solve_positive
 from chicle_elastic.solvers.linear.multinomial import class_rows, objective, steps
 from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
 from chicle_elastic.solvers.linear.multinomial.preconditioner import ClassBlocks, block_weights, joint_block, joint_step
-from chicle_elastic.solvers.linear.multinomial.state import HEAD, MultinomialPhase, MultinomialState, Roughness
+from chicle_elastic.solvers.linear.multinomial.state import HEAD, MultinomialPhase, Roughness
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer, first_state
 from chicle_elastic.solvers.local_chunk import RowBlock
 
@@ -301,32 +301,8 @@ def state_in(phase, *, num_blocks=0, is_joint=False, num_features=3):
         setattr(state, name, rng.normal(size=(K, D)))
     if num_blocks:
         state.blocks = rng.normal(size=state.size_of_blocks(num_blocks))
-        state.num_blocks, state.num_block_values = num_blocks, len(state.blocks)
+        state.num_blocks = num_blocks
     return state
-
-
-@pytest.mark.parametrize("num_features", [3, 3000])
-@pytest.mark.parametrize("phase", list(MultinomialPhase))
-def test_a_state_survives_the_way_through_a_vector(phase, num_features):
-    """Every field, infinities included, and the sums of its pass have the same length."""
-    state = state_in(phase, num_features=num_features, num_blocks=3 * (phase is MultinomialPhase.MULTIPLY))
-    found = MultinomialState.decode(state.encode())
-    for field in dataclasses.fields(MultinomialState):
-        np.testing.assert_array_equal(getattr(found, field.name), getattr(state, field.name), err_msg=field.name)
-    assert found.sums_size == state.sums_size
-    assert MultinomialState.decode(state.encode(), has_vectors=False).sums_size == state.sums_size
-
-
-def test_a_state_with_a_joint_block_has_the_residual_for_the_tasks_to_solve_with():
-    """And the direction only where tasks need not solve."""
-    state = state_in(MultinomialPhase.EVALUATE, is_joint=True)
-    assert len(MultinomialState.decode(state.encode()).direction)
-    state.num_blocks, state.num_block_values, state.blocks = 1, state.size_of_blocks(1), np.ones(78)
-    state.residual = np.ones((3, 4))
-    found = MultinomialState.decode(state.encode())
-    assert not len(found.direction)
-    np.testing.assert_array_equal(found.residual, state.residual)
-    assert len(found.blocks) == 78
 
 
 @pytest.mark.parametrize(

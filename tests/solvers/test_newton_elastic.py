@@ -17,7 +17,7 @@ from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettin
 from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, UniTask
 from chicle_elastic.solvers.base import NO_PROGRESS, Budget, StopFlag, Summed
 from chicle_elastic.solvers.linear import methods
-from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState, is_newton
+from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.solvers.linear_jobs import LOSSES, SMOOTH, assert_optimal, assert_true, is_newton_job, problem, recompute
 
@@ -143,7 +143,7 @@ class Tasks:
     @property
     def state(self):
         """Of all outputs."""
-        return NewtonState.decode(self.progress, len(self.model))
+        return NewtonState.decode(self.progress)
 
     def duals(self):
         """By row id, of all tasks."""
@@ -237,7 +237,7 @@ def test_a_checkpoint_of_before_there_was_progress_is_read(tmp_path, loss):
     path = forget_after(tmp_path, 3)
     strip_progress(path, JobIdentity.of(trainer, data.source(4).schema, num_parameters=3 * 10))
     found = checkpoint.read(path, JobIdentity.of(trainer, data.source(4).schema, num_parameters=3 * 10))
-    assert not is_newton(found.progress)
+    assert not NewtonState.is_of(found.progress)
     resumed = saved(data, trainer, tmp_path, 4, 400, resume=True)
     assert is_newton_job(resumed)
     assert [record.iteration for record in resumed.history] == list(range(1, len(resumed.history) + 1))
@@ -270,7 +270,7 @@ def test_at_rest_with_a_smaller_tol_a_run_goes_on(tmp_path):
     for loss in LOSSES:
         first = dataclasses.replace(trainer_of(loss), tol=1e-3)
         outcome = saved(data, first, tmp_path / loss, 4, 400, resume=False)
-        state = NewtonState.decode(outcome.certificate.progress, len(outcome.model))
+        state = NewtonState.decode(outcome.certificate.progress)
         assert {output.phase for output in state.outputs} == {NewtonPhase.REST}
         second = saved(data, trainer_of(loss), tmp_path / loss, 4, 400, resume=True)
         assert len(second.history) > len(outcome.history)

@@ -14,7 +14,7 @@ from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear import methods, products, rows
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
-from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState
+from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, OutputState
 from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
 from chicle_elastic.solvers.linear.rows import ALL, ChunkedRows, MergedRows
 from chicle_elastic.solvers.linear.tables import Bounds, build_tables
@@ -237,39 +237,6 @@ def test_a_group_in_parts_is_the_same_memory():
     assert (group.direction == 1.0).all()
     assert (group.blocks[0][0] == 1.0).all()
     assert group.split(5) == [group]
-
-
-@pytest.mark.parametrize("phase", list(NewtonPhase))
-@pytest.mark.parametrize("block", list(Block))
-def test_a_state_comes_back_from_its_vector(phase, block):
-    """Every scalar with its type, and the vectors of its phase."""
-    rng = np.random.default_rng(0)
-    D, outputs = 4, []
-    for serial in range(3):
-        output = OutputState(phase=phase, gap=0.5, serial=serial, block=block, has_newton_duals=True)
-        for name in ("direction", "gradient", "p", "x", "r", "scale", "point"):
-            setattr(output, name, rng.normal(size=D))
-        output.factor, output.columns = rng.normal(size=3), np.array([1, 3])
-        output.pairs, output.met = rng.normal(size=4 * D), rng.normal(size=2 * D)
-        outputs.append(output)
-    state = NewtonState(block_columns=2, row_step=5, has_many_rows=False, is_cheap=True, share=0.25, outputs=outputs)
-    found = NewtonState.decode(state.encode(), 3 * D)
-    assert (found.block_columns, found.row_step, found.share) == (2, 5, 0.25)
-    for before, after in zip(outputs, found.outputs, strict=True):
-        assert after.phase is phase
-        assert after.serial == before.serial
-        assert isinstance(after.serial, int)
-        assert after.block is block
-        assert after.has_newton_duals is True
-        if phase is not NewtonPhase.REST:
-            np.testing.assert_array_equal(after.gradient, before.gradient)
-            np.testing.assert_array_equal(after.columns, before.columns)
-        is_kept = block is Block.KEPT and phase is NewtonPhase.EVALUATE
-        if phase is NewtonPhase.MULTIPLY or is_kept:
-            np.testing.assert_array_equal(after.factor, before.factor)
-            np.testing.assert_array_equal(after.scale, before.scale)
-        if is_kept:
-            np.testing.assert_array_equal(after.pairs, before.pairs)
 
 
 @pytest.mark.parametrize("missed", [False, True])

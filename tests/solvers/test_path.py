@@ -139,7 +139,7 @@ def test_a_stage_goes_on_from_w_where_conjugate_gradients_found_it(loss, monkeyp
     monkeypatch.setattr(methods, "CHEAP_PRODUCTS", 0)
     monkeypatch.setattr(methods, "CHEAP_COLUMNS", 0)
     outcome = run_of_two_stages(loss, InProcess(num_tasks=2))
-    assert not PathState.decode(outcome.certificate.progress, len(outcome.model)).is_fresh
+    assert not PathState.of(outcome.certificate.progress, len(outcome.model)).is_fresh
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
@@ -187,7 +187,7 @@ def test_after_a_stage_whose_w_is_not_that_of_its_duals_the_next_begins_afresh()
     source = ArraySource(X, codes, num_classes=6, max_tasks=2, chunk_bytes=2000)
     outcome = runtime.run(Job(trainer=path, source=source, max_iterations=10**6))
     assert results_of(outcome.certificate.progress, len(outcome.model))[0].gap > TOL
-    assert PathState.decode(outcome.certificate.progress, len(outcome.model)).is_fresh
+    assert PathState.of(outcome.certificate.progress, len(outcome.model)).is_fresh
     assert path.relative_gap(outcome.model, outcome.certificate) <= TOL
     assert outcome.history.column("num_tasks").tolist()[3:] == [1] * (len(outcome.history) - 3)
 
@@ -220,11 +220,11 @@ def test_the_progress_survives_its_way_through_a_vector():
         results=np.arange(10.0).reshape(2, 5),
         inner=np.array([1.0, 2.0]),
     )
-    found = PathState.decode(state.encode(), 3)
+    found = PathState.of(state.encode(), 3)
     assert (found.stage, found.began, found.is_first, found.is_fresh) == (2, 17, False, True)
     np.testing.assert_array_equal(found.results, state.results)
     np.testing.assert_array_equal(found.inner, state.inner)
-    assert PathState.decode(NO_PROGRESS, 3).is_first
+    assert PathState.of(NO_PROGRESS, 3).is_first
     assert [result.gap for result in results_of(state.encode(), 3)] == [1.0, 6.0]
 
 

@@ -1,7 +1,5 @@
 """Ridge regression below the estimator: progress as a vector, steps without rows, and jobs that are disturbed."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -15,21 +13,6 @@ from chicle_elastic.solvers.linear.ridge.state import HEAD, RidgePhase, RidgeSta
 from chicle_elastic.solvers.linear.ridge.trainer import RidgeTrainer
 
 ALPHA = 0.7
-
-
-@pytest.mark.parametrize("has_factor", [True, False])
-@pytest.mark.parametrize("phase", list(RidgePhase))
-def test_a_state_survives_the_way_through_a_vector(phase, has_factor):
-    """Every field, infinities included, and the sums of its pass have the same length."""
-    rng = np.random.default_rng(0)
-    state = RidgeState.fresh(4, is_sparse=True, is_rough=True, has_factor=has_factor)
-    state.phase, state.num_rows, state.primal, state.num_products = phase, 12.0, np.inf, 3
-    state.means, state.scale, state.residual, state.direction = rng.normal(size=(4, 4))
-    state.factor = rng.normal(size=len(state.factor))
-    found = RidgeState.decode(state.encode(), 5)
-    for field in dataclasses.fields(RidgeState):
-        np.testing.assert_array_equal(getattr(found, field.name), getattr(state, field.name))
-    assert found.sums_size == state.sums_size
 
 
 class Rows:

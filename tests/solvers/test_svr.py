@@ -1,7 +1,5 @@
 """Support vector regression below the estimator: losses and their duals, progress as a vector, and the trainer."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -61,19 +59,6 @@ def test_duals_of_any_model_are_feasible_and_below_every_objective(loss, width):
     dual = loss.dual_values(duals, y, upper).sum() - 0.5 * part @ part
     for w in rng.normal(size=(20, 5)) * np.geomspace(1e-3, 3, 20)[:, None]:
         assert dual <= 0.5 * w @ w + loss.losses(y - X @ w, upper).sum() + 1e-12
-
-
-@pytest.mark.parametrize("phase", list(SvrPhase))
-def test_a_state_survives_the_way_through_a_vector(phase):
-    """Every field, infinities included."""
-    rng = np.random.default_rng(0)
-    state = SvrState.fresh(4, has_factor=True)
-    state.phase, state.num_rows, state.width, state.reach, state.goal = phase, 12.0, 0.25, 1e-3, 2.0
-    state.direction, state.scale, state.residual, state.conjugate = rng.normal(size=(4, 4))
-    found = SvrState.decode(state.encode(), 4)
-    for field in dataclasses.fields(SvrState):
-        np.testing.assert_array_equal(getattr(found, field.name), getattr(state, field.name))
-    assert found.sums_size == state.sums_size
 
 
 def test_rows_that_are_lost_or_come_back_start_the_steps_anew():

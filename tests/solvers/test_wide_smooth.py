@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.solvers.linear.newton.state import is_newton
+from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.scd import CoordinatePasses
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
@@ -102,7 +102,7 @@ def test_a_wide_fit_finishes_where_coordinate_descent_crawls(loss, monkeypatch):
     trainer = LinearTrainer(C=1.0, tol=1e-6, loss=loss)
     outcome = fit(trainer, InProcess(), X, y, 12)
     assert trainer.relative_gap(outcome.model, outcome.certificate) <= 1e-6
-    assert not is_newton(outcome.certificate.progress)
+    assert not NewtonState.is_of(outcome.certificate.progress)
     signs = np.where(y == 1, 1.0, -1.0)
     w = np.column_stack([X.toarray(), np.ones(len(y))]).T @ (outcome.state[:, 0, 0] * signs)
     np.testing.assert_allclose(outcome.model, w, rtol=1e-7, atol=1e-9)

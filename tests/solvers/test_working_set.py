@@ -13,7 +13,7 @@ from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.wide.hinge import WideHinge
 from chicle_elastic.solvers.linear.wide.rows import CopiedRows
 from chicle_elastic.solvers.linear.working_set import steps
-from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState, is_working_set
+from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState
 from tests.solvers.linear_jobs import Problem, assert_optimal, assert_true, is_newton_job, problem, recompute
 
 TOL = 1e-6
@@ -39,7 +39,7 @@ def counts(*, rows=400, features=3000, classes=2, weighted=False):
 
 def state_of(outcome):
     """As of the certificate."""
-    assert is_working_set(outcome.certificate.progress)
+    assert WorkingSetState.is_of(outcome.certificate.progress)
     return WorkingSetState.decode(outcome.certificate.progress)
 
 
@@ -140,7 +140,7 @@ def test_a_set_that_would_have_too_many_values_is_not_gathered(monkeypatch):
     data, trainer = counts(), LinearTrainer(tol=TOL)
     outcome = data.run(trainer, 4, max_iterations=40)
     state = state_of(outcome)
-    assert state.num_values <= 100
+    assert state.values.size <= 100
     assert state.num_passes > DESCENTS
     assert_true(data, trainer, outcome)
 

@@ -12,7 +12,6 @@ from chicle_elastic.solvers.linear.working_set.state import (
     Sums,
     WorkingSetPhase,
     WorkingSetState,
-    is_working_set,
     sums_size,
 )
 from tests.solvers.linear_jobs import recompute
@@ -42,23 +41,6 @@ def sums_of(state):
     """All zero, and the views of their parts."""
     sums = np.zeros(sums_size(state, state.num_outputs * D))
     return sums, Sums(state, D, sums)
-
-
-@pytest.mark.parametrize("phase", list(WorkingSetPhase))
-@pytest.mark.parametrize("num_outputs", [1, 3])
-def test_a_state_is_the_same_after_its_journey(phase, num_outputs):
-    """Encoded and decoded: every scalar with its type, every array with its values."""
-    state = state_in(phase, num_outputs=num_outputs)
-    state.is_repeated = phase is WorkingSetPhase.SELECT
-    vector = state.encode()
-    assert is_working_set(vector)
-    assert vector.dtype == np.float64
-    found = WorkingSetState.decode(vector)
-    for name in WorkingSetState.__slots__:
-        expected = getattr(state, name)
-        np.testing.assert_array_equal(getattr(found, name), expected, err_msg=name)
-        assert type(getattr(found, name)) is type(expected)
-    np.testing.assert_array_equal(found.encode(), vector)
 
 
 @pytest.mark.parametrize("phase", [WorkingSetPhase.SELECT, WorkingSetPhase.GATHER, WorkingSetPhase.SOLVE])

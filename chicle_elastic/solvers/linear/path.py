@@ -12,24 +12,10 @@ machines"; Chu et al. 2015, "Warm start for parameter selection of linear classi
 is 0 and so are the duals, which solvers write in its first iteration, and again if that has to be repeated. So does a
 stage after one of the hinge that ended with another w than that of its duals, for coordinate descent could not go on
 from there.
-
-The progress, one vector:
-
-    part             length             meaning
-    PATH             1                  says that the vector is one of these
-    stage            1                  number of the present stage, from 0
-    began            1                  iterations before this stage
-    is_first         1                  no iteration of this stage has been merged yet
-    is_fresh         1                  it begins afresh
-    per stage that is over:
-    iterations, gap  2                  relative duality gap, certified
-    model            len(model)
-    then:
-    progress                            of the stage's trainer
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,13 +35,11 @@ from chicle_elastic.solvers.base import (
     Update,
     Verdict,
 )
-from chicle_elastic.solvers.linear.newton.state import is_newton
+from chicle_elastic.solvers.linear.newton.state import NewtonState
+from chicle_elastic.solvers.linear.progress import ProgressState, nothing
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
-PATH = 3.0
-"""First value of a progress of this kind."""
-HEAD = 5
 SAME = 1e-6
 """Difference between w and w(alpha) that is none, as a share of the largest value."""
 STAGE = "stage"
@@ -78,37 +62,35 @@ class StageResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class PathState:
-    """The progress of a path; see the module."""
+class PathState(ProgressState):
+    """Where a path is.
+
+    Attributes:
+        stage: Number of the present stage, from 0.
+        began: Iterations before this stage.
+        is_first: No iteration of this stage has been merged yet.
+        is_fresh: It begins afresh.
+        results: Of each stage that is over iterations, certified relative gap and model, shape (stage, 2 +
+            num_parameters).
+        inner: The progress of the stage's trainer.
+    """
 
     stage: int = 0
     began: int = 0
     is_first: bool = True
     is_fresh: bool = False
     results: Array
-    inner: Array
+    inner: Array = field(default_factory=nothing)
 
     @classmethod
-    def decode(cls, progress: Array, num_parameters: int) -> "PathState":
-        """From the vector; arrays are views of it."""
+    def of(cls, progress: Array, num_parameters: int) -> "PathState":
+        """Return the state of a progress, and the first one where there is none yet."""
         size = 2 + num_parameters
-        if not len(progress):
-            return cls(results=np.zeros((0, size)), inner=NO_PROGRESS)
-        stage, began = round(progress[1]), round(progress[2])
-        behind = HEAD + stage * size
-        return cls(
-            stage=stage,
-            began=began,
-            is_first=bool(progress[3]),
-            is_fresh=bool(progress[4]),
-            results=progress[HEAD:behind].reshape(stage, size),
-            inner=progress[behind:],
-        )
-
-    def encode(self) -> Array:
-        """As one vector, float64."""
-        head = np.array([PATH, self.stage, self.began, self.is_first, self.is_fresh], dtype=np.float64)
-        return np.concatenate([head, self.results.reshape(-1), self.inner])
+        if not cls.is_of(progress):
+            return cls(results=np.zeros((0, size)))
+        state = cls.decode(progress)
+        state.results = state.results.reshape(-1, size)
+        return state
 
 
 def results_of(progress: Array, num_parameters: int) -> list[StageResult]:
@@ -118,7 +100,7 @@ def results_of(progress: Array, num_parameters: int) -> list[StageResult]:
         progress: Of the path, as its last certificate has it.
         num_parameters: Length of the model.
     """
-    rows = PathState.decode(progress, num_parameters).results
+    rows = PathState.of(progress, num_parameters).results
     return [StageResult(iterations=round(row[0]), gap=float(row[1]), model=row[2:].copy()) for row in rows]
 
 
@@ -169,7 +151,7 @@ class PathTrainer(Trainer):
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """As the present stage."""
-        state = PathState.decode(progress, len(model))
+        state = PathState.of(progress, len(model))
         state.inner = self.stages[state.stage].begin(schema, model, state.inner, num_tasks)
         return state.encode()
 
@@ -183,12 +165,12 @@ class PathTrainer(Trainer):
 
     def update_size(self, model: Array, progress: Array) -> int:
         """As the present stage."""
-        state = PathState.decode(progress, len(model))
+        state = PathState.of(progress, len(model))
         return self.stages[state.stage].update_size(model, state.inner)
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """As the present stage."""
-        state = PathState.decode(progress, len(model))
+        state = PathState.of(progress, len(model))
         model, state.inner = self.stages[state.stage].advance(model, state.inner, summed)
         state.is_first = False
         return model, state.encode()
@@ -199,14 +181,14 @@ class PathTrainer(Trainer):
 
     def rebuild(self, model: Array, contribution: Array, progress: Array) -> Array:
         """As the present stage; at its beginning 0 where solvers write duals of 0 next."""
-        state = PathState.decode(progress, len(model))
+        state = PathState.of(progress, len(model))
         if state.is_first and state.is_fresh:
             return np.zeros_like(model)
         return self.stages[state.stage].rebuild(model, contribution, state.inner)
 
     def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
         """As the present stage."""
-        state = PathState.decode(progress, len(model))
+        state = PathState.of(progress, len(model))
         return self.stages[state.stage].settled(model, state.inner, contribution, num_tasks)
 
     def verdict(self, model: Array, report: Report) -> Verdict:
@@ -223,7 +205,7 @@ class PathTrainer(Trainer):
         is_over = relative.is_complete and trainer.verdict(model, relative).action is Action.STOP
         if not is_over or stage + 1 == len(self.stages):
             return model, progress
-        state = PathState.decode(progress, len(model))
+        state = PathState.of(progress, len(model))
         found = np.concatenate([[relative.iteration, trainer.relative_gap(model, relative)], model])
         rebuilt = model if report.rebuilt is None else report.rebuilt
         start = _start(trainer, model, rebuilt, state.inner)
@@ -248,7 +230,7 @@ class PathTrainer(Trainer):
 
     def _stage_report(self, model: Array, report: Report) -> tuple[LinearTrainer, Report, int]:
         """The trainer of the present stage, the report as it is to that, and the number of the stage."""
-        state = PathState.decode(report.progress, len(model))
+        state = PathState.of(report.progress, len(model))
         is_own = report.last_certificate > state.began
         relative = replace(
             report,
@@ -267,7 +249,7 @@ def _start(trainer: LinearTrainer, model: Array, rebuilt: Array, progress: Array
     Newton's method goes on from any w. Coordinate descent needs that of the duals; where second derivatives do not fit
     into a message, tasks that come or go may make it the method of the next stage.
     """
-    if is_newton(progress) and trainer.loss != "hinge":
+    if NewtonState.is_of(progress) and trainer.loss != "hinge":
         return model if trainer.has_all_columns(model, progress) else rebuilt
     return rebuilt if float(np.abs(rebuilt - model).max()) <= SAME * float(np.abs(model).max()) else None
 
@@ -293,7 +275,7 @@ class PathSolver(Solver):
 
     def solve(self, model: Array, budget: Budget) -> Update:
         """As the solver of the stage."""
-        state = PathState.decode(budget.progress, len(model))
+        state = PathState.of(budget.progress, len(model))
         self._go_to(state)
         return self._inner.solve(model, replace(budget, progress=state.inner))
 
@@ -303,7 +285,7 @@ class PathSolver(Solver):
 
     def evaluate(self, model: Array, progress: Array) -> Update:
         """As the solver of the stage."""
-        state = PathState.decode(progress, len(model))
+        state = PathState.of(progress, len(model))
         self._go_to(state)
         return self._inner.evaluate(model, state.inner)
 

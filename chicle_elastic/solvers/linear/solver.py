@@ -14,7 +14,7 @@ from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
-from chicle_elastic.solvers.linear.newton.state import NewtonState, is_newton
+from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.scd import CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.tables import SMALL_VALUES, Bounds, objective_sums
@@ -23,7 +23,6 @@ from chicle_elastic.solvers.linear.working_set.state import (
     Sums,
     WorkingSetPhase,
     WorkingSetState,
-    is_working_set,
     sums_size,
 )
 from chicle_elastic.solvers.local_chunk import LocalChunk
@@ -89,9 +88,9 @@ class LinearSolver(Solver):
             DataError: A feature is NaN or infinite.
         """
         self._rebuilt = None
-        if is_newton(budget.progress):
+        if NewtonState.is_of(budget.progress):
             return self._newton_pass(model, budget)
-        if is_working_set(budget.progress):
+        if WorkingSetState.is_of(budget.progress):
             state = WorkingSetState.decode(budget.progress)
             if state.phase is not WorkingSetPhase.DESCEND:
                 return self._round(state, model, budget)
@@ -100,7 +99,7 @@ class LinearSolver(Solver):
         return self._coordinates.run(model, budget)
 
     def _newton_pass(self, model: Array, budget: Budget) -> Update:
-        state = NewtonState.decode(budget.progress, len(model))
+        state = NewtonState.decode(budget.progress)
         plan = self._plan(state, model)
         sums = np.zeros(state.sums_size)
         if not self.chunks:
@@ -153,9 +152,9 @@ class LinearSolver(Solver):
 
         In a Newton run the duals are written here: those that belong to `model`.
         """
-        if is_newton(progress) and self.chunks:
-            return self._evaluate_newton(NewtonState.decode(progress, len(model)), model)
-        if is_working_set(progress) and self.chunks:
+        if NewtonState.is_of(progress) and self.chunks:
+            return self._evaluate_newton(NewtonState.decode(progress), model)
+        if WorkingSetState.is_of(progress) and self.chunks:
             self._working_set_passes().write_duals(WorkingSetState.decode(progress))
         return self._evaluate(model, has_losses=True)
 

@@ -28,18 +28,11 @@ from chicle_elastic.solvers.linear.agreement import dots
 from chicle_elastic.solvers.linear.methods import Method, choose, newton_plan
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
-from chicle_elastic.solvers.linear.newton.state import (
-    NewtonState,
-    gaps,
-    has_newton_duals,
-    is_at_rest,
-    is_newton,
-    sums_size,
-)
+from chicle_elastic.solvers.linear.newton.state import NewtonState, is_at_rest
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.screening import NOTE_BYTES
 from chicle_elastic.solvers.linear.working_set import steps as rounds
-from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState, is_working_set
+from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState
 from chicle_elastic.solvers.linear.working_set.state import sums_size as rounds_size
 
 if TYPE_CHECKING:
@@ -163,14 +156,14 @@ class LinearTrainer(Trainer):
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Choose the method where there is none yet, and let a Newton run go on that rested too early."""
         loss, outputs = Loss.named(self.loss), self.num_outputs(schema)
-        if is_newton(progress):
+        if NewtonState.is_of(progress):
             if not is_at_rest(progress):
                 return progress
-            state = NewtonState.decode(progress, len(model))
+            state = NewtonState.decode(progress)
             steps.reopen(self._plan(state, model), model, state)
             return state.encode()
         method = choose(loss, schema, num_outputs=outputs, num_tasks=num_tasks).method
-        descent = WorkingSetState.decode(progress) if is_working_set(progress) else None
+        descent = WorkingSetState.decode(progress) if WorkingSetState.is_of(progress) else None
         is_slow = descent is not None and descent.phase is not WorkingSetPhase.DESCEND
         if method is Method.NEWTON or (is_slow and loss is not Loss.HINGE):
             plan = newton_plan(loss, schema, num_outputs=outputs, tol=self.tol)
@@ -193,23 +186,23 @@ class LinearTrainer(Trainer):
 
     def may_be_cut(self, progress: Array) -> bool:
         """Coordinate descent may: w = w(alpha) after any part of a pass. The sums of other methods need every row."""
-        if is_working_set(progress):
-            return WorkingSetState.decode(progress).phase is WorkingSetPhase.DESCEND
-        return not is_newton(progress)
+        if WorkingSetState.is_of(progress):
+            return WorkingSetState.read(progress, "phase") is WorkingSetPhase.DESCEND
+        return not NewtonState.is_of(progress)
 
     def update_size(self, model: Array, progress: Array) -> int:
         """The change of w, or the sums of a pass of another method."""
-        if is_working_set(progress):
+        if WorkingSetState.is_of(progress):
             return rounds_size(WorkingSetState.decode(progress), len(model))
-        return sums_size(progress) if is_newton(progress) else len(model)
+        return NewtonState.read(progress, "sums_size") if NewtonState.is_of(progress) else len(model)
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `newton.steps` and `working_set.steps` for what is more than a sum."""
-        if is_working_set(progress):
+        if WorkingSetState.is_of(progress):
             return self._advance_round(WorkingSetState.decode(progress), model, summed)
-        if not is_newton(progress):
+        if not NewtonState.is_of(progress):
             return self.merge(model, summed.delta, summed.weight), progress
-        state = NewtonState.decode(progress, len(model))
+        state = NewtonState.decode(progress)
         following = steps.advance(self._plan(state, model), model, state, summed.delta, summed.weight)
         return following, state.encode()
 
@@ -224,17 +217,18 @@ class LinearTrainer(Trainer):
 
     def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
         """w of the duals that a Newton run has written at its end, where w is not quite that."""
-        if is_working_set(progress):
+        if WorkingSetState.is_of(progress):
             # A job that is interrupted after SOLVE has a model of duals that this evaluation has only now overwritten.
-            is_under_way = WorkingSetState.decode(progress).phase not in (WorkingSetPhase.DESCEND, WorkingSetPhase.REST)
-            return contribution if is_under_way else None
-        if not is_newton(progress):
+            phase = WorkingSetState.read(progress, "phase")
+            return None if phase in (WorkingSetPhase.DESCEND, WorkingSetPhase.REST) else contribution
+        if not NewtonState.is_of(progress):
             return None
-        return contribution if is_at_rest(progress) and has_newton_duals(progress) else None
+        has_newton_duals = NewtonState.read_parts(progress, "has_newton_duals").any()
+        return contribution if has_newton_duals and is_at_rest(progress) else None
 
     def has_all_columns(self, model: Array, progress: Array) -> bool:
         """Of a progress of Newton's method, whether its blocks do; if so, smooth losses have it on any tasks."""
-        return self._plan(NewtonState.decode(progress, len(model)), model).has_all_columns
+        return self._plan(NewtonState.decode(progress), model).has_all_columns
 
     def _plan(self, state: NewtonState, model: Array) -> NewtonPlan:
         return NewtonPlan.of(state, len(model), loss=Loss.named(self.loss), tol=self.tol)
@@ -246,7 +240,7 @@ class LinearTrainer(Trainer):
 
     def rebuild(self, model: Array, contribution: Array, progress: Array) -> Array:
         """w(alpha), with nothing of the old model. In a Newton run w does not follow from the duals, and is kept."""
-        return model if is_newton(progress) else contribution
+        return model if NewtonState.is_of(progress) else contribution
 
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
         """P and D per output at a certificate, each of shape (outputs,), float64."""
@@ -260,10 +254,10 @@ class LinearTrainer(Trainer):
         if report.is_certificate:
             primal, dual = self.primal_and_dual(model, report)
             return _largest_ratio(primal - dual, primal)
-        if is_newton(report.progress):
-            return float(gaps(report.progress).max())
-        if is_working_set(report.progress):
-            return WorkingSetState.decode(report.progress).gap
+        if NewtonState.is_of(report.progress):
+            return float(NewtonState.read_parts(report.progress, "gap").max())
+        if WorkingSetState.is_of(report.progress):
+            return WorkingSetState.read(report.progress, "gap")
         return self._estimated_gap(model, report.metrics)
 
     def _estimated_gap(self, model: Array, metrics: Mapping[str, float]) -> float:
@@ -306,10 +300,10 @@ class LinearTrainer(Trainer):
 
     def _rests(self, progress: Array) -> bool | None:
         """Whether the method has done its work; None where the estimates of coordinate descent tell."""
-        if is_newton(progress):
+        if NewtonState.is_of(progress):
             return is_at_rest(progress)
-        if is_working_set(progress):
-            phase = WorkingSetState.decode(progress).phase
+        if WorkingSetState.is_of(progress):
+            phase = WorkingSetState.read(progress, "phase")
             return None if phase is WorkingSetPhase.DESCEND else phase is WorkingSetPhase.REST
         return None
 

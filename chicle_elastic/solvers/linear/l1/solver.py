@@ -194,13 +194,13 @@ class L1Solver(Solver):
         return known.at_end
 
     def _multiply(self, output: OutputState, curvatures: Array, sums: Array) -> None:
-        self.local.rows.add_products(curvatures, output.places, sums, is_rough=output.is_rough)
+        self.local.rows.add_products(curvatures, output.columns, sums, is_rough=output.is_rough)
 
     def _solve(self, state: L1State, k: int, output: OutputState, w: Array, sums: Array, budget: Budget) -> None:
         if state.from_columns:
             sums[0], sums[1:] = 1.0, self._from_columns(state, k, output, w, budget)
             return
-        places = output.places if len(output.columns) else np.arange(len(w))
+        places = output.columns if len(output.columns) else np.arange(len(w))
         H = symmetric(output.products, len(places))
         if output.is_rough:
             H.ravel()[:: len(H) + 1] *= 1.0 + ROUGH_DIAGONAL

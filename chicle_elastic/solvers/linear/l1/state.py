@@ -1,27 +1,16 @@
 """What all tasks have in common while a classifier with an l1 penalty is fitted, and the layout of the sums of a pass.
 
-D is num_features + 1, the intercept column included. As one flat vector the progress is
-
-    part      length            meaning
-    scalars   SCALARS           see `L1State`, in the order of its fields
-    outputs   outputs x OUTPUT  see `OutputState`, in the order of its fields
-    norms     D                 lengths of the columns, rows weighted by C_i
-    then per output, each of the length that its scalars say:
-    slopes                      D: sum_i a_i y_i x_i of the slopes a_i at w
-    direction                   D: where to go from w
-    columns                     h: the working set W, ascending; nothing where it always has all columns
-    products                    h (h + 1) / 2: second derivatives in the columns of W, packed by rows
+D is num_features + 1, the intercept column included.
 """
 
-import operator
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.l1.objective import SlopeSums
+from chicle_elastic.solvers.linear.progress import Numbers, ProgressState, no_numbers, nothing
 
 HEAD = 2
 """Values that every sum begins with: tasks that were interrupted; rows read."""
@@ -48,15 +37,8 @@ class L1Phase(IntEnum):
     """Nothing: w is good enough, and a certificate follows."""
 
 
-_NONE = np.zeros(0)
-
-
-def _none() -> Array:
-    return _NONE
-
-
 @dataclass(slots=True, kw_only=True)
-class OutputState:
+class OutputState(ProgressState):
     """Where one output is.
 
     Attributes:
@@ -72,8 +54,10 @@ class OutputState:
         num_still: Steps in a row that lowered neither the objective nor the gap.
         is_rough: Products are summed up in float32.
         is_chosen: The direction has the length that a search has found.
-        num_slopes, num_direction, num_columns, num_products: Lengths of the vectors.
-        slopes, direction, columns, products: See the module.
+        slopes: sum_i a_i y_i x_i of the slopes a_i at w, shape (D,).
+        direction: Where to go from w, shape (D,).
+        columns: The working set W, ascending, shape (h,); empty where it always has all columns.
+        products: Second derivatives in the columns of W, packed by rows.
     """
 
     phase: L1Phase = L1Phase.LOOK
@@ -87,33 +71,14 @@ class OutputState:
     num_still: int = 0
     is_rough: bool = False
     is_chosen: bool = False
-    num_slopes: int = 0
-    num_direction: int = 0
-    num_columns: int = 0
-    num_products: int = 0
-    slopes: Array = field(default_factory=_none)
-    direction: Array = field(default_factory=_none)
-    columns: Array = field(default_factory=_none)
-    products: Array = field(default_factory=_none)
-
-    @property
-    def places(self) -> Array:
-        """The columns of W as numbers, int64; empty for all."""
-        return self.columns.astype(np.int64)
-
-
-OUTPUT = tuple(f.name for f in fields(OutputState) if f.type is not Array)
-VECTORS = ("slopes", "direction", "columns", "products")
-_CONVERTED: tuple[tuple[str, Callable[[float], float]], ...] = tuple(
-    (f.name, f.type) for f in fields(OutputState) if callable(f.type) and f.type not in (float, Array)
-)
-"""Scalars that are no float, and what makes them of one."""
-_OUTPUT_OF = operator.attrgetter(*OUTPUT)
-_VECTORS_OF = operator.attrgetter(*VECTORS)
+    slopes: Array = field(default_factory=nothing)
+    direction: Array = field(default_factory=nothing)
+    columns: Numbers = field(default_factory=no_numbers)
+    products: Array = field(default_factory=nothing)
 
 
 @dataclass(slots=True, kw_only=True)
-class L1State:
+class L1State(ProgressState):
     """Of all outputs.
 
     Attributes:
@@ -127,7 +92,7 @@ class L1State:
         num_stuck: Of these, the last ones in a row between which no objective has fallen.
         least: Sum of the objectives at the last one.
         turn: The task whose rank this is, modulo their number, solves for the first output, and so on.
-        norms: See the module.
+        norms: Lengths of the columns, rows weighted by C_i, shape (D,).
         outputs: By number.
     """
 
@@ -141,7 +106,7 @@ class L1State:
     num_stuck: int = 0
     least: float = np.inf
     turn: int = 0
-    norms: Array = field(default_factory=_none)
+    norms: Array = field(default_factory=nothing)
     outputs: list[OutputState]
 
     @classmethod
@@ -159,53 +124,6 @@ class L1State:
     def is_at_rest(self) -> bool:
         """Whether no output has anything left to do."""
         return all(output.phase is L1Phase.REST for output in self.outputs)
-
-    def encode(self) -> Array:
-        """As one vector, float64."""
-        head: list[float] = [len(self.outputs), len(self.norms), *(getattr(self, name) for name in SCALARS)]
-        parts = [np.zeros(0), self.norms]
-        for output in self.outputs:
-            vectors = _VECTORS_OF(output)
-            output.num_slopes, output.num_direction, output.num_columns, output.num_products = map(len, vectors)
-            parts += vectors
-            head += _OUTPUT_OF(output)
-        parts[0] = np.array(head, dtype=np.float64)
-        return np.concatenate(parts)
-
-    @classmethod
-    def decode(cls, progress: Array) -> "L1State":
-        """From such a vector; the arrays are views of it."""
-        num_outputs, num_norms = (round(value) for value in progress[:2].tolist())
-        first = 2 + len(SCALARS)
-        values = dict(zip(SCALARS, progress[2:first].tolist(), strict=True))
-        start = first + num_outputs * len(OUTPUT)
-        position, outputs = start + num_norms, []
-        # Several times an iteration, and so not dearer than it has to be.
-        for scalars in progress[first:start].reshape(num_outputs, len(OUTPUT)).tolist():
-            found = dict(zip(OUTPUT, scalars, strict=True))
-            for name, kind in _CONVERTED:
-                found[name] = kind(found[name])
-            output = OutputState(**found)
-            sizes = (output.num_slopes, output.num_direction, output.num_columns, output.num_products)
-            for name, size in zip(VECTORS, sizes, strict=True):
-                if size:
-                    setattr(output, name, progress[position : position + size])
-                    position += size
-            outputs.append(output)
-        return cls(
-            is_whole=bool(values["is_whole"]),
-            from_columns=bool(values["from_columns"]),
-            most_columns=round(values["most_columns"]),
-            num_sides=round(values["num_sides"]),
-            num_rows=values["num_rows"],
-            share=values["share"],
-            num_refused=round(values["num_refused"]),
-            num_stuck=round(values["num_stuck"]),
-            least=values["least"],
-            turn=round(values["turn"]),
-            norms=progress[start : start + num_norms],
-            outputs=outputs,
-        )
 
     def num_block_columns(self, output: OutputState, D: int) -> int:
         """Columns whose products belong to the output."""
@@ -245,6 +163,3 @@ class L1State:
         if output.phase is L1Phase.SOLVE:
             return 1 + (D if self.from_columns else h)
         return len(SHARES) if output.phase is L1Phase.SEARCH else 0
-
-
-SCALARS = tuple(f.name for f in fields(L1State) if f.name not in ("norms", "outputs"))

@@ -31,6 +31,7 @@ from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
 from chicle_elastic.solvers.linear.l1.state import HEAD, SHARES, L1Phase, L1State, OutputState
 from chicle_elastic.solvers.linear.lasso.columns import working_set
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
+from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
 
 ARMIJO = 1e-4
 ROUNDING = 1e-14
@@ -69,7 +70,8 @@ def _restart(state: L1State) -> None:
     for output in state.outputs:
         output.phase, output.value, output.gap = L1Phase.LOOK, np.inf, np.inf
         output.num_solved = output.num_still = 0
-        output.slopes = output.direction = output.columns = output.products = np.zeros(0)
+        output.slopes = output.direction = output.products = NOTHING
+        output.columns = NO_NUMBERS
 
 
 def set_alone(state: L1State, model: Array, objective: Objective, *, is_alone: bool) -> None:
@@ -180,7 +182,7 @@ def _evaluated(state: L1State, w: Array, output: OutputState, part: Array, objec
 
 def _begin_solution(state: L1State, w: Array, output: OutputState, objective: Objective) -> None:
     """From the columns of one task, or from products of a working set."""
-    output.products = output.columns = np.zeros(0)
+    output.products, output.columns = NOTHING, NO_NUMBERS
     if state.from_columns:
         output.phase = L1Phase.SOLVE
         return
@@ -197,9 +199,9 @@ def _solved(output: OutputState, part: Array, D: int) -> bool:
     if not part[0]:
         return False
     direction = np.zeros(D)
-    places = output.places
+    places = output.columns
     direction[places if len(places) else slice(None)] = part[1:]
-    output.products = output.columns = np.zeros(0)
+    output.products, output.columns = NOTHING, NO_NUMBERS
     output.is_chosen, output.num_solved = False, output.num_solved + 1
     if not direction.any() or not np.isfinite(direction).all():  # nothing is left that rounding does not hide
         output.phase = L1Phase.REST

@@ -58,7 +58,7 @@ class LassoSolver(Solver):
         Raises:
             DataError: A feature is NaN or infinite.
         """
-        state = LassoState.decode(budget.progress, len(model))
+        state = LassoState.decode(budget.progress)
         sums = np.zeros(state.sums_size)
         if state.phase is LassoPhase.SOLVE:
             if budget.rank == state.turn % budget.num_ranks:
@@ -99,12 +99,12 @@ class LassoSolver(Solver):
         return sums, local.rows.weighted_sum(weighted)[: state.d]
 
     def _multiply(self, state: LassoState, sums: Array) -> None:
-        columns = state.places
+        columns = state.columns
         means = state.means[columns]
         self.local.add_products(means, sums, is_rough=state.is_rough, columns=ALL if state.is_narrow else columns)
 
     def _minimise(self, state: LassoState, model: Array, sums: Array, budget: Budget) -> None:
-        places, H = state.places, symmetric(state.products, state.num_columns)
+        places, H = state.columns, symmetric(state.products, len(state.columns))
         if state.is_rough:
             H.ravel()[:: len(H) + 1] *= 1.0 + ROUGH_DIAGONAL
         q, w, l1, l2 = state.slopes[places], model[places], self._penalty.l1, self._penalty.l2
@@ -127,6 +127,6 @@ class LassoSolver(Solver):
         """As delta sum_i s_i r_i x_i and sum_i s_i r_i; as metrics the other sums of `steps.Residuals`, and rows."""
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        sums, part = self._residuals(LassoState.decode(progress, len(model)), model)
+        sums, part = self._residuals(LassoState.decode(progress), model)
         metrics = {"squares": float(sums[1]), "products": float(sums[2]), "rows": float(self.local.tables.num_rows)}
         return Update(delta=np.append(part, sums[0]), samples=0, weight=1.0, metrics=metrics)

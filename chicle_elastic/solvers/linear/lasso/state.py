@@ -1,23 +1,15 @@
 """What all tasks have in common while a lasso or elastic net runs, and the layout of the sums of a pass.
 
-Notation of `steps`: d features, S the sum of the weights, W the working set of h columns. As one flat vector the
-progress is
-
-    part      length            meaning
-    scalars   SCALARS           see `LassoState`, in the order of its fields
-    means     d                 weighted mean of each feature; 0 without intercept
-    norms     d                 square root of the weighted mean of the centred squares; of wide data alone
-    slopes    d                 X_c^T s r / S, at w
-    columns   h                 W, ascending
-    products  h (h + 1) / 2     X_c^T s X_c / S of the columns of W, packed by rows; nothing while they are not known
+Notation of `steps`: d features, S the sum of the weights, W the working set of h columns.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.progress import NOTHING, Numbers, ProgressState
 
 HEAD = 2
 """Values that every sum begins with: tasks that were interrupted; rows read."""
@@ -41,7 +33,7 @@ class LassoPhase(IntEnum):
 
 
 @dataclass(slots=True, kw_only=True)
-class LassoState:
+class LassoState(ProgressState):
     """Where the run is.
 
     Attributes:
@@ -49,8 +41,6 @@ class LassoState:
         is_sparse: Rows are CSR, whose products come without centring.
         is_rough: Products are summed up in float32, and further solutions repair what that does.
         is_narrow: W has all columns.
-        num_columns: h.
-        num_products: Length of `products`.
         num_rows: Rows that the means are of.
         total_weight: S.
         target_mean: Weighted mean of the targets; 0 without intercept.
@@ -60,15 +50,17 @@ class LassoState:
         num_solved: Solutions since the products were summed up.
         num_refused: Certificates that were not good enough.
         turn: Which task solves: the one whose rank this is, modulo their number.
-        means, norms, slopes, columns, products: See the layout.
+        means: Weighted mean of each feature, shape (d,); 0 without intercept.
+        norms: Square root of the weighted mean of the centred squares, shape (d,); of wide data alone.
+        slopes: X_c^T s r / S at w, shape (d,).
+        columns: W, ascending, shape (h,).
+        products: X_c^T s X_c / S of the columns of W, packed by rows; empty while they are not known.
     """
 
     phase: LassoPhase = LassoPhase.LOOK
     is_sparse: bool = False
     is_rough: bool = False
     is_narrow: bool = False
-    num_columns: int = 0
-    num_products: int = 0
     num_rows: float = 0.0
     total_weight: float = 0.0
     target_mean: float = 0.0
@@ -81,59 +73,22 @@ class LassoState:
     means: Array
     norms: Array
     slopes: Array
-    columns: Array
+    columns: Numbers
     products: Array
 
     @classmethod
     def fresh(cls, d: int, *, is_sparse: bool, is_rough: bool, is_narrow: bool) -> "LassoState":
         """Before the first pass over rows of `d` features."""
-        zeros, nothing = np.zeros(d), np.zeros(0)
-        columns = np.arange(d, dtype=np.float64) if is_narrow else nothing
+        zeros = np.zeros(d)
         return cls(
             is_sparse=is_sparse,
             is_rough=is_rough,
             is_narrow=is_narrow,
-            num_columns=len(columns),
             means=zeros,
             norms=zeros,
             slopes=zeros,
-            columns=columns,
-            products=nothing,
-        )
-
-    def encode(self) -> Array:
-        """As one vector, float64."""
-        scalars = np.array([getattr(self, name) for name in SCALARS], dtype=np.float64)
-        return np.concatenate([scalars, self.means, self.norms, self.slopes, self.columns, self.products])
-
-    @classmethod
-    def decode(cls, progress: Array, num_parameters: int) -> "LassoState":
-        """From such a vector and the length of the model, d + 1; the arrays are views of it."""
-        d, first = num_parameters - 1, len(SCALARS)
-        values = dict(zip(SCALARS, progress[:first].tolist(), strict=True))
-        means, norms, slopes = progress[first : first + 3 * d].reshape(3, d)
-        rest, h = progress[first + 3 * d :], round(values["num_columns"])
-        return cls(
-            phase=LassoPhase(round(values["phase"])),
-            is_sparse=bool(values["is_sparse"]),
-            is_rough=bool(values["is_rough"]),
-            is_narrow=bool(values["is_narrow"]),
-            num_columns=h,
-            num_products=round(values["num_products"]),
-            num_rows=values["num_rows"],
-            total_weight=values["total_weight"],
-            target_mean=values["target_mean"],
-            primal=values["primal"],
-            gap=values["gap"],
-            share=values["share"],
-            num_solved=round(values["num_solved"]),
-            num_refused=round(values["num_refused"]),
-            turn=round(values["turn"]),
-            means=means,
-            norms=norms,
-            slopes=slopes,
-            columns=rest[:h],
-            products=rest[h:],
+            columns=np.arange(d if is_narrow else 0),
+            products=NOTHING,
         )
 
     @property
@@ -142,28 +97,23 @@ class LassoState:
         return len(self.means)
 
     @property
-    def places(self) -> Array:
-        """The columns of W as numbers, int64."""
-        return self.columns.astype(np.int64)
-
-    @property
     def needs_products(self) -> bool:
         """Whether this pass sums up products of columns."""
-        is_first = self.phase is LassoPhase.EVALUATE and self.is_narrow and not self.num_products
+        is_first = self.phase is LassoPhase.EVALUATE and self.is_narrow and not len(self.products)
         return is_first or self.phase is LassoPhase.MULTIPLY
 
     def set_columns(self, columns: Array) -> None:
         """Another working set, whose products are not known yet."""
-        self.columns, self.num_columns = columns.astype(np.float64), len(columns)
+        self.columns = columns
         self.forget_products()
 
     def set_products(self, products: Array) -> None:
         """They are known from now on."""
-        self.products, self.num_products, self.num_solved = products, len(products), 0
+        self.products, self.num_solved = products, 0
 
     def forget_products(self) -> None:
         """They are of other rows or columns, or not good enough."""
-        self.set_products(np.zeros(0))
+        self.set_products(NOTHING)
 
     @property
     def sums_size(self) -> int:
@@ -175,7 +125,7 @@ class LassoState:
         SOLVE:     HEAD, whether it was solved, whether the solution was found, weights of W (h)
         REST:      HEAD
         """
-        d, h = self.d, self.num_columns
+        d, h = self.d, len(self.columns)
         products = h * (h + 1) // 2 if self.needs_products else 0
         if self.phase is LassoPhase.LOOK:
             return HEAD + 2 + (d if self.is_narrow else 2 * d)
@@ -184,6 +134,3 @@ class LassoState:
         if self.phase is LassoPhase.MULTIPLY:
             return HEAD + products
         return HEAD + 2 + h if self.phase is LassoPhase.SOLVE else HEAD
-
-
-SCALARS = tuple(f.name for f in fields(LassoState) if f.type is not Array)

@@ -198,18 +198,18 @@ def _evaluated(state: LassoState, w: Array, sums: Array, penalty: Penalty, tol: 
     if state.needs_products:
         _multiplied(state, sums[3 + d :])
         return
-    columns = state.places if state.is_narrow else _chosen(state, w, penalty)
-    if not np.isin(columns, state.places).all():
+    columns = state.columns if state.is_narrow else _chosen(state, w, penalty)
+    if not np.isin(columns, state.columns).all():
         state.set_columns(columns)
     elif state.is_rough and state.num_solved and not state.gap <= LEAST_FALL * before:
         state.is_rough = False
         state.forget_products()
-    state.phase = LassoPhase.SOLVE if state.num_products else LassoPhase.MULTIPLY
+    state.phase = LassoPhase.SOLVE if len(state.products) else LassoPhase.MULTIPLY
 
 
 def _multiplied(state: LassoState, packed: Array) -> None:
     """Keep the second derivatives of W."""
-    S, means = state.total_weight, state.means[state.places]
+    S, means = state.total_weight, state.means[state.columns]
     packed = packed / S
     if state.is_sparse:
         start = 0
@@ -231,7 +231,7 @@ def _solved(state: LassoState, model: Array, sums: Array) -> Array:
         state.turn += 1
         return model
     w = model[:-1].copy()
-    w[state.places] = sums[2:]
+    w[state.columns] = sums[2:]
     state.num_solved += 1
     # Second derivatives that are exact leave nothing to be looked at: a certificate follows in place of an evaluation.
     is_last = state.is_narrow and sums[1] and (not state.is_rough or state.num_solved > 1)

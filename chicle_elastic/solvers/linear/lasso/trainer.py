@@ -86,13 +86,13 @@ class LassoTrainer(CertifiedTrainer):
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Begin with a look at the data, and again after a certificate that was not good enough."""
-        if not len(progress):
+        if not LassoState.is_of(progress):
             is_sparse = schema.kind == "csr"
             is_rough = schema.dtype == "float32" and not is_sparse
             return LassoState.fresh(
                 schema.num_features, is_sparse=is_sparse, is_rough=is_rough, is_narrow=is_narrow(schema)
             ).encode()
-        state = LassoState.decode(progress, len(model))
+        state = LassoState.decode(progress)
         if state.phase is not LassoPhase.REST:
             return progress
         steps.reopen(state)
@@ -107,11 +107,11 @@ class LassoTrainer(CertifiedTrainer):
 
     def update_size(self, model: Array, progress: Array) -> int:
         """See `LassoState.sums_size`."""
-        return LassoState.decode(progress, len(model)).sums_size
+        return LassoState.decode(progress).sums_size
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`."""
-        state = LassoState.decode(progress, len(model))
+        state = LassoState.decode(progress)
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
             following = steps.advance(
                 state, model, summed.delta, penalty=self._penalty, tol=self.tol, has_intercept=self.has_intercept
@@ -121,7 +121,7 @@ class LassoTrainer(CertifiedTrainer):
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate; D is unknown, minus infinity, where the means are those of other rows."""
         assert report.rebuilt is not None, "only a certificate has P and D"
-        state = LassoState.decode(report.progress, len(model))
+        state = LassoState.decode(report.progress)
         found = steps.Residuals(
             total=float(report.rebuilt[-1]),
             squares=report.metrics["squares"],
@@ -143,10 +143,10 @@ class LassoTrainer(CertifiedTrainer):
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
-        state = LassoState.decode(report.progress, len(model))
+        state = LassoState.decode(report.progress)
         return steps.relative_gap(state), state.phase is LassoPhase.REST
 
 
 def _state_of(report: Report) -> LassoState:
     assert report.rebuilt is not None, "only a certificate has P and D"
-    return LassoState.decode(report.progress, len(report.rebuilt))
+    return LassoState.decode(report.progress)

@@ -1,29 +1,16 @@
 """What all tasks have in common while a multinomial regression runs, and the layout of the sums of a pass.
 
 Notation of `objective`: K classes, d features, D = d + 1 with the intercept. h columns have second derivatives in a
-block per class: all D (narrow data), or some features (`columns`) and the intercept. As one flat vector the progress is
-
-    part        length              meaning
-    scalars     SCALARS             see `MultinomialState`, in the order of its fields
-    totals      K                   sum_i C_i y_i
-    masses      K                   sum_i of the weights of each class in its block, as of the last evaluation
-    class_sums  K d                 sum_i C_i y_i x_i^T
-    columns     num_columns         features of the blocks of wide data, ascending
-    direction   K D                 where to go from W, b; these three as far as the phase asks for them
-    residual    K D                 what conjugate gradients have left of the gradient; of a joint block all of it
-    conjugate   K D                 their last vector
-    blocks      num_block_values    second derivatives by class, packed by rows, and of wide data the diagonals (K D) in
-                                    front of them; for one pass only, in which each task makes a factor of them
+block per class: all D (narrow data), or some features (`columns`) and the intercept.
 """
 
-import operator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.progress import ROWS, Numbers, ProgressState, no_numbers, nothing
 
 HEAD = 3
 """Values that every sum begins with: tasks that were interrupted; rows read; tasks without a preconditioner."""
@@ -58,15 +45,11 @@ class Roughness(IntEnum):
     """The gradient, too."""
 
 
-_NONE = np.zeros(0)
-
-
-def _none() -> Array:
-    return _NONE
+BY_CLASS = {ROWS: "num_classes"}
 
 
 @dataclass(slots=True)
-class MultinomialState:
+class MultinomialState(ProgressState):
     """Where the run is.
 
     Attributes:
@@ -83,8 +66,6 @@ class MultinomialState:
         num_rows: Rows that were looked at.
         block_serial: Number of the blocks that the preconditioner is made of.
         num_blocks: Blocks in the progress: 0, K, or 1 of which those of all classes are multiples.
-        num_block_values: Length of these, with their diagonals.
-        num_columns: Features of the blocks of wide data, once they are chosen.
         value: The objective at W, b; infinite where it is not known.
         gap: Duality gap there.
         share: Share of tol below which the run rests.
@@ -94,7 +75,15 @@ class MultinomialState:
         decrease: By how much the quadratic model has fallen in this run.
         rz, first_rz: Squared residual in the norm of the preconditioner, before the last and before the first product.
         num_stalls: Evaluations in a row that did not bring the gap down.
-        totals, masses, class_sums, columns, direction, residual, conjugate, blocks: See the layout.
+        totals: sum_i C_i y_i, shape (K,).
+        masses: sum_i of the weights of each class in its block, as of the last evaluation, shape (K,).
+        class_sums: sum_i C_i y_i x_i^T, shape (K, d).
+        columns: Features of the blocks of wide data once they are chosen, ascending.
+        direction: Where to go from W, b, shape (K, D).
+        residual: What conjugate gradients have left of the gradient, of a joint block all of it, shape (K, D).
+        conjugate: Their last vector, shape (K, D).
+        blocks: Second derivatives by class, packed by rows, and of wide data the diagonals (K D) in front of them; for
+            one pass only, in which each task makes a factor of them.
     """
 
     phase: MultinomialPhase
@@ -111,8 +100,6 @@ class MultinomialState:
     num_rows: float = 0.0
     block_serial: int = 0
     num_blocks: int = 0
-    num_block_values: int = 0
-    num_columns: int = 0
     value: float = np.inf
     gap: float = np.inf
     share: float = 0.5
@@ -123,14 +110,14 @@ class MultinomialState:
     rz: float = 0.0
     first_rz: float = 0.0
     num_stalls: int = 0
-    totals: Array = field(default_factory=_none)
-    masses: Array = field(default_factory=_none)
-    class_sums: Array = field(default_factory=_none)
-    columns: Array = field(default_factory=_none)
-    direction: Array = field(default_factory=_none)
-    residual: Array = field(default_factory=_none)
-    conjugate: Array = field(default_factory=_none)
-    blocks: Array = field(default_factory=_none)
+    totals: Array = field(default_factory=nothing)
+    masses: Array = field(default_factory=nothing)
+    class_sums: Array = field(default_factory=nothing, metadata=BY_CLASS)
+    columns: Numbers = field(default_factory=no_numbers)
+    direction: Array = field(default_factory=nothing, metadata=BY_CLASS)
+    residual: Array = field(default_factory=nothing, metadata=BY_CLASS)
+    conjugate: Array = field(default_factory=nothing, metadata=BY_CLASS)
+    blocks: Array = field(default_factory=nothing)
 
     @property
     def is_narrow(self) -> bool:
@@ -140,7 +127,7 @@ class MultinomialState:
     @property
     def h(self) -> int:
         """Columns of a block; 0 before those of wide data are chosen."""
-        return self.D if self.is_narrow else self.num_columns + 1 if self.num_columns else 0
+        return self.D if self.is_narrow else len(self.columns) + 1 if len(self.columns) else 0
 
     def is_active(self, *, has_intercept: bool) -> Array:
         """Which classes have weight, shape (K,), bool; without intercepts those without one are like all others."""
@@ -178,21 +165,10 @@ class MultinomialState:
             return HEAD + 1 + 2 * K * D
         return HEAD + (len(SHARES) if self.phase is MultinomialPhase.SEARCH else 0)
 
-    def encode(self) -> Array:
-        """As one vector, float64."""
-        scalars = np.array(_SCALARS_OF(self), dtype=np.float64)
-        return np.concatenate([scalars, *(getattr(self, name).reshape(-1) for name in self._sizes())])
-
-    def _sizes(self) -> dict[str, int]:
-        """Lengths of the vectors that go on to the next pass, in order."""
-        K, D = self.num_classes, self.D
-        is_looking = self.phase is MultinomialPhase.LOOK
-        sizes = {} if is_looking else {"totals": K, "masses": K, "class_sums": K * (D - 1)}
-        sizes["columns"] = self.num_columns
-        for name in self._directions():
-            sizes[name] = K * D
-        sizes["blocks"] = self.num_block_values
-        return sizes
+    def kept(self) -> tuple[str, ...]:
+        """Return the vectors that go on to the next pass."""
+        of_classes = () if self.phase is MultinomialPhase.LOOK else ("totals", "masses", "class_sums")
+        return (*of_classes, "columns", *self._directions(), "blocks")
 
     def _directions(self) -> tuple[str, ...]:
         """Which vectors of the shape of the model go on to the next pass."""
@@ -203,40 +179,3 @@ class MultinomialState:
         if self.phase is MultinomialPhase.EVALUATE and self.num_blocks:  # tasks find the direction themselves
             return ("residual",)
         return ("direction",) if self.phase in (MultinomialPhase.EVALUATE, MultinomialPhase.SEARCH) else ()
-
-    @classmethod
-    def decode(cls, progress: Array, *, has_vectors: bool = True) -> "MultinomialState":
-        """From such a vector; the arrays are views of it, and left out where nothing but scalars is asked for."""
-        first = len(SCALARS)
-        state = cls(*(kind(value) for kind, value in zip(_KINDS, progress[:first].tolist(), strict=True)))
-        if not has_vectors:
-            return state
-        K, D = state.num_classes, state.D
-        for name, size in state._sizes().items():
-            vector = progress[first : first + size]
-            first += size
-            if name in ("direction", "residual", "conjugate"):
-                vector = vector.reshape(K, D)
-            elif name == "class_sums":
-                vector = vector.reshape(K, D - 1)
-            elif name == "columns":
-                vector = vector.astype(np.int64)
-            setattr(state, name, vector)
-        return state
-
-
-SCALARS = tuple(f.name for f in fields(MultinomialState) if f.type is not Array)
-_SCALARS_OF = operator.attrgetter(*SCALARS)
-_KINDS: tuple[Any, ...] = tuple(f.type for f in fields(MultinomialState) if f.type is not Array)
-"""Makes a scalar of a float."""
-_PLACES = {name: place for place, name in enumerate(SCALARS)}
-
-
-def phase_of(progress: Array) -> MultinomialPhase:
-    """What the next pass sums up: asked several times an iteration, and so not dearer than it has to be."""
-    return MultinomialPhase(progress[_PLACES["phase"]])
-
-
-def gap_and_value_of(progress: Array) -> tuple[float, float]:
-    """Duality gap and objective at W, b."""
-    return float(progress[_PLACES["gap"]]), float(progress[_PLACES["value"]])

@@ -40,6 +40,7 @@ from chicle_elastic.solvers.linear.multinomial.state import (
     MultinomialState,
     Roughness,
 )
+from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
 
 ARMIJO = 1e-4
 ROUNDING, FLOAT32_ROUNDING = 1e-13, 1e-6
@@ -94,13 +95,12 @@ def _evaluate_here(state: MultinomialState) -> None:
 
 
 def _drop_blocks(state: MultinomialState) -> None:
-    state.num_blocks = state.num_block_values = 0
-    state.blocks = np.zeros(0)
+    state.num_blocks, state.blocks = 0, NOTHING
 
 
 def _look_again(state: MultinomialState) -> None:
     state.phase, state.is_cold = MultinomialPhase.LOOK, False
-    state.value, state.gap, state.num_rows, state.num_columns = np.inf, np.inf, 0.0, 0
+    state.value, state.gap, state.num_rows, state.columns = np.inf, np.inf, 0.0, NO_NUMBERS
     _drop_blocks(state)
 
 
@@ -149,7 +149,6 @@ def _looked(state: MultinomialState, model: Array, sums: Array, num_rows: float,
     block = sums[K * D :]
     if not state.is_narrow:
         state.columns = heaviest_columns(block[: D - 1], state.block_columns - 1)
-        state.num_columns = len(state.columns)
     is_active = state.is_active(has_intercept=goal.has_intercept)
     model = _centred(model, is_active, has_intercept=goal.has_intercept)
     total = dot(state.totals, np.ones(K))
@@ -274,7 +273,7 @@ def _residual_of(model: Array, gradient: Array) -> Array:
 
 def _keep_blocks(state: MultinomialState, num_blocks: int, blocks: Array) -> None:
     """For the next pass, in which tasks make factors of them."""
-    state.num_blocks, state.num_block_values, state.blocks = num_blocks, len(blocks), blocks
+    state.num_blocks, state.blocks = num_blocks, blocks
     state.block_serial += 1
     state.needs_blocks = False
 

@@ -16,8 +16,6 @@ from chicle_elastic.solvers.linear.multinomial.state import (
     MultinomialPhase,
     MultinomialState,
     Roughness,
-    gap_and_value_of,
-    phase_of,
 )
 
 WIDE_COLUMNS, WIDE_SPARSE_COLUMNS = 512, 64
@@ -98,9 +96,9 @@ class MultinomialTrainer(CertifiedTrainer):
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Begin with a look at the data, and go on after a certificate that was not good enough."""
-        if not len(progress):
+        if not MultinomialState.is_of(progress):
             return first_state(schema, is_cold=not model.any()).encode()
-        if phase_of(progress) is not MultinomialPhase.REST:
+        if MultinomialState.read(progress, "phase") is not MultinomialPhase.REST:
             return progress
         state = MultinomialState.decode(progress)
         steps.reopen(state)
@@ -123,7 +121,7 @@ class MultinomialTrainer(CertifiedTrainer):
 
     def update_size(self, model: Array, progress: Array) -> int:
         """See `MultinomialState.sums_size`."""
-        return MultinomialState.decode(progress, has_vectors=False).sums_size
+        return MultinomialState.decode(progress).sums_size
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`."""
@@ -155,9 +153,9 @@ class MultinomialTrainer(CertifiedTrainer):
         """See `CertifiedTrainer`."""
         if not len(report.progress):
             return np.inf, False
-        gap, value = gap_and_value_of(report.progress)
+        phase, gap, value = (MultinomialState.read(report.progress, name) for name in ("phase", "gap", "value"))
         is_known = np.isfinite(gap) and np.isfinite(value)
-        return gap / max(value, TINY) if is_known else np.inf, phase_of(report.progress) is MultinomialPhase.REST
+        return gap / max(value, TINY) if is_known else np.inf, phase is MultinomialPhase.REST
 
 
 def first_state(schema: DataSchema, *, is_cold: bool) -> MultinomialState:

@@ -109,7 +109,7 @@ class RidgeSolver(Solver):
         Raises:
             DataError: A feature is NaN or infinite.
         """
-        state = RidgeState.decode(budget.progress, len(model))
+        state = RidgeState.decode(budget.progress)
         sums = np.zeros(state.sums_size)
         if not self.chunks:
             return Update(delta=sums, samples=0, weight=0.0)

@@ -1,22 +1,15 @@
 """What all tasks have in common while a ridge regression runs, and the layout of the sums of a pass.
 
-Notation of `steps`: d features, s_i the weight of sample i, S their sum. As one flat vector the progress is
-
-    part      length            meaning
-    scalars   SCALARS           see `RidgeState`, in the order of its fields
-    means     d                 weighted mean of each feature; 0 without intercept
-    scale     d                 one over the square root of the diagonal of the second derivatives
-    residual  d                 half the negative gradient, X_c^T s r - alpha w
-    direction d                 where to go from w
-    factor    d (d + 1) / 2     Cholesky factor of the scaled second derivatives, packed by rows; wide data has none
+Notation of `steps`: d features, s_i the weight of sample i, S their sum.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.progress import ProgressState
 
 HEAD = 3
 """Values that every sum begins with: tasks that were interrupted; tasks that are the only one; rows read."""
@@ -38,7 +31,7 @@ class RidgePhase(IntEnum):
 
 
 @dataclass(slots=True, kw_only=True)
-class RidgeState:
+class RidgeState(ProgressState):
     """Where the run is.
 
     Attributes:
@@ -54,7 +47,11 @@ class RidgeState:
         gap: Duality gap at w; infinite where it is not known.
         share: Share of tol below which the run rests.
         num_products: Products since the residual was evaluated.
-        means, scale, residual, direction, factor: See the layout.
+        means: Weighted mean of each feature, shape (d,); 0 without intercept.
+        scale: One over the square root of the diagonal of the second derivatives, shape (d,).
+        residual: Half the negative gradient, X_c^T s r - alpha w, shape (d,).
+        direction: Where to go from w, shape (d,).
+        factor: Cholesky factor of the scaled second derivatives, packed by rows; wide data has none.
     """
 
     phase: RidgePhase = RidgePhase.LOOK
@@ -91,37 +88,6 @@ class RidgeState:
             factor=factor,
         )
 
-    def encode(self) -> Array:
-        """As one vector, float64."""
-        scalars = np.array([getattr(self, name) for name in SCALARS], dtype=np.float64)
-        return np.concatenate([scalars, self.means, self.scale, self.residual, self.direction, self.factor])
-
-    @classmethod
-    def decode(cls, progress: Array, num_parameters: int) -> "RidgeState":
-        """From such a vector and the length of the model, d + 1; the arrays are views of it."""
-        d, first = num_parameters - 1, len(SCALARS)
-        values = dict(zip(SCALARS, progress[:first].tolist(), strict=True))
-        means, scale, residual, direction = progress[first : first + 4 * d].reshape(4, d)
-        return cls(
-            phase=RidgePhase(round(values["phase"])),
-            is_sparse=bool(values["is_sparse"]),
-            is_rough=bool(values["is_rough"]),
-            has_factor=bool(values["has_factor"]),
-            has_products=bool(values["has_products"]),
-            num_rows=values["num_rows"],
-            total_weight=values["total_weight"],
-            target_mean=values["target_mean"],
-            primal=values["primal"],
-            gap=values["gap"],
-            share=values["share"],
-            num_products=round(values["num_products"]),
-            means=means,
-            scale=scale,
-            residual=residual,
-            direction=direction,
-            factor=progress[first + 4 * d :],
-        )
-
     @property
     def d(self) -> int:
         """Features."""
@@ -147,6 +113,3 @@ class RidgeState:
         if self.phase is RidgePhase.EVALUATE:
             return HEAD + 2 + d + (d * (d + 1) // 2 if self.needs_products else 0)
         return HEAD + 1 + 2 * d if self.phase is RidgePhase.MULTIPLY else HEAD
-
-
-SCALARS = tuple(f.name for f in fields(RidgeState) if f.type is not Array)

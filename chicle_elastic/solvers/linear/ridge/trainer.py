@@ -64,13 +64,13 @@ class RidgeTrainer(CertifiedTrainer):
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Begin with a look at the data, and again after a certificate that was not good enough."""
-        if not len(progress):
+        if not RidgeState.is_of(progress):
             d = schema.num_features
             is_sparse = schema.kind == "csr"
             is_rough = schema.dtype == "float32" and not is_sparse
             has_factor = is_narrow(schema)
             return RidgeState.fresh(d, is_sparse=is_sparse, is_rough=is_rough, has_factor=has_factor).encode()
-        state = RidgeState.decode(progress, len(model))
+        state = RidgeState.decode(progress)
         if state.phase is not RidgePhase.REST:
             return progress
         steps.reopen(state)
@@ -87,11 +87,11 @@ class RidgeTrainer(CertifiedTrainer):
 
     def update_size(self, model: Array, progress: Array) -> int:
         """See `RidgeState.sums_size`."""
-        return RidgeState.decode(progress, len(model)).sums_size
+        return RidgeState.decode(progress).sums_size
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`."""
-        state = RidgeState.decode(progress, len(model))
+        state = RidgeState.decode(progress)
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
             following = steps.advance(
                 state,
@@ -107,7 +107,7 @@ class RidgeTrainer(CertifiedTrainer):
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate; D is that of residuals less their weighted mean, where there is an intercept."""
         assert report.rebuilt is not None, "only a certificate has P and D"
-        state = RidgeState.decode(report.progress, len(model))
+        state = RidgeState.decode(report.progress)
         w, part, total = model[:-1], report.rebuilt[:-1], float(report.rebuilt[-1])
         primal = report.metrics["loss"] + self.alpha * squared(w)
         if not self.has_intercept:
@@ -128,10 +128,10 @@ class RidgeTrainer(CertifiedTrainer):
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
-        state = RidgeState.decode(report.progress, len(model))
+        state = RidgeState.decode(report.progress)
         return steps.relative_gap(state), state.phase is RidgePhase.REST
 
 
 def _state_of(report: Report) -> RidgeState:
     assert report.rebuilt is not None, "only a certificate has P and D"
-    return RidgeState.decode(report.progress, len(report.rebuilt))
+    return RidgeState.decode(report.progress)

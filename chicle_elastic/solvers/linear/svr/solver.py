@@ -58,7 +58,7 @@ class SvrSolver(Solver):
         Raises:
             DataError: A feature is NaN or infinite.
         """
-        state = SvrState.decode(budget.progress, len(model))
+        state = SvrState.decode(budget.progress)
         sums = np.zeros(state.sums_size)
         if not self.chunks:
             return Update(delta=sums, samples=0, weight=0.0)
@@ -103,7 +103,7 @@ class SvrSolver(Solver):
         """As delta sum_i a_i x_i; as metrics the sums of losses and of dual values."""
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        local, width = self.local, SvrState.decode(progress, len(model)).width
+        local, width = self.local, SvrState.decode(progress).width
         residuals = local.residuals(model)
         duals = self._loss.duals(residuals, self._upper, width)
         metrics = {

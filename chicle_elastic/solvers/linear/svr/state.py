@@ -1,15 +1,14 @@
 """What all tasks have in common while a support vector regression runs, and the layout of the sums of a pass.
-
-As one flat vector: the scalars of `SvrState` in the order of its fields, then the vectors of `VECTORS`, each of D
-values (num_features + 1).
+D is num_features + 1, the intercept column included.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.progress import ProgressState
 
 HEAD = 2
 """Values that every sum begins with: tasks that were interrupted; rows read."""
@@ -17,7 +16,6 @@ SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.13, 0.08, 0.04, 0.02, 0.005, 0.001)
 """Shares of a direction that a pass looks at."""
 FIRST_SHARE = 0.9
 """Share of tol that is aimed at before a certificate has refused anything."""
-VECTORS = ("direction", "scale", "residual", "conjugate")
 
 
 class SvrPhase(IntEnum):
@@ -36,7 +34,7 @@ class SvrPhase(IntEnum):
 
 
 @dataclass(slots=True, kw_only=True)
-class SvrState:
+class SvrState(ProgressState):
     """Where the run is.
 
     Attributes:
@@ -77,32 +75,6 @@ class SvrState:
         zeros = np.zeros(D)
         return cls(has_factor=has_factor, direction=zeros, scale=zeros, residual=zeros, conjugate=zeros)
 
-    def encode(self) -> Array:
-        """As one vector, float64."""
-        scalars = np.array([getattr(self, name) for name in SCALARS], dtype=np.float64)
-        return np.concatenate([scalars, *(getattr(self, name) for name in VECTORS)])
-
-    @classmethod
-    def decode(cls, progress: Array, D: int) -> "SvrState":
-        """From such a vector and the length of the model; the arrays are views of it."""
-        first = len(SCALARS)
-        values = dict(zip(SCALARS, progress[:first].tolist(), strict=True))
-        vectors = dict(zip(VECTORS, progress[first:].reshape(len(VECTORS), D), strict=True))
-        return cls(
-            phase=SvrPhase(round(values["phase"])),
-            has_factor=bool(values["has_factor"]),
-            num_rows=values["num_rows"],
-            width=values["width"],
-            least_width=values["least_width"],
-            value=values["value"],
-            gap=values["gap"],
-            share=values["share"],
-            num_products=round(values["num_products"]),
-            reach=values["reach"],
-            goal=values["goal"],
-            **vectors,
-        )
-
     @property
     def sums_size(self) -> int:
         """Length of the sums of this pass.
@@ -122,6 +94,3 @@ class SvrState:
         if self.phase is SvrPhase.MULTIPLY:
             return HEAD + 2 * D
         return HEAD + (len(SHARES) + D if self.phase is SvrPhase.SEARCH else 0)
-
-
-SCALARS = tuple(f.name for f in fields(SvrState) if f.type is not Array)

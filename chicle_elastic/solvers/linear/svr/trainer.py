@@ -93,9 +93,9 @@ class SvrTrainer(CertifiedTrainer):
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Begin with a look at the data, and again after a certificate that was not good enough."""
-        if not len(progress):
+        if not SvrState.is_of(progress):
             return SvrState.fresh(len(model), has_factor=is_narrow(schema)).encode()
-        state = SvrState.decode(progress, len(model))
+        state = SvrState.decode(progress)
         if state.phase is not SvrPhase.REST:
             return progress
         steps.reopen(state)
@@ -110,11 +110,11 @@ class SvrTrainer(CertifiedTrainer):
 
     def update_size(self, model: Array, progress: Array) -> int:
         """See `SvrState.sums_size`."""
-        return SvrState.decode(progress, len(model)).sums_size
+        return SvrState.decode(progress).sums_size
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`."""
-        state = SvrState.decode(progress, len(model))
+        state = SvrState.decode(progress)
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
             following = steps.advance(
                 state, model, summed.delta, summed.weight, tol=self.tol, is_squared=self._is_squared
@@ -129,5 +129,5 @@ class SvrTrainer(CertifiedTrainer):
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
-        state = SvrState.decode(report.progress, len(model))
+        state = SvrState.decode(report.progress)
         return state.gap, state.phase is SvrPhase.REST

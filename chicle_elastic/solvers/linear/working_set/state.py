@@ -1,18 +1,9 @@
-"""What all tasks have in common while there is a working set, as one flat vector, and where the sums of a pass lie.
-
-    part          length             meaning
-    WORKING_SET   1                  says that the vector is one of these
-    scalars                          those of `WorkingSetState`, in the order of its fields
-    per output    num_outputs each   primals, taus
-    wanted        2 r                numbers and lengths of rows that the next pass gathers
-    rows          4 s                of rows in the working set: number, length, class code, C_i
-    duals         num_outputs s      theirs, row by row
-    values        2 v                columns and values of their features, row by row
+"""What all tasks have in common while there is a working set, and where the sums of a pass lie.
 
 Rows go by their numbers in the data set, ascending, whichever task and chunk they are in: the number of tasks may
 change between any two passes, and nothing here changes with it.
 
-Sums of a pass, one vector:
+Sums of a pass, one vector, for r wanted or s chosen rows with v values in all:
 
     phase     part              length
     all       incomplete        1                   tasks that were interrupted: nothing may follow from the sums
@@ -29,22 +20,16 @@ Sums of a pass, one vector:
               duals             num_outputs s
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.progress import ProgressState, nothing
 
-WORKING_SET = 2.0
-"""First value of a progress of this kind."""
 WIDTHS = (0.3, 0.05, 0.0)
 """A row counts as undecided where its margin is so far beyond 1, on the side where its dual is right, or nearer."""
-
-
-def is_working_set(progress: Array) -> bool:
-    """Whether a progress is one of these."""
-    return len(progress) > 0 and progress[0] == WORKING_SET
 
 
 class WorkingSetPhase(IntEnum):
@@ -62,12 +47,8 @@ class WorkingSetPhase(IntEnum):
     """Nothing is left to do."""
 
 
-def _none() -> Array:
-    return np.zeros(0)
-
-
 @dataclass(slots=True, kw_only=True)
-class WorkingSetState:
+class WorkingSetState(ProgressState):
     """See the module.
 
     Attributes:
@@ -81,13 +62,12 @@ class WorkingSetState:
         gap_then: Estimated relative gap some passes ago.
         turn: Which task solves: the one whose rank this is, modulo their number.
         is_repeated: The last pass found w anew, and this one looks at it.
-        num_wanted, num_chosen, num_values: r, s and v above.
         primals: P per output as of the last SELECT, shape (num_outputs,).
         taus: Of the next proximal step per output, shape (num_outputs,); 0 before the first one.
-        wanted, wanted_lengths: Shape (r,).
-        rows, lengths, targets, upper: Shape (s,).
-        duals: Shape (s * num_outputs,).
-        columns, values: Shape (v,).
+        wanted, wanted_lengths: Numbers and lengths of rows that the next pass gathers, shape (r,).
+        rows, lengths, targets, upper: Number, length, class code and C_i of rows in the working set, shape (s,).
+        duals: Of the rows in the working set, row by row, shape (s * num_outputs,).
+        columns, values: Of their features, row by row, shape (v,).
     """
 
     phase: WorkingSetPhase = WorkingSetPhase.DESCEND
@@ -100,61 +80,22 @@ class WorkingSetState:
     gap_then: float = np.inf
     is_repeated: bool = False
     turn: int = 0
-    num_wanted: int = 0
-    num_chosen: int = 0
-    num_values: int = 0
-    primals: Array = field(default_factory=_none)
-    taus: Array = field(default_factory=_none)
-    wanted: Array = field(default_factory=_none)
-    wanted_lengths: Array = field(default_factory=_none)
-    rows: Array = field(default_factory=_none)
-    lengths: Array = field(default_factory=_none)
-    targets: Array = field(default_factory=_none)
-    upper: Array = field(default_factory=_none)
-    duals: Array = field(default_factory=_none)
-    columns: Array = field(default_factory=_none)
-    values: Array = field(default_factory=_none)
+    primals: Array = field(default_factory=nothing)
+    taus: Array = field(default_factory=nothing)
+    wanted: Array = field(default_factory=nothing)
+    wanted_lengths: Array = field(default_factory=nothing)
+    rows: Array = field(default_factory=nothing)
+    lengths: Array = field(default_factory=nothing)
+    targets: Array = field(default_factory=nothing)
+    upper: Array = field(default_factory=nothing)
+    duals: Array = field(default_factory=nothing)
+    columns: Array = field(default_factory=nothing)
+    values: Array = field(default_factory=nothing)
 
     def forget(self) -> None:
         """Let go of all rows; their duals are in the chunks."""
-        self.wanted = self.wanted_lengths = self.rows = self.lengths = self.targets = _none()
-        self.upper = self.duals = self.columns = self.values = _none()
-
-    def encode(self) -> Array:
-        """As one vector, float64."""
-        self.num_wanted, self.num_chosen, self.num_values = len(self.wanted), len(self.rows), len(self.values)
-        head = [WORKING_SET, *(float(getattr(self, name)) for name in SCALARS)]
-        return np.concatenate([np.array(head), *(getattr(self, name) for name, _ in VECTORS)])
-
-    @classmethod
-    def decode(cls, progress: Array) -> "WorkingSetState":
-        """From such a vector; the arrays are views of it."""
-        values = dict(zip(SCALARS, progress[1 : 1 + len(SCALARS)].tolist(), strict=True))
-        state = cls(num_outputs=round(values["num_outputs"]), num_rows=round(values["num_rows"]))
-        for name, value in values.items():
-            setattr(state, name, type(getattr(state, name))(value))
-        position = 1 + len(SCALARS)
-        for name, size_name in VECTORS:
-            size = state.num_chosen * state.num_outputs if name == "duals" else int(getattr(state, size_name))
-            setattr(state, name, progress[position : position + size])
-            position += size
-        return state
-
-
-SCALARS = tuple(f.name for f in fields(WorkingSetState) if f.type is not Array)
-VECTORS = (
-    ("primals", "num_outputs"),
-    ("taus", "num_outputs"),
-    ("wanted", "num_wanted"),
-    ("wanted_lengths", "num_wanted"),
-    ("rows", "num_chosen"),
-    ("lengths", "num_chosen"),
-    ("targets", "num_chosen"),
-    ("upper", "num_chosen"),
-    ("duals", "num_chosen"),
-    ("columns", "num_values"),
-    ("values", "num_values"),
-)
+        self.wanted = self.wanted_lengths = self.rows = self.lengths = self.targets = nothing()
+        self.upper = self.duals = self.columns = self.values = nothing()
 
 
 class Sums:

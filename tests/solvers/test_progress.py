@@ -1,0 +1,127 @@
+"""States as vectors: every field of every state comes back, and what a pass does not need is left out."""
+
+import dataclasses
+import enum
+import math
+import typing
+
+import numpy as np
+import pytest
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.l1.state import L1State
+from chicle_elastic.solvers.linear.lasso.state import LassoState
+from chicle_elastic.solvers.linear.multinomial.state import MultinomialPhase, MultinomialState
+from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState, is_at_rest
+from chicle_elastic.solvers.linear.path import PathState
+from chicle_elastic.solvers.linear.progress import ROWS, Numbers, ProgressState
+from chicle_elastic.solvers.linear.ridge.state import RidgeState
+from chicle_elastic.solvers.linear.svr.state import SvrState
+from chicle_elastic.solvers.linear.working_set.state import WorkingSetState
+
+STATES = (RidgeState, LassoState, SvrState, L1State, MultinomialState, NewtonState, WorkingSetState, PathState)
+
+
+def value_of(field, rng, num_rows):
+    """Something that the field may hold; floats that no other format than float64 keeps."""
+    kind = field.type
+    if kind == Numbers:
+        return rng.integers(0, 1 << 52, int(rng.integers(0, 4)))
+    if kind == Array:
+        size = int(rng.integers(0, 5))
+        return rng.normal(size=(num_rows, size) if ROWS in field.metadata and size else size)
+    if typing.get_origin(kind) is list:
+        return [filled(typing.get_args(kind)[0], rng) for _ in range(int(rng.integers(0, 4)))]
+    if issubclass(kind, enum.Enum):
+        return list(kind)[int(rng.integers(len(kind)))]
+    if kind is bool:
+        return bool(rng.integers(0, 2))
+    return (
+        int(rng.integers(0, 1 << 52)) if kind is int else float(rng.choice([math.inf, math.nan, 0.1, -1e-300, 3e300]))
+    )
+
+
+def filled(cls, rng):
+    """A state with something in every field."""
+    found = {field.name: value_of(field, rng, 3) for field in dataclasses.fields(cls)}
+    rows = {field.metadata[ROWS]: 3 for field in dataclasses.fields(cls) if ROWS in field.metadata}
+    return cls(**{**found, **rows})
+
+
+def assert_same(found, expected):
+    """Every scalar with its type; every array that is kept."""
+    for field in dataclasses.fields(expected):
+        one, other = getattr(found, field.name), getattr(expected, field.name)
+        assert type(one) is type(other), field.name
+        if isinstance(other, list):
+            for pair in zip(one, other, strict=True):
+                assert_same(*pair)
+        elif isinstance(other, np.ndarray) and field.name not in expected.kept():
+            assert not len(one)
+        else:
+            np.testing.assert_array_equal(one, other, err_msg=field.name)
+            assert np.shape(one) == np.shape(other)
+            assert np.asarray(one).dtype == np.asarray(other).dtype
+
+
+@pytest.mark.parametrize("cls", STATES)
+@pytest.mark.parametrize("seed", range(12))
+def test_a_state_comes_back_from_its_vector(cls, seed):
+    """And makes the same vector again; no other class takes it for one of its own."""
+    state = filled(cls, np.random.default_rng(seed))
+    vector = state.encode()
+    assert vector.dtype == np.float64
+    found = cls.decode(vector)
+    assert_same(found, state)
+    np.testing.assert_array_equal(found.encode(), vector)
+    assert [each for each in STATES if each.is_of(vector)] == [cls]
+    assert not cls.is_of(np.zeros(0))
+    for field in dataclasses.fields(cls):
+        if field.type in (int, bool) or (isinstance(field.type, type) and issubclass(field.type, enum.Enum)):
+            assert cls.read(vector, field.name) == getattr(state, field.name)
+
+
+def test_a_scalar_of_all_parts_is_read_alone():
+    """As it is in the state, whatever parts there are."""
+    for num_outputs in (1, 2, 3):
+        outputs = [OutputState(gap=k + 0.5, phase=NewtonPhase.REST, point=np.ones(k)) for k in range(num_outputs)]
+        state = NewtonState(
+            block_columns=2, row_step=5, has_many_rows=False, is_cheap=True, share=0.45, sums_size=77, outputs=outputs
+        )
+        vector = state.encode()
+        assert NewtonState.read_parts(vector, "gap").tolist() == [output.gap for output in outputs]
+        assert is_at_rest(vector)
+        outputs[0].phase = NewtonPhase.EVALUATE
+        assert not is_at_rest(state.encode())
+
+
+def test_a_class_with_other_fields_is_another_kind():
+    """A checkpoint of an earlier one is not read from the wrong places."""
+    names = [(field.name, field.type) for field in dataclasses.fields(RidgeState)]
+    for kept, is_same in ((names, True), (names[1:], False), (names[::-1], False)):
+        other = dataclasses.make_dataclass("RidgeState", kept, bases=(ProgressState,))
+        vector = filled(other, np.random.default_rng(0)).encode()
+        assert RidgeState.is_of(vector) == is_same
+
+
+@pytest.mark.parametrize(
+    ("phase", "block", "kept"),
+    [
+        (NewtonPhase.EVALUATE, Block.EXACT, {"direction", "gradient", "columns"}),
+        (NewtonPhase.EVALUATE, Block.KEPT, {"direction", "gradient", "columns", "scale", "factor", "pairs"}),
+        (NewtonPhase.REST, Block.EXACT, {"direction", "point"}),
+    ],
+)
+def test_what_a_phase_does_not_need_is_left_out(phase, block, kept):
+    """An output that had a factor in the phase before does not carry it along."""
+    assert set(OutputState(phase=phase, block=block).kept()) == kept
+
+
+def test_a_joint_block_goes_along_with_the_residual_for_the_tasks_to_solve_with():
+    """And with the direction only where tasks need not solve."""
+    state = filled(MultinomialState, np.random.default_rng(1))
+    state.phase, state.num_blocks = MultinomialPhase.EVALUATE, 0
+    assert "direction" in state.kept()
+    state.num_blocks = 1
+    assert "residual" in state.kept()
+    assert "direction" not in state.kept()
