@@ -8,6 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 FOLDER_IS_GONE = "the working directory is gone: change to a folder that exists (cd, os.chdir) and try again"
@@ -58,6 +59,11 @@ def is_folder_gone() -> bool:
     except FileNotFoundError:
         return True
     return False
+
+
+def absolute(path: Path) -> Path:
+    """Make a path independent of the working directory; a relative one stays so where that directory is gone."""
+    return path if is_folder_gone() else path.absolute()
 
 
 def require_folder(program: str) -> None:
