@@ -203,7 +203,7 @@ def require_tensorboard() -> SimpleNamespace:
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
         from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.summary.writer.record_writer import RecordWriter
     except ImportError as error:
         raise MissingExtraError.for_package("tensorboard", extra="tensorboard", purpose="logdir=") from error
     return SimpleNamespace(
@@ -212,5 +212,5 @@ def require_tensorboard() -> SimpleNamespace:
         SummaryMetadata=SummaryMetadata,
         TensorProto=TensorProto,
         TensorShapeProto=TensorShapeProto,
-        EventFileWriter=EventFileWriter,
+        RecordWriter=RecordWriter,
     )
