@@ -11,10 +11,11 @@ A task without room for its part removes the whole attempt, which can never be c
 files gone, forgets the attempt, and removes what slower tasks have written there since.
 """
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -192,17 +193,10 @@ class CheckpointWriter:
 
     def _remove_abandoned(self) -> None:
         """Remove attempts that were given up, and what slower tasks have written to them since."""
-        self._remove(path for path in self._abandoned if not checkpoint.is_complete(path))
-
-    def _remove(self, paths: Iterable[Place]) -> None:
-        """Remove attempts, as far as the disk or the URL allows."""
-        try:
-            for path in paths:
-                # The manifest first: a folder that is half gone must not look like a checkpoint.
-                (path / checkpoint.MANIFEST).unlink(missing_ok=True)
-                remove_folder(path)
-        except (OSError, DataError) as error:
-            logger.warning("%s cannot remove old checkpoints, which cost space only: %s", self._who, error)
+        with contextlib.suppress(OSError, DataError):  # whatever refuses this has refused the attempt, with a line
+            for path in self._abandoned:
+                if not checkpoint.is_complete(path):
+                    remove_folder(path)
 
     def _write(self, draft: Draft) -> None:
         path = self._path(draft)
@@ -243,17 +237,22 @@ class CheckpointWriter:
                 raise
             flush_place(self._folder)
             self._incomplete = [other for other in self._incomplete if other.iteration > draft.iteration]
-            self._remove(self._outdated(draft.iteration))
+            try:
+                self._prune(draft.iteration)
+            except (OSError, DataError) as error:
+                logger.warning("%s cannot remove old checkpoints, which cost space only: %s", self._who, error)
             size_bytes = sum(entry["bytes"] for entry in draft.files.values())
             self._on_saved(draft.iteration, size_bytes, time.monotonic() - draft.started_s)
 
-    def _outdated(self, iteration: int) -> Iterator[Place]:
-        """The checkpoints beyond those that are kept, and older attempts that no task will complete."""
+    def _prune(self, iteration: int) -> None:
+        """Remove the checkpoints beyond those that are kept, and older ones that no task will complete."""
         older = [path for path in checkpoint.attempts(self._folder) if checkpoint.iteration_of(path) <= iteration]
         whole = [path for path in older if checkpoint.is_complete(path)]
         for path in set(older) - set(whole[-self._settings.keep :]):
             if not checkpoint.is_newer(path):
-                yield path
+                # The manifest first: a folder that is half gone must not look like a checkpoint.
+                (path / checkpoint.MANIFEST).unlink(missing_ok=True)
+                remove_folder(path)
 
     def _path(self, draft: Draft) -> Place:
         return self._folder / checkpoint.attempt_name(draft.iteration, draft.time_s, draft.mark)
