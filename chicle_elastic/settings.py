@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chicle_elastic.cgroups import PROC, cpu_quota
-from chicle_elastic.surroundings import absolute
+from chicle_elastic.surroundings import is_folder_gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ def _path_in(environ: Mapping[str, str], name: str) -> Path | None:
     chosen = environ.get(name)
     if not chosen:
         return None
-    return absolute(Path(chosen))
+    return Path(chosen) if is_folder_gone() else Path(chosen).absolute()
 
 
 def _user_cache_dir(environ: Mapping[str, str]) -> Path | None:

@@ -20,6 +20,7 @@ from chicle_elastic.monitoring.line_writer import MAX_FILE_BYTES, MAX_WAITING_BY
 from chicle_elastic.scheduling import recording
 from chicle_elastic.scheduling.recording import Line
 from chicle_elastic.scheduling.scheduler import Scheduler
+from chicle_elastic.surroundings import absolute
 
 SUFFIX = ".recording.jsonl"
 LINE_BYTES = 300
@@ -136,6 +137,7 @@ def new_recording(folder: Path, name: str) -> RecordingFile:
     Raises:
         UsageError: No file can be made there.
     """
+    folder = absolute(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(1):

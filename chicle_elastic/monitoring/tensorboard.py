@@ -23,6 +23,7 @@ from chicle_elastic.monitoring.board_values import Values, layout_of, plain_para
 from chicle_elastic.monitoring.line_writer import LineWriter
 from chicle_elastic.monitoring.pictures import Draw, can_draw, draw_pictures
 from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.surroundings import absolute
 
 __all__ = ["TensorBoardWriter", "require_tensorboard"]
 
@@ -70,7 +71,7 @@ class TensorBoardWriter:
         self._num_tags = 0
         self._params = plain_parameters(hyper_parameters or {})
         self._is_finished = False
-        folder = Path(logdir)
+        folder = absolute(Path(logdir))
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_files)}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
