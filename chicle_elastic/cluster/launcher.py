@@ -6,8 +6,8 @@
 A node is torchrun's machinery with two components replaced: the rendezvous handler and the agent.
 
 Exit codes: 0 the job is done; that of `--leave-exit-code` (default 0) the node left on a notice; 1 the task or the
-cluster failed; 2 wrong command line; 3 the job was done before the node came, so nothing has run here; 128 + N ended by
-signal N.
+cluster failed; 2 wrong command line; 3 the job was done before the node came, so nothing has run here (0 where a
+resource manager starts nodes: an anchor, or with `--leave-exit-code`); 128 + N ended by signal N.
 """
 
 import contextlib
@@ -48,19 +48,20 @@ def main(argv: Sequence[str] | None = None, *, make_agent: Callable[..., Any] | 
         if isinstance(command, StoreCommand):
             serve_store(command)
             return 0
-        return run_node(command, make_agent=make_agent)
+        try:
+            return run_node(command, make_agent=make_agent)
+        except JobClosedError as error:
+            is_managed = make_agent is not None or command.options.leave_exit_code
+            if is_managed or not error.is_late:
+                raise
+            print(f"{PROGRAM}: {error}", file=sys.stderr)
+            return EXIT_LATE  # a person may have meant another job
 
-    return exit_code_of(run, code_if_late=EXIT_LATE if make_agent is None else 0)
+    return exit_code_of(run)
 
 
-def exit_code_of(run: Callable[[], int], *, code_if_late: int = 0) -> int:
-    """Run a node or a store, print an error, and return the exit code.
-
-    Args:
-        run: Runs it.
-        code_if_late: Of a node that comes after the end of the job. For a resource manager, it has not failed; a person
-            may have meant another job.
-    """
+def exit_code_of(run: Callable[[], int]) -> int:
+    """Run a node or a store, print an error, and return the exit code."""
     try:
         return run()
     except (SignalException, KeyboardInterrupt) as error:
@@ -73,7 +74,7 @@ def exit_code_of(run: Callable[[], int], *, code_if_late: int = 0) -> int:
     except ChicleError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         if isinstance(error, JobClosedError) and error.is_success:
-            return code_if_late if error.is_late else 0
+            return 0  # for a resource manager, a node that came after the end of the job has not failed
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
 
 

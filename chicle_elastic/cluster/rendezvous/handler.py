@@ -289,7 +289,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
                 f"the job {self._run_id!r} is over; {self.node} comes too late to join it, and runs nothing: begin "
                 "another job with another --rdzv-id, or at a new store",
                 is_success=state.is_success,
-                is_late=not self._has_seen_open,
+                is_late=state.is_success and not self._has_seen_open,
             )
         self._has_seen_open = True
 
