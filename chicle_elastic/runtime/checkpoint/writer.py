@@ -92,7 +92,7 @@ class CheckpointWriter:
         self._is_written = threading.Event()
         self._is_written.set()
         self._look: threading.Event | None = None
-        self._fault = ""
+        self._fault: object = None
         # A daemon: a disk that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._work, name="chicle-checkpoint", daemon=True)
         self._thread.start()
@@ -164,13 +164,13 @@ class CheckpointWriter:
 
     def _report(self, error: Exception) -> None:
         """Log why no checkpoint is written, once until one is."""
-        fault = f"{type(error).__name__}: {error}"
+        fault = getattr(error, "errno", None) or str(error)  # an OSError names the file of this attempt
         if fault != self._fault:
             logger.error(
                 "%s cannot write a checkpoint to %s: %s; training goes on, and each next one is tried when it is due",
                 self._who,
                 self._folder,
-                fault,
+                f"{type(error).__name__}: {error}",
             )
         self._fault = fault
 
@@ -183,7 +183,7 @@ class CheckpointWriter:
         except Exception:
             self._abandon(draft)
             raise
-        self._fault = ""
+        self._fault = None
 
     def _abandon(self, draft: Draft) -> None:
         """Give an attempt up, and the room that it takes on a disk that is full."""
