@@ -7,6 +7,7 @@ its own part of the tree, `mountinfo` tells which part that is. On other systems
 read, there is no limit.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,35 @@ def memory_headroom(proc: Path = PROC) -> Headroom | None:
     if available_kib is not None:
         headrooms.append(Headroom(num_bytes=available_kib * BYTES_PER_KIB, source=f"MemAvailable in {meminfo}"))
     return min(headrooms, key=lambda headroom: headroom.num_bytes, default=None)
+
+
+class MemoryKills:
+    """Tells whether the kernel has killed processes of this control group for memory since this object was made.
+
+    A process that died meanwhile, of this group as children are, was one of these. The group counts them all, and does
+    not say which.
+
+    Args:
+        proc: Where the proc file system is.
+    """
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._before = dict(_memory_kills(proc))
+
+    @property
+    def words(self) -> str:
+        """What to append to "the process died"; empty where no process was killed, or the group does not say so."""
+        for file, num_killed in _memory_kills(self._proc):
+            if num_killed > self._before.get(file, 0):
+                return f": its control group had no memory left (oom_kill in {file}); give it more, or use more nodes"
+        return ""
+
+
+def _memory_kills(proc: Path) -> Iterator[tuple[Path, int]]:
+    for controller, name in (("", "memory.events"), ("memory", "memory.oom_control")):
+        for folder in itertools.islice(_folders(controller, proc), 1):
+            yield folder / name, _field(folder / name, "oom_kill") or 0
 
 
 def _group_headrooms(proc: Path) -> Iterator[Headroom]:

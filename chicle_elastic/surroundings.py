@@ -8,7 +8,10 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+from chicle_elastic.errors import UsageError
 
 FOLDER_IS_GONE = "the working directory is gone: change to a folder that exists (cd, os.chdir) and try again"
 
@@ -58,6 +61,18 @@ def is_folder_gone() -> bool:
     except FileNotFoundError:
         return True
     return False
+
+
+def absolute(path: Path) -> Path:
+    """Make a path independent of the working directory.
+
+    Raises:
+        UsageError: The path is relative, and the working directory is gone.
+    """
+    try:
+        return path.absolute()
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: {FOLDER_IS_GONE}, or name an absolute path") from error
 
 
 def require_folder(program: str) -> None:

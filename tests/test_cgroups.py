@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chicle_elastic.cgroups import cpu_quota, memory_headroom
+from chicle_elastic.cgroups import MemoryKills, cpu_quota, memory_headroom
 
 MIB = 1 << 20
 # What version 1 shows where there is no limit.
@@ -163,3 +163,30 @@ def test_a_system_without_proc_has_no_limits(tmp_path):
     """macOS and Windows."""
     assert cpu_quota(tmp_path) is None
     assert memory_headroom(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("unified/job/task/memory.events", "low 0\nhigh 0\nmax 9\noom 4\noom_kill {}\noom_group_kill 0"),
+        ("memory/job/task/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}"),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_a_process_that_the_kernel_killed_for_memory_is_known(tmp_path, file, text):
+    """By the count of the group, which names no process: an earlier kill does not count."""
+    tree = ProcTree(tmp_path, group="/job/task")
+    tree.write(file, text.format(2))
+    kills = MemoryKills(tree.proc)
+    assert kills.words == ""
+    tree.write(file, text.format(3))
+    assert "memory" in kills.words
+    assert str(tree.points / file) in kills.words
+    assert MemoryKills(tree.proc).words == ""
+
+
+def test_a_group_that_counts_no_kills_names_none(tmp_path):
+    """Old kernels, the root of the tree, and other systems."""
+    tree = ProcTree(tmp_path)
+    tree.write("unified/memory.events", "oom")
+    assert MemoryKills(tree.proc).words == MemoryKills(tmp_path / "nothing").words == ""

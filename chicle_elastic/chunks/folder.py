@@ -26,20 +26,23 @@ class ChunkFolder:
     Iterating over the folder loads one chunk after the other, without state.
 
     Args:
-        path: The folder; or the URL of a copy of it, e.g. s3://bucket/data, of a file system that fsspec knows. From
-            there each chunk comes by one request.
+        path: The folder, relative to the working directory of now; or the URL of a copy of it, e.g.
+            s3://bucket/data, of a file system that fsspec knows. From there each chunk comes by one request.
 
     Raises:
-        DataError: There is no manifest, or it does not fit the files; the message names the file.
+        DataError: There is no manifest, it cannot be read, or it does not fit the files; the message names the file.
         ChunkCorruptError: A chunk file is missing, or has another size than the manifest says.
         UnreachablePlaceError: The URL does not answer, or refuses.
         MissingExtraError: A package for the URL is not installed.
     """
 
     def __init__(self, path: str | Path | UrlPath) -> None:
-        self.path: Place = place_of(path, purpose="a chunk folder") if isinstance(path, str) else path
-        self.manifest = _read_manifest(self.path)
-        sizes = _sizes_of_files(self.path)
+        self.path = path if isinstance(path, UrlPath) else place_of(str(path), purpose="a chunk folder")
+        try:
+            self.manifest = _read_manifest(self.path)
+            sizes = _sizes_of_files(self.path)
+        except OSError as error:
+            raise _unreadable(error.filename or self.path, error) from error
         for number, file in enumerate(self.manifest.chunks):
             _check_file(self.path, number, file, sizes.get(file.name))
         # The model is made before the first chunk is loaded, so the schema is held against one chunk right here.
@@ -113,6 +116,7 @@ class ChunkFolder:
 
         Raises:
             ChunkCorruptError: It is damaged, or says something else than the manifest.
+            DataError: The file is gone, or cannot be read.
         """
         packed = np.zeros(HEADER_BYTES, dtype=np.uint8)
         num_read = _read_fully(self.file(chunk_id), packed)
@@ -122,17 +126,12 @@ class ChunkFolder:
         """The targets of a chunk, shape (num_rows,), as they stand in its file; nothing but the header is checked.
 
         Raises:
-            ChunkCorruptError: As in `header`.
+            ChunkCorruptError, DataError: As in `header`.
         """
-        header, path = self.header(chunk_id), self.file(chunk_id)
-        (section,) = (section for section in header.sections if section.name == "targets")
-        dtype = np.dtype(section.dtype).newbyteorder("<")
-        if isinstance(path, UrlPath):
-            end = section.offset + section.length * dtype.itemsize
-            return np.frombuffer(path.read_bytes(section.offset, end), dtype=dtype)
-        with path.open("rb") as file:
-            file.seek(section.offset)
-            return np.fromfile(file, dtype=dtype, count=section.length)
+        (section,) = (section for section in self.header(chunk_id).sections if section.name == "targets")
+        targets = np.empty(section.length, np.dtype(section.dtype).newbyteorder("<"))
+        num_read = _read_fully(self.file(chunk_id), targets.view(np.uint8), start=section.offset)
+        return targets[: num_read // targets.itemsize]
 
     def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
         """The chunk in memory of its own, checked, with fresh state.
@@ -140,7 +139,7 @@ class ChunkFolder:
         Raises:
             ChunkCorruptError: The file is damaged, or is not the one that the manifest describes.
             CapacityError: There is not enough memory for it.
-            OSError: The file cannot be read.
+            DataError: The file is gone, or cannot be read.
         """
         size_bytes = _size_with(self._entry(chunk_id), state)
         try:
@@ -165,7 +164,7 @@ class ChunkFolder:
             Bytes that it takes.
 
         Raises:
-            ChunkCorruptError, CapacityError, OSError: As in `load`; then the buffer holds no chunk.
+            ChunkCorruptError, CapacityError, DataError: As in `load`; then the buffer holds no chunk.
         """
         entry = self._entry(chunk_id)
         where = str(self.file(chunk_id))
@@ -296,15 +295,26 @@ def _size_with(file: ChunkFile, state: StateSpec) -> int:
     return file.size_bytes + aligned(state.size_bytes(file.num_rows))
 
 
-def _read_fully(path: Place, content: Array) -> int:
+def _read_fully(path: Place, content: Array, *, start: int = 0) -> int:
     """Fill `content` from a file; returns the bytes read, fewer only where the file ends."""
-    view = content.data
-    if isinstance(path, UrlPath):
-        read = path.read_bytes(0, len(view))
-        view[: len(read)] = read
-        return len(read)
-    done = 0
-    with path.open("rb", buffering=0) as file:
-        while done < len(view) and (count := file.readinto(view[done:])):
-            done += count
+    view, done = content.data, 0
+    try:
+        if isinstance(path, UrlPath):
+            read = path.read_bytes(start, start + len(view))
+            view[: len(read)] = read
+            return len(read)
+        with path.open("rb", buffering=0) as file:
+            file.seek(start)
+            while done < len(view) and (count := file.readinto(view[done:])):
+                done += count
+    except OSError as error:
+        raise _unreadable(path, error) from error
     return done
+
+
+def _unreadable(path: Place | str, error: OSError) -> DataError:
+    """Return the error about a file that was removed or moved, or that the disk cannot read."""
+    return DataError(
+        f"{path}: it cannot be read ({error.strerror or error}); bring the chunk folder back, open it where it is now, "
+        "or convert the data again"
+    )

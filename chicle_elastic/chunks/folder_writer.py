@@ -187,7 +187,7 @@ class ChunkFolderWriter:
         Manifest.from_json(text, where=str(self._target.path / MANIFEST_NAME))
         write_file(self._target.temporary / MANIFEST_NAME, text.encode())
         self._target.commit()
-        return ChunkFolder(self._target.final_path)
+        return ChunkFolder(self._target.place)
 
     def _require_open(self) -> None:
         if not self._is_open:

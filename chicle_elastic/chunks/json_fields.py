@@ -16,22 +16,24 @@ class Fields:
         content: What was parsed.
         where: Name of the file, for messages.
         path: Path of the object within the file, with a trailing dot; "" for the outermost.
+        advice: What to do about a field that is wrong.
 
     Raises:
         DataError: `content` is no object.
     """
 
-    def __init__(self, content: Any, where: str, path: str = "") -> None:
+    def __init__(self, content: Any, where: str, path: str = "", *, advice: str = ADVICE) -> None:
         if not isinstance(content, Mapping):
             what = path.rstrip(".") or "the whole"
-            raise DataError(f"{where}: {what} is {shown(content)}, and has to be an object of JSON; {ADVICE}")
+            raise DataError(f"{where}: {what} is {shown(content)}, and has to be an object of JSON; {advice}")
         self.content = content
         self.where = where
         self.path = path
+        self.advice = advice
 
     def refused(self, key: str, problem: str) -> DataError:
         """The error about one field, to be raised."""
-        return DataError(f"{self.where}: {self.path}{key} {problem}; {ADVICE}")
+        return DataError(f"{self.where}: {self.path}{key} {problem}; {self.advice}")
 
     def get(self, key: str, kind: type, kind_name: str) -> Any:
         """The value of a field, exactly of type `kind` (a bool is no int here)."""

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from chicle_elastic.chunks.target_folder import flush_folder
 from chicle_elastic.errors import MissingExtraError, UnreachablePlaceError, UsageError
+from chicle_elastic.surroundings import absolute
 
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
 LOCAL_SCHEMES = ("file", "local")
@@ -161,14 +162,14 @@ def absolute_place(text: str) -> str:
     """A path made absolute, so that it means the same from every folder; a URL as it is, without slashes at its end."""
     found = URL.fullmatch(text)
     if found is None:
-        return str(Path(text).absolute())
+        return str(absolute(Path(text)))
     if found[1].lower() in LOCAL_SCHEMES:
         return str(_local(text, found[2]))
     return text.rstrip("/")
 
 
 def place_of(text: str, *, purpose: str) -> Place:
-    """The place that a path or URL names.
+    """Return the place that a path or URL names, now and after a change of the working directory.
 
     Args:
         text: The path or URL.
@@ -180,7 +181,7 @@ def place_of(text: str, *, purpose: str) -> Place:
     """
     found = URL.fullmatch(text)
     if found is None:
-        return Path(text)
+        return absolute(Path(text))
     if found[1].lower() in LOCAL_SCHEMES:
         return _local(text, found[2])
     try:

@@ -24,7 +24,8 @@ class TargetFolder:
         overwrite: Whether a chunk folder that is there may be replaced. Anything else is never touched.
 
     Attributes:
-        path: The target.
+        path: The target, as it was given, for messages.
+        place: The target.
         temporary: Sibling to write to, between `create` and `commit`.
 
     Raises:
@@ -33,13 +34,13 @@ class TargetFolder:
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:
         self.path = path
-        self._place = Path(os.path.abspath(path))  # the working directory may change meanwhile
+        self.place = Path(os.path.abspath(path))  # the working directory may change meanwhile
         self._overwrite = overwrite
         token = secrets.token_hex(4)
-        self.temporary = self._place.with_name(f".{self._place.name}.{token}.partial")
-        self._replaced = self._place.with_name(f".{self._place.name}.{token}.replaced")
-        if not self._place.parent.is_dir():
-            raise UsageError(f"{path} cannot be written: there is no folder {self._place.parent}; create it first")
+        self.temporary = self.place.with_name(f".{self.place.name}.{token}.partial")
+        self._replaced = self.place.with_name(f".{self.place.name}.{token}.replaced")
+        if not self.place.parent.is_dir():
+            raise UsageError(f"{path} cannot be written: there is no folder {self.place.parent}; create it first")
         self._require_free()
 
     def create(self) -> None:
@@ -55,37 +56,32 @@ class TargetFolder:
         _flush_files(self.temporary)
         flush_folder(self.temporary)
         self._require_free()
-        if os.path.lexists(self._place):
-            os.rename(self._place, self._replaced)
+        if os.path.lexists(self.place):
+            os.rename(self.place, self._replaced)
         try:
-            os.rename(self.temporary, self._place)
+            os.rename(self.temporary, self.place)
         except OSError as error:
-            if os.path.lexists(self._place):
+            if os.path.lexists(self.place):
                 raise UsageError(f"{self.path} has appeared while it was written; it is left as it is") from error
             raise
-        flush_folder(self._place.parent)
-
-    @property
-    def final_path(self) -> Path:
-        """The target as it was given, or absolute where the working directory has changed since."""
-        return self.path if Path(os.path.abspath(self.path)) == self._place else self._place
+        flush_folder(self.place.parent)
 
     def clean_up(self) -> None:
         """Leave either the old target or the new one, and nothing else; to be called in the end, whatever happened."""
         if os.path.lexists(self._replaced):
-            if os.path.lexists(self._place):
+            if os.path.lexists(self.place):
                 shutil.rmtree(self._replaced)
             else:
-                os.rename(self._replaced, self._place)
+                os.rename(self._replaced, self.place)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.temporary)
 
     def _require_free(self) -> None:
-        if not os.path.lexists(self._place):
+        if not os.path.lexists(self.place):
             return
         if not self._overwrite:
             raise UsageError(f"{self.path} exists already; choose another name, or pass overwrite=True (--overwrite)")
-        reason = _why_no_chunk_folder(self._place)
+        reason = _why_no_chunk_folder(self.place)
         if reason is not None:
             raise UsageError(
                 f"{self.path} is not replaced, because {reason}; only chunk folders are overwritten: choose another "

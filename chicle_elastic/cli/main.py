@@ -116,7 +116,7 @@ def _run_without_command(arguments: list[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    if code != EXIT_INTERRUPTED and is_folder_gone():
+    if code != EXIT_INTERRUPTED and is_folder_gone() and FOLDER_IS_GONE not in message:
         message += f"; {FOLDER_IS_GONE}"
     print(f"chicle: {message}", file=sys.stderr)
     return code

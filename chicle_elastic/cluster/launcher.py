@@ -6,7 +6,8 @@
 A node is torchrun's machinery with two components replaced: the rendezvous handler and the agent.
 
 Exit codes: 0 the job is done; that of `--leave-exit-code` (default 0) the node left on a notice; 1 the task or the
-cluster failed; 2 wrong command line; 128 + N ended by signal N.
+cluster failed; 2 wrong command line; 3 the job was done before the node came, so nothing has run here (0 where a
+resource manager starts nodes: an anchor, or with `--leave-exit-code`); 128 + N ended by signal N.
 """
 
 import contextlib
@@ -36,6 +37,7 @@ from chicle_elastic.transports.tls import TlsIdentity
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_LATE = 3
 
 
 def main(argv: Sequence[str] | None = None, *, make_agent: Callable[..., Any] | None = None) -> int:
@@ -46,7 +48,14 @@ def main(argv: Sequence[str] | None = None, *, make_agent: Callable[..., Any] | 
         if isinstance(command, StoreCommand):
             serve_store(command)
             return 0
-        return run_node(command, make_agent=make_agent)
+        try:
+            return run_node(command, make_agent=make_agent)
+        except JobClosedError as error:
+            is_managed = make_agent is not None or command.options.leave_exit_code
+            if is_managed or not error.is_late:
+                raise
+            print(f"{PROGRAM}: {error}", file=sys.stderr)
+            return EXIT_LATE  # a person may have meant another job
 
     return exit_code_of(run)
 

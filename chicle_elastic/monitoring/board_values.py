@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from chicle_elastic.errors import MissingExtraError
+from chicle_elastic.surroundings import in_some_folder
 
 HyperParameter: TypeAlias = bool | float | str
 
@@ -199,11 +200,12 @@ def require_tensorboard() -> SimpleNamespace:
         MissingExtraError: The package tensorboard is not installed.
     """
     try:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-        from tensorboard.compat.proto.tensor_pb2 import TensorProto
-        from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        with in_some_folder():
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+            from tensorboard.compat.proto.tensor_pb2 import TensorProto
+            from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+            from tensorboard.summary.writer.record_writer import RecordWriter
     except ImportError as error:
         raise MissingExtraError.for_package("tensorboard", extra="tensorboard", purpose="logdir=") from error
     return SimpleNamespace(
@@ -212,5 +214,5 @@ def require_tensorboard() -> SimpleNamespace:
         SummaryMetadata=SummaryMetadata,
         TensorProto=TensorProto,
         TensorShapeProto=TensorShapeProto,
-        EventFileWriter=EventFileWriter,
+        RecordWriter=RecordWriter,
     )

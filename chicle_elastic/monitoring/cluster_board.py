@@ -8,8 +8,8 @@ continues, in a file of its own in the same folder, which TensorBoard shows as o
 have a part each.
 
 A thread takes the lines from a queue and writes them: the agent never waits for a disk, and the thread imports the
-package before the node has joined. A disk that hangs fills the queue; what comes then is not on TensorBoard. Pictures
-are drawn by a process of their own, for which the thread waits and the agent does not.
+package before the node has joined. Lines wait for a disk that hangs or is full, up to a limit; what comes then is not
+on TensorBoard. Pictures are drawn by a process of their own, for which the thread waits and the agent does not.
 """
 
 import contextlib

@@ -5,12 +5,16 @@ that are not essential are dropped, and essential ones only when nothing else is
 their number in their place. The file is rotated: `name` becomes `name.1`, that one `name.2`, and so on; the oldest
 goes.
 
+A disk that is full is tried again at times, and lines wait meanwhile. A write that the disk accepted in part is taken
+back, so the file has whole lines.
+
 A user whose lines make sense together only (`recording_file`) offers them instead: a line that has no room is refused,
 and it is the user who says before which line the file is rotated. The thread may also make the text of such a line.
 """
 
 import contextlib
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,11 +22,15 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from chicle_elastic.surroundings import absolute
+
 MAX_WAITING_BYTES = 16 << 20
 BATCH_BYTES = 1 << 20
 MAX_FILE_BYTES = 64 << 20
 NUM_KEPT = 4
 """Older files beside the one that is written."""
+RETRY_S = 5.0
+"""How often a disk that refused lines is tried again."""
 CLOSE_S = 5.0
 """How long the end of a process waits for a disk that hangs."""
 
@@ -64,7 +72,7 @@ class LineWriter:
         max_waiting_bytes: int = MAX_WAITING_BYTES,
         thread_name: str = "chicle-event-file",
     ) -> None:
-        self._path, self._told_of_drops = path, told_of_drops
+        self._path, self._told_of_drops = absolute(path), told_of_drops
         self._max_file_bytes, self._max_waiting_bytes = max_file_bytes, max_waiting_bytes
         self._thread_name = thread_name
         self._file = path.open("ab", buffering=0)
@@ -87,7 +95,7 @@ class LineWriter:
             is_essential: Drop it last.
         """
         with self._change:
-            if self._is_closing or self._has_failed:
+            if self._is_closing:
                 return
             if self._num_waiting_bytes + len(text) > self._max_waiting_bytes:
                 self._make_room(len(text), is_essential)
@@ -106,10 +114,10 @@ class LineWriter:
             begins_file: Rotate the file before it.
 
         Returns:
-            Whether it was accepted; an accepted line is not dropped. True also where no line can be written any more.
+            Whether it was accepted; an accepted line is not dropped. True also after `close`.
         """
         with self._change:
-            if self._is_closing or self._has_failed:
+            if self._is_closing:
                 return True
             if self._waiting and self._num_waiting_bytes + num_bytes > self._max_waiting_bytes:
                 return False
@@ -120,29 +128,32 @@ class LineWriter:
     @property
     def is_idle(self) -> bool:
         """Whether all lines are with the system."""
-        return not (self._waiting or self._is_writing)
+        return not (self._waiting or self._is_writing or self._num_dropped)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all lines are with the system, but no longer than `timeout_s`; returns whether they are."""
+        """Wait until all lines are with the system, or the disk refuses them, but no longer than `timeout_s`.
+
+        Returns:
+            Whether all lines are with the system.
+        """
         with self._change:
-            return self._change.wait_for(
-                lambda: self._has_failed or not (self._waiting or self._is_writing or self._num_dropped), timeout_s
-            )
+            self._change.wait_for(lambda: self._has_failed or self.is_idle, timeout_s)
+            return self.is_idle
 
     def close(self) -> None:
-        """Write what waits and close the file; gives up on a disk that hangs. May be called again."""
-        is_whole = self.flush(CLOSE_S)
+        """Write what waits and close the file; gives up on a disk that hangs or is full. May be called again."""
+        hangs = not self.flush(CLOSE_S) and not self._has_failed
         with self._change:
             if self._is_closing:
                 return
             self._is_closing = True
             num_left = len(self._waiting)
             self._change.notify_all()
-        if not is_whole:
-            logger.warning("%s does not take the last %d lines: the disk hangs", self._path, num_left)
-            return  # the thread, a daemon, is inside the system
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(0 if hangs else CLOSE_S)
+            if self._thread.is_alive():
+                logger.warning("%s does not take the last %d lines: the disk hangs", self._path, num_left)
+                return  # the thread, a daemon, is inside the system
         self._file.close()
 
     def _append(self, line: _Line) -> None:
@@ -182,17 +193,12 @@ class LineWriter:
 
     def _work(self) -> None:
         while (batch := self._next_batch()) is not None:
-            try:
-                self._write_batch(batch)
-            except OSError as error:  # a full disk must not end a node that trains
-                logger.warning("cannot write to %s any more: %s", self._path, error)
-                with contextlib.suppress(OSError):
-                    self._file.close()
+            text = b"".join(line.text if isinstance(line.text, bytes) else line.text() for line in batch)
+            while not self._is_written(text, begins_file=batch[0].begins_file):
                 with self._change:
-                    self._has_failed = True
-                    self._waiting.clear()
-                    self._change.notify_all()
-                return
+                    if self._is_closing:
+                        return
+                    self._change.wait_for(lambda: self._is_closing, RETRY_S)
 
     def _next_batch(self) -> list[_Line] | None:
         """Lines of one file."""
@@ -216,19 +222,39 @@ class LineWriter:
                 self._forget(line)
             return batch
 
-    def _write_batch(self, batch: list[_Line]) -> None:
-        text = b"".join(line.text if isinstance(line.text, bytes) else line.text() for line in batch)
-        is_full = self._max_file_bytes is not None and self.num_file_bytes + len(text) > self._max_file_bytes
-        if batch[0].begins_file or (self.num_file_bytes and is_full):
-            self._rotate()
-        self.num_file_bytes += len(text)
+    def _is_written(self, text: bytes, *, begins_file: bool) -> bool:
+        """Write lines completely or not at all; returns whether they are written."""
         rest = memoryview(text)
-        while rest:
-            rest = rest[_write_some(self._file, rest) :]
+        try:
+            is_full = self._max_file_bytes is not None and self.num_file_bytes + len(text) > self._max_file_bytes
+            if self.num_file_bytes and (begins_file or is_full):
+                self._rotate()
+            while rest:
+                rest = rest[_write_some(self._file, rest) :]
+        except OSError as error:  # a full disk must not end a node that trains
+            if num_written := len(text) - len(rest):
+                with contextlib.suppress(OSError):
+                    self._file.truncate(os.fstat(self._file.fileno()).st_size - num_written)
+            if not self._has_failed:
+                logger.warning(
+                    "cannot write to %s: %s; lines wait for room there, and what waits at the end of the process, or "
+                    "beyond %d MiB, is lost",
+                    self._path,
+                    error,
+                    self._max_waiting_bytes >> 20,
+                )
+            with self._change:
+                self._has_failed = True
+                self._change.notify_all()
+            return False
+        self.num_file_bytes += len(text)
+        self._has_failed = False
+        return True
 
     def _rotate(self) -> None:
         self._file.close()
-        for number in range(NUM_KEPT, 0, -1):
+        # Without a file, an earlier attempt has rotated and the disk had no room for the new file.
+        for number in range(NUM_KEPT, 0, -1) if self._path.exists() else ():
             older = rotated(self._path, number - 1) if number > 1 else self._path
             with contextlib.suppress(FileNotFoundError):
                 older.replace(rotated(self._path, number))

@@ -2,9 +2,9 @@
 
 Every agent with a log folder writes one of its own, `n1.recording.jsonl`, and so does a job in one process,
 `job.recording.jsonl`; where that file exists already, `n1-2`, `n1-3` and so on. A thread encodes the lines and writes
-the file (`line_writer`), so neither a disk that hangs nor a large event holds the job up. A file of 64 MB is rotated;
-the new one begins with a snapshot of the scheduler, so it can be replayed without the older ones. Where a disk is so
-slow that entries have to be left out, a snapshot follows them, too.
+the file (`line_writer`), so neither a disk that hangs or is full nor a large event holds the job up. A file of 64 MB is
+rotated; the new one begins with a snapshot of the scheduler, so it can be replayed without the older ones. Where a disk
+is so slow, or full for so long, that entries have to be left out, a snapshot follows them, too.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from chicle_elastic.monitoring.line_writer import MAX_FILE_BYTES, MAX_WAITING_BY
 from chicle_elastic.scheduling import recording
 from chicle_elastic.scheduling.recording import Line
 from chicle_elastic.scheduling.scheduler import Scheduler
+from chicle_elastic.surroundings import absolute
 
 SUFFIX = ".recording.jsonl"
 LINE_BYTES = 300
@@ -136,6 +137,7 @@ def new_recording(folder: Path, name: str) -> RecordingFile:
     Raises:
         UsageError: No file can be made there.
     """
+    folder = absolute(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(1):

@@ -1,25 +1,33 @@
 """A run on TensorBoard, written by the tensorboard package alone (no torch, no TensorFlow); `board_pages` has the tags.
 
+The package's own writer is not used: it ends at the first write that a full disk refuses, and opens a relative path
+again for each one. A `LineWriter` writes the file here.
+
 Beside scalars and texts: pictures at intervals and at the end, where matplotlib is installed (`pictures`); the layout
 of the tab Custom Scalars, so that all nodes are in one chart; hyper-parameters with the last figures as their result.
 """
 
+import functools
+import io
+import itertools
 import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.monitoring.board_pages import Page, RunPages
 from chicle_elastic.monitoring.board_values import Values, layout_of, plain_parameters, require_tensorboard
+from chicle_elastic.monitoring.line_writer import LineWriter
 from chicle_elastic.monitoring.pictures import Draw, can_draw, draw_pictures
 from chicle_elastic.monitoring.records import IterationRecord, Transition
+from chicle_elastic.surroundings import absolute
 
 __all__ = ["TensorBoardWriter", "require_tensorboard"]
 
-# TensorBoard can show an iteration after this long; its own reload interval comes on top.
-FLUSH_INTERVAL_S = 2
+_files = itertools.count()
 
 
 class TensorBoardWriter:
@@ -63,20 +71,23 @@ class TensorBoardWriter:
         self._num_tags = 0
         self._params = plain_parameters(hyper_parameters or {})
         self._is_finished = False
-        path = os.fspath(logdir)
-        if "://" not in path:
-            # The package would raise in a thread of its own, where no caller sees the error.
-            try:
-                os.makedirs(path, exist_ok=True)
-            except OSError as error:
-                raise UsageError(f"logdir={path!r} cannot be made ({error.strerror}); name another folder") from error
-        self._writer = protos.EventFileWriter(path, flush_secs=FLUSH_INTERVAL_S)
+        folder = absolute(Path(logdir))
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_files)}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._writer = LineWriter(
+                folder / name, told_of_drops=lambda _: b"", max_file_bytes=None, thread_name="chicle-tensorboard"
+            )
+        except OSError as error:
+            problem = f"logdir={str(folder)!r} cannot be made ({error.strerror}); name another folder"
+            raise UsageError(problem) from error
+        self._add(protos.Event(wall_time=time.time(), file_version="brain.Event:2"))
         if self._params:
-            begun = self._values.hyper_parameters(PurePath(path).name, self._params, self._started_unix_s)
+            begun = self._values.hyper_parameters(folder.name, self._params, self._started_unix_s)
             self._write(0, self._started_unix_s, [begun])
 
     def write(self, record: IterationRecord) -> None:
-        """Add one iteration; it is on disk about two seconds later, or after `close`."""
+        """Add one iteration; it is on disk soon, and after `close`."""
         unix_s = self._started_unix_s + record.time_s
         self.put(self._pages.iteration(record, unix_s=unix_s, besides={"job/time_s": record.time_s}))
 
@@ -164,5 +175,13 @@ class TensorBoardWriter:
             self._write(self._step, self._unix_s, values)
 
     def _write(self, step: int, unix_s: float, values: list[Any]) -> None:
-        summary = self._protos.Summary(value=values)
-        self._writer.add_event(self._protos.Event(wall_time=unix_s, step=step, summary=summary))
+        self._add(self._protos.Event(wall_time=unix_s, step=step, summary=self._protos.Summary(value=values)))
+
+    def _add(self, event: Any) -> None:
+        """Hand an event to the thread that writes; where too many wait for the disk, TensorBoard lacks this one."""
+        self._writer.offer(functools.partial(self._record, event), num_bytes=event.ByteSize())
+
+    def _record(self, event: Any) -> bytes:
+        buffer = io.BytesIO()
+        self._protos.RecordWriter(buffer).write(event.SerializeToString())
+        return buffer.getvalue()

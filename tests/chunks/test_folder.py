@@ -1,5 +1,6 @@
 """Reading a chunk folder: what was written, or a refusal that names file and chunk."""
 
+import copy
 import os
 import pickle
 import shutil
@@ -155,6 +156,43 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ChunkFolder(tmp_path / "nothing")
     with pytest.raises(DataError, match="there is no such folder"):
         ChunkFolder(Path(__file__))
+
+
+@pytest.mark.parametrize("form", [str, Path])
+def test_a_folder_is_found_after_a_change_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: type[str] | type[Path]
+) -> None:
+    """A relative path means the place that it named when the folder was opened, in copies and in other processes."""
+    chunk = write_folder(tmp_path / "data").load(ChunkId(1), DUALS)
+    monkeypatch.chdir(tmp_path)
+    folder = ChunkFolder(form("data"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for each in (folder, copy.deepcopy(folder), pickle.loads(pickle.dumps(folder)), ChunkFolder(folder.path)):
+        assert_same_chunk(each.load(ChunkId(1), DUALS), chunk)
+
+
+@pytest.mark.parametrize("moved", ["chunk-000003.bin", "."], ids=["a chunk", "the folder"])
+def test_a_file_that_goes_after_the_folder_was_opened_is_named(tmp_path: Path, moved: str) -> None:
+    """Whichever reader misses it, with an error of this package."""
+    folder = write_folder(tmp_path / "data")
+    (folder.path / moved).rename(tmp_path / "moved")
+    for read in (folder.header, folder.targets, lambda chunk: folder.load(chunk, DUALS)):
+        with pytest.raises(DataError, match=r"data/chunk-000003.bin: "):
+            read(ChunkId(3))
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "chunk-000003.bin"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    """A folder in its place: an OSError that root gets, too."""
+    folder = write_folder(tmp_path / "data")
+    (folder.path / name).unlink()
+    (folder.path / name).mkdir()
+    with pytest.raises(DataError, match=name):
+        ChunkFolder(folder.path).load(ChunkId(3), NO_STATE)
+    if name != "manifest.json":
+        with pytest.raises(DataError, match=name):
+            folder.load(ChunkId(3), NO_STATE)
 
 
 def test_files_that_changed_places_are_found(tmp_path: Path) -> None:

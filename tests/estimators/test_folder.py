@@ -164,6 +164,25 @@ def test_a_damaged_chunk_is_named_in_fit_and_in_predict(tmp_path):
             use(ChunkFolder(folder.path))
 
 
+def test_a_relative_folder_is_fitted_after_a_change_of_the_working_directory(tmp_path, monkeypatch):
+    """A notebook changes it between the cells."""
+    _, X, y = digits_folder(tmp_path / "digits")
+    monkeypatch.chdir(tmp_path)
+    folder = ChunkFolder("digits")
+    monkeypatch.chdir("/")
+    assert ChicleSVM(C=0.01).fit(folder).score(X, y) > 0.9
+
+
+def test_a_chunk_file_that_is_gone_is_named_in_fit_and_in_predict(tmp_path):
+    """A clean-up came between."""
+    folder, X, y = digits_folder(tmp_path / "digits")
+    model = ChicleSVM(C=0.01).fit(X, y)
+    folder.file(2).unlink()
+    for use in (ChicleSVM().fit, model.predict):
+        with pytest.raises(DataError, match=folder.file(2).name):
+            use(folder)
+
+
 def test_a_path_is_not_taken_for_a_folder(tmp_path):
     """It gets scikit-learn's own error: what is not a ChunkFolder is an array."""
     folder, _, y = digits_folder(tmp_path / "digits")

@@ -176,7 +176,7 @@ def test_a_missing_package_is_a_warning_and_no_end_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It names the extra, once."""
-    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
     write_all(tmp_path, "n0", joined_round(1, "n0"), iteration(1, {"n0": 4}))
     [record] = caplog.records
     assert "pip install 'chicle-elastic[tensorboard]'" in record.getMessage()

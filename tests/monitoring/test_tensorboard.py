@@ -187,7 +187,7 @@ def test_writing_loads_neither_torch_nor_tensorflow(tmp_path):
 
 def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
     """And nothing is left on disk."""
-    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
     with pytest.raises(MissingExtraError, match=r"logdir= needs .*pip install 'chicle-elastic\[tensorboard\]'"):
         TensorBoardWriter(tmp_path / "run")
     assert not list(tmp_path.iterdir())

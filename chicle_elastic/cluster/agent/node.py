@@ -270,7 +270,7 @@ class Node:
         if self._is_leaving:
             self._finish(End(is_success=not self._has_job_failed, is_over=self._is_over))
             return
-        logger.error("the task of %s died", self._node)
+        logger.error("the task of %s died%s", self._node, self._torch.memory_kills.words)
         self._events.write("task_died", restarts_left=self._torch.restarts_left)
         if self._components is not None:
             self._components.executor.task_died()

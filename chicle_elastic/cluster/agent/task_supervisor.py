@@ -74,7 +74,7 @@ class TaskSupervisor:
         self._listener = Listener(address)
         self._loop.watch(self._listener, self._accept)
         self._channel: Channel | None = None
-        self._has_said_goodbye = False
+        self._is_greeted = self._has_said_goodbye = False
         self._is_closed = False
 
     def start(self, *, is_restart: bool = False) -> None:
@@ -94,12 +94,12 @@ class TaskSupervisor:
     @property
     def is_connected(self) -> bool:
         """Whether the task has come far enough to be told something."""
-        return self._channel is not None
+        return self._channel is not None and self._is_greeted
 
     def send(self, message: control.AgentMessage, fd: int | None = None) -> None:
-        """Send a message to the task, if there is one. Never waits."""
+        """Send a message to the task, if there is one that has been welcomed. Never waits."""
         channel = self._channel
-        if channel is None:
+        if channel is None or not self._is_greeted:
             return
         try:
             channel.post(message, fd=fd)
@@ -130,7 +130,7 @@ class TaskSupervisor:
             logger.warning("a second process has connected to the control socket of the task; closing its connection")
             channel.close()
             return
-        self._channel = channel
+        self._channel, self._is_greeted = channel, False
         self._loop.watch(channel, self._on_ready)
 
     def _on_ready(self) -> None:
@@ -159,6 +159,7 @@ class TaskSupervisor:
 
     def _handle(self, message: control.Message) -> None:
         if isinstance(message, control.Hello):
+            self._is_greeted = True
             self.send(self._welcome)
             return
         if isinstance(message, control.Left | control.Failed):

@@ -26,6 +26,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import RunProcsResult
 from torch.distributed.elastic.multiprocessing.api import PContext
 
+from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.errors import IncompatibleVersionError
 from chicle_elastic.versions import TRIED, warn_if_untried
 
@@ -81,6 +82,9 @@ class SingleTaskAgent(LocalElasticAgent):
     """An elastic agent of torch with exactly one task, which outlives rounds.
 
     Subclasses implement `supervise`. Everything torch does around it stays: log files, events, the exit code.
+
+    Attributes:
+        memory_kills: Of the control group since the task was started.
     """
 
     def __init__(self, spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:
@@ -88,6 +92,7 @@ class SingleTaskAgent(LocalElasticAgent):
         if missing := [name for name in ATTRIBUTES if not hasattr(self, name)]:
             raise _incompatible(f"LocalElasticAgent has no {', '.join(missing)}")
         self._chicle_task: PContext | None = None
+        self.memory_kills = MemoryKills()
 
     # For subclasses to override.
 
@@ -121,6 +126,7 @@ class SingleTaskAgent(LocalElasticAgent):
         # torch insists on these; a task learns about its round over the control channel instead.
         group.store, group.master_addr, group.master_port = group.store or _NO_STORE, "", 0
         group.group_rank, group.group_world_size = -1, 0
+        self.memory_kills = MemoryKills()
         pid = self.spawn_task()
         group.workers[0].id = pid
         group.state = WorkerState.HEALTHY
@@ -168,8 +174,10 @@ class SingleTaskAgent(LocalElasticAgent):
     def failed(self, ended: RunProcsResult) -> RunResult:
         """The task has failed for good: torch reports its error file and exits with code 1."""
         self._worker_group.state = WorkerState.FAILED
-        rank = self._worker_group.workers[0].global_rank
-        return RunResult(WorkerState.FAILED, failures={rank: ended.failures[0]})
+        failure = ended.failures[0]
+        if failure.exitcode == -signal.SIGKILL:
+            failure.message += self.memory_kills.words or ", perhaps for memory: the kernel's log says so (dmesg)"
+        return RunResult(WorkerState.FAILED, failures={self._worker_group.workers[0].global_rank: failure})
 
     # What torch calls.
 

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.cluster.agent.task_supervisor import Processes
 from chicle_elastic.ids import NodeId
 
@@ -25,6 +26,8 @@ class Rendezvous(Protocol):
 
 class Torch(Processes, Rendezvous, Protocol):
     """Both: torch's agent starts tasks and takes part in rendezvous."""
+
+    memory_kills: MemoryKills
 
     @property
     def restarts_left(self) -> int:

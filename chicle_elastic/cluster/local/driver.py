@@ -123,7 +123,7 @@ class Driver:
             elif said.kind == "ended" and said.fields["code"]:
                 fields = said.fields
                 end = f"the {fields['what']} of node {fields['node']} ended with {exit_words(fields['code'])}"
-                self._ends.append(f"{end}\n{fields['printed']}".rstrip())
+                self._ends.append(f"{end}{fields['why']}\n{fields['printed']}".rstrip())
             elif said.kind == "over":
                 self._give_up(said.fields["reason"])
         if self._server.is_at_end:

@@ -2,7 +2,8 @@
 
     client -> server   run (settings, job) + data      scale (nodes)      stop (reason)      over (it has the outcome)
                        members
-    server -> client   queued   agent (node, pid)   task (node, pid) + the line to it   ended (who, code, printed)
+    server -> client   queued   agent (node, pid)   task (node, pid) + the line to it   ended (who, code, why,
+                       printed)
                        not_kept (error: of the kernel cache)      over (reason: no outcome is to be expected)
     agent -> server    task (control, max_nodes)    signal (number)   free (`local_kept`)
                        requested (total, reason, number)      finished (the job needs no more nodes)
@@ -23,10 +24,11 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.cluster.local.forking import ForkedProcess
 from chicle_elastic.cluster.local.messages import Connection, Received, fields_of
 from chicle_elastic.cluster.local.process_pool import AGENT, TASK, PooledProcess, ProcessPool
@@ -54,6 +56,7 @@ class NodeProcesses:
         task: Its task, if one runs.
         is_dismissed: It was told to leave.
         fault: Why the server has killed its agent; empty where it has not.
+        memory_kills: Of the control group since its task was started.
     """
 
     name: str
@@ -61,6 +64,7 @@ class NodeProcesses:
     task: PooledProcess | None = None
     is_dismissed: bool = False
     fault: str = ""
+    memory_kills: MemoryKills = field(default_factory=MemoryKills)
 
 
 class JobRun:
@@ -273,6 +277,7 @@ class JobRun:
             job = {"described": described, "control": fields["control"], "max_nodes": fields["max_nodes"]}
             job["is_single_use"] = bool(described.get("has_code"))
             fds, output = (theirs.fileno(), self._data), self._output(f"{node.name}.task")
+            node.memory_kills = MemoryKills()
             task = self._processes.begin(TASK, f"task {node.name}", job, fds=fds, output=output)
             node.task = task
             self._watch(task.line, functools.partial(self._hear, node, task))
@@ -297,7 +302,9 @@ class JobRun:
                 node.task.child.signal(signal.SIGKILL)  # without its agent it has nothing to do
                 self._let_go(node.task, is_free=False)
         printed = node.fault + process.child.printed() if code else ""
-        _tell(self.client, "ended", node=node.name, what=process.kind, pid=process.pid, code=code, printed=printed)
+        why = node.memory_kills.words if code == -signal.SIGKILL else ""
+        ended = {"node": node.name, "what": process.kind, "pid": process.pid, "code": code}
+        _tell(self.client, "ended", **ended, why=why, printed=printed)
         if process is node.agent:
             self._node_is_gone(node, code)
 

@@ -32,6 +32,7 @@ from chicle_elastic.resources.schedule import Schedule
 from chicle_elastic.runtime.training.job import Job, Outcome
 from chicle_elastic.settings import available_cores
 from chicle_elastic.solvers import kernel_cache
+from chicle_elastic.surroundings import absolute
 from chicle_elastic.waits import Wait
 
 MAX_NODES = 64
@@ -165,7 +166,7 @@ class LocalCluster:
             else [dataclasses.astuple(step) for step in self.resources.steps],
             "grace_s": self.grace_s,
             "memory_bytes": self.memory_bytes,
-            "log_dir": None if self.log_dir is None else str(Path(self.log_dir).absolute()),
+            "log_dir": None if self.log_dir is None else str(absolute(Path(self.log_dir))),
         }
         with Wait(_words(begin)) as start, self._reach() as server, StagedFile() as file:
             settings["job"] = stage(job, file)

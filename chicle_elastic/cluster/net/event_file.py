@@ -1,9 +1,9 @@
 """The event file of a node: one JSON object a line, for tests, the demo, and the user who analyses a job.
 
 Every line has `time` (seconds since 1970), `node` and `kind`; the other fields are named where they are written. A
-thread writes the file (`line_writer`), so a disk that hangs does not hold the agent up; where it hangs for so long that
-lines have to be dropped, a line `lines_dropped` says how many (`count`). Every line is whole, except the last one of a
-process that was killed. A file of 64 MB is rotated: `n1.events.jsonl.1` is older than `n1.events.jsonl`.
+thread writes the file (`line_writer`), so a disk that hangs or is full does not hold the agent up. Where lines have to
+be dropped, a line `lines_dropped` says how many (`count`). Every line is whole, except the last one of a process that
+was killed. A file of 64 MB is rotated: `n1.events.jsonl.1` is older than `n1.events.jsonl`.
 """
 
 import functools

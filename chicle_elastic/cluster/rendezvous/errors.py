@@ -19,11 +19,12 @@ class JobClosedError(ChicleError, RendezvousClosedError):
 
     Attributes:
         is_success: The job has finished its work, so nothing was left for this node.
+        is_late: It had done so before this node came, which may be the first node of another job.
     """
 
-    def __init__(self, message: str, *, is_success: bool = False) -> None:
+    def __init__(self, message: str, *, is_success: bool = False, is_late: bool = False) -> None:
         super().__init__(message)
-        self.is_success = is_success
+        self.is_success, self.is_late = is_success, is_late
 
 
 class StoreUnreachableError(PeerLostError, RendezvousConnectionError):

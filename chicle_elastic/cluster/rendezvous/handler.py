@@ -129,7 +129,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
         )
         self._call: _Call | None = None
         self._is_called = False
-        self._has_left = False
+        self._has_left = self._has_seen_open = False
         self._round = 0
         self._members: tuple[NodeId, ...] = ()
 
@@ -286,8 +286,12 @@ class ChicleRendezvousHandler(RendezvousHandler):
     def _require_open(self, state: RendezvousState) -> None:
         if state.is_closed:
             raise JobClosedError(
-                f"the job {self._run_id!r} is over; {self.node} comes too late to join it", is_success=state.is_success
+                f"the job {self._run_id!r} is over; {self.node} comes too late to join it, and runs nothing: begin "
+                "another job with another --rdzv-id, or at a new store",
+                is_success=state.is_success,
+                is_late=state.is_success and not self._has_seen_open,
             )
+        self._has_seen_open = True
 
     def _wait(self) -> RendezvousState:
         """Wait for the next free round with this node in it."""
@@ -327,6 +331,7 @@ def create_handler(parameters: RendezvousParameters) -> ChicleRendezvousHandler:
     Raises:
         UsageError: There is no secret or no endpoint, or a value is not a number.
         StoreUnreachableError: There is no store at the endpoint.
+        JobClosedError: The job is over.
     """
     settings_here = Settings.from_environment()
     secret_file = parameters.get("secret_file") or (None if settings_here.secret else settings_here.secret_file)
@@ -347,7 +352,7 @@ def create_handler(parameters: RendezvousParameters) -> ChicleRendezvousHandler:
     node = NodeId(str(parameters.get("node") or f"{socket.gethostname()}-{secrets.token_hex(4)}"))
     store = StoreConnection(parameters.endpoint)
     store.connect()
-    return ChicleRendezvousHandler(
+    handler = ChicleRendezvousHandler(
         store,
         endpoint=parameters.endpoint,
         run_id=parameters.run_id,
@@ -358,6 +363,8 @@ def create_handler(parameters: RendezvousParameters) -> ChicleRendezvousHandler:
         address=parameters.local_addr,
         settings=settings,
     )
+    handler.require_open()  # before a task is started, which would run the script of the user
+    return handler
 
 
 def _seconds(parameters: RendezvousParameters, key: str, default: float) -> float:

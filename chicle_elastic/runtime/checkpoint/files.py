@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from chicle_elastic.chunks.json_fields import Fields
 from chicle_elastic.chunks.places import Place, UrlPath
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
 
 BLOCK_BYTES = 1 << 20
+DAMAGED = "it is damaged"
 
 
 def write_file(path: Place, content: bytes | memoryview | Array) -> dict[str, Any]:
@@ -62,8 +64,8 @@ def read_array(path: Place, entry: Mapping[str, Any]) -> Array:
     content = read_bytes(path, entry)
     try:
         return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-    except ValueError as error:
-        raise DataError(f"{path}: it is not an array ({error}); it is damaged") from error
+    except Exception as error:  # numpy parses the header as Python, whose errors are many
+        raise DataError(f"{path}: it is not an array ({error}); {DAMAGED}") from error
 
 
 def read_bytes(path: Place, entry: Mapping[str, Any] | None) -> bytes:
@@ -87,9 +89,24 @@ def read_bytes(path: Place, entry: Mapping[str, Any] | None) -> bytes:
     if found != entry:
         raise DataError(
             f"{path}: it has {found['bytes']} bytes with checksum {found['crc32']}, but the manifest says "
-            f"{entry.get('bytes')} with {entry.get('crc32')}; it is damaged"
+            f"{entry.get('bytes')} with {entry.get('crc32')}; {DAMAGED}"
         )
     return content
+
+
+def parse_entries(path: Place, content: Any) -> dict[str, dict[str, Any]]:
+    """Check what is said to be size and checksum of files, by name.
+
+    Raises:
+        DataError: It is something else.
+    """
+    for name, entry in Fields(content, str(path), "files: ", advice=DAMAGED).content.items():
+        fields = Fields(entry, str(path), f"files: {name}: ", advice=DAMAGED)
+        fields.number("bytes", at_least=0)
+        fields.checksum("crc32")
+        if name != os.path.basename(name) or name in ("", ".", ".."):
+            raise DataError(f"{path}: files: {name!r} is no file of the folder itself; {DAMAGED}")
+    return dict(content)
 
 
 def parse_json(path: Place, content: bytes) -> Any:
@@ -101,7 +118,7 @@ def parse_json(path: Place, content: bytes) -> Any:
     try:
         return json.loads(content)
     except ValueError as error:
-        raise DataError(f"{path}: it is not JSON ({error}); it is damaged") from error
+        raise DataError(f"{path}: it is not JSON ({error}); {DAMAGED}") from error
 
 
 def _upload(path: UrlPath, content: bytes | memoryview | Array) -> dict[str, Any]:

@@ -16,7 +16,9 @@ when the data set is cut into other chunks. Every file appears under its name at
 disk, renamed; at a URL by one upload, see `places`). Nothing is pickled.
 
 A damaged checkpoint is refused with the reason, and the job resumes from the previous one. A checkpoint of another job
-is an error: its state would fit, and be wrong.
+is an error: its state would fit, and be wrong. One of a later format is an error, too, and is never removed: it is
+sound, and holds more work than the one before it. In every format the manifest is an object with `format`, `version`
+and, as `_crc_of` computes it, `crc32`.
 """
 
 import dataclasses
@@ -31,11 +33,19 @@ from typing import Any
 import numpy as np
 
 from chicle_elastic import __version__
+from chicle_elastic.chunks.json_fields import Fields
 from chicle_elastic.chunks.places import Place, flush_place, folders_in
 from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import DataError, ProtocolError, UnreachablePlaceError, UsageError
 from chicle_elastic.monitoring.records import PARAMETERS_PREFIX
-from chicle_elastic.runtime.checkpoint.files import parse_json, read_array, read_bytes, write_json
+from chicle_elastic.runtime.checkpoint.files import (
+    DAMAGED,
+    parse_entries,
+    parse_json,
+    read_array,
+    read_bytes,
+    write_json,
+)
 from chicle_elastic.runtime.checkpoint.training_state import adopt
 from chicle_elastic.runtime.training.training import Training
 from chicle_elastic.solvers.base import NO_PROGRESS, Trainer
@@ -130,13 +140,13 @@ class Checkpoint:
             Seconds since the start of the job.
 
         Raises:
-            DataError: The file of the history is from another release.
+            DataError: The file of the history is from another release, or malformed.
         """
         rebuilt = self.model if self.rebuilt is None else self.rebuilt
         try:
             adopt(training, 1, self.model, rebuilt, self.progress, self.training)
             return float(self.training["elapsed_s"])
-        except (ProtocolError, KeyError) as error:
+        except (ProtocolError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise DataError(f"{self.path / TRAINING}: {error}") from error
 
 
@@ -152,13 +162,32 @@ def attempt_name(iteration: int, time_s: float, mark: str = "") -> str:
 
 
 def attempts(folder: Place) -> list[Place]:
-    """All folders of checkpoints, complete or not, oldest first."""
-    return sorted((path for path in folders_in(folder) if NAME.fullmatch(path.name)), key=lambda path: path.name)
+    """Return all folders of checkpoints, complete or not, oldest first.
+
+    Raises:
+        DataError: The folder cannot be read.
+    """
+    try:
+        found = folders_in(folder)
+    except OSError as error:
+        raise DataError(f"{folder}: it cannot be read ({error.strerror}); let this user read it") from error
+    return sorted((path for path in found if NAME.fullmatch(path.name)), key=lambda path: path.name)
 
 
 def is_complete(path: Place) -> bool:
     """Whether the manifest exists; the files may still not match it."""
     return (path / MANIFEST).exists()
+
+
+def is_newer(path: Place) -> bool:
+    """Whether a later release wrote this checkpoint, which it alone can read."""
+    try:
+        _read_manifest(path / MANIFEST)
+    except UsageError:
+        return True
+    except (DataError, OSError):
+        return False
+    return False
 
 
 def iteration_of(path: Place) -> int:
@@ -180,20 +209,20 @@ def newest(folder: Place, identity: JobIdentity, *, iteration: int | None = None
     Raises:
         DataError: There are some, but none is complete; the message has what is wrong with each.
         UnreachablePlaceError: They are at a URL that does not answer.
-        UsageError: The newest one is of another job.
+        UsageError: The newest one is of another job, or of a later format.
     """
     problems = []
     for path in reversed(attempts(folder)):
         if iteration is not None and iteration_of(path) != iteration:
             continue
-        if not is_complete(path):
-            logger.warning("%s has no %s: it was never completed; skipping it", path, MANIFEST)
-            continue
         try:
+            if not is_complete(path):
+                logger.warning("%s has no %s: it was never completed; skipping it", path, MANIFEST)
+                continue
             found = read(path, identity)
         except UnreachablePlaceError:
             raise  # the checkpoint may be sound: an older one would throw work away
-        except DataError as error:
+        except (DataError, OSError) as error:
             problems.append(str(error))
             continue
         for problem in problems:
@@ -212,7 +241,8 @@ def read(path: Place, identity: JobIdentity) -> Checkpoint:
 
     Raises:
         DataError: It is damaged.
-        UsageError: It is of another job.
+        OSError: Its manifest cannot be read.
+        UsageError: It is of another job, or of a later format.
     """
     manifest = _read_manifest(path / MANIFEST)
     _require_model_version(path, manifest["job"], identity)
@@ -229,13 +259,15 @@ def read(path: Place, identity: JobIdentity) -> Checkpoint:
     files = manifest["files"]
     contents = {name: read_array(path / name, entry) for name, entry in files.items() if name.endswith(".npy")}
     training = parse_json(path / TRAINING, read_bytes(path / TRAINING, files.get(TRAINING)))
-    if MODEL not in contents or contents[MODEL].shape != (identity.num_parameters,):
+    model = contents.get(MODEL, np.zeros(0))
+    rebuilt = contents.get(REBUILT)
+    if not model.shape == (model if rebuilt is None else rebuilt).shape == (identity.num_parameters,):
         raise DataError(f"{path}: its model does not have the job's {identity.num_parameters} parameters")
     return Checkpoint(
         path=path,
-        iteration=int(manifest["iteration"]),
-        model=contents[MODEL],
-        rebuilt=contents.get(REBUILT),
+        iteration=manifest["iteration"],
+        model=model,
+        rebuilt=rebuilt,
         progress=contents.get(PROGRESS, NO_PROGRESS),
         training=training,
         state=_join(path, contents, identity),
@@ -271,7 +303,7 @@ def read_part(path: Place, rank: int) -> dict[str, Any] | None:
         content = name.read_bytes()
     except FileNotFoundError:
         return None
-    return dict(parse_json(name, content))
+    return parse_entries(name, parse_json(name, content))
 
 
 def _require_model_version(path: Place, job: Mapping[str, Any], identity: JobIdentity) -> None:
@@ -291,16 +323,27 @@ def _require_model_version(path: Place, job: Mapping[str, Any], identity: JobIde
 
 
 def _read_manifest(path: Place) -> dict[str, Any]:
-    """A manifest that `write_manifest` wrote; its checksum has to match."""
+    """Read a manifest that `write_manifest` wrote, and check it.
+
+    Raises:
+        DataError: It is damaged.
+        OSError: It cannot be read.
+        UsageError: It is of a later format.
+    """
     content = parse_json(path, path.read_bytes())
     crc = content.pop("crc32", None) if isinstance(content, dict) else None
     if crc is None or crc != _crc_of(content):
-        raise DataError(f"{path}: its checksum is wrong; it is damaged")
-    if content["format"] != FORMAT or content["version"] > VERSION:
-        raise DataError(
-            f"{path}: it is {content['format']!r} of version {content['version']}, and this release reads {FORMAT!r} "
-            f"up to version {VERSION}; use a newer release"
+        raise DataError(f"{path}: its checksum is wrong; {DAMAGED}")
+    fields = Fields(content, str(path), advice=DAMAGED)
+    fields.one_of("format", [FORMAT])
+    if (version := fields.number("version", at_least=1)) > VERSION:
+        raise UsageError(
+            f"the checkpoint {path.parent} has format version {version}, and this release of Chicle ({__version__}) "
+            f"reads up to version {VERSION}; resume with the release that wrote it, or start anew in an empty folder"
         )
+    fields.number("iteration", at_least=0)
+    Fields(fields.get("job", dict, "an object"), str(path), "job.", advice=DAMAGED).get("trainer", dict, "an object")
+    parse_entries(path, fields.get("files", dict, "an object"))
     return dict(content)
 
 
@@ -313,7 +356,9 @@ def _join(path: Place, contents: Mapping[str, Array], identity: JobIdentity) -> 
     num_seen = 0
     for rows, values in _parts(contents):
         is_sound = (
-            values.shape == identity.state.shape(len(rows))
+            rows.dtype == np.int64
+            and rows.ndim == 1
+            and values.shape == identity.state.shape(len(rows))
             and values.dtype == state.dtype
             and (not len(rows) or (rows.min() >= 0 and rows.max() < identity.num_rows))
         )

@@ -62,7 +62,7 @@ def adopt(training: Training, first: int, model: Array, rebuilt: Array, progress
             records=records,
             first=first,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ProtocolError(
             f"the training state of another task is malformed ({error}); install the same release of chicle-elastic "
             "on all nodes"

@@ -6,8 +6,12 @@ as slow as the disk, and memory holds one copy of the state at most.
 The task of rank 0 completes a checkpoint when all its parts exist, which it checks after each iteration, and at times
 while the job pauses. It abandons a checkpoint that is incomplete when a later one is complete: a node was lost while it
 wrote, for example.
+
+A task without room for its part removes the whole attempt, which can never be complete. The task of rank 0 finds its
+files gone, forgets the attempt, and removes what slower tasks have written there since.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -18,7 +22,7 @@ from typing import Any
 
 from chicle_elastic.chunks.places import Place, flush_place, make_folder, place_of, remove_folder
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.errors import UnreachablePlaceError
+from chicle_elastic.errors import DataError
 from chicle_elastic.runtime.checkpoint import format as checkpoint
 from chicle_elastic.runtime.checkpoint.files import write_file, write_json
 from chicle_elastic.runtime.checkpoint.format import JobIdentity
@@ -84,10 +88,11 @@ class CheckpointWriter:
         self._folder = place_of(settings.folder, purpose="a folder of checkpoints")
         self._orders: SimpleQueue[Draft | threading.Event | None] = SimpleQueue()
         self._incomplete: list[Draft] = []
+        self._abandoned: list[Place] = []
         self._is_written = threading.Event()
         self._is_written.set()
         self._look: threading.Event | None = None
-        self._fault = ""
+        self._fault: object = None
         # A daemon: a disk that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._work, name="chicle-checkpoint", daemon=True)
         self._thread.start()
@@ -120,11 +125,10 @@ class CheckpointWriter:
         while (order := self._next_order()) is not None:
             try:
                 if isinstance(order, Draft):
-                    self._write(order)
+                    self._attempt(order)
                 self._complete()
-                self._fault = ""
             except Exception as error:  # a full disk, say: training goes on, and the previous checkpoint is kept
-                self._report(error, is_new=isinstance(order, Draft))
+                self._report(error)
             finally:
                 if isinstance(order, Draft):
                     self._is_written.set()
@@ -132,6 +136,7 @@ class CheckpointWriter:
                     order.set()
 
         self._await_parts()
+        self._remove_abandoned()
 
     def _next_order(self) -> Draft | threading.Event | None:
         """Look for the parts of other tasks at times: a job that pauses has no iterations that would order it."""
@@ -152,22 +157,46 @@ class CheckpointWriter:
             try:
                 self._complete()
             except Exception as error:
-                self._report(error, is_new=False)
+                self._report(error)
             if time.monotonic() > until_s:
                 return
             threading.Event().wait(POLL_S)
 
-    def _report(self, error: Exception, *, is_new: bool) -> None:
-        """Log why a checkpoint was not written, once for each, and not again at each attempt to complete it."""
-        fault = f"{type(error).__name__}: {error}"
-        if is_new or fault != self._fault:
+    def _report(self, error: Exception) -> None:
+        """Log why no checkpoint is written, once until one is."""
+        fault = getattr(error, "errno", None) or str(error)  # an OSError names the file of this attempt
+        if fault != self._fault:
             logger.error(
-                "%s cannot write a checkpoint to %s: %s; training goes on, and the next one is tried when it is due",
+                "%s cannot write a checkpoint to %s: %s; training goes on, and each next one is tried when it is due",
                 self._who,
                 self._folder,
-                fault,
+                f"{type(error).__name__}: {error}",
             )
         self._fault = fault
+
+    def _attempt(self, draft: Draft) -> None:
+        """Write this task's part; without it there is no attempt."""
+        self._remove_abandoned()
+        self._abandoned.clear()
+        try:
+            self._write(draft)
+        except Exception:
+            self._abandon(draft)
+            raise
+        self._fault = None
+
+    def _abandon(self, draft: Draft) -> None:
+        """Give an attempt up, and the room that it takes on a disk that is full."""
+        self._incomplete = [other for other in self._incomplete if other is not draft]
+        self._abandoned.append(self._path(draft))
+        self._remove_abandoned()
+
+    def _remove_abandoned(self) -> None:
+        """Remove attempts that were given up, and what slower tasks have written to them since."""
+        with contextlib.suppress(OSError, DataError):  # whatever refuses this has refused the attempt, with a line
+            for path in self._abandoned:
+                if not checkpoint.is_complete(path):
+                    remove_folder(path)
 
     def _write(self, draft: Draft) -> None:
         path = self._path(draft)
@@ -196,15 +225,21 @@ class CheckpointWriter:
                 if rank not in draft.parts and (part := checkpoint.read_part(path, rank)) is not None:
                     draft.parts[rank] = part
             if len(draft.parts) < len(draft.ranks):
+                if not (path / checkpoint.TRAINING).exists():
+                    self._abandon(draft)
                 continue
             for part in draft.parts.values():
                 draft.files |= part
-            checkpoint.write_manifest(path, iteration=draft.iteration, identity=self._identity, files=draft.files)
+            try:
+                checkpoint.write_manifest(path, iteration=draft.iteration, identity=self._identity, files=draft.files)
+            except OSError:
+                self._abandon(draft)
+                raise
             flush_place(self._folder)
             self._incomplete = [other for other in self._incomplete if other.iteration > draft.iteration]
             try:
                 self._prune(draft.iteration)
-            except UnreachablePlaceError as error:
+            except (OSError, DataError) as error:
                 logger.warning("%s cannot remove old checkpoints, which cost space only: %s", self._who, error)
             size_bytes = sum(entry["bytes"] for entry in draft.files.values())
             self._on_saved(draft.iteration, size_bytes, time.monotonic() - draft.started_s)
@@ -214,9 +249,10 @@ class CheckpointWriter:
         older = [path for path in checkpoint.attempts(self._folder) if checkpoint.iteration_of(path) <= iteration]
         whole = [path for path in older if checkpoint.is_complete(path)]
         for path in set(older) - set(whole[-self._settings.keep :]):
-            # The manifest first: a folder that is half gone must not look like a checkpoint.
-            (path / checkpoint.MANIFEST).unlink(missing_ok=True)
-            remove_folder(path)
+            if not checkpoint.is_newer(path):
+                # The manifest first: a folder that is half gone must not look like a checkpoint.
+                (path / checkpoint.MANIFEST).unlink(missing_ok=True)
+                remove_folder(path)
 
     def _path(self, draft: Draft) -> Place:
         return self._folder / checkpoint.attempt_name(draft.iteration, draft.time_s, draft.mark)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from chicle_elastic.cluster.consensus.log import KEPT_ENTRIES
+from chicle_elastic.cluster.launcher import EXIT_LATE
 from chicle_elastic.scheduling.effects import FinishJob
 from chicle_elastic.scheduling.replaying import Replay
 from chicle_elastic.transports.secret import JobSecret
@@ -206,12 +207,13 @@ def test_code_of_the_user_that_raises_ends_the_job_everywhere(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_who_comes_after_the_end_is_told_so(cluster: LocalAgents) -> None:
-    """The job is not begun afresh by somebody who comes late, and a node that was not needed has not failed."""
+    """The job is not begun afresh by a late node, whose script does not run: its exit code is one of its own."""
     [first] = start_all(cluster, 1)
     end_all(cluster, [first])
-    late = cluster.start("n1")
-    assert late.wait_for_end() == 0
-    assert "the job 'chicle' is over" in late.output()
+    for options, code in ((), EXIT_LATE), (("--leave-exit-code", "143"), 0):  # a resource manager would start it again
+        late = cluster.start("n1", options=options)
+        assert late.wait_for_end() == code
+        assert "the job 'chicle' is over" in late.output()
 
 
 @pytest.mark.chaos

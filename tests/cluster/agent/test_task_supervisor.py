@@ -15,7 +15,7 @@ from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.runtime.control import channel as control_channel
 from chicle_elastic.runtime.control import messages as control
-from chicle_elastic.runtime.control.channel import new_address
+from chicle_elastic.runtime.control.channel import Channel, new_address
 from chicle_elastic.transports.unix_frames import Limits
 from tests.timeouts import timeout_s
 
@@ -143,6 +143,21 @@ def test_a_stopped_task_holds_nothing_up_and_finds_everything_in_order(stage: St
     for number in range(10):
         expected += [["Attach", 10_000, number], ["Arena", number, f"arena {number}"]]
     assert json.loads(failed.traceback) == [*expected, ["Exit"]]
+
+
+def test_the_first_message_to_a_task_is_its_welcome() -> None:
+    """A task that was started again ended by an error where it got another message before it had said hello."""
+    with EventLoop() as loop:
+        stage = Stage(loop)
+        with Channel.connect(stage.processes.address) as channel:
+            stage.turn_until(lambda: stage.task._channel is not None)
+            stage.task.send(control.StoreAhead(host="127.0.0.1", port=1))
+            assert not stage.task.is_connected
+            channel.send(control.Hello(pid=os.getpid()))
+            stage.turn_until(lambda: stage.task.is_connected)
+            stage.task.send(control.Exit())
+            assert [type(channel.receive()) for _ in range(2)] == [control.Welcome, control.Exit]
+        stage.task.close()
 
 
 def test_a_task_that_never_reads_is_ended(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 from threadpoolctl import threadpool_info
@@ -85,6 +86,24 @@ class FaultyCocoa(LinearTrainer):
             return solve(model, budget)
 
         solver.solve = faulty_solve  # type: ignore[method-assign]
+        return solver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GreedyCocoa(LinearTrainer):
+    """CoCoA whose solver takes memory until the kernel kills its task, and no other process."""
+
+    def solver(self, ctx: Context) -> Solver:
+        """The solver of CoCoA, with a leak."""
+        solver = LinearTrainer.solver(self, ctx)
+        taken: list[bytes] = []
+
+        def greedy_solve(model: Array, budget: Budget) -> Update:
+            Path("/proc/self/oom_score_adj").write_text("1000")
+            while True:
+                taken.append(os.urandom(1 << 20))
+
+        solver.solve = greedy_solve  # type: ignore[method-assign]
         return solver
 
 

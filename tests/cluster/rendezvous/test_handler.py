@@ -79,8 +79,13 @@ def test_no_node_joins_a_closed_job() -> None:
             join([late])
         assert isinstance(caught.value, RendezvousClosedError)
         assert caught.value.is_success
+        assert not caught.value.is_late, "it was there before the end, as one of more nodes than the job needed"
         with pytest.raises(JobClosedError, match="is over"):
             late.require_open()
+        [later] = cluster.handlers(1)
+        with pytest.raises(JobClosedError, match="--rdzv-id") as caught:
+            later.require_open()
+        assert caught.value.is_late
 
 
 def test_a_restarted_store_learns_again_that_the_job_is_over() -> None:

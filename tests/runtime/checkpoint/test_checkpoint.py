@@ -1,25 +1,37 @@
 """Checkpoints on the disk: whole or refused, whoever wrote which part; the one before is used."""
 
+import contextlib
+import copy
 import dataclasses
+import functools
 import json
 import logging
+import operator
+import random
 import resource
+import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import StateSpec
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.runtime.checkpoint import format as checkpoint
-from chicle_elastic.runtime.checkpoint.files import write_file
+from chicle_elastic.runtime.checkpoint.files import write_file, write_json
 from chicle_elastic.runtime.checkpoint.format import JobIdentity
 from chicle_elastic.runtime.checkpoint.writer import CheckpointWriter, Draft
+from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from tests.mounts import run_mounted
 from tests.timeouts import timeout_s
 
 NUM_ROWS, NUM_TASKS = 40, 3
@@ -219,15 +231,134 @@ def test_when_none_is_whole_the_error_says_what_is_wrong_with_each(tasks: Tasks,
         checkpoint.newest(folder, IDENTITY)
 
 
-def test_a_checkpoint_of_a_later_release_is_refused(
-    tasks: Tasks, folder: Path, monkeypatch: pytest.MonkeyPatch
+def seal(path: Path, content: object) -> None:
+    """Give a checkpoint another manifest, whose checksum is right."""
+    sealed = content | {"crc32": checkpoint._crc_of(content)} if isinstance(content, dict) else content
+    (path / "manifest.json").write_text(json.dumps(sealed))
+
+
+def manifest_of(path: Path) -> dict[str, Any]:
+    """Return the manifest without its checksum."""
+    content = json.loads((path / "manifest.json").read_text())
+    del content["crc32"]
+    return dict(content)
+
+
+@pytest.mark.parametrize("changes", [{}, {"files": ["laid out", "in another way"]}])
+def test_a_checkpoint_of_a_later_release_is_neither_passed_over_nor_removed(
+    tasks: Tasks, folder: Path, changes: dict[str, Any]
 ) -> None:
-    """Its files may mean something else."""
-    monkeypatch.setattr(checkpoint, "VERSION", 9)
-    tasks.write(5)
-    monkeypatch.undo()
-    with pytest.raises(DataError, match="of version 9, and this release reads 'chicle checkpoint' up to version 1"):
+    """It is sound, and holds more work than the one before it; only its release knows what its files mean."""
+    for iteration in (3, 5):
+        tasks.write(iteration)
+    path = checkpoint.attempts(folder)[-1]
+    seal(path, manifest_of(path) | {"version": checkpoint.VERSION + 1} | changes)
+    with pytest.raises(UsageError, match=path.name):
         checkpoint.newest(folder, IDENTITY)
+    for iteration in (7, 9, 11, 13):
+        tasks.write(iteration)
+    assert [checkpoint.iteration_of(path) for path in checkpoint.attempts(folder)] == [5, 11, 13]
+
+
+def test_a_manifest_that_cannot_be_read_is_no_end_of_the_job(
+    tasks: Tasks, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder in its place: an OSError that root gets, too. The checkpoint before it is used, with a line."""
+    for iteration in (5, 7):
+        tasks.write(iteration)
+    older, newer = (path / "manifest.json" for path in checkpoint.attempts(folder))
+    newer.unlink()
+    newer.mkdir()
+    found = checkpoint.newest(folder, IDENTITY)
+    assert found is not None
+    assert found.iteration == 5
+    assert str(newer) in caplog.text
+    older.unlink()
+    older.mkdir()
+    with pytest.raises(DataError, match=str(older)):
+        checkpoint.newest(folder, IDENTITY)
+
+
+WRONG = [None, True, -1, 2**70, 1e300, "", "../model.npy", [], {}, [[1]], {"bytes": 1, "crc32": "00000000"}, "9" * 5000]
+
+
+def places_in(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the ways to all values inside of a JSON value."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, part in inside for place in [(*at, key), *places_in(part, (*at, key))]]
+
+
+def mutated(value: Any, rng: random.Random) -> Any:
+    """Return a JSON value of which one or two values are others, have gone, or have another name."""
+    value = copy.deepcopy(value)
+    for _ in range(rng.choice((1, 1, 2))):
+        *way, last = rng.choice(places_in(value))
+        inside = functools.reduce(operator.getitem, way, value)
+        match rng.choice(("replace", "replace", "remove", "rename")):
+            case "remove":
+                del inside[last]
+            case "rename" if isinstance(inside, dict):
+                inside[rng.choice(("x", "a/b", "part-000.rows.npy"))] = inside.pop(last)
+            case _:
+                inside[last] = rng.choice(WRONG)
+    return value
+
+
+def test_a_sealed_manifest_of_a_wrong_structure_is_refused(tasks: Tasks, folder: Path) -> None:
+    """By an error of this package, whatever stands where."""
+    tasks.write(5)
+    [path] = checkpoint.attempts(folder)
+    sound, rng, num_refused = manifest_of(path), random.Random(0), 0
+    for content in [*WRONG, *(mutated(sound, rng) for _ in range(1500))]:
+        seal(path, content)
+        try:
+            checkpoint.newest(folder, IDENTITY)
+        except (DataError, UsageError) as error:
+            num_refused += path.name in str(error)
+    assert num_refused > 1400  # another iteration is possible, say
+
+
+@pytest.mark.parametrize("name", ["model.npy", "part-001.rows.npy", "part-002.state.npy"])
+def test_an_array_with_a_wrong_header_is_refused(tasks: Tasks, folder: Path, name: str) -> None:
+    """numpy reads the header as Python, and raises whatever that raises."""
+    tasks.write(5)
+    [path] = checkpoint.attempts(folder)
+    sound, rng, manifest = (path / name).read_bytes(), random.Random(0), manifest_of(path)
+    for _ in range(150):
+        content = bytearray(sound)
+        for _ in range(3):
+            content[rng.randrange(128)] = rng.randrange(256)
+        seal(path, manifest | {"files": manifest["files"] | {name: write_file(path / name, bytes(content))}})
+        with contextlib.suppress(DataError):
+            checkpoint.newest(folder, IDENTITY)
+
+
+@pytest.mark.parametrize("where", [(), ("records", 0), ("certificate",)], ids=["whole", "record", "certificate"])
+def test_a_history_of_a_wrong_structure_is_refused(tmp_path: Path, where: tuple[Any, ...]) -> None:
+    """A file that a release between two versions wrote."""
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    settings = CheckpointSettings(folder=str(tmp_path / "sound"), every_iterations=1, keep=1)
+    job = Job(
+        trainer=LinearTrainer(C=1.0, tol=1e-9),
+        source=ArraySource(X, (X[:, 0] > 0).astype(np.int32), max_tasks=1),
+        max_iterations=2,
+        checkpoint=settings,
+    )
+    InProcess().run(job)
+    [source] = checkpoint.attempts(tmp_path / "sound")
+    sound, manifest = json.loads((source / "training.json").read_text()), manifest_of(source)
+    settings = dataclasses.replace(settings, folder=str(tmp_path / "wrong"), resume=True)
+    part = functools.reduce(operator.getitem, where, sound)
+    for key in part:
+        for wrong in WRONG:
+            path = shutil.copytree(source, tmp_path / "wrong" / source.name)
+            content = copy.deepcopy(sound)
+            functools.reduce(operator.getitem, where, content)[key] = wrong
+            files = manifest["files"] | {"training.json": write_json(path / "training.json", content)}
+            seal(path, manifest | {"files": files})
+            with contextlib.suppress(DataError):
+                InProcess().run(dataclasses.replace(job, checkpoint=settings))
+            shutil.rmtree(tmp_path / "wrong")
 
 
 def rewrite(path: Path, name: str, content: np.ndarray) -> None:
@@ -293,14 +424,62 @@ def test_a_disk_that_fails_costs_the_checkpoint_and_not_the_job(folder: Path, ca
     folder.write_text("in the way")
     tasks = Tasks(folder)
     try:
+        tasks.write(4)
         tasks.write(5)
         assert tasks.complete == []
-        assert "cannot write a checkpoint to" in caplog.text
+        assert caplog.text.count("cannot write a checkpoint to") == NUM_TASKS, "each task says so once"
         folder.unlink()
         tasks.write(7)
         assert tasks.complete == [7]
     finally:
         tasks.close()
+
+
+FULL_DISK = """
+import itertools, os, sys
+from pathlib import Path
+from tests.runtime.checkpoint.test_checkpoint import NUM_TASKS, Tasks
+
+disk = Path("disk").absolute()
+tasks = Tasks(disk / "job")
+tasks.write(3)
+tasks.write(5)
+found = {{path: path.stat().st_mtime_ns for path in (disk / "job").rglob("*")}}
+iteration = 7
+for num_free, ranks in itertools.product({num_free}, itertools.permutations(range(NUM_TASKS))):
+    with open(disk / "fill", "wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+        file.truncate(file.tell() - 1024 * num_free)
+    tasks.write(iteration, ranks=ranks)
+    tasks.look()
+    tasks.writers[0]._remove_abandoned()
+    assert {{path: path.stat().st_mtime_ns for path in (disk / "job").rglob("*")}}.items() >= found.items()
+    left = [path.name for path in (disk / "job").iterdir() if not (path / "manifest.json").exists()]
+    assert not left, (num_free, ranks, left)
+    iteration += 1
+assert tasks.complete == [3, 5]
+(disk / "fill").unlink()
+tasks.write(iteration)
+print(tasks.complete[2:] == [iteration])
+tasks.close()
+"""
+
+
+@pytest.mark.parametrize(("num_free", "num_lines"), [((0,), (NUM_TASKS,)), ((4, 8, 16, 32, 44), range(1, 90))])
+def test_a_full_disk_keeps_nothing_of_an_attempt(
+    tmp_path: Path, num_free: tuple[int, ...], num_lines: Sequence[int]
+) -> None:
+    """Wherever the room ends, and whichever task is last. While no task has room, each says so once."""
+    (tmp_path / "disk").mkdir()
+    run = run_mounted(
+        "mount -t tmpfs -o size=1m tmpfs $folder/disk", FULL_DISK.format(num_free=num_free), folder=tmp_path
+    )
+    assert (run.returncode, run.stdout) == (0, "True\n"), run.stderr
+    assert run.stderr.count("No space left on device") in num_lines
 
 
 def record(iteration: int, time_s: float) -> IterationRecord:
