@@ -177,18 +177,6 @@ def test_columns_far_from_zero_keep_their_digits():
     np.testing.assert_allclose(model.coef_, ChicleLasso(alpha=1.0).fit(X, y).coef_, rtol=1e-5)
 
 
-def test_tasks_that_come_and_go_change_nothing():
-    """Chunks carry no state, so those that move are only read elsewhere; of wide data as well."""
-    for data, share in ((digits, 0.01), (wide, 0.1)):
-        X, y = data()
-        alpha = alpha_of(X, y, share)
-        one = ChicleLasso(alpha=alpha).fit(X, y)
-        moving = InProcess(num_tasks=2, changes=((2, 4), (3, 1)))
-        model = ChicleLasso(alpha=alpha, chunk_size=9_000, runtime=moving).fit(X, y)
-        np.testing.assert_allclose(model.coef_, one.coef_, rtol=1e-6, atol=1e-8)
-        assert len(set(model.history_.column("num_tasks").tolist())) == 3 - (data is digits)
-
-
 def test_more_weights_than_a_working_set_takes_are_solved_for_in_turns():
     """An elastic net on wide data with a weight for nearly all of 3000 columns."""
     X, y = wide()

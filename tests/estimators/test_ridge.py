@@ -118,15 +118,6 @@ def test_dense_float32_rows_come_within_tol_too(scale):
     np.testing.assert_allclose(model.predict(X), expected.predict(X), rtol=1e-3, atol=1e-3)
 
 
-def test_tasks_that_come_and_go_change_nothing():
-    """Chunks carry no state, so those that move are only read elsewhere."""
-    X, y = digits()
-    one = ChicleRidge(alpha=ALPHA).fit(X, y)
-    moving = InProcess(num_tasks=2, changes=((2, 4), (3, 1)))
-    model = ChicleRidge(alpha=ALPHA, chunk_size=9_000, runtime=moving).fit(X, y)
-    np.testing.assert_allclose(model.coef_, one.coef_, rtol=1e-8, atol=1e-10)
-
-
 def test_columns_far_from_zero_keep_their_digits():
     """Rows are centred before they are multiplied: a mean of a million would leave few digits of a product."""
     X, y = diabetes()

@@ -97,16 +97,6 @@ def test_wide_data_has_the_squared_loss_alone(num_tasks):
         ChicleSVR().fit(X, y)
 
 
-def test_tasks_that_come_and_go_change_nothing_but_the_last_digits():
-    """Chunks carry no state, so those that move are only read elsewhere."""
-    X, y = diabetes()
-    params = {"C": 10.0, "epsilon": 1.0, "tol": 1e-5}
-    one = ChicleSVR(**params).fit(X, y)
-    moving = InProcess(num_tasks=2, changes=((2, 4), (5, 1), (8, 3)))
-    model = ChicleSVR(**params, chunk_size=2_000, runtime=moving).fit(X, y)
-    assert model.objective_ == pytest.approx(one.objective_, rel=2e-5)
-
-
 def test_a_folder_and_its_arrays_give_the_same_model(tmp_path):
     """With the targets and weights of the folder."""
     X, y = digits()

@@ -346,26 +346,6 @@ def test_all_ways_lead_to_the_optimum(way, loss, num_classes, l1_ratio):
         assert primal[k] <= best * (1 + 1e-7)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("way", WAYS)
-def test_tasks_that_come_and_go_find_the_same_model(way, loss):
-    """From columns to products and back, with chunks on the way; as many iterations where products are of all."""
-    rng = np.random.default_rng(5)
-    X = rng.normal(size=(200, 12))
-    y = (X[:, :3].sum(axis=1) + rng.normal(size=200) > 0).astype(np.int32)
-    one, _ = fitted(way, loss, X, y, None)
-    four, _ = fitted(way, loss, X, y, None, num_tasks=4)
-    if way == "whole":
-        assert len(one.history) == len(four.history)
-    np.testing.assert_allclose(four.model, one.model, atol=1e-6)
-    fewer, _ = fitted(way, loss, X, y, None, num_tasks=4, changes=((3, 2), (5, 3)))
-    assert fewer.history.column("num_tasks").tolist()[:6] == [4, 4, 4, 2, 2, 3]
-    np.testing.assert_allclose(fewer.model, one.model, atol=1e-6)
-    moving, _ = fitted(way, loss, X, y, None, changes=((2, 4), (3, 1), (5, 2), (6, 1)))
-    assert set(moving.history.column("num_tasks").tolist()) >= {1, 4}
-    np.testing.assert_allclose(moving.model, one.model, atol=1e-6)
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("stop", [2, 3, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (1, 4, 5))])
 def test_a_job_goes_on_from_a_checkpoint_of_any_phase(tmp_path, stop, way):

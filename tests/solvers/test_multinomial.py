@@ -422,36 +422,6 @@ def least(X, y, C, weights=None, *, has_intercept=True):
     return 0.5 * (peer.coef_**2).sum() + objective.losses(scores, y, upper)
 
 
-@pytest.mark.parametrize("form", [np.asarray, lambda X: X.astype(np.float32), sparse.csr_matrix])
-@pytest.mark.parametrize("data", [lambda: load_iris(return_X_y=True), digits])
-def test_the_number_of_tasks_changes_nothing(data, form):
-    """As many iterations to the same objective, which is scikit-learn's within the gap."""
-    X, y = data()
-    X = form(X)
-    found = []
-    for num_tasks in (1, 4, 16):
-        outcome = InProcess(num_tasks=num_tasks).run(job(X, y, num_tasks=num_tasks, chunk_bytes=2000))
-        figures = outcome.history[-1].figures
-        assert figures["duality_gap"] <= 1e-6
-        found.append((len(outcome.history), figures["objective"]))
-    assert len({iterations for iterations, _ in found}) == 1
-    objectives = np.array([value for _, value in found])
-    np.testing.assert_allclose(objectives, objectives[0], rtol=1e-6 if X.dtype == np.float32 else 1e-9)
-    assert objectives[0] == pytest.approx(least(X, y, 1.0), rel=2e-6)
-
-
-@pytest.mark.parametrize("changes", [((3, 1), (9, 4)), ((5, 4), (6, 2), (12, 3))])
-@pytest.mark.parametrize("data", [lambda: load_iris(return_X_y=True), digits])
-def test_tasks_come_and_go_in_any_phase(data, changes):
-    """Newcomers have no preconditioner, and chunks no state: the objective is that of one task."""
-    X, y = data()
-    one = InProcess(num_tasks=1).run(job(X, y, num_tasks=1))
-    moving = InProcess(num_tasks=2, changes=changes)
-    outcome = moving.run(job(X, y, num_tasks=4, chunk_bytes=2000))
-    assert outcome.history[-1].figures["duality_gap"] <= 1e-6
-    assert outcome.history[-1].figures["objective"] == pytest.approx(one.history[-1].figures["objective"], rel=1e-6)
-
-
 @pytest.mark.parametrize("stop", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("data", [lambda: load_iris(return_X_y=True), digits])
 def test_a_job_goes_on_from_a_checkpoint_of_any_phase(tmp_path, data, stop):
