@@ -27,9 +27,9 @@ def test_a_factor_is_found_or_is_not():
     definite = EQUAL + np.eye(3)
     found = np.tril(cholesky_factor(definite.copy()))
     np.testing.assert_allclose(found @ found.T, definite)
-    found = np.tril(cholesky_factor(EQUAL - 1e-9 * np.eye(3), jitter=1e-6))
+    found = np.tril(cholesky_factor(EQUAL - 1e-9 * np.eye(3), 1e-6))
     np.testing.assert_allclose(found @ found.T, EQUAL, atol=1e-5)
-    assert cholesky_factor(INDEFINITE.copy(), jitter=1e-6) is None
+    assert cholesky_factor(INDEFINITE.copy(), 1e-6) is None
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg.blas import dsyrk, ssyrk
-from scipy.linalg.lapack import dpotrf
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 from chicle_elastic.chunks.views import Array
 
@@ -50,23 +50,28 @@ def pack(matrix: Array, out: Array) -> None:
         start += row + 1
 
 
-def cholesky_factor(matrix: Array, jitter: float = 0.0) -> Array | None:
+def cholesky_factor(matrix: Array, *jitters: float) -> Array | None:
     """Find L with L L^T = matrix.
 
     Args:
-        matrix: Shape (n, n), float64, C-contiguous; its lower triangle is read. Changed where `jitter` is needed.
-        jitter: Added to the diagonal if no factor is found without it.
+        matrix: Shape (n, n), float64, C-contiguous; its lower triangle is read. Changed where a jitter is needed.
+        jitters: Added to the diagonal, one after the other, while no factor is found without.
 
     Returns:
         L, shape (n, n), whose upper triangle means nothing; None if the matrix is not positive definite but for the
-        jitter, or has a NaN (LAPACK finds a fault then, OpenBLAS a factor of NaN).
+        jitters, or has a NaN (LAPACK finds a fault then, OpenBLAS a factor of NaN).
     """
-    for added in (0.0, jitter):
+    for added in (0.0, *jitters):
         matrix.reshape(-1)[:: len(matrix) + 1] += added
-        upper, fault = dpotrf(matrix.T, lower=0, clean=0)
+        upper, fault = dpotrf(matrix.T, lower=0, clean=0)  # the lower triangle by rows is the upper one by columns
         if not fault and np.isfinite(upper.diagonal()).all():
             return np.asarray(upper.T)
     return None
+
+
+def cholesky_solve(factor: Array, right: Array) -> Array:
+    """Solve L L^T x = right, for a factor that `cholesky_factor` found and a vector of shape (n,)."""
+    return np.asarray(dpotrs(factor.T, right, lower=0)[0])
 
 
 def unpack(packed: Array, size: int) -> Array:

@@ -10,12 +10,11 @@ All of it is scaled by its diagonal first, so that a feature of scale 1e8 costs 
 """
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dpotrs
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.products import pack, unpack
+from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve, pack, unpack
 
-JITTERS = (1e-14, 1e-10, 1e-7)
+JITTERS = (1e-10, 1e-7)
 """Added to a diagonal of ones, times its length, where columns are equal but for rounding and no factor is found."""
 LEAST_DIAGONAL = 1e-100
 """Of an intercept, which has no penalty; below, its class has no curvature at all."""
@@ -166,23 +165,16 @@ class _Factor:
     def __init__(self, matrix: Array, penalty: Array) -> None:
         size = len(penalty)
         self._scale = 1.0 / np.sqrt(_positive(np.diagonal(matrix), penalty))
-        self._upper: Array | None = None
         matrix *= self._scale
         matrix *= self._scale[:, np.newaxis]
-        if not np.isfinite(matrix).all():  # LAPACK would not say so
-            return
-        for jitter in JITTERS:
-            matrix.reshape(-1)[:: size + 1] = 1.0 + jitter * size
-            upper, fault = dpotrf(matrix.T, lower=0, clean=0)  # row-major lower is column-major upper
-            if not fault:
-                self._upper = upper
-                return
+        matrix.reshape(-1)[:: size + 1] = 1.0
+        self._lower = cholesky_factor(matrix, *(jitter * size for jitter in JITTERS))
 
     def solve(self, r: Array) -> Array:
         """Its inverse times `r`, shape (size,)."""
         scaled = self._scale * r
-        if self._upper is not None:
-            scaled = dpotrs(self._upper, scaled, lower=0)[0]
+        if self._lower is not None:
+            scaled = cholesky_solve(self._lower, scaled)
         return np.asarray(self._scale * scaled)
 
 

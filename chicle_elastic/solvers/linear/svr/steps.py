@@ -12,12 +12,11 @@ Where tasks found a direction from a factor, they send it along and go on with i
 """
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import TINY
-from chicle_elastic.solvers.linear.products import unpack
+from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve, unpack
 from chicle_elastic.solvers.linear.svr.state import HEAD, SHARES, SvrPhase, SvrState
 
 INNER_SHARE = 0.3
@@ -118,11 +117,10 @@ def _newton_direction(gradient: Array, packed: Array) -> Array:
     matrix.ravel()[:: D + 1] += 1.0
     matrix *= scale
     matrix *= scale[:, None]
-    try:
-        factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
-    except LinAlgError:
+    factor = cholesky_factor(matrix)
+    if factor is None:
         return -scale * scale * gradient
-    return np.asarray(-scale * cho_solve(factor, scale * gradient, check_finite=False))
+    return np.asarray(-scale * cholesky_solve(factor, scale * gradient))
 
 
 def _multiplied(state: SvrState, sums: Array, weight: float) -> None:

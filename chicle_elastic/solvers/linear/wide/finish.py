@@ -16,12 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
-from scipy.linalg import cho_solve
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.newton_finish import SearchLine
 from chicle_elastic.solvers.linear.objectives import TINY, Loss
-from chicle_elastic.solvers.linear.products import cholesky_factor
+from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 from chicle_elastic.solvers.linear.wide.rows import WideRows
 
 STEPS_PER_ITERATION = 8
@@ -216,6 +215,6 @@ class WideFinish(ABC):
         factor = cholesky_factor(products)
         if factor is None:
             return alpha
-        b = cho_solve((factor, True), error, check_finite=False)
+        b = cholesky_solve(factor, error)
         moved = alpha - room * self._signs * heavy.times(b)
         return self._clipped(moved) if np.isfinite(b).all() else alpha

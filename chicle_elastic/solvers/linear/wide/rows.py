@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 from chicle_elastic.solvers.linear.rows import ChunkedRows
 from chicle_elastic.solvers.linear.tables import LocalTables
 
@@ -153,7 +153,7 @@ class CurvedRows:
     def _precondition(self, r: Array) -> Array:
         z = r / self._diagonal
         if self._factor is not None:
-            z[self._heavy] = cho_solve(self._factor, r[self._heavy], check_finite=False)
+            z[self._heavy] = cholesky_solve(self._factor, r[self._heavy])
         return z
 
 
@@ -228,21 +228,17 @@ class SplitRows:
         rows = self._shared[which]
         products = (rows @ rows.T).toarray()
         products.reshape(-1)[:: len(which) + 1] += 1.0 / c[which]
-        try:
-            factor = cho_factor(products, overwrite_a=True)
-        except (LinAlgError, ValueError):  # not enough digits, or values that are none
+        factor = cholesky_factor(products)
+        if factor is None:  # not enough digits, or values that are none
             return None
-        return np.asarray(rhs - rows.T @ cho_solve(factor, rows @ rhs, check_finite=False))
+        return np.asarray(rhs - rows.T @ cholesky_solve(factor, rows @ rhs))
 
 
-def _factor(block: Array) -> Any:
+def _factor(block: Array) -> Array | None:
     """Of I + block; None where float64 has not digits enough for it."""
     block = block + RIDGE * np.diag(np.diag(block))
     block.reshape(-1)[:: len(block) + 1] += 1.0
-    try:
-        return cho_factor(block, check_finite=False)
-    except LinAlgError:
-        return None
+    return cholesky_factor(block)
 
 
 class CopiedRows:
