@@ -23,6 +23,8 @@ from chicle_elastic.solvers.linear.svr.state import HEAD, SHARES, SvrPhase, SvrS
 INNER_SHARE = 0.3
 """Share of the gap that may come from the gradient when the corners become narrower."""
 NARROWER = 0.1
+"""Factor of the width of the corners. Of five ordinary data sets and 120 small odd ones, 0.03 and 0.3 take a tenth more
+passes of the former; steps of 0.03 lead nowhere a little more often."""
 LEAST_WIDTH = 1e-12
 """As a share of the first one: rounding is as large."""
 ETA, MOST_PRODUCTS = 0.1, 100
