@@ -54,7 +54,7 @@ class Insensitive:
     def curvatures(self, residuals: Array, upper: Array, width: float) -> Array:
         """Second derivatives of the round loss, times C_i."""
         if self.is_squared:
-            return np.where(np.abs(residuals) > self.epsilon, 2.0 * upper, 0.0)
+            return np.where(np.abs(residuals) >= self.epsilon, 2.0 * upper, 0.0)
         above, below = (width / root for root in self._roots(residuals, width))
         return np.asarray(upper * (0.5 / width) * (above**3 + below**3))
 

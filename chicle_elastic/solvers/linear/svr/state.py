@@ -48,6 +48,8 @@ class SvrState:
         gap: Relative duality gap at w; infinite where it is not known.
         share: Share of tol below which the run rests.
         reach: Factor of `SHARES`: 1, or less where all of them were too long.
+        steepness: 1/2 |gradient|^2 at w.
+        is_blind: The last step is so short that rounding hides what it did to the objective.
         num_products: Products of this run of conjugate gradients.
         goal: Squared residual at which that run ends, in the norm of the diagonal.
         direction: Where to go from w; grows with each product.
@@ -65,6 +67,8 @@ class SvrState:
     share: float = FIRST_SHARE
     num_products: int = 0
     reach: float = 1.0
+    steepness: float = np.inf
+    is_blind: bool = False
     goal: float = 0.0
     direction: Array
     scale: Array
@@ -99,6 +103,8 @@ class SvrState:
             share=values["share"],
             num_products=round(values["num_products"]),
             reach=values["reach"],
+            steepness=values["steepness"],
+            is_blind=bool(values["is_blind"]),
             goal=values["goal"],
             **vectors,
         )

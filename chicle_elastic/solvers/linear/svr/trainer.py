@@ -124,8 +124,9 @@ class SvrTrainer(CertifiedTrainer):
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate."""
         assert report.rebuilt is not None, "only a certificate has P and D"
-        primal = 0.5 * squared(model) + report.metrics["loss"]
-        return primal, max(0.0, report.metrics["dual"] - 0.5 * squared(report.rebuilt))  # 0 is that of no duals
+        loss, dual = report.metrics["loss"], report.metrics["dual"]
+        primal = 0.5 * squared(model) + loss
+        return primal, max(0.0, primal - (loss - dual) - 0.5 * squared(model - report.rebuilt))  # 0 is that of no duals
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
