@@ -8,6 +8,7 @@ progress is
     means     d                 weighted mean of each feature; 0 without intercept
     norms     d                 square root of the weighted mean of the centred squares; of wide data alone
     slopes    d                 X_c^T s r / S, at w
+    change    d                 what is to be added to w in the duals
     columns   h                 W, ascending
     products  h (h + 1) / 2     X_c^T s X_c / S of the columns of W, packed by rows; nothing while they are not known
 """
@@ -23,6 +24,9 @@ HEAD = 2
 """Values that every sum begins with: tasks that were interrupted; rows read."""
 FIRST_SHARE = 0.9
 """Share of tol that is aimed at before a certificate has refused anything."""
+PATIENCE = 3
+"""Certificates that are refused before: the second and third come after products that are better than the ones before."""
+VECTORS = ("means", "norms", "slopes", "change")
 
 
 class LassoPhase(IntEnum):
@@ -60,7 +64,7 @@ class LassoState:
         num_solved: Solutions since the products were summed up.
         num_refused: Certificates that were not good enough.
         turn: Which task solves: the one whose rank this is, modulo their number.
-        means, norms, slopes, columns, products: See the layout.
+        means, norms, slopes, change, columns, products: See the layout.
     """
 
     phase: LassoPhase = LassoPhase.LOOK
@@ -81,6 +85,7 @@ class LassoState:
     means: Array
     norms: Array
     slopes: Array
+    change: Array
     columns: Array
     products: Array
 
@@ -97,6 +102,7 @@ class LassoState:
             means=zeros,
             norms=zeros,
             slopes=zeros,
+            change=zeros,
             columns=columns,
             products=nothing,
         )
@@ -104,15 +110,15 @@ class LassoState:
     def encode(self) -> Array:
         """As one vector, float64."""
         scalars = np.array([getattr(self, name) for name in SCALARS], dtype=np.float64)
-        return np.concatenate([scalars, self.means, self.norms, self.slopes, self.columns, self.products])
+        return np.concatenate([scalars, *(getattr(self, name) for name in VECTORS), self.columns, self.products])
 
     @classmethod
     def decode(cls, progress: Array, num_parameters: int) -> "LassoState":
         """From such a vector and the length of the model, d + 1; the arrays are views of it."""
         d, first = num_parameters - 1, len(SCALARS)
         values = dict(zip(SCALARS, progress[:first].tolist(), strict=True))
-        means, norms, slopes = progress[first : first + 3 * d].reshape(3, d)
-        rest, h = progress[first + 3 * d :], round(values["num_columns"])
+        last = first + len(VECTORS) * d
+        rest, h = progress[last:], round(values["num_columns"])
         return cls(
             phase=LassoPhase(round(values["phase"])),
             is_sparse=bool(values["is_sparse"]),
@@ -129,9 +135,7 @@ class LassoState:
             num_solved=round(values["num_solved"]),
             num_refused=round(values["num_refused"]),
             turn=round(values["turn"]),
-            means=means,
-            norms=norms,
-            slopes=slopes,
+            **dict(zip(VECTORS, progress[first:last].reshape(len(VECTORS), d), strict=True)),
             columns=rest[:h],
             products=rest[h:],
         )
@@ -151,6 +155,11 @@ class LassoState:
         """Whether this pass sums up products of columns."""
         is_first = self.phase is LassoPhase.EVALUATE and self.is_narrow and not self.num_products
         return is_first or self.phase is LassoPhase.MULTIPLY
+
+    @property
+    def has_last_word(self) -> bool:
+        """Whether a solution is for the duals first, because w has no room for its digits: each second one is."""
+        return self.num_refused >= PATIENCE and (self.num_refused - PATIENCE) % 2 == 0
 
     def set_columns(self, columns: Array) -> None:
         """Another working set, whose products are not known yet."""

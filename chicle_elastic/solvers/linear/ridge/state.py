@@ -7,6 +7,7 @@ Notation of `steps`: d features, s_i the weight of sample i, S their sum. As one
     means     d                 weighted mean of each feature; 0 without intercept
     scale     d                 one over the square root of the diagonal of the second derivatives
     residual  d                 half the negative gradient, X_c^T s r - alpha w
+    change    d                 what is to be added to w in the duals
     direction d                 where to go from w
     factor    d (d + 1) / 2     Cholesky factor of the scaled second derivatives, packed by rows; wide data has none
 """
@@ -22,6 +23,7 @@ HEAD = 3
 """Values that every sum begins with: tasks that were interrupted; tasks that are the only one; rows read."""
 FIRST_SHARE = 0.9
 """Share of tol that is aimed at before a certificate has refused anything."""
+VECTORS = ("means", "scale", "residual", "change", "direction")
 
 
 class RidgePhase(IntEnum):
@@ -54,7 +56,7 @@ class RidgeState:
         gap: Duality gap at w; infinite where it is not known.
         share: Share of tol below which the run rests.
         num_products: Products since the residual was evaluated.
-        means, scale, residual, direction, factor: See the layout.
+        means, scale, residual, change, direction, factor: See the layout.
     """
 
     phase: RidgePhase = RidgePhase.LOOK
@@ -72,6 +74,7 @@ class RidgeState:
     means: Array
     scale: Array
     residual: Array
+    change: Array
     direction: Array
     factor: Array
 
@@ -87,6 +90,7 @@ class RidgeState:
             means=zeros,
             scale=zeros,
             residual=zeros,
+            change=zeros,
             direction=zeros,
             factor=factor,
         )
@@ -94,14 +98,14 @@ class RidgeState:
     def encode(self) -> Array:
         """As one vector, float64."""
         scalars = np.array([getattr(self, name) for name in SCALARS], dtype=np.float64)
-        return np.concatenate([scalars, self.means, self.scale, self.residual, self.direction, self.factor])
+        return np.concatenate([scalars, *(getattr(self, name) for name in VECTORS), self.factor])
 
     @classmethod
     def decode(cls, progress: Array, num_parameters: int) -> "RidgeState":
         """From such a vector and the length of the model, d + 1; the arrays are views of it."""
         d, first = num_parameters - 1, len(SCALARS)
         values = dict(zip(SCALARS, progress[:first].tolist(), strict=True))
-        means, scale, residual, direction = progress[first : first + 4 * d].reshape(4, d)
+        last = first + len(VECTORS) * d
         return cls(
             phase=RidgePhase(round(values["phase"])),
             is_sparse=bool(values["is_sparse"]),
@@ -115,11 +119,8 @@ class RidgeState:
             gap=values["gap"],
             share=values["share"],
             num_products=round(values["num_products"]),
-            means=means,
-            scale=scale,
-            residual=residual,
-            direction=direction,
-            factor=progress[first + 4 * d :],
+            **dict(zip(VECTORS, progress[first:last].reshape(len(VECTORS), d), strict=True)),
+            factor=progress[last:],
         )
 
     @property

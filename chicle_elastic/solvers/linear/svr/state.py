@@ -10,6 +10,7 @@ from enum import IntEnum
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.objectives import TINY
 
 HEAD = 2
 """Values that every sum begins with: tasks that were interrupted; rows read."""
@@ -44,6 +45,7 @@ class SvrState:
         has_factor: There is room for all second derivatives.
         num_rows: Rows that were looked at first.
         width, least_width: Of the round corner; not 0. It does not become smaller than the second.
+        floor: What the objective counts as at least: less is rounding of the targets.
         value: The objective with round corners at w.
         gap: Relative duality gap at w; infinite where it is not known.
         share: Share of tol below which the run rests.
@@ -62,6 +64,7 @@ class SvrState:
     num_rows: float = 0.0
     width: float = 1.0
     least_width: float = 0.0
+    floor: float = TINY
     value: float = np.inf
     gap: float = np.inf
     share: float = FIRST_SHARE
@@ -98,6 +101,7 @@ class SvrState:
             num_rows=values["num_rows"],
             width=values["width"],
             least_width=values["least_width"],
+            floor=values["floor"],
             value=values["value"],
             gap=values["gap"],
             share=values["share"],

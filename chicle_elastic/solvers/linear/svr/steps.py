@@ -12,11 +12,14 @@ gets, and the certificate has the duals of w + step, which is more than a number
 Where tasks found a direction from a factor, they send it along and go on with its mean (see `agreement`).
 """
 
+import math
+
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh, qr
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
+from chicle_elastic.solvers.linear.certified import ROUNDING as ROUNDED
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.products import unpack
 from chicle_elastic.solvers.linear.svr.state import HEAD, SHARES, SvrPhase, SvrState
@@ -72,6 +75,8 @@ def advance(state: SvrState, model: Array, sums: Array, weight: float, *, tol: f
         state.num_rows = num_rows
         state.width = float(sums[0]) / max(float(sums[1]), TINY) or 1.0
         state.least_width = LEAST_WIDTH * state.width
+        share = ROUNDED * (state.width if is_squared else math.sqrt(1.0 / ROUNDED))
+        state.floor = max(share * float(sums[0]), TINY)
         state.phase = SvrPhase.EVALUATE
         return model
     if num_rows != state.num_rows:  # rows were lost or have come back: another objective
@@ -93,7 +98,7 @@ def _evaluated(state: SvrState, w: Array, sums: Array, tol: float, *, is_squared
     gradient, half = w - part, 0.5 * squared(w)
     state.value = half + round_loss
     corners, steepness, before = loss - dual_value, 0.5 * squared(gradient), state.steepness
-    primal = max(half + loss, TINY)
+    primal = max(half + loss, state.floor)
     state.gap = (corners + steepness) / primal
     is_at_rest = state.is_blind and not steepness < LEAST_FALL * before
     state.steepness, state.is_blind = steepness, False
