@@ -8,7 +8,7 @@ t_i = |r_i| - epsilon and C_i = C * weight_i, primal and dual are
            and of the squared loss less a_i^2 / (4 C_i), without that bound
 
 The corner of max(0, t) is rounded off over a width: h(t) = (t + sqrt(t^2 + width^2)) / 2, and the loss of r is
-h(r - epsilon) + h(-r - epsilon) (Chen and Mangasarian 1996, "A class of smoothing functions for nonlinear and mixed
+h(r - epsilon) + h(-r - epsilon) - width (Chen and Mangasarian 1996, "A class of smoothing functions for nonlinear and mixed
 complementarity problems"). It is curved everywhere, so that a Newton step also knows of the rows that are not in the
 corner: with parabolas in it, steps lead nowhere once few rows are there. Slopes of the round loss are feasible duals of
 the sharp one, so every w comes with a gap. The squared loss has no corner.
@@ -42,7 +42,8 @@ class Insensitive:
         if width == 0.0:
             return np.asarray(upper * excess)
         above, below = self._roots(residuals, width)
-        return np.asarray(upper * (0.5 * (above + below) - self.epsilon))
+        t = residuals - self.epsilon, residuals + self.epsilon
+        return np.asarray(upper * (0.5 * (t[0] ** 2 / (above + width) + t[1] ** 2 / (below + width)) - self.epsilon))
 
     def duals(self, residuals: Array, upper: Array, width: float) -> Array:
         """a_i: the slopes of the round loss."""

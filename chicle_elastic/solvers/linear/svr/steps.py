@@ -37,8 +37,8 @@ LEAST_REACH, LEAST_FALL = 1e-5, 0.5
 """Of a direction; of |gradient|^2 in a step whose effect on the objective is rounding, else no more are taken."""
 EPSILON = 4.0 * float(np.finfo(np.float64).eps)
 """Times D the curvature of a scaled matrix that is rounding."""
-ROUNDING = 1e-13
-"""Relative change of the objective that is none."""
+ROUNDING, FEW = 1e-13, 1e-4
+"""Relative change of the objective that is none: of rounding, and as a share of tol."""
 LEAST_SHARE = 0.05
 """Share of tol that is aimed at, at least."""
 
@@ -88,7 +88,7 @@ def advance(state: SvrState, model: Array, sums: Array, weight: float, *, tol: f
     if state.phase is SvrPhase.MULTIPLY:
         _multiplied(state, sums, weight)
         return model
-    return _searched(state, model, sums, weight, is_squared=is_squared)
+    return _searched(state, model, sums, weight, tol, is_squared=is_squared)
 
 
 def _evaluated(state: SvrState, w: Array, sums: Array, tol: float, *, is_squared: bool) -> None:
@@ -173,13 +173,13 @@ def _multiplied(state: SvrState, sums: Array, weight: float) -> None:
         state.phase = SvrPhase.MULTIPLY
 
 
-def _searched(state: SvrState, w: Array, sums: Array, weight: float, *, is_squared: bool) -> Array:
+def _searched(state: SvrState, w: Array, sums: Array, weight: float, tol: float, *, is_squared: bool) -> Array:
     count = len(SHARES)
     direction, shares = sums[count:] / weight, state.reach * np.array(SHARES)
     half_norms = 0.5 * squared(w) + shares * dot(w, direction) + 0.5 * shares * shares * squared(direction)
     values = half_norms + sums[:count]
     best = int(np.argmin(values))
-    rounding = ROUNDING * abs(state.value)
+    rounding = max(ROUNDING, FEW * tol) * abs(state.value)
     if not values[best] < state.value - rounding:
         if abs(values[0] - state.value) <= rounding and state.reach == 1.0:  # the gradient tells
             state.phase, state.is_blind = SvrPhase.EVALUATE, True
