@@ -26,6 +26,7 @@ from chicle_elastic.solvers.linear.methods import most_block_columns
 from estimators.checks import require_finite_model
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin
+from estimators.run import end_interrupted, gap_words, run_job
 from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
@@ -152,12 +153,13 @@ class LinearClassifier(
         ValueError
             X, y or a parameter cannot be used.
         KeyboardInterrupt
-            Ctrl-C; the attributes are set and belong together, as after `max_iter` iterations.
+            Ctrl-C; the attributes are set, as after fewer iterations: those of the best certified model, or of the last
+            one where there is none yet. Before the first iteration has ended nothing changes.
 
         Warns
         -----
         ConvergenceWarning
-            The duality gap is above `tol` after `max_iter` iterations; it names what is conspicuous about the data.
+            The duality gap is above `tol` after `max_iter` iterations, or Ctrl-C has ended the fit; it names what is conspicuous about the data.
         RuntimeWarning
             A policy is disabled, because it raised, decided nonsense or did not answer.
         """
@@ -186,7 +188,7 @@ class LinearClassifier(
         require_finite_model(self, outcome.model, getattr(training, "features", None))
         self._set_attributes(trainer, training, outcome)
         if outcome.is_interrupted:
-            raise KeyboardInterrupt
+            end_interrupted(self, gap_words(self.duality_gap_, self.tol))
         if (self.n_iter_ >= self.max_iter or outcome.reason == STUCK) and not self.duality_gap_ <= self.tol:
             warnings.warn(
                 self._not_converged(training.findings(self, trainer, outcome.model), outcome.reason),
@@ -246,8 +248,6 @@ class LinearClassifier(
 
     def _run(self, runtime: "Runtime", trainer: "ClassifierTrainer", training: "TrainingSet", seed: int) -> "Outcome":
         """Run the job, with its callbacks and observers."""
-        from estimators.run import run_job
-
         return run_job(self, runtime, trainer, training, seed, **self._beginning(trainer, training))
 
     def _beginning(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> dict[str, Any]:

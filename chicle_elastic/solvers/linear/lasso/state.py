@@ -25,7 +25,7 @@ HEAD = 2
 FIRST_SHARE = 0.9
 """Share of tol that is aimed at before a certificate has refused anything."""
 PATIENCE = 3
-"""Certificates that are refused before: the second and third come after products that are better than the ones before."""
+"""Certificates refused before w counts as having no room: the second and third come after better products."""
 VECTORS = ("means", "norms", "slopes", "change")
 
 

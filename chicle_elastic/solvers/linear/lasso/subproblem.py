@@ -10,8 +10,9 @@ Cholesky factor leads to its minimum at once; weights that would change their si
 feature-sign search of Lee et al. 2007, "Efficient sparse coding algorithms"). Where a sweep after such a step changes
 no sign, the solution is found, to rounding.
 
-With more columns than rows H is singular, and signs may never settle. Then weights enter one by one, each until it or another one crosses 0 or all slopes are as they should be (the active set method of Osborne, Presnell and Turlach
-2000, "A new approach to variable selection in least squares problems"; it is what LARS does with one alpha).
+With more columns than rows H is singular, and signs may never settle. Then weights enter one by one, each until it or
+another one crosses 0 or all slopes are as they should be (the active set method of Osborne, Presnell and Turlach 2000,
+"A new approach to variable selection in least squares problems"; it is what LARS does with one alpha).
 """
 
 from collections.abc import Callable

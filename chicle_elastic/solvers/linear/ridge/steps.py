@@ -14,9 +14,10 @@ The gap. With residuals that add up to 0 by weight, duals a_i = 2 s_i r_i are fe
 
     |X_c^T s r - alpha w|^2 / alpha                                                    = |residual|^2 / alpha
 
-(Rifkin and Lippert 2007, "Notes on regularized least-squares", have the duals.) So every pass comes with a gap. Of large
-features the residual is mostly rounding of w. Then steps go into a change of w that is kept beside it, with digits of
-its own, and the duals are those of w + change; the gap is |residual|^2 / alpha of them, and |X_c change|^2 by weight.
+(Rifkin and Lippert 2007, "Notes on regularized least-squares", have the duals.) So every pass comes with a gap. Of
+large features the residual is mostly rounding of w. Then steps go into a change of w that is kept beside it, with
+digits of its own, and the duals are those of w + change; the gap is |residual|^2 / alpha of them, and |X_c change|^2 by
+weight.
 
 All tasks see the same sums, but a factor differs in its last digits from one kind of processor to another. So tasks
 send along the direction that they found with it, and take its mean (see `agreement`). A task that is the only one has

@@ -7,8 +7,8 @@ t_i = |r_i| - epsilon and C_i = C * weight_i, primal and dual are
     D(a) = sum_i (a_i y_i - epsilon |a_i|) - 1/2 |sum_i a_i x_i|^2,      |a_i| <= C_i
            and of the squared loss less a_i^2 / (4 C_i), without that bound
 
-The corner of max(0, t) is rounded off over a width: h(t) = (t + sqrt(t^2 + width^2)) / 2, and the loss of r is
-h(r - epsilon) + h(-r - epsilon) - width (Chen and Mangasarian 1996, "A class of smoothing functions for nonlinear and mixed
+The corner of max(0, t) is rounded off over a width: h(t) = (t + sqrt(t^2 + width^2)) / 2, and the loss of r is h(r -
+epsilon) + h(-r - epsilon) - width (Chen and Mangasarian 1996, "A class of smoothing functions for nonlinear and mixed
 complementarity problems"). It is curved everywhere, so that a Newton step also knows of the rows that are not in the
 corner: with parabolas in it, steps lead nowhere once few rows are there. Slopes of the round loss are feasible duals of
 the sharp one, so every w comes with a gap. The squared loss has no corner.
