@@ -19,7 +19,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, Options
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
 from chicle_elastic.solvers.linear.certified import STUCK
-from estimators.checks import require_finite_model
+from estimators.checks import require_finite_model, require_moderate
 from estimators.regression.common import RegressionMixin
 from estimators.run import end_interrupted, gap_words, run_job
 from estimators.watch import CallbackSupportMixin
@@ -94,7 +94,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         Raises
         ------
         DataError
-            A value of X is NaN or infinite; the message names its column and row.
+            A value of X is NaN or infinite, or so large that squares overflow; the message names its column.
         ValueError
             X, y or a parameter cannot be used.
         KeyboardInterrupt
@@ -119,18 +119,20 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
 
             fit_elsewhere(self, runtime, X if training.features is None else training.features, y, sample_weight)
             return self
+        require_moderate(self, training.hook_arguments, is_first=True)
         trainer = self._trainer()
         try:
             outcome = run_job(self, runtime, trainer, training, seed, initial_model=self._initial_model())
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise
-        require_finite_model(self, outcome.model, training.features)
+        require_finite_model(self, outcome.model, training.hook_arguments)
         self._set_attributes(trainer, training, outcome)
         if outcome.is_interrupted:
             end_interrupted(self, gap_words(self.duality_gap_, self.tol))
         is_stuck = outcome.reason == STUCK
         if (self.n_iter_ >= self.max_iter or is_stuck) and not self.duality_gap_ <= self.tol:
+            require_moderate(self, training.hook_arguments)
             after = f"{self.n_iter_} iterations" if is_stuck else f"max_iter={self.max_iter} iterations"
             warnings.warn(
                 f"{type(self).__name__} has not converged: after {after} the relative duality gap is "
