@@ -14,8 +14,11 @@ from estimators import (
     ChicleSVM,
     ChicleSVR,
 )
+from tests.estimators.reference_fits import Terms, least_and_own
 
 NUM_TABLES = 100
+MOST_WARNED = 0.04
+"""Of all fits: the hinge, and the squared hinge with hardly any regularisation, crawl on features of 1e6 and more."""
 
 
 def table(seed):
@@ -54,23 +57,69 @@ def estimators_for(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, NUM_TABLES, 50))
-def test_no_table_ends_in_nan_and_no_gap_is_negative(first):
-    """Fifty tables through ten estimators; one that has not converged says so, and nothing else warns."""
-    bad = [problem for seed in range(first, first + 50) for problem in problems_of(seed)]
+@pytest.mark.parametrize("first", range(0, NUM_TABLES, 25))
+def test_fits_to_odd_tables_are_those_of_a_reference_solver(first):
+    """Ten estimators: finite, true gaps, an objective within tol of the reference's or a warning, and none too many."""
+    judged = [each for seed in range(first, first + 25) for each in judge(seed)]
+    bad = [(seed, model, problem) for seed, model, problem, _ in judged if problem]
     assert not bad, "\n".join(map(str, bad))
+    warned = [type(model) for *_, model, _, has_warned in [(0, *each) for each in judged] if has_warned]
+    assert not {ChicleRidge, ChicleLasso, ChicleElasticNet} & set(warned)
+    assert len(warned) <= MOST_WARNED * len(judged), warned
 
 
-def problems_of(seed):
-    """What is wrong with the fits to a table."""
+def judge(seed):
+    """Yield of each fit to a table the model, a problem if there is one, and whether the model claims no convergence."""
     X, y, labels, weights = table(seed)
     for model, is_real in estimators_for(seed):
+        targets = y if is_real else labels
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            model.fit(X, y if is_real else labels, weights)
-        gap, has_warned = model.duality_gap_, any(w.category is ConvergenceWarning for w in said)
-        if not np.isfinite(model.coef_).all() or not np.isfinite(model.intercept_).all():
-            yield seed, model, "not finite"
-        if not gap >= -1e-9 or (gap <= model.tol) == has_warned:
-            yield seed, model, "gap", gap, has_warned
-        yield from ((seed, model, str(w.message)) for w in said if w.category is not ConvergenceWarning)
+            model.fit(X, targets, weights)
+        has_warned = any(w.category is ConvergenceWarning for w in said)
+        yield seed, model, problem_of(model, X, targets, weights, has_warned, said), has_warned
+
+
+def problem_of(model, X, y, weights, has_warned, said):
+    """Say what is wrong with a fit; None where nothing is."""
+    if not np.isfinite(model.coef_).all() or not np.isfinite(model.intercept_).all():
+        return "not finite"
+    gap = model.duality_gap_
+    if not gap >= -1e-9 or (gap <= model.tol) == has_warned:
+        return f"gap {gap}, warned {has_warned}"
+    if any(w.category is not ConvergenceWarning for w in said):
+        return [str(w.message) for w in said]
+    for terms, w in objectives_of(model, X, y, np.ones(len(X)) if weights is None else weights):
+        least, own, at_zero = least_and_own(terms, w)
+        rounding = (1e-10 if terms[0].f == "abs" else 1e-20) * at_zero  # docs/linear.md: less of a target is none
+        if not has_warned and own - least > model.tol * max(least, rounding) + 1e-12 * least:
+            return f"objective {own}, least {least}"
+    return None
+
+
+def objectives_of(model, X, y, weights):
+    """Yield terms and weights of each output; those of the unit vectors are the penalties."""
+    n, d = X.shape
+    X = np.column_stack([X, np.ones(n)])
+    found = np.column_stack([np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)])
+
+    def penalties(factor, f, count):
+        return Terms(np.eye(d + 1)[:count], np.zeros(count), np.full(count, factor), f)
+
+    if isinstance(model, ChicleRidge):
+        yield [Terms(X, y, weights, "square"), penalties(model.alpha, "square", d)], found[0]
+    elif isinstance(model, ChicleLasso | ChicleElasticNet):
+        l1 = getattr(model, "l1_ratio", 1.0)
+        net = [penalties(model.alpha * l1, "abs", d), penalties(model.alpha * (1 - l1) / 2, "square", d)]
+        yield [Terms(X, y, weights / (2 * weights.sum()), "square"), *net], found[0]
+    elif isinstance(model, ChicleSVR):
+        f = "abs" if model.loss == "epsilon_insensitive" else "square"
+        yield [Terms(X, y, model.C * weights, f), penalties(0.5, "square", d + 1)], found[0]
+    elif isinstance(model, ChicleSVM) or model.l1_ratio or len(found) == 1:
+        f = model.loss if isinstance(model, ChicleSVM) else "logistic"
+        is_l1 = getattr(model, "penalty", None) == "l1" or bool(getattr(model, "l1_ratio", 0.0))
+        count = d if f == "logistic" and is_l1 else d + 1
+        for k, w in enumerate(found):
+            signs = np.where(y == model.classes_[k if len(found) > 1 else 1], 1.0, -1.0)
+            rows = Terms(-signs[:, None] * X, np.full(n, 0.0 if f == "logistic" else -1.0), model.C * weights, f)
+            yield [rows, penalties(1.0 if is_l1 else 0.5, "abs" if is_l1 else "square", count)], w
