@@ -11,6 +11,8 @@ import numpy as np
 from scipy.linalg import qr, solve_triangular
 from scipy.special import expit
 
+from chicle_elastic.chunks.views import Array
+
 NARROWER, NUM_WIDTHS, MOST_STEPS = 0.25, 26, 60
 TINY = 1e-300
 
@@ -19,15 +21,15 @@ TINY = 1e-300
 class Terms:
     """Terms c f(A w - b); f is "square", "abs", "hinge" (max(0, t)), "squared_hinge" or "logistic" (log(1 + e^t))."""
 
-    A: np.ndarray
-    b: np.ndarray
-    c: np.ndarray
+    A: Array
+    b: Array
+    c: Array
     f: str
-    unit: np.ndarray | float = 1.0
+    unit: Array | float = 1.0
 
-    def at(self, w, width):
+    def at(self, w: Array, width: float) -> list[Array]:
         """Return c f and its first and second derivatives, each of shape (n,); corners are `width` units wide."""
-        t, width = self.A @ w - self.b, width * self.unit
+        t, widths = self.A @ w - self.b, width * self.unit
         if self.f == "square":
             parts = t * t, 2 * t, np.full_like(t, 2.0)
         elif self.f == "squared_hinge":
@@ -36,32 +38,33 @@ class Terms:
         elif self.f == "logistic":
             parts = np.logaddexp(0, t), expit(t), expit(t) * expit(-t)
         else:
-            root = np.hypot(t, width)
+            root = np.hypot(t, widths)
             safe = np.maximum(root, TINY)
-            parts = root, t / safe, (width / safe) ** 2 / safe
+            parts = root, t / safe, (widths / safe) ** 2 / safe
             if self.f == "hinge":
                 parts = 0.5 * (root + t), 0.5 * (parts[1] + 1), 0.5 * parts[2]
         return [self.c * part for part in parts]
 
 
-def value_at(terms, w, width=0.0):
+def value_at(terms: list[Terms], w: Array, width: float = 0.0) -> float:
     """Return the sum of all terms."""
     return float(sum(each.at(w, width)[0].sum() for each in terms))
 
 
-def least_and_own(terms, w):
+def least_and_own(terms: list[Terms], w: Array) -> tuple[float, float, float]:
     """Return the least sum of the terms, their sum at w and at 0; columns are scaled first."""
     scale = np.abs(terms[0].A).max(axis=0)
     scale[scale == 0] = 1.0
     first, *others = terms
     scaled = [Terms(first.A / scale, first.b, first.c, first.f)]
-    for each in others:  # of the weights: their corners are as wide as those of the scaled ones
-        scaled.append(Terms(each.A / scale, each.b, each.c, each.f, unit=np.abs(each.A / scale).max(axis=1)))
+    # Others are of the weights: their corners are as wide as those of the scaled ones.
+    units = [np.abs(each.A / scale).max(axis=1) for each in others]
+    scaled += [Terms(each.A / scale, each.b, each.c, each.f, unit) for each, unit in zip(others, units, strict=True)]
     width = max(float(np.abs(first.b).max()), 1.0 if first.f == "logistic" else TINY)
     return _least(scaled, width, np.zeros(len(w))), value_at(terms, w), value_at(terms, 0 * w)
 
 
-def _least(terms, width, w):
+def _least(terms: list[Terms], width: float, w: Array) -> float:
     best = np.inf
     for now in width * NARROWER ** np.arange(NUM_WIDTHS if {"abs", "hinge"} & {each.f for each in terms} else 1):
         for _ in range(MOST_STEPS):
@@ -82,7 +85,7 @@ def _least(terms, width, w):
     return best
 
 
-def _solved(rows, right):
+def _solved(rows: Array, right: Array) -> Array:
     """Return (rows^T rows)^-1 right, of least squares where that is singular."""
     scale = np.sqrt((rows * rows).sum(axis=0))
     scale[scale == 0] = 1.0

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.base import is_regressor
 from sklearn.exceptions import ConvergenceWarning
 
 from estimators import (
@@ -17,8 +18,8 @@ from estimators import (
 from tests.estimators.reference_fits import Terms, least_and_own
 
 NUM_TABLES = 100
-MOST_WARNED = 0.04
-"""Of all fits: the hinge, and the squared hinge with hardly any regularisation, crawl on features of 1e6 and more."""
+MOST_WARNED = 0.05
+"""Of the fits of classifiers: the hinges crawl on some tables with features of 1e6, or weights from 1e-6 to 1e3."""
 
 
 def table(seed):
@@ -59,42 +60,39 @@ def estimators_for(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, NUM_TABLES, 25))
 def test_fits_to_odd_tables_are_those_of_a_reference_solver(first):
-    """Ten estimators: finite, true gaps, an objective within tol of the reference's or a warning, and none too many."""
-    judged = [each for seed in range(first, first + 25) for each in judge(seed)]
-    bad = [(seed, model, problem) for seed, model, problem, _ in judged if problem]
-    assert not bad, "\n".join(map(str, bad))
-    warned = [type(model) for *_, model, _, has_warned in [(0, *each) for each in judged] if has_warned]
-    assert not {ChicleRidge, ChicleLasso, ChicleElasticNet} & set(warned)
-    assert len(warned) <= MOST_WARNED * len(judged), warned
+    """Ten estimators: finite, true gaps, an objective within tol of the reference's, or a warning that is not false."""
+    problems, warned, num_classifiers = [], [], 0
+    for seed in range(first, first + 25):
+        X, y, labels, weights = table(seed)
+        for model, is_real in estimators_for(seed):
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                model.fit(X, y if is_real else labels, weights)
+            problem = problem_of(model, X, y if is_real else labels, weights, said)
+            problems += [(seed, model, problem)] if problem else []
+            num_classifiers += not is_real
+            warned += [(seed, model)] if said and not is_real else []
+    assert not problems, "\n".join(map(str, problems))
+    assert len(warned) <= MOST_WARNED * num_classifiers, warned
 
 
-def judge(seed):
-    """Yield of each fit to a table the model, a problem if there is one, and whether the model claims no convergence."""
-    X, y, labels, weights = table(seed)
-    for model, is_real in estimators_for(seed):
-        targets = y if is_real else labels
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            model.fit(X, targets, weights)
-        has_warned = any(w.category is ConvergenceWarning for w in said)
-        yield seed, model, problem_of(model, X, targets, weights, has_warned, said), has_warned
-
-
-def problem_of(model, X, y, weights, has_warned, said):
+def problem_of(model, X, y, weights, said):
     """Say what is wrong with a fit; None where nothing is."""
     if not np.isfinite(model.coef_).all() or not np.isfinite(model.intercept_).all():
         return "not finite"
-    gap = model.duality_gap_
+    gap, has_warned = model.duality_gap_, bool(said)
     if not gap >= -1e-9 or (gap <= model.tol) == has_warned:
         return f"gap {gap}, warned {has_warned}"
     if any(w.category is not ConvergenceWarning for w in said):
         return [str(w.message) for w in said]
+    is_good = []
     for terms, w in objectives_of(model, X, y, np.ones(len(X)) if weights is None else weights):
         least, own, at_zero = least_and_own(terms, w)
-        rounding = (1e-10 if terms[0].f == "abs" else 1e-20) * at_zero  # docs/linear.md: less of a target is none
-        if not has_warned and own - least > model.tol * max(least, rounding) + 1e-12 * least:
-            return f"objective {own}, least {least}"
-    return None
+        rounding = (1e-10 if terms[0].f == "abs" else 1e-20) * at_zero  # see ROUNDING in linear.certified
+        is_good.append(own - least <= model.tol * max(least, rounding) + 1e-12 * least)
+    if not has_warned and not all(is_good):
+        return f"the objective is {own}, the least {least}"
+    return "false warning" if has_warned and is_regressor(model) and all(is_good) else None
 
 
 def objectives_of(model, X, y, weights):
