@@ -70,7 +70,7 @@ def _least(terms: list[Terms], width: float, w: Array) -> float:
         for _ in range(MOST_STEPS):
             parts = [each.at(w, now) for each in terms]
             value = sum(part[0].sum() for part in parts)
-            gradient = sum(each.A.T @ part[1] for each, part in zip(terms, parts, strict=True))
+            gradient = np.sum([each.A.T @ part[1] for each, part in zip(terms, parts, strict=True)], axis=0)
             rows = np.vstack([np.sqrt(part[2])[:, None] * each.A for each, part in zip(terms, parts, strict=True)])
             step = -_solved(rows, gradient)
             slope, share = gradient @ step, 1.0
