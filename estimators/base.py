@@ -23,9 +23,10 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.methods import most_block_columns
-from estimators.checks import require_finite_model
+from estimators.checks import require_finite_model, require_moderate
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin
+from estimators.run import end_interrupted, gap_words, run_job
 from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
@@ -148,16 +149,18 @@ class LinearClassifier(
         Raises
         ------
         DataError
-            A value of X is NaN or infinite; the message names its column and row.
+            A value of X is NaN or infinite, or so large that squares overflow; the message names its column.
         ValueError
             X, y or a parameter cannot be used.
         KeyboardInterrupt
-            Ctrl-C; the attributes are set and belong together, as after `max_iter` iterations.
+            Ctrl-C; the attributes are set, as after fewer iterations: those of the best certified model, or of the last
+            one where there is none yet. Before the first iteration has ended nothing changes.
 
         Warns
         -----
         ConvergenceWarning
-            The duality gap is above `tol` after `max_iter` iterations; it names what is conspicuous about the data.
+            The duality gap is above `tol` after `max_iter` iterations, or Ctrl-C has ended the fit; it names
+            what is conspicuous about the data.
         RuntimeWarning
             A policy is disabled, because it raised, decided nonsense or did not answer.
         """
@@ -177,17 +180,19 @@ class LinearClassifier(
 
             fit_elsewhere(self, runtime, getattr(training, "features", X), y, sample_weight)
             return self
+        require_moderate(self, training.hook_arguments, is_first=True)
         trainer = self._trainer(training, runtime)
         try:
             outcome = self._run(runtime, trainer, training, seed)
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise
-        require_finite_model(self, outcome.model, getattr(training, "features", None))
+        require_finite_model(self, outcome.model, training.hook_arguments)
         self._set_attributes(trainer, training, outcome)
         if outcome.is_interrupted:
-            raise KeyboardInterrupt
+            end_interrupted(self, gap_words(self.duality_gap_, self.tol))
         if (self.n_iter_ >= self.max_iter or outcome.reason == STUCK) and not self.duality_gap_ <= self.tol:
+            require_moderate(self, training.hook_arguments)
             warnings.warn(
                 self._not_converged(training.findings(self, trainer, outcome.model), outcome.reason),
                 ConvergenceWarning,
@@ -246,8 +251,6 @@ class LinearClassifier(
 
     def _run(self, runtime: "Runtime", trainer: "ClassifierTrainer", training: "TrainingSet", seed: int) -> "Outcome":
         """Run the job, with its callbacks and observers."""
-        from estimators.run import run_job
-
         return run_job(self, runtime, trainer, training, seed, **self._beginning(trainer, training))
 
     def _beginning(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> dict[str, Any]:

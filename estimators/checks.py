@@ -3,10 +3,12 @@
 Nothing here writes to what the user passed, and nothing is copied that already has the right form.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from scipy import sparse
+from sklearn.base import is_regressor
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import validate_data
 
@@ -119,28 +121,53 @@ def require_finite(estimator: Any, X: Any) -> None:
         raise DataError(_first_bad_value(estimator, X)) from None
 
 
-def require_finite_model(estimator: Any, model: Array, X: Any) -> None:
-    """Refuse a model with NaN, which squares beyond all numbers make.
+def require_moderate(estimator: Any, data: Mapping[str, Any], *, is_first: bool = False) -> None:
+    """Refuse values of which products of second derivatives overflow, because no method has digits there.
 
     Args:
-        estimator: As in `require_finite`.
-        model: What was found.
-        X: The features, or None where they are not in memory.
+        estimator: As in `require_finite`; its C, if it has one, is a factor of the weights.
+        data: Finite "X", "y", and the sample weights in "metadata", as for callbacks; empty where rows are in a folder.
+        is_first: Whether this is before a fit, for which an X of so many values is not looked at.
 
     Raises:
-        DataError: It names the column of the largest values.
+        DataError: It names the column with the largest value, or targets or weights where those are larger.
+    """
+    if not data or (is_first and data["X"].size > MAX_VALUES_CHECKED_FIRST):
+        return
+    X, weights = data["X"], (data["metadata"] or {}).get("sample_weight", np.ones(1))
+    y = data["y"] if is_regressor(estimator) else np.ones(1)
+    values = X.data if sparse.issparse(X) else X
+    feature, target, weight = (
+        max(float(part.max(initial=0.0)), -float(part.min(initial=0.0))) for part in (values, y, weights)
+    )
+    weight *= float(getattr(estimator, "C", 1.0))
+    with np.errstate(over="ignore"):
+        square = np.square([feature, target, 1.0]).max() * X.shape[0] * max(weight, 1.0)
+        if np.isfinite(square * square):
+            return
+    found = f"C times the largest weight is {weight:.1e}", "lower C, or divide sample_weight by its mean"
+    if feature >= max(target, weight):
+        scales = np.asarray(abs(X).max(axis=0).todense() if sparse.issparse(X) else np.abs(X).max(axis=0)).ravel()
+        column = column_words(int(np.argmax(scales)), getattr(estimator, "feature_names_in_", None))
+        found = f"{column} of X reaches {feature:.1e}", "scale it (StandardScaler, or MaxAbsScaler for sparse features)"
+    elif target >= weight:
+        found = f"y reaches {target:.1e}", "scale it (sklearn.compose.TransformedTargetRegressor)"
+    what, remedy = found
+    raise DataError(f"{type(estimator).__name__}: {what}, and products of squares are then beyond float64; {remedy}")
+
+
+def require_finite_model(estimator: Any, model: Array, data: Mapping[str, Any]) -> None:
+    """Refuse a model with NaN, which squares beyond all numbers make; arguments as in `require_moderate`.
+
+    Raises:
+        DataError: It names what is too large, where that is in memory.
     """
     if np.isfinite(model).all():
         return
-    which = "features, targets or weights"
-    if X is not None:
-        scales = np.asarray(abs(X).max(axis=0).todense() if sparse.issparse(X) else np.abs(X).max(axis=0)).ravel()
-        worst = int(np.argmax(scales))
-        names = getattr(estimator, "feature_names_in_", None)
-        which += f" ({column_words(worst, names)} of X reaches {scales[worst]:.1e})"
+    require_moderate(estimator, data)
     raise DataError(
-        f"{type(estimator).__name__} has no finite model: {which} are so large that sums of their squares overflow; "
-        "scale the features (StandardScaler, or MaxAbsScaler where they are sparse)"
+        f"{type(estimator).__name__} has no finite model: features, targets or weights are so large that sums of their "
+        "squares overflow; scale the features (StandardScaler, or MaxAbsScaler where they are sparse)"
     )
 
 

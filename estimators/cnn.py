@@ -21,6 +21,7 @@ from chicle_elastic.waits import Wait
 from estimators.cnn_params import ModuleParamsMixin
 from estimators.cnn_persistence import SaveNetworkMixin
 from estimators.cnn_prediction import ImagePredictionMixin
+from estimators.run import end_interrupted
 from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
@@ -334,7 +335,7 @@ class ChicleCNNClassifier(
         Warns
         -----
         ConvergenceWarning
-            The last epoch's mean loss is near that of guessing.
+            The last epoch's mean loss is near that of guessing, or Ctrl-C has ended the fit.
         RuntimeWarning
             A policy is disabled, because it raised, decided nonsense or did not answer.
         UserWarning
@@ -448,7 +449,7 @@ class ChicleCNNClassifier(
         self.n_epochs_ = len(ends)
         self.loss_ = ends[-1].figures["epoch_loss"] if ends else math.nan
         if outcome.is_interrupted:
-            raise KeyboardInterrupt
+            end_interrupted(self, f"it has {self.n_epochs_} of {epochs} epochs behind it")
         last = outcome.history[-1].figures.get("loss", 0.0) if outcome.history else 0.0
         if not math.isfinite(last):
             raise DivergedError(outcome.reason)

@@ -1,7 +1,12 @@
 """The job of a linear estimator, or of one with a trainer of the user's, with its callbacks and observers."""
 
+import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from sklearn.exceptions import ConvergenceWarning
+
+from estimators.watch import CallbackBridge, frames_to_the_user, watcher
 
 if TYPE_CHECKING:
     from chicle_elastic.chunks.sources import ChunkSource
@@ -22,6 +27,31 @@ class Data(Protocol):
     def hook_arguments(self) -> dict[str, Any]:
         """`X`, `y` and `metadata` for the hooks of callbacks; empty where there is no X."""
         ...
+
+
+def end_interrupted(estimator: Any, state: str) -> NoReturn:
+    """Warn that Ctrl-C has ended a fit early, and raise KeyboardInterrupt, also where warnings are errors.
+
+    Args:
+        estimator: It has the model so far.
+        state: How good that is.
+    """
+    name = getattr(estimator, "_shown_name", type(estimator).__name__)
+    try:
+        warnings.warn(
+            f"{name} was interrupted: after {estimator.n_iter_} iterations {state}. It predicts with its model so far.",
+            ConvergenceWarning,
+            stacklevel=frames_to_the_user(),
+        )
+    finally:
+        raise KeyboardInterrupt
+
+
+def gap_words(gap: float, tol: float) -> str:
+    """Say how far a linear model may be from the optimum."""
+    if gap != gap:
+        return "no duality gap is certified yet"
+    return f"the relative duality gap is {gap:.1e}, {'above' if gap > tol else 'within'} tol={tol:g}"
 
 
 def run_job(
@@ -50,7 +80,6 @@ def run_job(
     """
     from chicle_elastic.runtime.training.job import Job
     from estimators.place import has_policies, policies_of
-    from estimators.watch import CallbackBridge, watcher
 
     tol = float(getattr(estimator, "tol", 0.0))
     context = estimator._init_callback_context(max_subtasks=estimator.max_iter)

@@ -268,10 +268,10 @@ def _warn_of_policies(record: IterationRecord) -> None:
     """Warn at once: the fit may go on for hours without the policy."""
     for line in _disabled_in(record):
         with waits.cleared():
-            warnings.warn(line, RuntimeWarning, stacklevel=_frames_to_the_user())
+            warnings.warn(line, RuntimeWarning, stacklevel=frames_to_the_user())
 
 
-def _frames_to_the_user() -> int:
+def frames_to_the_user() -> int:
     """The `stacklevel` that names the line that called `fit`, with any runtime and decorators in between."""
     level = 1
     frame = sys._getframe(1)

@@ -47,7 +47,7 @@ from chicle_elastic.values import ChunkInfo
 TASK_PREFIX = "task-"
 """How names of tasks begin."""
 CERTIFY_WITHIN_S = 0.5
-"""After Ctrl-C; where the passes over the samples take longer, the outcome is the last merged model, uncertified."""
+"""After Ctrl-C; where the passes over the samples take longer, the last merged model gets no certificate."""
 PASSES_OF_A_CERTIFICATE, ITERATIONS_LOOKED_AT = 4, 10
 """As long as so many of the last iterations, by their median, because a first one compiles kernels: state is read for
 the model, and samples for the figures, perhaps once more for another model (`Trainer.settled`)."""
@@ -209,9 +209,13 @@ class _Shell:
             if PASSES_OF_A_CERTIFICATE * usual_s <= CERTIFY_WITHIN_S:
                 self.rebuild_model()
                 self.training.certify(None, self.evaluate)
+        model, certificate = self.training.model, self.training.certificate_of(self.training.iteration)
+        # State is that of the last iteration, and belongs to its model.
+        if is_interrupted and self.training.best and not (self.job.keep_state and certificate):
+            model, certificate = self.training.best
         return Outcome(
-            model=self.training.model,
-            certificate=self.training.certificate_of(self.training.iteration),
+            model=model,
+            certificate=certificate,
             history=self.training.history,
             reason=self.reason or "",
             is_interrupted=is_interrupted,

@@ -19,6 +19,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Trainer
 from estimators.own.params import TrainerParamsMixin
+from estimators.run import end_interrupted, run_job
 from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
@@ -215,7 +216,6 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
         """
         from estimators.own.inputs import elastic_set
         from estimators.place import runtime_of
-        from estimators.run import run_job
 
         self._require_trainer()
         runtime = runtime_of(self)
@@ -230,7 +230,7 @@ class ElasticEstimator(TrainerParamsMixin, CallbackSupportMixin, BaseEstimator):
         outcome = run_job(self, runtime, self.trainer, data, seed)
         self._set_attributes(data, outcome)
         if outcome.is_interrupted:
-            raise KeyboardInterrupt
+            end_interrupted(self, "its attributes are those of the last one")
         has_rule = type(self.trainer).verdict is not Trainer.verdict
         if has_rule and self.n_iter_ >= self.max_iter and outcome.reason.startswith("all "):
             warnings.warn(

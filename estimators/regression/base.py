@@ -19,8 +19,9 @@ from sklearn.utils._param_validation import HasMethods, Interval, Options
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError
 from chicle_elastic.solvers.linear.certified import STUCK
-from estimators.checks import require_finite_model
+from estimators.checks import require_finite_model, require_moderate
 from estimators.regression.common import RegressionMixin
+from estimators.run import end_interrupted, gap_words, run_job
 from estimators.watch import CallbackSupportMixin
 
 if TYPE_CHECKING:
@@ -93,22 +94,22 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         Raises
         ------
         DataError
-            A value of X is NaN or infinite; the message names its column and row.
+            A value of X is NaN or infinite, or so large that squares overflow; the message names its column.
         ValueError
             X, y or a parameter cannot be used.
         KeyboardInterrupt
-            Ctrl-C; the attributes are set and belong together, as after `max_iter` iterations.
+            Ctrl-C; the attributes are set, as after fewer iterations: those of the best certified model, or of the last
+            one where there is none yet. Before the first iteration has ended nothing changes.
 
         Warns
         -----
         ConvergenceWarning
-            The duality gap is above `tol` after `max_iter` iterations.
+            The duality gap is above `tol` after `max_iter` iterations, or Ctrl-C has ended the fit.
         RuntimeWarning
             A policy is disabled, because it raised, decided nonsense or did not answer.
         """
         from estimators.place import runtime_of
         from estimators.regression.common import regression_set
-        from estimators.run import run_job
 
         runtime = runtime_of(self)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -118,18 +119,20 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
 
             fit_elsewhere(self, runtime, X if training.features is None else training.features, y, sample_weight)
             return self
+        require_moderate(self, training.hook_arguments, is_first=True)
         trainer = self._trainer()
         try:
             outcome = run_job(self, runtime, trainer, training, seed, initial_model=self._initial_model())
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise
-        require_finite_model(self, outcome.model, training.features)
+        require_finite_model(self, outcome.model, training.hook_arguments)
         self._set_attributes(trainer, training, outcome)
         if outcome.is_interrupted:
-            raise KeyboardInterrupt
+            end_interrupted(self, gap_words(self.duality_gap_, self.tol))
         is_stuck = outcome.reason == STUCK
         if (self.n_iter_ >= self.max_iter or is_stuck) and not self.duality_gap_ <= self.tol:
+            require_moderate(self, training.hook_arguments)
             after = f"{self.n_iter_} iterations" if is_stuck else f"max_iter={self.max_iter} iterations"
             warnings.warn(
                 f"{type(self).__name__} has not converged: after {after} the relative duality gap is "

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.base import is_regressor
 from sklearn.exceptions import ConvergenceWarning
 
 from estimators import (
@@ -14,8 +15,11 @@ from estimators import (
     ChicleSVM,
     ChicleSVR,
 )
+from tests.estimators.reference_fits import Terms, least_and_own
 
 NUM_TABLES = 100
+MOST_WARNED = 0.05
+"""Of the fits of classifiers: the hinges crawl on some tables with features of 1e6, or weights from 1e-6 to 1e3."""
 
 
 def table(seed):
@@ -54,23 +58,66 @@ def estimators_for(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, NUM_TABLES, 50))
-def test_no_table_ends_in_nan_and_no_gap_is_negative(first):
-    """Fifty tables through ten estimators; one that has not converged says so, and nothing else warns."""
-    bad = [problem for seed in range(first, first + 50) for problem in problems_of(seed)]
-    assert not bad, "\n".join(map(str, bad))
+@pytest.mark.parametrize("first", range(0, NUM_TABLES, 25))
+def test_fits_to_odd_tables_are_those_of_a_reference_solver(first):
+    """Ten estimators: finite, true gaps, an objective within tol of the reference's, or a warning that is not false."""
+    problems, warned, num_classifiers = [], [], 0
+    for seed in range(first, first + 25):
+        X, y, labels, weights = table(seed)
+        for model, is_real in estimators_for(seed):
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                model.fit(X, y if is_real else labels, weights)
+            problem = problem_of(model, X, y if is_real else labels, weights, said)
+            problems += [(seed, model, problem)] if problem else []
+            num_classifiers += not is_real
+            warned += [(seed, model)] if said and not is_real else []
+    assert not problems, "\n".join(map(str, problems))
+    assert len(warned) <= MOST_WARNED * num_classifiers, warned
 
 
-def problems_of(seed):
-    """What is wrong with the fits to a table."""
-    X, y, labels, weights = table(seed)
-    for model, is_real in estimators_for(seed):
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            model.fit(X, y if is_real else labels, weights)
-        gap, has_warned = model.duality_gap_, any(w.category is ConvergenceWarning for w in said)
-        if not np.isfinite(model.coef_).all() or not np.isfinite(model.intercept_).all():
-            yield seed, model, "not finite"
-        if not gap >= -1e-9 or (gap <= model.tol) == has_warned:
-            yield seed, model, "gap", gap, has_warned
-        yield from ((seed, model, str(w.message)) for w in said if w.category is not ConvergenceWarning)
+def problem_of(model, X, y, weights, said):
+    """Say what is wrong with a fit; None where nothing is."""
+    if not np.isfinite(model.coef_).all() or not np.isfinite(model.intercept_).all():
+        return "not finite"
+    gap, has_warned = model.duality_gap_, bool(said)
+    if not gap >= -1e-9 or (gap <= model.tol) == has_warned:
+        return f"gap {gap}, warned {has_warned}"
+    if any(w.category is not ConvergenceWarning for w in said):
+        return [str(w.message) for w in said]
+    is_good = []
+    for terms, w in objectives_of(model, X, y, np.ones(len(X)) if weights is None else weights):
+        least, own, at_zero = least_and_own(terms, w)
+        rounding = (1e-10 if terms[0].f == "abs" else 1e-20) * at_zero  # see ROUNDING in linear.certified
+        is_good.append(own - least <= model.tol * max(least, rounding) + 1e-12 * least)
+    if not has_warned and not all(is_good):
+        return f"the objective is {own}, the least {least}"
+    return "false warning" if has_warned and is_regressor(model) and all(is_good) else None
+
+
+def objectives_of(model, X, y, weights):
+    """Yield terms and weights of each output; those of the unit vectors are the penalties."""
+    n, d = X.shape
+    X = np.column_stack([X, np.ones(n)])
+    found = np.column_stack([np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)])
+
+    def penalties(factor, f, count):
+        return Terms(np.eye(d + 1)[:count], np.zeros(count), np.full(count, factor), f)
+
+    if isinstance(model, ChicleRidge):
+        yield [Terms(X, y, weights, "square"), penalties(model.alpha, "square", d)], found[0]
+    elif isinstance(model, ChicleLasso | ChicleElasticNet):
+        l1 = getattr(model, "l1_ratio", 1.0)
+        net = [penalties(model.alpha * l1, "abs", d), penalties(model.alpha * (1 - l1) / 2, "square", d)]
+        yield [Terms(X, y, weights / (2 * weights.sum()), "square"), *net], found[0]
+    elif isinstance(model, ChicleSVR):
+        f = "abs" if model.loss == "epsilon_insensitive" else "square"
+        yield [Terms(X, y, model.C * weights, f), penalties(0.5, "square", d + 1)], found[0]
+    elif isinstance(model, ChicleSVM) or model.l1_ratio or len(found) == 1:
+        f = model.loss if isinstance(model, ChicleSVM) else "logistic"
+        is_l1 = getattr(model, "penalty", None) == "l1" or bool(getattr(model, "l1_ratio", 0.0))
+        count = d if f == "logistic" and is_l1 else d + 1
+        for k, w in enumerate(found):
+            signs = np.where(y == model.classes_[k if len(found) > 1 else 1], 1.0, -1.0)
+            rows = Terms(-signs[:, None] * X, np.full(n, 0.0 if f == "logistic" else -1.0), model.C * weights, f)
+            yield [rows, penalties(1.0 if is_l1 else 0.5, "abs" if is_l1 else "square", count)], w

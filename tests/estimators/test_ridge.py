@@ -137,24 +137,24 @@ def test_a_fit_that_is_cut_short_warns_and_says_how_far_it_came():
 
 
 @pytest.mark.parametrize("num_tasks", [1, 2])
-def test_next_to_no_penalty_leaves_a_gap_that_is_said(num_tasks):
-    """More columns than rows: rounding of the residual, divided by alpha, is no small gap; the model is good.
+@pytest.mark.filterwarnings("error")
+def test_next_to_no_penalty_is_certified(num_tasks):
+    """More columns than rows: rounding of the residual, divided by alpha, is no small gap; digits beside w make it one.
 
     A step that a certificate has refused is not repeated as it is: products follow it.
     """
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(50, 200)), rng.normal(size=50)
-    with pytest.warns(match="has not converged"):
-        model = ChicleRidge(alpha=1e-12, max_iter=40, runtime=InProcess(num_tasks=num_tasks)).fit(X, y)
+    model = ChicleRidge(alpha=1e-12, max_iter=40, runtime=InProcess(num_tasks=num_tasks)).fit(X, y)
     np.testing.assert_allclose(model.predict(X), y, atol=1e-9)
-    assert 1e-6 < model.duality_gap_ < 1.0
+    assert -1e-9 <= model.duality_gap_ <= 1e-6
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_squares_beyond_all_numbers_end_in_an_error():
-    """There is no finite model, and the fit says why."""
+    """The fit says which column it is."""
     X, y = diabetes()
-    with pytest.raises(DataError, match=r"no finite model: .*column \d of X reaches .*e\+199"):
+    with pytest.raises(DataError, match=r"column \d of X reaches .*e\+199"):
         ChicleRidge(max_iter=5).fit(X * 1e200, y)
 
 

@@ -91,7 +91,7 @@ def residuals_at(X, y, s, w, b):
     """As the tasks sum them up."""
     r = y - X @ w - b
     y_mean = s @ y / s.sum()
-    return Residuals(total=s @ r, squares=s @ r**2, products=(s * r) @ (y - y_mean), part=(s * r) @ X)
+    return Residuals(total=s @ r, losses=s @ r**2, squares=s @ r**2, products=(s * r) @ (y - y_mean), part=(s * r) @ X)
 
 
 @pytest.mark.parametrize("penalty", [PENALTY, Penalty(l1=0.2, l2=0.1), Penalty(l1=0.0, l2=0.5)])

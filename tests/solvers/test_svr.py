@@ -43,7 +43,8 @@ def test_a_narrow_corner_is_nearly_sharp(loss):
     residuals, upper, _ = samples()
     sharp = loss.losses(residuals, upper)
     np.testing.assert_allclose(loss.losses(residuals, upper, 1e-9), sharp, atol=1e-8)
-    assert np.all(loss.losses(residuals, upper, WIDTH) <= sharp)
+    missing = sharp - loss.losses(residuals, upper, WIDTH)
+    assert np.all((missing >= -1e-12) & (missing <= 1.0001 * WIDTH * upper))
 
 
 @pytest.mark.parametrize("width", [1e-3, 1.0, 30.0])

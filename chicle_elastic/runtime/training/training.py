@@ -80,6 +80,7 @@ class Training:
         progress: The trainer's progress as of the last merge; float64.
         begun: The same for the iteration that is under way.
         certificate: The last certified report of all samples, or None.
+        best: Model and certificate of the least duality gap so far, or None.
         last_certificate: Iteration after which it was made; 0 for none.
         samples: Samples processed so far.
         history: A record per merged iteration; a task that joined has the latest ones here, and all in `full_history`.
@@ -94,6 +95,8 @@ class Training:
         self.model: Array = _first_model(job, context)
         self.progress = self.begun = NO_PROGRESS
         self.certificate: Report | None = None
+        self.best: tuple[Array, Report] | None = None
+        self._least_gap = np.inf
         self.last_certificate = 0
         self.samples = 0
         self.history = History()
@@ -202,6 +205,9 @@ class Training:
         )
         if found.is_complete:
             self.last_certificate, self.certificate = iteration, found
+            gap = self.job.trainer.figures(self.model, found).get("duality_gap", np.nan)
+            if self.best is None or gap <= self._least_gap:
+                self.best, self._least_gap = (self.model.copy(), found), gap
         return found
 
     def _settle(self, evaluation: Evaluation, evaluate: Callable[[], Evaluation], num_tasks: int) -> Evaluation:

@@ -12,7 +12,10 @@ from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
 from chicle_elastic.solvers.linear.objectives import TINY as TINY
 
 ROUNDING = 1e-20
-"""Share of the squares of the targets below which what is left of them is rounding: a gap is not held against less."""
+"""Share of the squares of the targets below which what is left of them is rounding: a gap is not held against less. Of
+500 odd tables, those whose optimum is below it have residuals of 1e-13 to 1e-11 of the targets."""
+LEAST_FALL, WORTH = 0.5, 0.1
+"""What is progress from one certificate to the next: of the gap, or of the objective as a share of what tol allows."""
 STUCK = "no step lowers the objective any further, for rounding"
 """Why a job ends that would only repeat itself."""
 
@@ -41,9 +44,17 @@ class CertifiedTrainer(Trainer):
         """What P counts as at least, in a certificate; by default its rounding is that of numbers near it."""
         return TINY
 
-    def is_stuck(self, report: Report) -> bool:
-        """Whether certificate after certificate was refused without progress in between; by default never."""
+    def has_last_word(self, report: Report) -> bool:
+        """Whether a certificate was refused of the best that the trainer can do for it; by default never."""
         return False
+
+    def is_stuck(self, model: Array, report: Report) -> bool:
+        """Whether that brought nothing since the certificate before: then rounding is all that is left."""
+        now, last = (
+            [figures.get(name, np.inf) for name in ("duality_gap", "objective")]
+            for figures in (self.figures(model, report), report.last_figures)
+        )
+        return self.has_last_word(report) and not has_progress(*now, *last, tol=self.tol)
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         """Never called: what is summed up is not a change of the model."""
@@ -71,7 +82,7 @@ class CertifiedTrainer(Trainer):
             gap = self.relative_gap(model, report)
             if self.tol > 0 and gap <= self.tol and report.is_complete:
                 return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {self.tol:.2e}")
-            if self.tol > 0 and report.is_complete and self.is_stuck(report):
+            if self.tol > 0 and report.is_complete and self.is_stuck(model, report):
                 return Verdict(action=Action.STOP, reason=STUCK)
             if is_last:
                 end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
@@ -81,6 +92,11 @@ class CertifiedTrainer(Trainer):
         if is_last or (is_at_rest and report.is_complete):
             return Verdict(action=Action.CERTIFY, reason="the steps rest" if is_at_rest else "iterations used")
         return Verdict(action=Action.GO_ON)
+
+
+def has_progress(gap: float, primal: float, old_gap: float, old_primal: float, *, tol: float) -> bool:
+    """Whether a relative gap is smaller, or P lower, by enough to go on in the same way; of NaN it is not."""
+    return gap < LEAST_FALL * old_gap or old_primal - primal > WORTH * tol * abs(old_primal)
 
 
 def is_narrow(schema: DataSchema) -> bool:

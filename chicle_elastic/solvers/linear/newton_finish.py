@@ -41,6 +41,8 @@ FAR = 0.5
 """A margin so far on the safe side of 1 is not expected to come back within a step."""
 LOST, SHORTER = 1e-2, 0.04
 """A step after which w and w(alpha) differ by this share is not taken, and the next tau is so much smaller."""
+ROUNDING = 64 * float(np.finfo(np.float64).eps)
+"""Share of the root of a sum of squares, of duals or of tau, that is rounding."""
 MOST_KEPT_VALUES = 1 << 22
 """Values of the second derivatives of all outputs up to which they are kept from step to step: 32 MiB."""
 MAX_FEATURES = 2047
@@ -242,7 +244,7 @@ class NewtonFinish:
             is_spent: Whether to end with what there is.
 
         Returns:
-            w(alpha) of the new duals, shape (D,), and the sum of gap contributions.
+            w(alpha) of the new duals, or w where that is much better, shape (D,), and the sum of gap contributions.
         """
         old, tau, start = alpha.copy(), float(self.taus[k]), w
         margins = signs * rows.times(w)
@@ -270,7 +272,14 @@ class NewtonFinish:
             rebuilt, margins = rows.weighted_sum(signs * old), signs * rows.times(start)
         else:
             self.taus[k] *= 5.0 if num_steps <= FAST_STEPS else 2.0
-        return rebuilt, self._gap(margins, alpha, upper)
+        gap = self.gap(rows, signs, upper, alpha, rebuilt)
+        change = w - rebuilt
+        gap_of_w = self._gap(margins, alpha, upper) + 0.5 * float(change @ change)
+        # A long step makes rounding of margins one of tau times that in free duals; then w itself is the model.
+        sizes = alpha + np.where((alpha > 0) & (alpha < upper), tau, 0.0)
+        if gap_of_w < LOST * gap and change @ change < ROUNDING**2 * rows.squares_sum(sizes * sizes).sum():
+            return w, gap_of_w
+        return rebuilt, gap
 
     def gap(self, rows: NewtonRows, signs: Array, upper: Array, alpha: Array, w: Array) -> float:
         """Sum of gap contributions where w = w(alpha); arguments as in `step`."""

@@ -218,7 +218,10 @@ def _searched(w: Array, output: OutputState, part: Array, objective: Objective) 
     ]
     best = min(range(len(values)), key=values.__getitem__)
     if values[best] >= output.value:
-        output.phase, output.direction = L1Phase.REST, np.zeros(0)
+        # Damped by all the curvature there may be, a direction does lead down, but for rounding.
+        output.phase = L1Phase.EVALUATE if output.damping < 1.0 else L1Phase.REST
+        output.damping, output.is_chosen = max(output.damping * FACTOR**2, FIRST_DAMPING), True
+        output.direction = np.zeros(len(w) if output.phase is L1Phase.EVALUATE else 0)
         return
     if SHARES[best] < SHORT:
         output.damping = max(output.damping * FACTOR, FIRST_DAMPING)

@@ -145,7 +145,7 @@ class L1Trainer(CertifiedTrainer):
                 dual[k] = objective.certified(metrics[f"dual/{k}"], v, metrics[f"mass/{k}"])
         return primal, dual
 
-    def is_stuck(self, report: Report) -> bool:
+    def is_stuck(self, model: Array, report: Report) -> bool:
         """See `CertifiedTrainer`."""
         return L1State.decode(report.progress).num_stuck >= MOST_STUCK
 

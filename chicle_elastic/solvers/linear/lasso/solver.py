@@ -9,7 +9,7 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.linear.lasso.state import HEAD, LassoPhase, LassoState
 from chicle_elastic.solvers.linear.lasso.steps import Penalty
-from chicle_elastic.solvers.linear.lasso.subproblem import minimise, worst_slope
+from chicle_elastic.solvers.linear.lasso.subproblem import minimise, step_with_signs, worst_slope
 from chicle_elastic.solvers.linear.products import symmetric
 from chicle_elastic.solvers.linear.ridge.solver import LocalRows
 from chicle_elastic.solvers.linear.rows import ALL
@@ -90,10 +90,12 @@ class LassoSolver(Solver):
         if not state.is_narrow:
             sums[2 + d :] = local.rows.squares_sum(s)[:d]
 
-    def _residuals(self, state: LassoState, model: Array) -> tuple[Array, Array]:
-        """Sums of s r, s r^2 and s r y_c, shape (3,), and of s r x, shape (d,)."""
+    def _residuals(self, state: LassoState, model: Array, change: Array | None = None) -> tuple[Array, Array]:
+        """Sums of s r, s r^2 and s r y_c, shape (3,), and of s r x, shape (d,); at w + change, if there is one."""
         local = self.local
         r = local.residuals(model)
+        if change is not None:
+            r = r - local.rows.times(np.append(change, -(state.means @ change)))
         weighted = local.weights * r
         sums = np.array([weighted.sum(), weighted @ r, weighted @ (local.targets - state.target_mean)])
         return sums, local.rows.weighted_sum(weighted)[: state.d]
@@ -110,6 +112,9 @@ class LassoSolver(Solver):
         q, w, l1, l2 = state.slopes[places], model[places], self._penalty.l1, self._penalty.l2
         accuracy = SLOPE_SHARE * self._tol * l1
         with np.errstate(all="ignore"):  # of squares beyond all numbers; the gap is then NaN
+            if state.has_last_word:
+                sums[0], sums[1], sums[2:] = 1.0, 1.0, step_with_signs(H, q, w, l1=l1, l2=l2)
+                return
             enough = 0.0 if state.is_narrow else max(accuracy, WIDE_SHARE * worst_slope(q, w, l1, l2))
             sums[2:], sums[1] = minimise(
                 H,
@@ -127,6 +132,10 @@ class LassoSolver(Solver):
         """As delta sum_i s_i r_i x_i and sum_i s_i r_i; as metrics the other sums of `steps.Residuals`, and rows."""
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        sums, part = self._residuals(LassoState.decode(progress), model)
-        metrics = {"squares": float(sums[1]), "products": float(sums[2]), "rows": float(self.local.tables.num_rows)}
+        state = LassoState.decode(progress)
+        sums, part = self._residuals(state, model)
+        metrics = {"losses": float(sums[1])}
+        if state.change.any():
+            sums, part = self._residuals(state, model, state.change)
+        metrics |= {"squares": float(sums[1]), "products": float(sums[2]), "rows": float(self.local.tables.num_rows)}
         return Update(delta=np.append(part, sums[0]), samples=0, weight=1.0, metrics=metrics)

@@ -15,6 +15,8 @@ HEAD = 2
 """Values that every sum begins with: tasks that were interrupted; rows read."""
 FIRST_SHARE = 0.9
 """Share of tol that is aimed at before a certificate has refused anything."""
+PATIENCE = 3
+"""Certificates refused before w counts as having no room: the second and third come after better products."""
 
 
 class LassoPhase(IntEnum):
@@ -53,6 +55,7 @@ class LassoState(ProgressState):
         means: Weighted mean of each feature, shape (d,); 0 without intercept.
         norms: Square root of the weighted mean of the centred squares, shape (d,); of wide data alone.
         slopes: X_c^T s r / S at w, shape (d,).
+        change: What is added to w in the duals, shape (d,).
         columns: W, ascending, shape (h,).
         products: X_c^T s X_c / S of the columns of W, packed by rows; empty while they are not known.
     """
@@ -73,6 +76,7 @@ class LassoState(ProgressState):
     means: Array
     norms: Array
     slopes: Array
+    change: Array
     columns: Numbers
     products: Array
 
@@ -87,6 +91,7 @@ class LassoState(ProgressState):
             means=zeros,
             norms=zeros,
             slopes=zeros,
+            change=zeros,
             columns=np.arange(d if is_narrow else 0),
             products=NOTHING,
         )
@@ -101,6 +106,11 @@ class LassoState(ProgressState):
         """Whether this pass sums up products of columns."""
         is_first = self.phase is LassoPhase.EVALUATE and self.is_narrow and not len(self.products)
         return is_first or self.phase is LassoPhase.MULTIPLY
+
+    @property
+    def has_last_word(self) -> bool:
+        """Whether a solution is for the duals first, because w has no room for its digits: each second one is."""
+        return self.num_refused >= PATIENCE and (self.num_refused - PATIENCE) % 2 == 0
 
     def set_columns(self, columns: Array) -> None:
         """Another working set, whose products are not known yet."""

@@ -25,7 +25,9 @@ The gap. Duals a_i = c s_i r_i / S with residuals that add up to 0 by weight giv
     D = c <r, y_c>_s / S - c^2/2 <r, r>_s / S - sum_j max(|c v_j| - l1, 0)^2 / (2 l2)        v = X_c^T s r / S
 
 and without l2 they have to be feasible: |c v_j| <= l1. Scaling the residual so is the dual point of Ndiaye et al. 2017,
-"Gap safe screening rules for sparsity enforcing penalties". The best of a few factors is taken.
+"Gap safe screening rules for sparsity enforcing penalties". The best of a few factors is taken. Of large features the
+residuals at any w are mostly rounding of w. Then the last solution is a change of w that is kept beside it, with digits
+of its own, and the duals are those of w + change.
 """
 
 from dataclasses import dataclass
@@ -34,7 +36,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
-from chicle_elastic.solvers.linear.certified import ROUNDING, TINY
+from chicle_elastic.solvers.linear.certified import ROUNDING, TINY, has_progress
 from chicle_elastic.solvers.linear.lasso.columns import working_set
 from chicle_elastic.solvers.linear.lasso.state import HEAD, LassoPhase, LassoState
 from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
@@ -69,12 +71,14 @@ class Residuals:
 
     Attributes:
         total: sum s r.
-        squares: sum s r^2.
+        losses: sum s r^2.
+        squares: The same of the residuals of the duals, as everything below: those of w + change.
         products: sum s r (y - target_mean).
         part: sum s r x, shape (d,).
     """
 
     total: float
+    losses: float
     squares: float
     products: float
     part: Array
@@ -144,7 +148,8 @@ def _looked(state: LassoState, model: Array, sums: Array, num_rows: float, *, ha
     if not state.is_narrow:
         state.norms = np.sqrt(np.maximum(sums[2 + d :] / weight - means * means, 0.0))
     state.phase = LassoPhase.EVALUATE
-    return with_intercept(state, model[:-1])
+    w, state.change = model[:-1] + state.change, np.zeros(d)
+    return with_intercept(state, w)
 
 
 def bounds(
@@ -152,7 +157,7 @@ def bounds(
 ) -> tuple[float, float, Array]:
     """P, the best D of some factors (0 where that of rounding is above P), and v, shape (d,), of the residuals at w."""
     S = state.total_weight
-    primal = 0.5 * sums.squares / S + penalty.of(w)
+    primal = 0.5 * sums.losses / S + penalty.of(w)
     mean = sums.total / S if has_intercept else 0.0
     squares, products = (sums.squares - mean * sums.total) / S, sums.products / S
     v = (sums.part - (sums.total if has_intercept else 0.0) * state.means) / S
@@ -184,15 +189,18 @@ def floor(state: LassoState) -> float:
 
 def _evaluated(state: LassoState, w: Array, sums: Array, penalty: Penalty, tol: float, *, has_intercept: bool) -> None:
     d = state.d
-    found = Residuals(total=float(sums[0]), squares=float(sums[1]), products=float(sums[2]), part=sums[3 : 3 + d])
-    before = state.gap
+    total, squares, products = sums[:3].tolist()
+    found = Residuals(total=total, losses=squares, squares=squares, products=products, part=sums[3 : 3 + d])
+    before = relative_gap(state), state.primal
+    old_gap = state.gap
     state.primal, dual, state.slopes = bounds(state, w, found, penalty, has_intercept=has_intercept)
     state.gap = state.primal - dual
     least = floor(state)
     # Where weights have slopes beyond l1, w = 0 may be within tol, and says nothing: one solution is made.
     top = float(np.max(np.abs(state.slopes), initial=0.0))
     has_begun = w.any() or top <= penalty.l1 or state.primal <= state.share * tol * least
-    if has_begun and state.gap <= state.share * tol * max(state.primal, least):
+    is_stuck = state.num_solved > 1 and not has_progress(relative_gap(state), state.primal, *before, tol=tol)
+    if (has_begun and state.gap <= state.share * tol * max(state.primal, least)) or (is_stuck and not state.is_rough):
         state.phase = LassoPhase.REST
         return
     if state.needs_products:
@@ -201,7 +209,7 @@ def _evaluated(state: LassoState, w: Array, sums: Array, penalty: Penalty, tol: 
     columns = state.columns if state.is_narrow else _chosen(state, w, penalty)
     if not np.isin(columns, state.columns).all():
         state.set_columns(columns)
-    elif state.is_rough and state.num_solved and not state.gap <= LEAST_FALL * before:
+    elif state.is_rough and state.num_solved and not state.gap <= LEAST_FALL * old_gap:
         state.is_rough = False
         state.forget_products()
     state.phase = LassoPhase.SOLVE if len(state.products) else LassoPhase.MULTIPLY
@@ -229,6 +237,11 @@ def _chosen(state: LassoState, w: Array, penalty: Penalty) -> Array:
 def _solved(state: LassoState, model: Array, sums: Array) -> Array:
     if not sums[0]:  # the task whose turn it was has no chunks, and so no part in an iteration
         state.turn += 1
+        return model
+    if state.has_last_word:
+        state.change = np.zeros(state.d)
+        state.change[state.columns] = sums[2:]
+        state.phase = LassoPhase.REST
         return model
     w = model[:-1].copy()
     w[state.columns] = sums[2:]

@@ -10,9 +10,9 @@ Cholesky factor leads to its minimum at once; weights that would change their si
 feature-sign search of Lee et al. 2007, "Efficient sparse coding algorithms"). Where a sweep after such a step changes
 no sign, the solution is found, to rounding.
 
-With more columns than rows H is singular, and signs may never settle. Then weights enter one by one, from 0, each until
-it or another one crosses 0 or all slopes are as they should be (the active set method of Osborne, Presnell and Turlach
-2000, "A new approach to variable selection in least squares problems"; it is what LARS does with one alpha).
+With more columns than rows H is singular, and signs may never settle. Then weights enter one by one, each until it or
+another one crosses 0 or all slopes are as they should be (the active set method of Osborne, Presnell and Turlach 2000,
+"A new approach to variable selection in least squares problems"; it is what LARS does with one alpha).
 """
 
 from collections.abc import Callable
@@ -93,26 +93,16 @@ def minimise(
 def _one_by_one(
     H: Array, q: Array, start: Array, *, l1: float, l2: float, accuracy: float, is_spent: Callable[[], bool]
 ) -> tuple[Array, bool]:
-    """Minimise f over weights that enter one by one; as `minimise`."""
-    w, active = np.zeros_like(start), np.zeros(0, dtype=np.int64)
-    signs = np.zeros_like(start)
-    scale = float(np.max(np.abs(q + H @ start), initial=0.0))  # slopes at 0
-    enough = max(accuracy, SLOPE_ROUNDING * scale)
-    for _ in range(MOST_ENTRIES * len(w)):
-        slopes = q - H @ (w - start) - l2 * w
-        excess = np.abs(slopes) - l1
-        excess[active] = -np.inf
-        entering = int(np.argmax(excess))
-        if not excess[entering] > enough:
-            return w, worst_slope(slopes + l2 * w, w, l1, l2) <= 2 * enough
-        if is_spent():
-            break
-        signs[entering] = np.sign(slopes[entering])
-        active = np.append(active, entering)
-        right = np.zeros(len(active))
-        right[-1] = slopes[entering] - l1 * signs[entering]
+    """Minimise f over weights that enter one by one, from w0 or, where its columns depend on each other, from 0."""
+    w, signs, active = start.copy(), np.sign(start), np.flatnonzero(start)
+    enough = max(accuracy, SLOPE_ROUNDING * float(np.max(np.abs(q), initial=0.0)))
+    right = (q - l2 * w)[active] - l1 * signs[active]
+    for number in range(MOST_ENTRIES * len(w)):
         while len(active):
             step = _toward(H[np.ix_(active, active)], l2, right)
+            if step is None and not number and start.any():
+                zeros = np.zeros_like(start)
+                return _one_by_one(H, q + H @ start, zeros, l1=l1, l2=l2, accuracy=accuracy, is_spent=is_spent)
             if step is None:
                 return w, False
             old, s = w[active], signs[active]
@@ -126,6 +116,18 @@ def _one_by_one(
             w[active[first]] = signs[active[first]] = 0.0
             active = np.delete(active, first)
             right = (q - H @ (w - start) - l2 * w)[active] - l1 * signs[active]
+        slopes = q - H @ (w - start) - l2 * w
+        excess = np.abs(slopes) - l1
+        excess[active] = -np.inf
+        entering = int(np.argmax(excess))
+        if not excess[entering] > enough:
+            return w, worst_slope(slopes + l2 * w, w, l1, l2) <= 2 * enough
+        if is_spent():
+            break
+        signs[entering] = np.sign(slopes[entering])
+        active = np.append(active, entering)
+        right = np.zeros(len(active))
+        right[-1] = slopes[entering] - l1 * signs[entering]
     return w, False
 
 
@@ -186,6 +188,15 @@ def _exact_step(H: Array, l1: float, l2: float, slopes: Array, w: Array) -> Arra
         if not has_crossed.any():
             return np.sign(w) if is_exact else None
     return None
+
+
+def step_with_signs(H: Array, q: Array, w: Array, *, l1: float, l2: float) -> Array:
+    """Return the step from w to the minimum over the weights that are not 0, with their signs, shape (h,)."""
+    step, active = np.zeros(len(w)), np.flatnonzero(w)
+    found, _ = _solved(H[np.ix_(active, active)], l2, q[active] - l2 * w[active] - l1 * np.sign(w[active]))
+    if found is not None:
+        step[active] = found
+    return step
 
 
 def _solved(matrix: Array, l2: float, right: Array) -> tuple[Array | None, bool]:

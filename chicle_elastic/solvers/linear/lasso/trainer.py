@@ -11,11 +11,8 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Context, Report, Solver, Summed
 from chicle_elastic.solvers.linear.certified import CertifiedTrainer, is_narrow
 from chicle_elastic.solvers.linear.lasso import steps
-from chicle_elastic.solvers.linear.lasso.state import LassoPhase, LassoState
+from chicle_elastic.solvers.linear.lasso.state import PATIENCE, LassoPhase, LassoState
 from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
-
-MOST_REFUSED = 20
-"""Certificates that were refused before the one that ends the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +72,8 @@ class LassoTrainer(CertifiedTrainer):
         }
 
     def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
-        """Of `evaluate`: sums of s r^2 and s r y_c, and the number of rows."""
-        return ("squares", "products", "rows")
+        """Of `evaluate`: see `steps.Residuals`, and the number of rows."""
+        return ("losses", "squares", "products", "rows")
 
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""
@@ -124,6 +121,7 @@ class LassoTrainer(CertifiedTrainer):
         state = LassoState.decode(report.progress)
         found = steps.Residuals(
             total=float(report.rebuilt[-1]),
+            losses=report.metrics["losses"],
             squares=report.metrics["squares"],
             products=report.metrics["products"],
             part=report.rebuilt[:-1],
@@ -136,10 +134,10 @@ class LassoTrainer(CertifiedTrainer):
         """See `CertifiedTrainer`."""
         return steps.floor(_state_of(report))
 
-    def is_stuck(self, report: Report) -> bool:
-        """See `CertifiedTrainer`: so many certificates were refused already that this one sees rounding."""
+    def has_last_word(self, report: Report) -> bool:
+        """See `CertifiedTrainer`: also after a solution that has followed it."""
         state = _state_of(report)
-        return state.num_refused >= MOST_REFUSED
+        return state.num_refused > PATIENCE and not state.has_last_word
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""

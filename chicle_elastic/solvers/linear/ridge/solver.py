@@ -147,22 +147,30 @@ class RidgeSolver(Solver):
 
     def _multiply(self, state: RidgeState, sums: Array) -> None:
         local, d, p = self.local, state.d, state.direction
-        if self._has_intercept:  # the column of ones centres the rows, and its sum is that of s u
-            product = local.rows.curved_product(local.weights, np.append(p, -(state.means @ p)))
-            sums[0] = product[d]
-        else:
-            product = local.rows.curved_product(local.weights, np.append(p, 0.0))
+        product = local.rows.curved_product(local.weights, self._centring(state, p))
+        sums[0] = product[d]  # the column of ones centres the rows, and its sum is that of s u; 0 without
         sums[1 : 1 + d] = product[:d]
         sums[1 + d :] = p
 
+    def _centring(self, state: RidgeState, p: Array) -> Array:
+        """What the rows are multiplied by to be centred, times p; shape (d + 1,)."""
+        return np.append(p, -(state.means @ p))  # means are 0 without an intercept
+
     def evaluate(self, model: Array, progress: Array) -> Update:
-        """As delta sum_i s_i r_i x_i and sum_i s_i r_i; as metrics the sums of s_i r_i^2 and of s_i."""
+        """As delta sum_i s_i r_i x_i and sum_i s_i r_i, of the duals; as metrics the sum of s_i r_i^2, that of s_i, and
+        that of s_i times the squared difference of the two kinds of residuals.
+        """
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        local = self.local
+        local, state = self.local, RidgeState.decode(progress)
         r = local.residuals(model)
-        weighted = local.weights * r
+        u = local.rows.times(self._centring(state, state.change)) if state.change.any() else np.zeros(len(r))
+        weighted = local.weights * (r - u)
         delta = local.rows.weighted_sum(weighted)
         delta[-1] = weighted.sum()
-        metrics = {"loss": float(weighted @ r), "weight": float(local.weights.sum())}
+        metrics = {
+            "loss": float((local.weights * r) @ r),
+            "weight": float(local.weights.sum()),
+            "changes": float((local.weights * u) @ u),
+        }
         return Update(delta=delta, samples=0, weight=1.0, metrics=metrics)

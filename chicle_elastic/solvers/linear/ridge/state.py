@@ -50,6 +50,7 @@ class RidgeState(ProgressState):
         means: Weighted mean of each feature, shape (d,); 0 without intercept.
         scale: One over the square root of the diagonal of the second derivatives, shape (d,).
         residual: Half the negative gradient, X_c^T s r - alpha w, shape (d,).
+        change: What is added to w in the duals, shape (d,).
         direction: Where to go from w, shape (d,).
         factor: Cholesky factor of the scaled second derivatives, packed by rows; wide data has none.
     """
@@ -69,6 +70,7 @@ class RidgeState(ProgressState):
     means: Array
     scale: Array
     residual: Array
+    change: Array
     direction: Array
     factor: Array
 
@@ -84,6 +86,7 @@ class RidgeState(ProgressState):
             means=zeros,
             scale=zeros,
             residual=zeros,
+            change=zeros,
             direction=zeros,
             factor=factor,
         )

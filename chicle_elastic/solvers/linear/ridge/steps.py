@@ -14,7 +14,10 @@ The gap. With residuals that add up to 0 by weight, duals a_i = 2 s_i r_i are fe
 
     |X_c^T s r - alpha w|^2 / alpha                                                    = |residual|^2 / alpha
 
-(Rifkin and Lippert 2007, "Notes on regularized least-squares", have the duals.) So every pass comes with a gap.
+(Rifkin and Lippert 2007, "Notes on regularized least-squares", have the duals.) So every pass comes with a gap. Of
+large features the residual is mostly rounding of w. Then steps go into a change of w that is kept beside it, with
+digits of its own, and the duals are those of w + change; the gap is |residual|^2 / alpha of them, and |X_c change|^2 by
+weight.
 
 All tasks see the same sums, but a factor differs in its last digits from one kind of processor to another. So tasks
 send along the direction that they found with it, and take its mean (see `agreement`). A task that is the only one has
@@ -34,6 +37,8 @@ PRODUCTS_BETWEEN = 100
 """Products after which the residual is evaluated afresh: by then rounding may have led it astray."""
 LEAST_SHARE = 0.05
 """Share of tol that is aimed at, at least: a certificate that refuses that one sees rounding, or rows are missing."""
+LAST_WORD = 0.5
+"""Share of `FIRST_SHARE` below which w stays until the next look: two certificates were refused, and it has no room."""
 JITTER = 1e-12
 """Added to a diagonal of ones where rounding has made a matrix indefinite."""
 
@@ -116,7 +121,8 @@ def _looked(
     squares = np.maximum(sums[3 + d :] - state.total_weight * state.means**2, 0.0)
     state.scale = 1.0 / np.sqrt(squares + alpha)
     state.phase = RidgePhase.EVALUATE
-    return with_intercept(state, model[:-1])
+    w, state.change = model[:-1] + state.change, np.zeros(d)
+    return with_intercept(state, w)
 
 
 def _evaluated(state: RidgeState, w: Array, sums: Array, alpha: float) -> None:
@@ -165,7 +171,10 @@ def _multiplied(state: RidgeState, w: Array, sums: Array, weight: float, alpha: 
         state.phase = RidgePhase.REST
         return with_intercept(state, w)
     step = slope / curvature
-    w = w + step * p
+    if state.share < LAST_WORD * FIRST_SHARE:
+        state.change = state.change + step * p
+    else:
+        w = w + step * p
     state.residual = state.residual - step * product
     state.primal -= step * slope
     state.gap = squared(state.residual) / alpha

@@ -54,7 +54,7 @@ class RidgeTrainer(CertifiedTrainer):
 
     def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
         """Of `evaluate`: sum of s_i r_i^2, and of s_i."""
-        return ("loss", "weight")
+        return ("loss", "weight", "changes")
 
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""
@@ -110,10 +110,9 @@ class RidgeTrainer(CertifiedTrainer):
         state = RidgeState.decode(report.progress)
         w, part, total = model[:-1], report.rebuilt[:-1], float(report.rebuilt[-1])
         primal = report.metrics["loss"] + self.alpha * squared(w)
-        if not self.has_intercept:
-            return primal, primal - squared(part - self.alpha * w) / self.alpha
-        gap = squared(steps.centred(state, part, total) - self.alpha * w) / self.alpha
-        gap += total * total / max(report.metrics["weight"], TINY)
+        gap = squared(steps.centred(state, part, total) - self.alpha * w) / self.alpha + report.metrics["changes"]
+        if self.has_intercept:
+            gap += total * total / max(report.metrics["weight"], TINY)
         is_rounding = primal <= steps.floor(state)  # then no duals at all, whose D is 0, are good enough
         return primal, max(primal - gap, 0.0) if is_rounding else primal - gap
 
@@ -121,10 +120,9 @@ class RidgeTrainer(CertifiedTrainer):
         """See `CertifiedTrainer`."""
         return steps.floor(_state_of(report))
 
-    def is_stuck(self, report: Report) -> bool:
-        """See `CertifiedTrainer`: so many certificates were refused already that this one sees rounding."""
-        state = _state_of(report)
-        return state.share <= steps.LEAST_SHARE
+    def has_last_word(self, report: Report) -> bool:
+        """See `CertifiedTrainer`."""
+        return _state_of(report).share <= steps.LEAST_SHARE
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""

@@ -91,7 +91,7 @@ class SvrSolver(Solver):
         duals = loss.duals(residuals, upper, state.width)
         sums[0] = loss.losses(residuals, upper, state.width).sum()
         sums[1] = loss.losses(residuals, upper).sum()
-        sums[2] = loss.dual_values(duals, local.targets, upper).sum()
+        sums[2] = loss.dual_values(duals, residuals, upper).sum()
         sums[3 : 3 + D] = local.rows.weighted_sum(duals)
         curvatures = loss.curvatures(residuals, upper, state.width)
         if state.has_factor:
@@ -100,14 +100,18 @@ class SvrSolver(Solver):
             sums[3 + D :] = local.rows.squares_sum(curvatures)
 
     def evaluate(self, model: Array, progress: Array) -> Update:
-        """As delta sum_i a_i x_i; as metrics the sums of losses and of dual values."""
+        """As delta sum_i a_i x_i; as metrics the sums of losses and of dual values with residuals as targets.
+
+        The a_i are those of w and the last Newton step, where w has no room for the digits of that.
+        """
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        local, width = self.local, SvrState.decode(progress).width
+        local, state = self.local, SvrState.decode(progress)
         residuals = local.residuals(model)
-        duals = self._loss.duals(residuals, self._upper, width)
+        after = residuals - local.rows.times(state.direction) if state.direction.any() else residuals
+        duals = self._loss.duals(after, self._upper, state.width)
         metrics = {
             "loss": float(self._loss.losses(residuals, self._upper).sum()),
-            "dual": float(self._loss.dual_values(duals, local.targets, self._upper).sum()),
+            "dual": float(self._loss.dual_values(duals, residuals, self._upper).sum()),
         }
         return Update(delta=local.rows.weighted_sum(duals), samples=0, weight=1.0, metrics=metrics)

@@ -8,6 +8,7 @@ from enum import IntEnum
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.progress import ProgressState
 
 HEAD = 2
@@ -42,10 +43,13 @@ class SvrState(ProgressState):
         has_factor: There is room for all second derivatives.
         num_rows: Rows that were looked at first.
         width, least_width: Of the round corner; not 0. It does not become smaller than the second.
+        floor: What the objective counts as at least: less is rounding of the targets.
         value: The objective with round corners at w.
         gap: Relative duality gap at w; infinite where it is not known.
         share: Share of tol below which the run rests.
         reach: Factor of `SHARES`: 1, or less where all of them were too long.
+        steepness: 1/2 |gradient|^2 at w.
+        is_blind: The last step is so short that rounding hides what it did to the objective.
         num_products: Products of this run of conjugate gradients.
         goal: Squared residual at which that run ends, in the norm of the diagonal.
         direction: Where to go from w; grows with each product.
@@ -58,11 +62,14 @@ class SvrState(ProgressState):
     num_rows: float = 0.0
     width: float = 1.0
     least_width: float = 0.0
+    floor: float = TINY
     value: float = np.inf
     gap: float = np.inf
     share: float = FIRST_SHARE
     num_products: int = 0
     reach: float = 1.0
+    steepness: float = np.inf
+    is_blind: bool = False
     goal: float = 0.0
     direction: Array
     scale: Array

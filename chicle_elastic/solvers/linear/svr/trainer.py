@@ -124,10 +124,24 @@ class SvrTrainer(CertifiedTrainer):
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate."""
         assert report.rebuilt is not None, "only a certificate has P and D"
-        primal = 0.5 * squared(model) + report.metrics["loss"]
-        return primal, max(0.0, report.metrics["dual"] - 0.5 * squared(report.rebuilt))  # 0 is that of no duals
+        loss, dual = report.metrics["loss"], report.metrics["dual"]
+        primal = 0.5 * squared(model) + loss
+        return primal, max(0.0, primal - (loss - dual) - 0.5 * squared(model - report.rebuilt))  # 0 is that of no duals
+
+    def floor(self, report: Report) -> float:
+        """See `CertifiedTrainer`."""
+        return _state_of(report).floor
+
+    def has_last_word(self, report: Report) -> bool:
+        """See `CertifiedTrainer`."""
+        return _state_of(report).share <= steps.LEAST_SHARE
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
         state = SvrState.decode(report.progress)
         return state.gap, state.phase is SvrPhase.REST
+
+
+def _state_of(report: Report) -> SvrState:
+    assert report.rebuilt is not None, "only a certificate has P and D"
+    return SvrState.decode(report.progress)
