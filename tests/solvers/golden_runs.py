@@ -180,7 +180,7 @@ def measured(trainer: str, layout: str) -> dict[str, Any]:
             counts.append(len(result.history))
         objectives.append(objective(trainer, layout, model))
         iterations[nodes] = counts
-    return {"objective": min(objectives), "iterations": iterations}
+    return {"objective": float(f"{min(objectives):.12g}"), "iterations": iterations}
 
 
 def main(names: list[str]) -> None:
