@@ -264,13 +264,16 @@ class LinearClassifier(
 
     def _initial_model(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> Array | None:
         """Weights of the last fit, when that had the same features and classes, shape (outputs * (features + 1),)."""
-        found = getattr(self, "coef_", None) if self.warm_start else None
-        if found is None or found.shape[1] != self.n_features_in_:
+        found, classes = (getattr(self, name, None) if self.warm_start else None for name in ("coef_", "classes_"))
+        num_outputs = len(training.classes) if len(training.classes) > 2 else 1
+        if np.shape(found) != (num_outputs, self.n_features_in_):
             return None
-        if not np.array_equal(self.classes_, training.classes):
+        if classes is not None and not np.array_equal(classes, training.classes):
             return None
-        intercept = self.intercept_ / trainer.intercept_scaling if trainer.intercept_scaling else np.zeros(len(found))
-        return np.column_stack([found, intercept]).ravel()
+        # What was set by hand may lack an intercept.
+        intercept = np.broadcast_to(getattr(self, "intercept_", 0.0), num_outputs)
+        scaling = trainer.intercept_scaling
+        return np.column_stack([found, intercept / scaling if scaling else np.zeros(num_outputs)]).ravel()
 
     def _initial_state(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> Array | None:
         """Duals of the last fit, when there were some and they belong to the same data."""
