@@ -264,11 +264,11 @@ class LinearClassifier(
 
     def _initial_model(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> Array | None:
         """Weights of the last fit, when that had the same features and classes, shape (outputs * (features + 1),)."""
-        found, classes = (getattr(self, name, None) if self.warm_start else None for name in ("coef_", "classes_"))
+        found = np.asarray(getattr(self, "coef_", np.nan) if self.warm_start else np.nan)
         num_outputs = len(training.classes) if len(training.classes) > 2 else 1
-        if np.shape(found) != (num_outputs, self.n_features_in_):
+        if found.shape != (num_outputs, self.n_features_in_):
             return None
-        if classes is not None and not np.array_equal(classes, training.classes):
+        if not np.array_equal(getattr(self, "classes_", training.classes), training.classes):
             return None
         # What was set by hand may lack an intercept.
         intercept = np.broadcast_to(getattr(self, "intercept_", 0.0), num_outputs)
