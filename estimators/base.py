@@ -153,8 +153,7 @@ class LinearClassifier(
         ValueError
             X, y or a parameter cannot be used.
         KeyboardInterrupt
-            Ctrl-C; the attributes are set, as after fewer iterations: those of the best certified model, or of the last
-            one where there is none yet. Before the first iteration has ended nothing changes.
+            Ctrl-C; the attributes are those of the best certified model, or of the last one where there is none yet.
 
         Warns
         -----
@@ -264,13 +263,13 @@ class LinearClassifier(
 
     def _initial_model(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> Array | None:
         """Weights of the last fit, when that had the same features and classes, shape (outputs * (features + 1),)."""
-        found = getattr(self, "coef_", None) if self.warm_start else None
-        if found is None or found.shape[1] != self.n_features_in_:
+        found = np.asarray(getattr(self, "coef_", np.nan) if self.warm_start else np.nan)
+        classes, num_outputs = training.classes, len(training.classes) if len(training.classes) > 2 else 1
+        is_of_others = not np.array_equal(getattr(self, "classes_", classes), classes)
+        if is_of_others or found.shape != (num_outputs, self.n_features_in_):
             return None
-        if not np.array_equal(self.classes_, training.classes):
-            return None
-        intercept = self.intercept_ / trainer.intercept_scaling if trainer.intercept_scaling else np.zeros(len(found))
-        return np.column_stack([found, intercept]).ravel()
+        intercept = np.broadcast_to(getattr(self, "intercept_", 0.0), num_outputs)  # coef_ set by hand may lack it
+        return np.column_stack([found, intercept / (trainer.intercept_scaling or np.inf)]).ravel()
 
     def _initial_state(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> Array | None:
         """Duals of the last fit, when there were some and they belong to the same data."""

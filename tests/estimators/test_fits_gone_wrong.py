@@ -186,6 +186,30 @@ def test_a_warm_start_from_weights_set_by_hand(model, intercept):
     np.testing.assert_allclose(model.fit(X, y).coef_, best.coef_, atol=1e-4)
 
 
+@pytest.mark.parametrize("intercept", [None, 3.0])
+@pytest.mark.parametrize("num_classes", [2, 3])
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        (ChicleLogisticRegression, {"l1_ratio": 1.0}),
+        (ChicleSVM, {"penalty": "l1", "loss": "squared_hinge"}),
+        (ChicleLogisticRegression, {}),
+        (ChicleSVM, {}),
+    ],
+)
+def test_a_warm_start_of_a_classifier_from_weights_set_by_hand(kind, params, num_classes, intercept):
+    """The optimum is that without them, and other shapes are passed over."""
+    X, y = load_iris(return_X_y=True)
+    X, y = X[y < num_classes], y[y < num_classes]
+    best = kind(**params, tol=1e-8).fit(X, y)
+    for shape in best.coef_.shape, (7, 9):
+        model = kind(**params, tol=1e-8, warm_start=True)
+        model.coef_ = np.ones(shape)
+        if intercept is not None:
+            model.intercept_ = np.full(len(best.coef_), intercept)
+        np.testing.assert_allclose(model.fit(X, y).coef_, best.coef_, atol=2e-3)
+
+
 @pytest.mark.parametrize(
     ("model", "is_l1"),
     [
