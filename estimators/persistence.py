@@ -43,12 +43,16 @@ PARAMS_LEFT_OUT = ("runtime", "n_workers", "policy", "augment")
 
 
 class SaveMixin:
-    """`save` and `load` of linear classifiers.
+    """`save` and `load` of linear models.
 
     Attributes:
+        _file_arrays: Attributes that are arrays.
+        _file_required: Those of them that every fit has.
         _file_values: Attributes that are plain values.
     """
 
+    _file_arrays: ClassVar[tuple[str, ...]] = ARRAYS
+    _file_required: ClassVar[tuple[str, ...]] = REQUIRED_ARRAYS
     _file_values: ClassVar[tuple[str, ...]] = VALUES
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -67,7 +71,7 @@ class SaveMixin:
         """
         check_is_fitted(self)
         params = self.get_params(deep=False)  # type: ignore[attr-defined]
-        found = {name: getattr(self, name, None) for name in ARRAYS}
+        found = {name: getattr(self, name, None) for name in self._file_arrays}
         write_model(path, self, params, found, values=self._file_values)
 
     @classmethod
@@ -91,14 +95,28 @@ class SaveMixin:
         UsageError
             The file holds another estimator.
         """
-        header, arrays = read_model(Path(path), estimator=cls.__name__)
+        header, arrays = read_model(
+            Path(path), estimator=cls.__name__, arrays=cls._file_arrays, required=cls._file_required
+        )
         try:
             estimator = cls(**params_from_json(header["params"]))
             set_attributes(estimator, header, cls._file_values, arrays)
         except (KeyError, TypeError) as error:
             raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
-        _check_shapes(path, estimator)
+        for name, shape in estimator._shapes().items():  # before a prediction fails on them
+            if getattr(estimator, name).shape != shape:
+                raise DataError(
+                    f"{path}: {name} has shape {getattr(estimator, name).shape}, and the rest of the file is about "
+                    f"{shape}; save the model again"
+                )
         return estimator
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes that arrays have to have, by what else is known."""
+        estimator: Any = self
+        num_classes = max(2, len(estimator.classes_))
+        outputs = 1 if num_classes == 2 else num_classes
+        return {"coef_": (outputs, estimator.n_features_in_), "intercept_": (outputs,), "classes_": (num_classes,)}
 
 
 def write_model(
@@ -177,8 +195,8 @@ def read_model(
     path: Path,
     *,
     estimator: str,
-    arrays: Sequence[str] = ARRAYS,
-    required: Sequence[str] = REQUIRED_ARRAYS,
+    arrays: Sequence[str],
+    required: Sequence[str],
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """Header and arrays of a model file, the header checked for format, version and estimator."""
     with path.open("rb") as file:
@@ -212,19 +230,6 @@ def _read_arrays(file: BinaryIO) -> dict[str, Array]:
     file.seek(0)
     with np.load(file, allow_pickle=False) as content:
         return {name: content[name] for name in content.files}
-
-
-def _check_shapes(path: Any, estimator: Any) -> None:
-    """Refuse arrays that do not belong together, before a prediction fails on them."""
-    num_classes = len(estimator.classes_)
-    outputs = 1 if num_classes == 2 else num_classes
-    expected = {"coef_": (outputs, estimator.n_features_in_), "intercept_": (outputs,), "classes_": (num_classes,)}
-    for name, shape in expected.items():
-        if getattr(estimator, name).shape != shape or num_classes < 2:
-            raise DataError(
-                f"{path}: {name} has shape {getattr(estimator, name).shape}, but {num_classes} classes and "
-                f"{estimator.n_features_in_} features need {shape}; save the model again"
-            )
 
 
 def _without_objects(name: str, array: Array) -> Array:

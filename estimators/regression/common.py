@@ -1,9 +1,7 @@
 """What the fit of a regressor needs besides its mathematics: validated input, prediction, R^2, model files."""
 
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.metrics import r2_score
@@ -11,17 +9,14 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.errors import UsageError
 from estimators.checks import require_finite, validated_features, validated_samples
-from estimators.persistence import params_from_json, read_model, set_attributes, write_model
+from estimators.persistence import SaveMixin
 from estimators.prediction import PredictionMixin, products
 from estimators.streaming import chunks_of, is_folder, require_no_labels, require_same_features, rows_in_order
 
 if TYPE_CHECKING:
     from chicle_elastic.chunks.folder import ChunkFolder
-
-ARRAYS = ("coef_", "feature_names_in_")
-VALUES = ("intercept_", "objective_", "dual_objective_", "n_features_in_", "n_iter_", "duality_gap_")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +106,12 @@ def _require_weight(name: str, total: float) -> None:
         raise UsageError(f"{name} needs samples of a weight above 0, but all weights are 0; check sample_weight")
 
 
-class RegressionMixin(PredictionMixin):
+class RegressionMixin(PredictionMixin, SaveMixin):
     """Predictions of a linear regressor, their R^2, and model files."""
+
+    _file_arrays = ("coef_", "feature_names_in_")
+    _file_required = ("coef_",)
+    _file_values = ("intercept_", "objective_", "dual_objective_", "n_features_in_", "n_iter_", "duality_gap_")
 
     coef_: Array
     intercept_: float
@@ -165,49 +164,5 @@ class RegressionMixin(PredictionMixin):
     def _require_same_folder(self, folder: "ChunkFolder") -> None:
         require_same_features(self, folder)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to one file, without pickle.
-
-        Parameters
-        ----------
-        path : str or path-like
-            File to write; it appears when it is complete. Runtime, callbacks and a `RandomState` instance are not
-            saved.
-        """
-        check_is_fitted(self)
-        params = self.get_params(deep=False)  # type: ignore[attr-defined]
-        write_model(path, self, params, {name: getattr(self, name, None) for name in ARRAYS}, values=VALUES)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that `save` wrote.
-
-        Parameters
-        ----------
-        path : str or path-like
-            The file.
-
-        Returns
-        -------
-        estimator : object
-            Fitted; its runtime is the default one.
-
-        Raises
-        ------
-        DataError
-            The file is damaged, of another version, or no model at all.
-        UsageError
-            The file holds another estimator.
-        """
-        header, arrays = read_model(Path(path), estimator=cls.__name__, arrays=ARRAYS, required=ARRAYS[:1])
-        try:
-            estimator = cls(**params_from_json(header["params"]))
-            set_attributes(estimator, header, VALUES, arrays)
-        except (KeyError, TypeError) as error:
-            raise DataError(f"{path}: the header of the model is damaged ({error!r}); save it again") from error
-        if estimator.coef_.shape != (estimator.n_features_in_,):
-            raise DataError(
-                f"{path}: coef_ has shape {estimator.coef_.shape}, but {estimator.n_features_in_} features need one "
-                "value each; save the model again"
-            )
-        return estimator
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"coef_": (self.n_features_in_,)}
