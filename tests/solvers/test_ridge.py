@@ -26,7 +26,7 @@ class Rows:
     def sums(self, state, model, *, direction=None):
         """See `RidgeState.sums_size`."""
         X, y, s = self.X, self.y, self.s
-        head = [0.0, 0.0, float(len(y))]
+        head = [0.0, float(len(y)), 0.0]
         if state.phase is RidgePhase.LOOK:
             return np.concatenate([head, [s.sum(), s @ y, s @ y**2], s @ X, s @ X**2])
         if state.phase is RidgePhase.EVALUATE:
@@ -107,7 +107,7 @@ def test_a_matrix_that_rounding_has_made_indefinite_is_no_error():
     """The factor is then an estimate, and products do the rest."""
     state = RidgeState.fresh(2, is_sparse=False, is_rough=False, has_factor=True)
     state.phase, state.num_rows, state.total_weight = RidgePhase.EVALUATE, 3.0, 3.0
-    sums = np.concatenate([[0.0, 0.0, 3.0], [0.0, 1.0], [1.0, 1.0], [1.0, 2.0, 1.0]])  # eigenvalues 3 and -1
+    sums = np.concatenate([[0.0, 3.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 2.0, 1.0]])  # eigenvalues 3 and -1
     steps.advance(state, np.zeros(3), sums, 1.0, alpha=1e-9, tol=1e-9, has_intercept=True)
     assert state.phase is RidgePhase.MULTIPLY
     assert np.isfinite(state.direction).all()

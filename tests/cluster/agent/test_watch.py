@@ -23,7 +23,8 @@ def test_a_solver_that_skips_a_chunk_ends_the_job_everywhere(tmp_path: Path) -> 
             assert f"the task of {agent.name} skipped chunk " in error["reason"]
             assert " in iteration 20, but by the placement it owns it" in error["reason"]
             assert "skipped chunk" in agent.output()
-            assert max(event["iteration"] for event in agent.events("iteration")) < 23
+            # Orders are under way meanwhile; a job that nobody ends has 100,000 iterations.
+            assert max(event["iteration"] for event in agent.events("iteration")) < 1000
 
 
 def test_tensorboard_shows_one_run_whoever_leads(tmp_path: Path) -> None:

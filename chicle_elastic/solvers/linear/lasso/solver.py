@@ -1,19 +1,16 @@
 """The local part of a lasso or elastic net: the sums of a pass over the rows of one task, or the solution of one."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.lasso.state import HEAD, LassoPhase, LassoState
 from chicle_elastic.solvers.linear.lasso.steps import Penalty
 from chicle_elastic.solvers.linear.lasso.subproblem import minimise, step_with_signs, worst_slope
+from chicle_elastic.solvers.linear.pass_solver import PassSolver
 from chicle_elastic.solvers.linear.products import symmetric
 from chicle_elastic.solvers.linear.ridge.solver import LocalRows
 from chicle_elastic.solvers.linear.rows import ALL
-from chicle_elastic.solvers.local_chunk import LocalChunk
 
 ROUGH_DIAGONAL = 1e-6
 """Share of the diagonal that is added to second derivatives of float32, which rounding may have made indefinite."""
@@ -23,7 +20,7 @@ WIDE_SHARE = 0.01
 """Share of how far they were off that they may be where the working set may lack columns."""
 
 
-class LassoSolver(Solver):
+class LassoSolver(PassSolver[LassoState, LocalRows]):
     """One per uni-task.
 
     Args:
@@ -33,46 +30,27 @@ class LassoSolver(Solver):
         has_intercept: Whether b is anything but 0.
     """
 
+    state_type = LassoState
+
     def __init__(self, ctx: Context, *, penalty: Penalty, tol: float, has_intercept: bool) -> None:
         super().__init__(ctx)
         self._penalty = penalty
         self._tol = tol
         self._has_intercept = has_intercept
-        self._local: LocalRows | None = None
 
-    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
-        """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
-        super().attach(added, removed)
-        self._local = None
+    def read_chunks(self) -> LocalRows:
+        """Make tables of them."""
+        return LocalRows(self.chunks, intercept=1.0 if self._has_intercept else 0.0)
 
-    @property
-    def local(self) -> LocalRows:
-        """Of the present chunks; there is at least one."""
-        if self._local is None:
-            self._local = LocalRows(self.chunks, intercept=1.0 if self._has_intercept else 0.0)
-        return self._local
+    def run_without_rows(self, state: LassoState, model: Array, sums: Array, budget: Budget) -> bool:
+        """Solve in the phase SOLVE, if it is this task's turn."""
+        if state.phase is LassoPhase.SOLVE and budget.rank == state.turn % budget.num_ranks:
+            self._minimise(state, model, sums[HEAD:], budget)
+        return state.phase is LassoPhase.SOLVE
 
-    def solve(self, model: Array, budget: Budget) -> Update:
-        """One pass over the local rows, or in the phase SOLVE, for the task whose turn it is, one solution.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
-        """
-        state = LassoState.decode(budget.progress)
-        sums = np.zeros(state.sums_size)
-        if state.phase is LassoPhase.SOLVE:
-            if budget.rank == state.turn % budget.num_ranks:
-                self._minimise(state, model, sums[HEAD:], budget)
-            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
-        if not self.chunks:
-            return Update(delta=sums, samples=0, weight=0.0)
-        if budget.is_spent():
-            sums[0] = 1.0
-            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
-        for chunk in self.chunks.values():
-            chunk.count(chunk.num_rows)
-            sums[1] += chunk.num_rows
-        local, part = self.local, sums[HEAD:]
+    def run_pass(self, state: LassoState, model: Array, sums: Array, budget: Budget) -> None:
+        """See `LassoState.sums_size`."""
+        part = sums[HEAD:]
         if state.phase is LassoPhase.LOOK:
             self._look(state, part)
         elif state.phase is LassoPhase.EVALUATE:
@@ -81,7 +59,6 @@ class LassoSolver(Solver):
                 self._multiply(state, part[3 + state.d :])
         elif state.phase is LassoPhase.MULTIPLY:
             self._multiply(state, part)
-        return Update(delta=sums, samples=local.tables.num_rows, weight=1.0)
 
     def _look(self, state: LassoState, sums: Array) -> None:
         local, d, s = self.local, state.d, self.local.weights

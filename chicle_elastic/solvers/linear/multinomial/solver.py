@@ -12,7 +12,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
 from chicle_elastic.solvers.linear.multinomial.objective import Softmax, losses, probabilities
 from chicle_elastic.solvers.linear.multinomial.preconditioner import (
@@ -29,6 +29,7 @@ from chicle_elastic.solvers.linear.multinomial.state import (
     Roughness,
 )
 from chicle_elastic.solvers.linear.objectives import upper_bounds
+from chicle_elastic.solvers.linear.pass_solver import PassSolver
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
 STEPS_PER_REFRESH = 16
@@ -96,7 +97,7 @@ class _Known:
     num_last: int = 0
 
 
-class MultinomialSolver(Solver):
+class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
     """One per uni-task.
 
     Args:
@@ -106,43 +107,26 @@ class MultinomialSolver(Solver):
         has_intercept: Whether b is anything but 0.
     """
 
+    state_type = MultinomialState
+
     def __init__(self, ctx: Context, *, C: float, class_weights: Sequence[float] | None, has_intercept: bool) -> None:
         super().__init__(ctx)
         self._C = C
         self._class_weights = class_weights
         self._has_intercept = has_intercept
-        self._local: LocalRows | None = None
         self._known: _Known | None = None
         self._preconditioner: tuple[int, ClassBlocks] | None = None
 
-    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
-        """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
-        super().attach(added, removed)
-        self._local = self._known = None
+    def read_chunks(self) -> LocalRows:
+        """Make arrays of them."""
+        return LocalRows(self.chunks, self._C, self._class_weights)
 
-    @property
-    def local(self) -> LocalRows:
-        """Of the present chunks; there is at least one."""
-        if self._local is None:
-            self._local = LocalRows(self.chunks, self._C, self._class_weights)
-        return self._local
+    def forget(self) -> None:
+        """Forget the scores; a preconditioner is good for any rows."""
+        self._known = None
 
-    def solve(self, model: Array, budget: Budget) -> Update:
-        """One pass over the local rows.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
-        """
-        state = MultinomialState.decode(budget.progress)
-        sums = np.zeros(state.sums_size)
-        if not self.chunks:
-            return Update(delta=sums, samples=0, weight=0.0)
-        if budget.is_spent():
-            sums[0] = 1.0
-            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
-        for chunk in self.chunks.values():
-            chunk.count(chunk.num_rows)
-            sums[1] += chunk.num_rows
+    def run_pass(self, state: MultinomialState, model: Array, sums: Array, budget: Budget) -> None:
+        """See `MultinomialState.sums_size`."""
         W = model.reshape(state.num_classes, state.D)
         passes: dict[MultinomialPhase, Callable[[], None]] = {
             MultinomialPhase.LOOK: partial(self._look, state, sums[HEAD:]),
@@ -154,7 +138,6 @@ class MultinomialSolver(Solver):
         if state.phase in passes:
             with np.errstate(over="ignore", invalid="ignore"):  # of values beyond all numbers; the gap is then infinite
                 passes[state.phase]()
-        return Update(delta=sums, samples=self.local.rows.num_rows, weight=1.0)
 
     def _look(self, state: MultinomialState, sums: Array) -> None:
         local, K, D = self.local, state.num_classes, state.D

@@ -1,14 +1,13 @@
 """The local part of a ridge regression: the sums of a pass over the rows of one task."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.base import Budget, Context, Update
+from chicle_elastic.solvers.linear.pass_solver import PassSolver
 from chicle_elastic.solvers.linear.products import add_dense_products
-from chicle_elastic.solvers.linear.ridge.state import HEAD, RidgePhase, RidgeState
+from chicle_elastic.solvers.linear.ridge.state import ALONE, HEAD, RidgePhase, RidgeState
 from chicle_elastic.solvers.linear.rows import ALL, NewtonRows, newton_rows
 from chicle_elastic.solvers.linear.tables import (
     Bounds,
@@ -78,7 +77,7 @@ class LocalRows:
             self.rows.add_products(self.weights, columns if len(columns) else np.arange(len(means)), out)
 
 
-class RidgeSolver(Solver):
+class RidgeSolver(PassSolver[RidgeState, LocalRows]):
     """One per uni-task.
 
     Args:
@@ -86,47 +85,25 @@ class RidgeSolver(Solver):
         has_intercept: Whether b is anything but 0.
     """
 
+    state_type = RidgeState
+
     def __init__(self, ctx: Context, *, has_intercept: bool) -> None:
         super().__init__(ctx)
         self._has_intercept = has_intercept
-        self._local: LocalRows | None = None
 
-    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
-        """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
-        super().attach(added, removed)
-        self._local = None
+    def read_chunks(self) -> LocalRows:
+        """Make tables of them."""
+        return LocalRows(self.chunks, intercept=1.0 if self._has_intercept else 0.0)
 
-    @property
-    def local(self) -> LocalRows:
-        """Of the present chunks; there is at least one."""
-        if self._local is None:
-            self._local = LocalRows(self.chunks, intercept=1.0 if self._has_intercept else 0.0)
-        return self._local
-
-    def solve(self, model: Array, budget: Budget) -> Update:
-        """One pass over the local rows.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
-        """
-        state = RidgeState.decode(budget.progress)
-        sums = np.zeros(state.sums_size)
-        if not self.chunks:
-            return Update(delta=sums, samples=0, weight=0.0)
-        if budget.is_spent():
-            sums[0] = 1.0
-            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
-        sums[1] = budget.num_ranks == 1
-        for chunk in self.chunks.values():
-            chunk.count(chunk.num_rows)
-            sums[2] += chunk.num_rows
+    def run_pass(self, state: RidgeState, model: Array, sums: Array, budget: Budget) -> None:
+        """See `RidgeState.sums_size`."""
+        sums[ALONE] = budget.num_ranks == 1
         if state.phase is RidgePhase.LOOK:
             self._look(state, sums[HEAD:])
         elif state.phase is RidgePhase.EVALUATE:
             self._evaluate(state, model, sums[HEAD:])
         elif state.phase is RidgePhase.MULTIPLY:
             self._multiply(state, sums[HEAD:])
-        return Update(delta=sums, samples=self.local.tables.num_rows, weight=1.0)
 
     def _look(self, state: RidgeState, sums: Array) -> None:
         local, d = self.local, state.d

@@ -11,8 +11,8 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.progress import ProgressState
 
-HEAD = 3
-"""Values that every sum begins with: tasks that were interrupted; tasks that are the only one; rows read."""
+HEAD, ALONE = 3, 2
+"""Values that every sum begins with (`pass_solver`), and the place of the tasks that are the only one among them."""
 FIRST_SHARE = 0.9
 """Share of tol that is aimed at before a certificate has refused anything."""
 

@@ -71,7 +71,7 @@ def advance(
     Returns:
         The new w and b, of the same shape.
     """
-    num_interrupted, num_alone, num_rows = sums[:HEAD].tolist()
+    num_interrupted, num_rows, num_alone = sums[:HEAD].tolist()
     if num_interrupted > 0 or state.phase is RidgePhase.REST:  # the pass is made again
         return model
     if state.phase is RidgePhase.LOOK:

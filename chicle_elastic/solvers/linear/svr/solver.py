@@ -1,20 +1,17 @@
 """The local part of a support vector regression: the sums of a pass over the rows of one task."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.base import Budget, Context, Update
+from chicle_elastic.solvers.linear.pass_solver import PassSolver
 from chicle_elastic.solvers.linear.ridge.solver import LocalRows
 from chicle_elastic.solvers.linear.rows import ALL
 from chicle_elastic.solvers.linear.svr.losses import Insensitive
 from chicle_elastic.solvers.linear.svr.state import HEAD, SHARES, SvrPhase, SvrState
-from chicle_elastic.solvers.local_chunk import LocalChunk
 
 
-class SvrSolver(Solver):
+class SvrSolver(PassSolver[SvrState, LocalRows]):
     """One per uni-task.
 
     Args:
@@ -24,27 +21,25 @@ class SvrSolver(Solver):
         intercept: Value of the intercept column; 0 for none.
     """
 
+    state_type = SvrState
+
     def __init__(self, ctx: Context, *, loss: Insensitive, C: float, intercept: float) -> None:
         super().__init__(ctx)
         self._loss = loss
         self._C = C
         self._intercept = intercept
-        self._local: LocalRows | None = None
         self._upper = np.zeros(0)
         self._known: tuple[Array, Array] | None = None
 
-    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
-        """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
-        super().attach(added, removed)
-        self._local = self._known = None
+    def read_chunks(self) -> LocalRows:
+        """Make tables of them."""
+        local = LocalRows(self.chunks, intercept=self._intercept)
+        self._upper = self._C * local.weights
+        return local
 
-    @property
-    def local(self) -> LocalRows:
-        """Of the present chunks; there is at least one."""
-        if self._local is None:
-            self._local = LocalRows(self.chunks, intercept=self._intercept)
-            self._upper = self._C * self._local.weights
-        return self._local
+    def forget(self) -> None:
+        """Forget the residuals."""
+        self._known = None
 
     def _residuals(self, model: Array) -> Array:
         """r_i at w, shape (num_rows,): one product of the rows per w."""
@@ -52,22 +47,8 @@ class SvrSolver(Solver):
             self._known = model.copy(), self.local.residuals(model)
         return self._known[1]
 
-    def solve(self, model: Array, budget: Budget) -> Update:
-        """One pass over the local rows.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
-        """
-        state = SvrState.decode(budget.progress)
-        sums = np.zeros(state.sums_size)
-        if not self.chunks:
-            return Update(delta=sums, samples=0, weight=0.0)
-        if budget.is_spent():
-            sums[0] = 1.0
-            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
-        for chunk in self.chunks.values():
-            chunk.count(chunk.num_rows)
-            sums[1] += chunk.num_rows
+    def run_pass(self, state: SvrState, model: Array, sums: Array, budget: Budget) -> None:
+        """See `SvrState.sums_size`."""
         local, part = self.local, sums[HEAD:]
         if state.phase is SvrPhase.LOOK:
             local.weighted_sum()
@@ -83,7 +64,6 @@ class SvrSolver(Solver):
             for k, share in enumerate(SHARES):
                 part[k] = self._loss.losses(residuals - state.reach * share * changes, self._upper, state.width).sum()
             part[len(SHARES) :] = state.direction
-        return Update(delta=sums, samples=local.tables.num_rows, weight=1.0)
 
     def _evaluate(self, state: SvrState, model: Array, sums: Array) -> None:
         local, loss, upper, D = self.local, self._loss, self._upper, len(model)
