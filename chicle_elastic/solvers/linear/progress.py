@@ -13,6 +13,7 @@ read from the wrong place.
 """
 
 import typing
+import weakref
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -108,6 +109,10 @@ def _reader(kind: Any) -> Callable[[float], Any]:
     return read
 
 
+_seen: dict[Any, tuple[Any, Any]] = {}
+"""By class, the vector that was looked at last and its state."""
+
+
 class ProgressState:
     """Base of a dataclass whose fields are scalars, arrays, and at most one list of parts (states, too)."""
 
@@ -154,6 +159,15 @@ class ProgressState:
                 of_part, position = _fields(plan, values[first : first + width], progress, position)
                 found[name].append(part(**of_part))
         return cls(**found)
+
+    @classmethod
+    def look(cls, progress: Array) -> Self:
+        """Decode for reading only: the state of the vector that was looked at last is kept."""
+        vector, state = _seen.get(cls, (None, None))
+        if vector is None or vector() is not progress:
+            state = cls.decode(progress)
+            _seen[cls] = weakref.ref(progress), state
+        return state
 
     @classmethod
     def read(cls, progress: Array, name: str) -> Any:

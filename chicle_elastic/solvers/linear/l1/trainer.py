@@ -123,7 +123,7 @@ class L1Trainer(CertifiedTrainer):
 
     def update_size(self, model: Array, progress: Array) -> int:
         """See `L1State.sums_size`."""
-        state = L1State.decode(progress)
+        state = L1State.look(progress)
         return state.sums_size(len(model) // len(state.outputs))
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
@@ -147,11 +147,11 @@ class L1Trainer(CertifiedTrainer):
 
     def is_stuck(self, model: Array, report: Report) -> bool:
         """See `CertifiedTrainer`."""
-        return L1State.decode(report.progress).num_stuck >= MOST_STUCK
+        return L1State.look(report.progress).num_stuck >= MOST_STUCK
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
-        state = L1State.decode(report.progress)
+        state = L1State.look(report.progress)
         return max(output.gap for output in state.outputs), state.is_at_rest
 
 

@@ -104,7 +104,7 @@ class LassoTrainer(CertifiedTrainer):
 
     def update_size(self, model: Array, progress: Array) -> int:
         """See `LassoState.sums_size`."""
-        return LassoState.decode(progress).sums_size
+        return LassoState.look(progress).sums_size
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`."""
@@ -118,7 +118,7 @@ class LassoTrainer(CertifiedTrainer):
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate; D is unknown, minus infinity, where the means are those of other rows."""
         assert report.rebuilt is not None, "only a certificate has P and D"
-        state = LassoState.decode(report.progress)
+        state = LassoState.look(report.progress)
         found = steps.Residuals(
             total=float(report.rebuilt[-1]),
             losses=report.metrics["losses"],
@@ -141,10 +141,10 @@ class LassoTrainer(CertifiedTrainer):
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
-        state = LassoState.decode(report.progress)
+        state = LassoState.look(report.progress)
         return steps.relative_gap(state), state.phase is LassoPhase.REST
 
 
 def _state_of(report: Report) -> LassoState:
     assert report.rebuilt is not None, "only a certificate has P and D"
-    return LassoState.decode(report.progress)
+    return LassoState.look(report.progress)

@@ -121,7 +121,7 @@ class MultinomialTrainer(CertifiedTrainer):
 
     def update_size(self, model: Array, progress: Array) -> int:
         """See `MultinomialState.sums_size`."""
-        return MultinomialState.decode(progress).sums_size
+        return MultinomialState.look(progress).sums_size
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`."""
@@ -134,7 +134,7 @@ class MultinomialTrainer(CertifiedTrainer):
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate; D is unknown, minus infinity, where other rows were looked at before."""
         assert report.rebuilt is not None, "only a certificate has P and D"
-        state = MultinomialState.decode(report.progress) if len(report.progress) else None
+        state = MultinomialState.look(report.progress) if len(report.progress) else None
         is_known = state is not None and report.metrics["rows"] == state.num_rows and len(state.totals) > 0
         num_classes = state.num_classes if state is not None else 1
         with np.errstate(over="ignore", invalid="ignore"):

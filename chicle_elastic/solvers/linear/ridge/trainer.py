@@ -87,7 +87,7 @@ class RidgeTrainer(CertifiedTrainer):
 
     def update_size(self, model: Array, progress: Array) -> int:
         """See `RidgeState.sums_size`."""
-        return RidgeState.decode(progress).sums_size
+        return RidgeState.look(progress).sums_size
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`."""
@@ -107,7 +107,7 @@ class RidgeTrainer(CertifiedTrainer):
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate; D is that of residuals less their weighted mean, where there is an intercept."""
         assert report.rebuilt is not None, "only a certificate has P and D"
-        state = RidgeState.decode(report.progress)
+        state = RidgeState.look(report.progress)
         w, part, total = model[:-1], report.rebuilt[:-1], float(report.rebuilt[-1])
         primal = report.metrics["loss"] + self.alpha * squared(w)
         gap = squared(steps.centred(state, part, total) - self.alpha * w) / self.alpha + report.metrics["changes"]
@@ -126,10 +126,10 @@ class RidgeTrainer(CertifiedTrainer):
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
-        state = RidgeState.decode(report.progress)
+        state = RidgeState.look(report.progress)
         return steps.relative_gap(state), state.phase is RidgePhase.REST
 
 
 def _state_of(report: Report) -> RidgeState:
     assert report.rebuilt is not None, "only a certificate has P and D"
-    return RidgeState.decode(report.progress)
+    return RidgeState.look(report.progress)

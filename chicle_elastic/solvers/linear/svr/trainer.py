@@ -110,7 +110,7 @@ class SvrTrainer(CertifiedTrainer):
 
     def update_size(self, model: Array, progress: Array) -> int:
         """See `SvrState.sums_size`."""
-        return SvrState.decode(progress).sums_size
+        return SvrState.look(progress).sums_size
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`."""
@@ -138,10 +138,10 @@ class SvrTrainer(CertifiedTrainer):
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
-        state = SvrState.decode(report.progress)
+        state = SvrState.look(report.progress)
         return state.gap, state.phase is SvrPhase.REST
 
 
 def _state_of(report: Report) -> SvrState:
     assert report.rebuilt is not None, "only a certificate has P and D"
-    return SvrState.decode(report.progress)
+    return SvrState.look(report.progress)
