@@ -79,7 +79,7 @@ def test_convolutions_are_those_of_the_docstring(height, width, channels):
 def test_pooling_takes_the_first_of_equal_values_and_gives_back_to_it():
     """As torch does; what ReLU has cut off gets nothing."""
     planes = np.ascontiguousarray(RNG.integers(-1, 3, (2, 6, 4, 8)).astype(np.float32))
-    out, which = np.zeros((2, 3, 2, 8), np.float32), np.zeros((2, 3, 2, 8), np.int32)
+    out, which = np.zeros((2, 3, 2, 8), np.float32), np.zeros((2, 3, 2, 8), np.int64)
     lenet.pool(planes.reshape(2, -1), 4, 3, 2, out, which)
     images = torch.from_numpy(np.moveaxis(planes, 3, 0).copy()).requires_grad_()
     pooled = functional.max_pool2d(functional.relu(images), 2)
@@ -87,7 +87,7 @@ def test_pooling_takes_the_first_of_equal_values_and_gives_back_to_it():
     gradients = normal(*out.shape)
     pooled.backward(torch.from_numpy(np.moveaxis(gradients, 3, 0).copy()))
     back = np.zeros((2, 5 + planes[0].size), np.float32)
-    lenet.unpool(gradients, which, 4, 5, back)
+    lenet.unpool(gradients.reshape(2, -1), which.reshape(2, -1), 5, back)
     np.testing.assert_array_equal(back[:, 5:].reshape(planes.shape), np.moveaxis(images.grad.numpy(), 0, 3))
 
 

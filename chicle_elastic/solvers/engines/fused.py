@@ -81,9 +81,9 @@ class FusedSteps:
         self._x = _room(channels * height * width, LANES)
         self._planes = self._x.reshape(channels, -1)
         self._y1 = _room(6, self._h1 * width * LANES)
-        self._p1, self._which1 = _room(6, hp1, wp1, LANES), aligned_zeros((6, hp1, wp1, LANES), "int32")
+        self._p1, self._which1 = _room(6, hp1, wp1, LANES), aligned_zeros((6, hp1, wp1, LANES), "int64")
         self._y2 = _room(16, self._h2 * wp1 * LANES)
-        self._p2, self._which2 = _room(16, hp2, wp2, LANES), aligned_zeros((16, hp2, wp2, LANES), "int32")
+        self._p2, self._which2 = _room(16, hp2, wp2, LANES), aligned_zeros((16, hp2, wp2, LANES), "int64")
         self._hidden = [_room(120, LANES), _room(84, LANES), _room(network.num_classes, LANES)]
         self._to = [_room(features, LANES), _room(120, LANES), _room(84, LANES)]
         layers = self._layers
@@ -140,7 +140,7 @@ class FusedSteps:
     def _gradient(self, rows: Array, scaling: Scaling, start: int, codes: Array, factors: Array) -> float:
         """Add the gradient of up to eight samples; returns the sum of factor * loss."""
         (_, width), layers, used = self._size, self._layers, len(codes)
-        lenet.load(rows, start, used, np.float32(scaling.scale), np.float32(scaling.shift), self._x)
+        lenet.load(rows[start : start + used], np.float32(scaling.scale), np.float32(scaling.shift), self._x)
         lenet.convolve(self._planes, layers.conv1, layers.conv1_bias, width, self._h1, self._w1, self._y1)
         lenet.pool(self._y1, width, self._p1.shape[1], self._wp1, self._p1, self._which1)
         planes = self._p1.reshape(6, -1)
@@ -161,11 +161,11 @@ class FusedSteps:
         lenet.dense_gradient(layers.fc3, hidden2, logits, spare[2], g.fc3, g.fc3_bias, to2, True)
         lenet.dense_gradient(layers.fc2, hidden1, to2, spare[1], g.fc2, g.fc2_bias, to1, True)
         lenet.dense_gradient(layers.fc1, features, to1, spare[0], g.fc1, g.fc1_bias, to_features, False)
-        lenet.unpool(to_features.reshape(self._p2.shape), self._which2, self._wp1, self._front, self._g2)
+        lenet.unpool(to_features.reshape(16, -1), self._which2.reshape(16, -1), self._front, self._g2)
         lenet.convolve_gradient(planes, self._g2, self._front, self._wp1, self._h2, self._w2, g.conv2, g.conv2_bias)
         # The gradient of what a convolution reads is a convolution, of the gradients behind an edge of zeros.
         lenet.convolve(self._g2, self._turned, self._no_bias, self._wp1, self._hp1, self._wp1, self._to_p1)
-        lenet.unpool(self._to_p1.reshape(self._p1.shape), self._which1, width, 0, self._g1)
+        lenet.unpool(self._to_p1, self._which1.reshape(6, -1), 0, self._g1)
         lenet.convolve_gradient(self._planes, self._g1, 0, width, self._h1, self._w1, g.conv1, g.conv1_bias)
 
 

@@ -110,54 +110,46 @@ def pool(planes, width, height_out, width_out, out, which):
     """ReLU, then the largest of 2 x 2.
 
     planes: shape (o, rows * width * 8). out: OUT, shape (o, height_out, width_out, 8). which: OUT, shape of `out`,
-    int32: the first of the four that is largest (0 to 3, row by row); -1 where none is above 0.
+    int64: place in the plane of the first of the four that is largest; -1 where none is above 0.
     """
     row = width * LANES
     for o in range(planes.shape[0]):
-        plane = planes[o]
         for y in range(height_out):
             for x in range(width_out):
                 at = 2 * y * row + 2 * x * LANES
                 for lane in range(LANES):
-                    best, position = plane[at + lane], np.int32(0)
-                    for k in range(1, 4):
-                        value = plane[at + (k // 2) * row + (k % 2) * LANES + lane]
+                    best, place = planes[o, at + lane], at + lane
+                    for other in (at + LANES + lane, at + row + lane, at + row + LANES + lane):
+                        value = planes[o, other]
                         if value > best:
-                            best, position = value, np.int32(k)
+                            best, place = value, other
                     is_on = not best <= 0  # NaN stays
                     out[o, y, x, lane] = best if is_on else np.float32(0)
-                    which[o, y, x, lane] = position if is_on else np.int32(-1)
+                    which[o, y, x, lane] = place if is_on else -1
 
 
 @kernel
-def unpool(gradients, which, width, front, planes):
-    """The gradient before `pool`: that of each output at the place that it came from, and 0 at the three others.
+def unpool(gradients, which, front, planes):
+    """The gradient before `pool`: that of each output at the place that it came from, and 0 elsewhere.
 
-    gradients, which: shape (o, height_out, width_out, 8). planes: OUT, shape (o, front + rows * width * 8).
+    gradients, which: shape (o, outputs * 8). planes: OUT, shape (o, front + rows * width * 8).
     """
-    row = width * LANES
-    for o in range(gradients.shape[0]):
-        plane = planes[o]
-        for y in range(gradients.shape[1]):
-            for x in range(gradients.shape[2]):
-                at = front + 2 * y * row + 2 * x * LANES
-                for lane in range(LANES):
-                    gradient, position = gradients[o, y, x, lane], which[o, y, x, lane]
-                    for k in range(4):
-                        value = gradient if position == k else np.float32(0)
-                        plane[at + (k // 2) * row + (k % 2) * LANES + lane] = value
+    for o in range(planes.shape[0]):
+        planes[o, front:] = np.float32(0)
+        for i in range(gradients.shape[1]):
+            if which[o, i] >= 0:
+                planes[o, front + which[o, i]] = gradients[o, i]
 
 
-@kernel
-def load(rows, start, used, scale, shift, planes):
-    """planes[j, lane] = rows[start + lane, j] * scale + shift; unused lanes repeat the last sample.
+def load(rows, scale, shift, planes):
+    """planes[:, lane] = rows[lane] * scale + shift; unused lanes repeat the last sample.
 
-    rows: shape (n, values), uint8 or float32. planes: OUT, shape (values, 8).
+    rows: shape (1 to 8, values), uint8 or float32. planes: OUT, shape (values, 8).
     """
-    for lane in range(LANES):
-        sample = start + min(lane, used - 1)
-        for j in range(rows.shape[1]):
-            planes[j, lane] = np.float32(rows[sample, j]) * scale + shift
+    used = planes[:, : len(rows)]
+    np.multiply(rows.T, scale, out=used, dtype=np.float32)
+    used += shift
+    planes[:, len(rows) :] = used[:, -1:]
 
 
 def dense(weights, bias, inputs, out, is_relu):
