@@ -97,7 +97,7 @@ class Run:
         return TOL_OF_FLOAT32 if self.layout == "float32" else TOL
 
     def result(self, tol: float) -> tuple[SimulationResult, Array]:
-        """What it comes to, and its model, shape (outputs, num_features + 1)."""
+        """Run it; return its result, and its model, shape (outputs, num_features + 1)."""
         trainer = dataclasses.replace(TRAINERS[self.trainer], tol=tol)
         X, y = data(self.trainer, self.layout)
         source = ArraySource(X, y, max_tasks=5, chunk_bytes=1024, seed=1)
@@ -169,7 +169,7 @@ def cells() -> list[tuple[str, str]]:
 
 
 def measured(trainer: str, layout: str) -> dict[str, Any]:
-    """What the file says of a cell."""
+    """Run a cell; return what the file says of it."""
     iterations: dict[str, Any] = {}
     objectives = []
     for nodes in NODES:

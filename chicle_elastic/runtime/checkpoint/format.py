@@ -180,7 +180,7 @@ def is_complete(path: Place) -> bool:
 
 
 def is_newer(path: Place) -> bool:
-    """Whether a later release wrote this checkpoint, which it alone can read."""
+    """Say whether a later release wrote this checkpoint, which it alone can read."""
     try:
         _read_manifest(path / MANIFEST)
     except UsageError:

@@ -130,7 +130,7 @@ def pool(planes, width, height_out, width_out, out, which):
 
 @kernel
 def unpool(gradients, which, front, planes):
-    """The gradient before `pool`: that of each output at the place that it came from, and 0 elsewhere.
+    """Find the gradient before `pool`: that of each output at the place that it came from, and 0 elsewhere.
 
     gradients, which: shape (o, outputs * 8). planes: OUT, shape (o, front + rows * width * 8).
     """

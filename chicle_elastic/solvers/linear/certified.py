@@ -45,11 +45,11 @@ class CertifiedTrainer(Trainer):
         return TINY
 
     def has_last_word(self, report: Report) -> bool:
-        """Whether a certificate was refused of the best that the trainer can do for it; by default never."""
+        """Say whether a certificate was refused that the trainer cannot better; by default never."""
         return False
 
     def is_stuck(self, model: Array, report: Report) -> bool:
-        """Whether that brought nothing since the certificate before: then rounding is all that is left."""
+        """Say whether such a certificate brought nothing since the last one: then rounding is all that is left."""
         now, last = (
             [figures.get(name, np.inf) for name in ("duality_gap", "objective")]
             for figures in (self.figures(model, report), report.last_figures)
@@ -95,7 +95,7 @@ class CertifiedTrainer(Trainer):
 
 
 def has_progress(gap: float, primal: float, old_gap: float, old_primal: float, *, tol: float) -> bool:
-    """Whether a relative gap is smaller, or P lower, by enough to go on in the same way; of NaN it is not."""
+    """Say whether a gap is smaller, or P lower, by enough to go on in the same way; NaN is not."""
     return gap < LEAST_FALL * old_gap or old_primal - primal > WORTH * tol * abs(old_primal)
 
 

@@ -61,7 +61,7 @@ class PassSolver(Solver, Generic[State, Rows]):
 
     @property
     def local(self) -> Rows:
-        """What is made of the present chunks; there is at least one."""
+        """The present chunks, read; there is at least one."""
         if self._local is None:
             self._local = self.read_chunks()
         return self._local

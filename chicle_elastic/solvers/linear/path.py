@@ -63,7 +63,7 @@ class StageResult:
 
 @dataclass(slots=True, kw_only=True)
 class PathState(ProgressState):
-    """Where a path is.
+    """Progress of a path.
 
     Attributes:
         stage: Number of the present stage, from 0.

@@ -46,7 +46,7 @@ def no_numbers() -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How one class becomes values.
+    """Layout of one class as values.
 
     Attributes:
         scalars: Names of its scalars.

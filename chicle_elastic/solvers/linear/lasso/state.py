@@ -109,7 +109,7 @@ class LassoState(ProgressState):
 
     @property
     def has_last_word(self) -> bool:
-        """Whether a solution is for the duals first, because w has no room for its digits: each second one is."""
+        """Whether the next solution is for the duals alone, because w has no room for its digits: every other one."""
         return self.num_refused >= PATIENCE and (self.num_refused - PATIENCE) % 2 == 0
 
     def set_columns(self, columns: Array) -> None:

@@ -130,7 +130,7 @@ class RidgeSolver(PassSolver[RidgeState, LocalRows]):
         sums[1 + d :] = p
 
     def _centring(self, state: RidgeState, p: Array) -> Array:
-        """What the rows are multiplied by to be centred, times p; shape (d + 1,)."""
+        """Return the vector whose product with a row is that of the centred row with p; shape (d + 1,)."""
         return np.append(p, -(state.means @ p))  # means are 0 without an intercept
 
     def evaluate(self, model: Array, progress: Array) -> Update:
