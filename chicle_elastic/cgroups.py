@@ -87,7 +87,7 @@ class MemoryKills:
 
     @property
     def words(self) -> str:
-        """Return what to append to "the process died"; empty where no process was killed, or the group does not say so."""
+        """Return what to append to "the process died"; empty where the group says of no process that it was killed."""
         for file, num_killed in _memory_kills(self._proc):
             if num_killed > self._before.get(file, 0):
                 return f": its control group had no memory left (oom_kill in {file}); give it more, or use more nodes"
