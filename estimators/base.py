@@ -46,6 +46,7 @@ class LinearClassifier(
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "C": [Interval(Real, 0.0, None, closed="neither")],
+        "algorithm": [StrOptions({"auto", "newton", "cocoa"})],
         "tol": [Interval(Real, 0.0, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "fit_intercept": ["boolean"],
@@ -73,6 +74,7 @@ class LinearClassifier(
         self,
         *,
         C: float = 1.0,
+        algorithm: Literal["auto", "newton", "cocoa"] = "auto",
         tol: float = 1e-3,
         max_iter: int = 1000,
         fit_intercept: bool = True,
@@ -90,6 +92,7 @@ class LinearClassifier(
         store_duals: bool = False,
     ) -> None:
         self.C = C
+        self.algorithm = algorithm
         self.tol = tol
         self.max_iter = max_iter
         self.fit_intercept = fit_intercept
@@ -105,6 +108,11 @@ class LinearClassifier(
         self.policy = policy
         self.logdir = logdir
         self.store_duals = store_duals
+
+    def _require_auto(self, what: str) -> None:
+        """Refuse another algorithm where there is only one."""
+        if self.algorithm != "auto":
+            raise UsageError(f"algorithm={self.algorithm!r} does not go with {what}, which has a method of its own")
 
     @abstractmethod
     def _loss_name(self) -> str:
@@ -238,7 +246,8 @@ class LinearClassifier(
         scaling = float(self.intercept_scaling) if self.fit_intercept else 0.0
         if not l1_ratio:
             num_threads = threads_of(runtime) if self.n_threads is None else int(self.n_threads)
-            return LinearTrainer(**shared, intercept_scaling=scaling, num_threads=num_threads)
+            return LinearTrainer(**shared, intercept_scaling=scaling, num_threads=num_threads, algorithm=self.algorithm)
+        self._require_auto("an l1 penalty")
         if not self._penalises_intercept():  # whose column may then have any value
             scaling = 1.0 if self.fit_intercept else 0.0
         return L1Trainer(

@@ -77,6 +77,11 @@ class ChicleLogisticRegression(LinearClassifier):
         Model of more than two classes: one softmax of them all ("multinomial"), or each class against the rest ("ovr").
         "auto" takes the softmax, and with ``l1_ratio > 0``, where there is none, the other. Two classes have the same
         model whatever it is.
+    algorithm : {"auto", "newton", "cocoa"}, default="auto"
+        "cocoa" is the algorithm of the Chicle paper: coordinate descent on every node, whose changes are added up,
+        whatever that takes. "newton" is Newton's method on chunks. "auto" chooses, and ``history_.methods`` says what
+        and why. A multinomial model and one with
+        ``l1_ratio > 0`` have methods of their own.
     tol : float, default=1e-3
         Relative duality gap (P - D) / P of every output at which the fit stops: the objective P is then certified to be
         at most ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
@@ -211,6 +216,7 @@ class ChicleLogisticRegression(LinearClassifier):
         C: float = 1.0,
         l1_ratio: float = 0.0,
         multi_class: Literal["auto", "multinomial", "ovr"] = "auto",
+        algorithm: Literal["auto", "newton", "cocoa"] = "auto",
         tol: float = 1e-3,
         max_iter: int = 1000,
         fit_intercept: bool = True,
@@ -229,6 +235,7 @@ class ChicleLogisticRegression(LinearClassifier):
     ) -> None:
         super().__init__(
             C=C,
+            algorithm=algorithm,
             tol=tol,
             max_iter=max_iter,
             fit_intercept=fit_intercept,
@@ -285,6 +292,7 @@ class ChicleLogisticRegression(LinearClassifier):
             return super()._trainer(training, runtime)
         from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
 
+        self._require_auto("a multinomial model (there is multi_class='ovr')")
         class_weights = training.class_weights
         return MultinomialTrainer(
             C=float(self.C),

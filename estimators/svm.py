@@ -59,6 +59,10 @@ class ChicleSVM(LinearClassifier):
         Loss of a margin m: max(0, 1 - m) or its square. The l1 penalty comes with the square alone.
     penalty : {"l2", "l1"}, default="l2"
         What is added to the losses: 1/2 |w|^2 or the sum of the absolute values of w, that of the intercept included.
+    algorithm : {"auto", "newton", "cocoa"}, default="auto"
+        "cocoa" is the algorithm of the Chicle paper: coordinate descent on every node, whose changes are added up,
+        whatever that takes. "newton" is Newton's method on chunks. "auto" chooses, and ``history_.methods`` says what
+        and why. An l1 penalty has a method of its own.
     tol : float, default=1e-3
         Relative duality gap (P - D) / P of every output at which the fit stops: the objective P is then certified to be
         at most ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
@@ -185,6 +189,7 @@ class ChicleSVM(LinearClassifier):
         C: float = 1.0,
         loss: Literal["hinge", "squared_hinge"] = "hinge",
         penalty: Literal["l1", "l2"] = "l2",
+        algorithm: Literal["auto", "newton", "cocoa"] = "auto",
         tol: float = 1e-3,
         max_iter: int = 1000,
         fit_intercept: bool = True,
@@ -204,6 +209,7 @@ class ChicleSVM(LinearClassifier):
         self.C = C
         self.loss = loss
         self.penalty = penalty
+        self.algorithm = algorithm
         self.tol = tol
         self.max_iter = max_iter
         self.fit_intercept = fit_intercept

@@ -18,8 +18,10 @@ Rows x features of the data, the loss and the number of tasks decide between the
 import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal, get_args
 
 from chicle_elastic.chunks.views import DataSchema
+from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.working_set.steps import MOST_ROWS
@@ -46,6 +48,10 @@ MANY_ROWS_PER_COLUMN = 400
 """Rows per column from which on second derivatives of a sample are as good as those of all rows, but for some 5 %."""
 
 
+Algorithm = Literal["auto", "newton", "cocoa"]
+ALGORITHMS = get_args(Algorithm)
+
+
 class Method(Enum):
     """How w is found."""
 
@@ -62,12 +68,27 @@ class Choice:
     reason: str
 
 
-def choose(loss: Loss, schema: DataSchema, *, num_outputs: int, num_tasks: int) -> Choice:
-    """The method for a job with so many tasks."""
+def choose(
+    loss: Loss, schema: DataSchema, *, num_outputs: int, num_tasks: int, algorithm: Algorithm = "auto"
+) -> Choice:
+    """Choose the method of a job with so many tasks.
+
+    Raises:
+        UsageError: Newton's method is asked for where it has no second derivatives.
+    """
     D = schema.num_features + 1
     limit = most_block_columns(num_outputs)
     is_narrow = limit >= D
     where = f"{D} columns and {num_outputs} output{'s' if num_outputs > 1 else ''}"
+    if algorithm == "cocoa":
+        return Choice(method=Method.COORDINATES, reason="algorithm='cocoa'")
+    if algorithm == "newton":
+        if loss is Loss.HINGE and not is_narrow:
+            raise UsageError(
+                f"algorithm='newton' takes up to {limit - 1} features with the hinge, and the data has "
+                f"{schema.num_features}; use algorithm='auto', or a smooth loss"
+            )
+        return Choice(method=Method.NEWTON, reason="algorithm='newton'")
     if loss is Loss.HINGE:
         if num_tasks == 1:
             return Choice(method=Method.COORDINATES, reason="the hinge on one task")

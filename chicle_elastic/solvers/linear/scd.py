@@ -65,11 +65,21 @@ class CoordinatePasses:
         local: Its data.
         chunks: Of the solver, by number.
         tol: Relative gap to be reached; decides whether a Newton finish pays.
+        descends_only: There is no Newton finish.
     """
 
-    def __init__(self, ctx: Context, local: LocalData, chunks: dict[ChunkId, LocalChunk], *, tol: float) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        local: LocalData,
+        chunks: dict[ChunkId, LocalChunk],
+        *,
+        tol: float,
+        descends_only: bool = False,
+    ) -> None:
         self.ctx = ctx
         self.tol = tol
+        self._descends_only = descends_only
         self._local = local
         self._chunks = chunks
         self._screening: Screening | None = None
@@ -215,6 +225,8 @@ class CoordinatePasses:
 
     def _may_finish(self, tables: LocalTables) -> bool:
         """Whether there are Newton steps for such data."""
+        if self._descends_only:
+            return False
         is_sparse = not isinstance(tables.rows.kind, DenseKind) and tables.num_outputs == 1
         return self._is_narrow(tables) or (is_sparse and self._may_be_wide)
 

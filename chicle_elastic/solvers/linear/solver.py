@@ -41,6 +41,7 @@ class LinearSolver(Solver):
         intercept: Value of the intercept column; 0 for none.
         tol: Relative gap to be reached.
         num_threads: Most threads to use.
+        descends_only: Never go over from coordinate descent to Newton steps.
     """
 
     def __init__(
@@ -52,11 +53,12 @@ class LinearSolver(Solver):
         intercept: float,
         tol: float,
         num_threads: int,
+        descends_only: bool = False,
     ) -> None:
         super().__init__(ctx)
         self._tol = tol
         self._local = LocalData(self.chunks, loss=loss, bounds=bounds, intercept=intercept, num_threads=num_threads)
-        self._coordinates = CoordinatePasses(ctx, self._local, self.chunks, tol=tol)
+        self._coordinates = CoordinatePasses(ctx, self._local, self.chunks, tol=tol, descends_only=descends_only)
         self._newton: NewtonPasses | None = None
         self._rebuilt: Array | None = None
         self._working_set: WorkingSetPasses | None = None

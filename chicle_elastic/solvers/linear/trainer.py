@@ -25,7 +25,7 @@ from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Solver, Summed, Trainer, Verdict
 from chicle_elastic.solvers.linear.agreement import dots
-from chicle_elastic.solvers.linear.methods import Method, choose, newton_plan
+from chicle_elastic.solvers.linear.methods import ALGORITHMS, Algorithm, Choice, Method, choose, newton_plan
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
 from chicle_elastic.solvers.linear.newton.state import NewtonState, is_at_rest
@@ -80,6 +80,8 @@ class LinearTrainer(Trainer):
         keeps_products: Whether Newton's method of the squared hinge finds second derivatives of all rows of narrow
             data, and from then on adds and takes away what changes. On a path that costs less than products with a
             part of them; for a single fit it takes as long.
+        algorithm: "cocoa" for coordinate descent alone, whatever it takes; "newton" for Newton's method on chunks;
+            "auto" for what `methods.choose` says.
     """
 
     loss: str = "hinge"
@@ -90,16 +92,18 @@ class LinearTrainer(Trainer):
     num_threads: int = 1
     code_classes: tuple[int, ...] | None = None
     keeps_products: bool = False
+    algorithm: Algorithm = "auto"
     has_one_softmax: ClassVar[bool] = False
     """Whether scores are those of one distribution over all classes."""
     uses_blas_threads: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         Loss.named(self.loss)
-        if not self.C > 0 or not self.tol >= 0 or self.num_threads < 1:
+        if not self.C > 0 or not self.tol >= 0 or self.num_threads < 1 or self.algorithm not in ALGORITHMS:
             raise UsageError(
-                f"CoCoA needs C > 0, tol >= 0 and num_threads >= 1, got C={self.C}, tol={self.tol}, "
-                f"num_threads={self.num_threads}"
+                f"a linear classifier needs C > 0, tol >= 0, num_threads >= 1 and an algorithm of "
+                f"{', '.join(ALGORITHMS)}, got C={self.C}, tol={self.tol}, num_threads={self.num_threads}, "
+                f"algorithm={self.algorithm!r}"
             )
 
     def num_outputs(self, schema: DataSchema) -> int:
@@ -151,6 +155,7 @@ class LinearTrainer(Trainer):
             intercept=float(self.intercept_scaling),
             tol=self.tol,
             num_threads=self.num_threads,
+            descends_only=self.algorithm == "cocoa",
         )
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
@@ -162,7 +167,9 @@ class LinearTrainer(Trainer):
             state = NewtonState.decode(progress)
             steps.reopen(self._plan(state, model), model, state)
             return state.encode()
-        method = choose(loss, schema, num_outputs=outputs, num_tasks=num_tasks).method
+        if self.algorithm == "cocoa":
+            return NO_PROGRESS
+        method = self._choice(schema, num_tasks).method
         descent = WorkingSetState.decode(progress) if WorkingSetState.is_of(progress) else None
         is_slow = descent is not None and descent.phase is not WorkingSetPhase.DESCEND
         if method is Method.NEWTON or (is_slow and loss is not Loss.HINGE):
@@ -181,8 +188,17 @@ class LinearTrainer(Trainer):
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """What `methods.choose` says, e.g. "Newton's method on chunks, because of a smooth loss, and ..."."""
-        choice = choose(Loss.named(self.loss), schema, num_outputs=self.num_outputs(schema), num_tasks=num_tasks)
+        choice = self._choice(schema, num_tasks)
         return f"{choice.method.value}, because of {choice.reason}"
+
+    def _choice(self, schema: DataSchema, num_tasks: int) -> Choice:
+        return choose(
+            Loss.named(self.loss),
+            schema,
+            num_outputs=self.num_outputs(schema),
+            num_tasks=num_tasks,
+            algorithm=self.algorithm,
+        )
 
     def may_be_cut(self, progress: Array) -> bool:
         """Coordinate descent may: w = w(alpha) after any part of a pass. The sums of other methods need every row."""
