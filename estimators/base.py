@@ -23,7 +23,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.methods import most_block_columns
-from estimators.checks import require_finite_model, require_moderate
+from estimators.checks import require_auto, require_finite_model, require_moderate
 from estimators.persistence import SaveMixin
 from estimators.prediction import LinearPredictionMixin
 from estimators.run import end_interrupted, gap_words, run_job
@@ -108,11 +108,6 @@ class LinearClassifier(
         self.policy = policy
         self.logdir = logdir
         self.store_duals = store_duals
-
-    def _require_auto(self, what: str) -> None:
-        """Refuse another algorithm where there is only one."""
-        if self.algorithm != "auto":
-            raise UsageError(f"algorithm={self.algorithm!r} does not go with {what}, which has a method of its own")
 
     @abstractmethod
     def _loss_name(self) -> str:
@@ -247,7 +242,7 @@ class LinearClassifier(
         if not l1_ratio:
             num_threads = threads_of(runtime) if self.n_threads is None else int(self.n_threads)
             return LinearTrainer(**shared, intercept_scaling=scaling, num_threads=num_threads, algorithm=self.algorithm)
-        self._require_auto("an l1 penalty")
+        require_auto(self, "an l1 penalty")
         if not self._penalises_intercept():  # whose column may then have any value
             scaling = 1.0 if self.fit_intercept else 0.0
         return L1Trainer(

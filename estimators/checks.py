@@ -13,7 +13,7 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import validate_data
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.errors import DataError
+from chicle_elastic.errors import DataError, UsageError
 
 DTYPES = (np.float64, np.float32)
 """dtypes of features that are kept; everything else becomes the first."""
@@ -195,3 +195,13 @@ def _first_bad_value(estimator: Any, X: Any) -> str:
 def column_words(number: int, names: Array | None) -> str:
     """A column by its number, and by its name where columns have names."""
     return f"column {number}" if names is None else f"column {number} ({str(names[number])!r})"
+
+
+def require_auto(estimator: Any, what: str) -> None:
+    """Refuse a parameter `algorithm` where there is only one.
+
+    Raises:
+        UsageError: It names the parameter and its value.
+    """
+    if estimator.algorithm != "auto":
+        raise UsageError(f"algorithm={estimator.algorithm!r} does not go with {what}, which has a method of its own")

@@ -10,6 +10,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from chicle_elastic.errors import UsageError
 from estimators.base import Array, LinearClassifier
+from estimators.checks import require_auto
 from estimators.persistence import VALUES
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ class ChicleLogisticRegression(LinearClassifier):
             return super()._trainer(training, runtime)
         from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
 
-        self._require_auto("a multinomial model (there is multi_class='ovr')")
+        require_auto(self, "a multinomial model (there is multi_class='ovr')")
         class_weights = training.class_weights
         return MultinomialTrainer(
             C=float(self.C),
