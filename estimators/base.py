@@ -185,7 +185,7 @@ class LinearClassifier(
         require_moderate(self, training.hook_arguments, is_first=True)
         trainer = self._trainer(training, runtime)
         try:
-            outcome = self._run(runtime, trainer, training, seed)
+            outcome = run_job(self, runtime, trainer, training, seed, **self._beginning(trainer, training))
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise
@@ -251,10 +251,6 @@ class LinearClassifier(
             intercept_scaling=scaling,
             penalises_intercept=self._penalises_intercept(),
         )
-
-    def _run(self, runtime: "Runtime", trainer: "ClassifierTrainer", training: "TrainingSet", seed: int) -> "Outcome":
-        """Run the job, with its callbacks and observers."""
-        return run_job(self, runtime, trainer, training, seed, **self._beginning(trainer, training))
 
     def _beginning(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> dict[str, Any]:
         """What the job begins with, and whether its state is kept: further arguments of `run_job`."""
