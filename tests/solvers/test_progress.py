@@ -8,6 +8,7 @@ import typing
 import numpy as np
 import pytest
 
+from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.l1.state import L1State
 from chicle_elastic.solvers.linear.lasso.state import LassoState
@@ -18,6 +19,7 @@ from chicle_elastic.solvers.linear.progress import ROWS, Numbers, ProgressState
 from chicle_elastic.solvers.linear.ridge.state import RidgeState
 from chicle_elastic.solvers.linear.svr.state import SvrState
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetState
+from tests.solvers.golden_runs import TRAINERS, data
 
 STATES = (RidgeState, LassoState, SvrState, L1State, MultinomialState, NewtonState, WorkingSetState, PathState)
 
@@ -125,3 +127,15 @@ def test_a_joint_block_goes_along_with_the_residual_for_the_tasks_to_solve_with(
     state.num_blocks = 1
     assert "residual" in state.kept()
     assert "direction" not in state.kept()
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_trainer_begins_anew_from_a_progress_of_another_layout(name):
+    """As from a checkpoint of an earlier version: the model is kept, and what is begun is what it begins with."""
+    trainer = TRAINERS[name]
+    X, y = data(name, "dense")
+    schema = ArraySource(X, y, max_tasks=2).schema
+    model = trainer.init(schema, np.random.default_rng(0))
+    begun = trainer.begin(schema, model, np.arange(40.0), 2)
+    np.testing.assert_array_equal(begun, trainer.begin(schema, model, np.zeros(0), 2))
+    assert trainer.update_size(model, begun) > 0

@@ -93,7 +93,7 @@ class L1Trainer(CertifiedTrainer):
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Begin with a look at the data, and again after a certificate that was not good enough."""
-        if len(progress):
+        if L1State.is_of(progress):
             state = L1State.decode(progress)
             if state.is_at_rest:
                 steps.reopen(state)
