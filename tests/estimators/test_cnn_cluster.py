@@ -24,8 +24,8 @@ def logs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster(logs):
-    """Two nodes that write down what their tasks read."""
-    with LocalCluster((1, 2), log_dir=logs) as cluster:
+    """Two nodes, both there when a fit begins, that write down what their tasks read."""
+    with LocalCluster((1, 2), start_nodes=2, log_dir=logs) as cluster:
         yield cluster
 
 
