@@ -126,7 +126,7 @@ class LinearClassifier(
         return 0.0
 
     def _penalises_intercept(self) -> bool:
-        """Whether an l1 penalty is one on the intercept, too."""
+        """Whether the weight of the intercept column is penalised like the others."""
         return True
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -238,25 +238,24 @@ class LinearClassifier(
             "tol": float(self.tol),
             "class_weights": None if class_weights is None else tuple(class_weights.tolist()),
         }
-        scaling = float(self.intercept_scaling) if self.fit_intercept else 0.0
+        shared["penalises_intercept"] = self._penalises_intercept() or not self.fit_intercept
+        shared["intercept_scaling"] = float(self.intercept_scaling) if self._penalises_intercept() else 1.0
+        if not self.fit_intercept:
+            shared["intercept_scaling"] = 0.0
         if not l1_ratio:
             num_threads = threads_of(runtime) if self.n_threads is None else int(self.n_threads)
-            return LinearTrainer(**shared, intercept_scaling=scaling, num_threads=num_threads, algorithm=self.algorithm)
+            return LinearTrainer(**shared, num_threads=num_threads, algorithm=self.algorithm)
         require_auto(self, "an l1 penalty")
-        if not self._penalises_intercept():  # whose column may then have any value
-            scaling = 1.0 if self.fit_intercept else 0.0
-        return L1Trainer(
-            **shared,
-            l1_ratio=l1_ratio,
-            intercept_scaling=scaling,
-            penalises_intercept=self._penalises_intercept(),
-        )
+        return L1Trainer(**shared, l1_ratio=l1_ratio)
 
     def _beginning(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> dict[str, Any]:
         """What the job begins with, and whether its state is kept: further arguments of `run_job`."""
         if self._l1_share():
             return {"initial_model": self._initial_model(trainer, training)}
+        # Duals tell all weights but that of an intercept that is not penalised.
+        is_free = self.fit_intercept and not self._penalises_intercept()
         return {
+            "initial_model": self._initial_model(trainer, training) if is_free else None,
             "initial_state": self._initial_state(trainer, training),
             "keep_state": bool(self.warm_start or self.store_duals),
         }

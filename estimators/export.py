@@ -62,12 +62,12 @@ def to_logistic_regression(estimator: Any) -> "LogisticRegression | OneVsRestCla
 def _solver(estimator: Any) -> dict[str, Any]:
     """The solver that minimises the same function, so that a second fit would come to the same model.
 
-    liblinear penalises the intercept, as we do without an l1 penalty; saga does not, as we do not with one.
+    Of two classes only liblinear penalises the intercept, as coordinate descent does.
     """
     from sklearn.linear_model import LogisticRegression
 
     if not estimator.l1_ratio:
-        return {"solver": "liblinear"}
+        return {"solver": "liblinear" if estimator.algorithm == "cocoa" else "lbfgs"}
     named = {} if LogisticRegression().l1_ratio is not None else {"penalty": "elasticnet"}  # before 1.8
     return {"solver": "saga", "l1_ratio": estimator.l1_ratio, **named}
 

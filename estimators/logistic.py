@@ -25,15 +25,13 @@ if TYPE_CHECKING:
 class ChicleLogisticRegression(LinearClassifier):
     """Logistic regression with a certified duality gap, on one machine or many.
 
-    It is used like :class:`sklearn.linear_model.LogisticRegression`. For more than two classes it minimises the same
-    function: one softmax has all classes, and intercepts are not penalised. For two classes it minimises what that does
-    with ``solver="liblinear"``: the intercept is one more feature of constant value `intercept_scaling`, penalised like
-    the rest. With ``l1_ratio > 0`` it minimises, for two classes, what that does with ``solver="saga"``::
+    It is used like :class:`sklearn.linear_model.LogisticRegression` and minimises the same function: for two classes ::
 
         C * sum(weight * log(1 + exp(-y * (X @ coef + intercept))))
             + l1_ratio * sum(|coef|) + (1 - l1_ratio) / 2 * sum(coef**2)
 
-    whose intercept is not penalised, and many weights are exactly 0. Every difference:
+    and for more of them one softmax has all classes. Intercepts are not penalised. With ``l1_ratio > 0`` many weights
+    are exactly 0. Every difference:
 
     ======================  ==================================================  ============================
     what                    ChicleLogisticRegression                            LogisticRegression
@@ -42,9 +40,9 @@ class ChicleLogisticRegression(LinearClassifier):
                             ``multi_class="ovr"`` or ``l1_ratio > 0``, where
                             probabilities are the sigmoids of the outputs,
                             divided by their sum
-    intercept               penalised with ``l1_ratio=0`` unless the model is   penalised with liblinear
-                            multinomial, the less the larger                    only
-                            `intercept_scaling` is; else not
+    intercept               penalised with ``algorithm="cocoa"`` only, as one   penalised with liblinear
+                            more feature of constant value                      only
+                            `intercept_scaling`
     ``tol``                 relative duality gap (P - D) / P of the worst       measure of the solver, 1e-4
                             output, certified before the fit stops; 1e-3
     ``max_iter``            iterations, each of at least one pass over the      iterations of the solver; 100
@@ -56,8 +54,7 @@ class ChicleLogisticRegression(LinearClassifier):
     ``random_state``        decides the order of samples; equal seeds and       for some solvers
                             ``n_threads=1`` give bit-identical models
     weights of 0            a class without weight has probability 0, and an    finite intercepts
-                            intercept of -1e30, in a multinomial model and
-                            with ``l1_ratio > 0``
+                            intercept of -1e30
     dtype                   float32 and float64 input is used as it is; all     ``coef_`` has the dtype of X
                             attributes are float64
     ``n_iter_``             one int                                             ndarray
@@ -80,9 +77,9 @@ class ChicleLogisticRegression(LinearClassifier):
         model whatever it is.
     algorithm : {"auto", "newton", "cocoa"}, default="auto"
         "cocoa" is the algorithm of the Chicle paper: coordinate descent on every node, whose changes are added up,
-        whatever that takes. "newton" is Newton's method on chunks. "auto" chooses, and ``history_.methods`` says what
-        and why. A multinomial model and one with
-        ``l1_ratio > 0`` have methods of their own.
+        whatever that takes; it penalises the intercept, as ``solver="liblinear"`` of scikit-learn does. "newton" is
+        Newton's method on chunks. "auto" chooses, and ``history_.methods`` says what and why. A multinomial model and
+        one with ``l1_ratio > 0`` have methods of their own.
     tol : float, default=1e-3
         Relative duality gap (P - D) / P of every output at which the fit stops: the objective P is then certified to be
         at most ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
@@ -93,8 +90,8 @@ class ChicleLogisticRegression(LinearClassifier):
     fit_intercept : bool, default=True
         Whether there is an intercept.
     intercept_scaling : float, default=1.0
-        Value of the constant feature; the larger, the less the intercept is penalised. A multinomial model and one with
-        ``l1_ratio > 0`` do not penalise it, and it makes no difference there.
+        Value of the constant feature with ``algorithm="cocoa"``; the larger, the less the intercept is penalised. It
+        makes no difference elsewhere.
     class_weight : dict or "balanced", default=None
         Factor of C per class label. "balanced" takes n_samples / (n_classes * number of samples of the class), with
         sample weights in place of counts where there are some.
@@ -148,9 +145,8 @@ class ChicleLogisticRegression(LinearClassifier):
     duality_gap_ : float
         Largest (P - D) / P of the outputs, evaluated in float64 at the returned model.
     objective_ : ndarray of shape (1,) or (n_classes,), float64
-        Primal objective P of each output: ``0.5 * |w|^2 + C * sum(weight * loss)``, w with the intercept's weight; with
-        ``l1_ratio > 0`` the function above. Of a multinomial model there is one, ``0.5 * |coef_|^2 + C * sum(weight *
-        log_loss)``.
+        Primal objective P of each output, the function above. Of a multinomial model there is one, ``0.5 * |coef_|^2 +
+        C * sum(weight * log_loss)``.
     dual_objective_ : ndarray of shape (1,) or (n_classes,), float64
         Dual objective D <= P of each of these.
     duals_ : ndarray of shape (n_samples, 1) or (n_samples, n_classes), float64
@@ -268,7 +264,7 @@ class ChicleLogisticRegression(LinearClassifier):
         return float(self.l1_ratio)
 
     def _penalises_intercept(self) -> bool:
-        return False
+        return self.algorithm == "cocoa"
 
     def _advice(self) -> tuple[str, ...]:
         return ()

@@ -70,7 +70,7 @@ def objectives(
     bounds: Array,
     intercept_scaling: float = 1.0,
 ) -> Array:
-    """Primal objective of each output of any linear classifier, shape (outputs,)."""
+    """Primal objective of each output of any linear classifier; with a scaling of inf intercepts cost nothing."""
     X = X.toarray() if sparse.issparse(X) else np.asarray(X, dtype=np.float64)
     found = []
     for k, label in enumerate(classes[1:] if len(classes) == 2 else classes):
@@ -79,6 +79,11 @@ def objectives(
         squared_norm = coef[k] @ coef[k] + (intercept[k] / intercept_scaling) ** 2
         found.append(0.5 * squared_norm + primal(loss, margins, bounds))
     return np.array(found)
+
+
+def is_intercept_free(estimator: LinearClassifier) -> bool:
+    """Whether the intercept is not penalised, as scikit-learn's namesakes have it."""
+    return bool(loss_of(estimator) == "logistic" and estimator.fit_intercept and estimator.algorithm != "cocoa")
 
 
 def recomputed_gaps(
@@ -92,7 +97,7 @@ def recomputed_gaps(
     if getattr(estimator, "multi_class_", "") == "multinomial":
         return np.array([multinomial_gap(estimator, X, y, weights)])
     X = X.toarray() if sparse.issparse(X) else np.asarray(X, dtype=np.float64)
-    scaling = estimator.intercept_scaling if estimator.fit_intercept else 0.0
+    scaling, is_free = estimator.intercept_scaling if estimator.fit_intercept else 0.0, is_intercept_free(estimator)
     X = np.column_stack([X, np.full(len(X), scaling)])
     bounds = estimator.C * (np.ones(len(X)) if weights is None else weights)
     loss, classes, gaps = loss_of(estimator), estimator.classes_, []
@@ -102,12 +107,14 @@ def recomputed_gaps(
         assert alpha.min() >= 0
         assert loss == "squared_hinge" or np.all(alpha <= bounds * (1 + 1e-12))
         w = X.T @ (alpha * signs)
-        D = dual(loss, alpha, bounds) - 0.5 * w @ w
+        D = dual(loss, alpha, bounds) - 0.5 * w[:-1] @ w[:-1]
+        # What is left of the sum of signed duals is worth so much to intercepts up to twice the present one.
+        D -= 2 * abs(w[-1] * estimator.intercept_[k]) if is_free else 0.5 * w[-1] ** 2
         if is_converged:
             np.testing.assert_allclose(estimator.coef_[k], w[:-1], atol=1e-9 * np.abs(w).max())
-        else:
+        if is_free or not is_converged:
             w = np.append(estimator.coef_[k], estimator.intercept_[k] / scaling if scaling else 0.0)
-        P = 0.5 * w @ w + primal(loss, signs * (X @ w), bounds)
+        P = 0.5 * w @ w - (0.5 * w[-1] ** 2 if is_free else 0.0) + primal(loss, signs * (X @ w), bounds)
         gaps.append((P - D) / P)
     return np.array(gaps)
 

@@ -2,22 +2,68 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 from scipy.special import expit
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
+from chicle_elastic import InProcess
 from estimators import ChicleLogisticRegression
 from tests.estimators import problems
 
 
-def test_binary_probabilities_are_those_of_liblinear():
-    """The same function is minimised, so they agree."""
+@pytest.mark.parametrize(("algorithm", "solver"), [("auto", "lbfgs"), ("cocoa", "liblinear")])
+def test_binary_probabilities_are_those_of_scikit_learn(algorithm, solver):
+    """The same function is minimised, so they agree; liblinear penalises the intercept, as coordinate descent does."""
     X, y = problems.cancer()
-    ours = ChicleLogisticRegression(tol=1e-10).fit(X, y)
-    peer = LogisticRegression(solver="liblinear", tol=1e-10).fit(X, y)
+    ours = ChicleLogisticRegression(tol=1e-10, algorithm=algorithm, max_iter=20_000).fit(X, y)
+    peer = LogisticRegression(solver=solver, tol=1e-10, max_iter=20_000).fit(X, y)
     np.testing.assert_allclose(ours.predict_proba(X), peer.predict_proba(X), atol=1e-4)
     np.testing.assert_array_equal(ours.predict_proba(X)[:, 1], np.exp(ours.predict_log_proba(X))[:, 1])
+
+
+def unlike_classes(rng):
+    """One sample in fifty of a class, and features far from 0."""
+    X = rng.normal(size=(600, 5)) + 100.0
+    return X, (X[:, 0] + 0.3 * rng.normal(size=600) > 102.2).astype(int)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix, lambda X: np.tile(X, (1, 500))])
+@pytest.mark.parametrize("runtime", [None, InProcess(num_tasks=4), InProcess(num_tasks=2, changes=((2, 5), (4, 1)))])
+def test_the_intercept_costs_nothing(form, runtime):
+    """The objective of scikit-learn, narrow and wide, whoever comes and goes; features far from 0 need a large one."""
+    X, y = unlike_classes(np.random.default_rng(0))
+    X, weights = form(X), np.random.default_rng(1).uniform(0.5, 2.0, len(y))
+    ours = ChicleLogisticRegression(C=0.5, tol=1e-6, runtime=runtime).fit(X, y, weights)
+    per_copy = 500 if X.shape[1] > 5 else 1  # copies of a column share its weight
+    peer = LogisticRegression(C=0.5 * per_copy, tol=1e-10, solver="newton-cholesky").fit(X[:, :5], y, weights)
+    losses = weights @ np.logaddexp(0.0, -np.where(y == 1, 1, -1) * peer.decision_function(X[:, :5]))
+    assert ours.objective_[0] <= (0.5 * losses + 0.5 * (peer.coef_**2).sum() / per_copy) * (1 + 1e-5)
+    assert abs(ours.intercept_[0]) > 10
+
+
+@pytest.mark.parametrize("multi_class", ["auto", "ovr"])
+def test_a_class_without_weight_has_no_probability(multi_class):
+    """Also in one-vs-rest, where other classes have some; and once it has weights, a model goes on from there."""
+    X, y = load_iris(return_X_y=True)
+    X, y = (X, y) if multi_class == "ovr" else (X[:100], y[:100])
+    weights = (y != 1).astype(float)
+    model = ChicleLogisticRegression(multi_class=multi_class, warm_start=True).fit(X, y, weights)
+    assert not model.predict_proba(X)[:, 1].any()
+    assert model.intercept_[-1 if multi_class == "auto" else 1] == -1e30
+    model.fit(X, y)
+    assert model.duality_gap_ <= 1e-3
+    assert model.score(X, y) > 0.9
+
+
+def test_a_fit_goes_on_from_duals_and_the_intercept():
+    """Duals do not tell an intercept that is not penalised, so the last one comes along."""
+    X, y = unlike_classes(np.random.default_rng(0))
+    model = ChicleLogisticRegression(warm_start=True, tol=1e-6).fit(X, y)
+    objective, iterations = model.objective_[0], model.n_iter_
+    assert model.fit(X, y).n_iter_ <= 2 < iterations
+    assert model.objective_[0] == pytest.approx(objective, rel=1e-6)
 
 
 def test_more_classes_get_normalised_sigmoids_one_vs_rest():

@@ -133,7 +133,7 @@ def objectives_of(model, X, y, weights):
     elif isinstance(model, ChicleSVM) or model.l1_ratio or len(found) == 1:
         f = model.loss if isinstance(model, ChicleSVM) else "logistic"
         is_l1 = getattr(model, "penalty", None) == "l1" or bool(getattr(model, "l1_ratio", 0.0))
-        count = d if f == "logistic" and is_l1 else d + 1
+        count = d if f == "logistic" else d + 1
         for k, w in enumerate(found):
             signs = np.where(y == model.classes_[k if len(found) > 1 else 1], 1.0, -1.0)
             rows = Terms(-signs[:, None] * X, np.full(n, 0.0 if f == "logistic" else -1.0), model.C * weights, f)

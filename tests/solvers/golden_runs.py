@@ -64,6 +64,7 @@ TRAINERS: dict[str, Any] = {
     "hinge": LinearTrainer(loss="hinge"),
     "squared hinge": LinearTrainer(loss="squared_hinge"),
     "logistic": LinearTrainer(loss="logistic", intercept_scaling=0.0),
+    "logistic with an intercept": LinearTrainer(loss="logistic", penalises_intercept=False),
     "squared hinge, l1": L1Trainer(loss="squared_hinge"),
     "squared hinge, elastic net": L1Trainer(loss="squared_hinge", l1_ratio=0.5, penalises_intercept=True),
     "logistic, l1": L1Trainer(loss="logistic"),
@@ -154,12 +155,12 @@ def objective(name: str, layout: str, model: Array) -> float:
     margins = np.where(y == 1, 1.0, -1.0) * scores
     hinge = np.maximum(1.0 - margins, 0.0)
     losses = {"hinge": hinge, "squared_hinge": hinge**2, "logistic": np.logaddexp(0.0, -margins)}[trainer.loss]
+    penalised = all_weights if trainer.penalises_intercept else w
     if isinstance(trainer, L1Trainer):
-        penalised = all_weights if trainer.penalises_intercept else w
         share = trainer.l1_ratio
         penalty = share * np.abs(penalised).sum() + 0.5 * (1 - share) * penalised @ penalised
         return float(trainer.C * losses.sum() + penalty)
-    return float(trainer.C * losses.sum() + 0.5 * all_weights @ all_weights)
+    return float(trainer.C * losses.sum() + 0.5 * penalised @ penalised)
 
 
 def cells() -> list[tuple[str, str]]:
@@ -191,7 +192,8 @@ def main(names: list[str]) -> None:
         if not names or any(key.startswith(name) for name in names):
             golden[key] = measured(trainer, layout)
             print(key, golden[key], flush=True)
-    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in golden.items())
+    keys = [key for trainer, layout in cells() if (key := f"{trainer}/{layout}") in golden]
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(golden[key])}" for key in keys)
     FILE.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 

@@ -34,7 +34,7 @@ rng = np.random.default_rng(0)
 X = rng.normal(size=(5000, 60)) if sys.argv[1] == "DenseKind" else scipy.sparse.random(5000, 3000, 0.02, "csr")
 y = X @ rng.normal(size=X.shape[1]) > rng.normal(size=X.shape[0])
 estimator = {"Hinge": ChicleSVM, "Logistic": ChicleLogisticRegression}[sys.argv[2]]
-estimator(max_iter=3, tol=0.5).fit(X, y)
+estimator(max_iter=3, tol=0.5, algorithm="cocoa").fit(X, y)
 print(json.dumps(found))
 """
 

@@ -69,9 +69,15 @@ class Choice:
 
 
 def choose(
-    loss: Loss, schema: DataSchema, *, num_outputs: int, num_tasks: int, algorithm: Algorithm = "auto"
+    loss: Loss,
+    schema: DataSchema,
+    *,
+    num_outputs: int,
+    num_tasks: int,
+    algorithm: Algorithm = "auto",
+    has_free_intercept: bool = False,
 ) -> Choice:
-    """Choose the method of a job with so many tasks.
+    """Choose the method of a job with so many tasks. A free intercept ties duals together, which needs Newton's.
 
     Raises:
         UsageError: Newton's method is asked for where it has no second derivatives.
@@ -104,6 +110,8 @@ def choose(
         return Choice(
             method=Method.NEWTON, reason=f"a smooth loss, and second derivatives of {where} fit into a message"
         )
+    if has_free_intercept:
+        return Choice(method=Method.NEWTON, reason="a smooth loss with an intercept that is not penalised")
     if num_tasks > 1:
         return Choice(method=Method.NEWTON, reason=f"a smooth loss on {num_tasks} tasks")
     return Choice(method=Method.COORDINATES, reason=f"one task and {where}, too many for second derivatives")
@@ -114,12 +122,22 @@ def most_block_columns(num_outputs: int) -> int:
     return min(MOST_COLUMNS, math.isqrt(2 * MOST_BLOCK_VALUES // num_outputs))
 
 
-def newton_plan(loss: Loss, schema: DataSchema, *, num_outputs: int, tol: float) -> NewtonPlan:
-    """How Newton's method goes about such data, on any number of tasks."""
+def newton_plan(
+    loss: Loss,
+    schema: DataSchema,
+    *,
+    num_outputs: int,
+    tol: float,
+    num_tasks: int,
+    has_free_intercept: bool = False,
+) -> NewtonPlan:
+    """How Newton's method goes about such data, from so many tasks on."""
     D = schema.num_features + 1
     limit = most_block_columns(num_outputs)
     is_narrow = limit >= D
     columns = D if is_narrow else min(limit, WIDE_COLUMNS)
+    if not is_narrow and num_tasks == 1:  # a pass costs no message, so a large block of few rows does not pay
+        columns = min(columns, max(1, schema.num_rows // ROWS_PER_COLUMN))
     products = schema.num_rows * columns * columns // 2
     is_cheap = columns <= CHEAP_COLUMNS or products <= CHEAP_PRODUCTS
     row_step, resamples = 1, False
@@ -140,4 +158,5 @@ def newton_plan(loss: Loss, schema: DataSchema, *, num_outputs: int, tol: float)
         is_cheap=is_cheap,
         resamples=resamples,
         has_many_rows=schema.num_rows * D > MANY_VALUES,
+        has_free_intercept=has_free_intercept,
     )

@@ -42,6 +42,7 @@ class LinearSolver(Solver):
         tol: Relative gap to be reached.
         num_threads: Most threads to use.
         descends_only: Never go over from coordinate descent to Newton steps.
+        has_free_intercept: The intercept is not penalised.
     """
 
     def __init__(
@@ -54,9 +55,11 @@ class LinearSolver(Solver):
         tol: float,
         num_threads: int,
         descends_only: bool = False,
+        has_free_intercept: bool = False,
     ) -> None:
         super().__init__(ctx)
         self._tol = tol
+        self._has_free_intercept = has_free_intercept
         self._local = LocalData(self.chunks, loss=loss, bounds=bounds, intercept=intercept, num_threads=num_threads)
         self._coordinates = CoordinatePasses(ctx, self._local, self.chunks, tol=tol, descends_only=descends_only)
         self._newton: NewtonPasses | None = None
@@ -242,7 +245,13 @@ class LinearSolver(Solver):
         self._local.close()
 
     def _plan(self, state: NewtonState, model: Array) -> NewtonPlan:
-        return NewtonPlan.of(state, len(model), loss=self._local.loss, tol=self._tol)
+        return NewtonPlan.of(
+            state,
+            len(model),
+            loss=self._local.loss,
+            tol=self._tol,
+            has_free_intercept=self._has_free_intercept,
+        )
 
     def _newton_passes(self, plan: NewtonPlan) -> NewtonPasses:
         if self._newton is None or self._newton.plan != plan:

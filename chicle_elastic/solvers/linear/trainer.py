@@ -80,6 +80,8 @@ class LinearTrainer(Trainer):
         keeps_products: Whether Newton's method of the squared hinge finds second derivatives of all rows of narrow
             data, and from then on adds and takes away what changes. On a path that costs less than products with a
             part of them; for a single fit it takes as long.
+        penalises_intercept: Whether the weight of the intercept column is penalised like the others. If not, which is
+            for the logistic loss and Newton's method, `intercept_scaling` has to be 1.
         algorithm: "cocoa" for coordinate descent alone, whatever it takes; "newton" for Newton's method on chunks;
             "auto" for what `methods.choose` says.
     """
@@ -92,6 +94,7 @@ class LinearTrainer(Trainer):
     num_threads: int = 1
     code_classes: tuple[int, ...] | None = None
     keeps_products: bool = False
+    penalises_intercept: bool = True
     algorithm: Algorithm = "auto"
     has_one_softmax: ClassVar[bool] = False
     """Whether scores are those of one distribution over all classes."""
@@ -103,6 +106,14 @@ class LinearTrainer(Trainer):
             raise UsageError(
                 f"a linear classifier needs C > 0, tol >= 0, num_threads >= 1 and an algorithm of "
                 f"{', '.join(ALGORITHMS)}, got C={self.C}, tol={self.tol}, num_threads={self.num_threads}, "
+                f"algorithm={self.algorithm!r}"
+            )
+        if not self.penalises_intercept and (
+            Loss.named(self.loss) is not Loss.LOGISTIC or self.intercept_scaling != 1 or self.algorithm == "cocoa"
+        ):
+            raise UsageError(
+                "penalises_intercept=False needs loss='logistic', intercept_scaling=1 and an algorithm other than "
+                f"'cocoa', got loss={self.loss!r}, intercept_scaling={self.intercept_scaling}, "
                 f"algorithm={self.algorithm!r}"
             )
 
@@ -131,6 +142,8 @@ class LinearTrainer(Trainer):
             "intercept_scaling": self.intercept_scaling,
             "class_weights": self.class_weights,
         }
+        if not self.penalises_intercept:
+            found["penalises_intercept"] = False
         if self.code_classes is not None:
             found["code_classes"] = self.code_classes
         return found
@@ -156,6 +169,7 @@ class LinearTrainer(Trainer):
             tol=self.tol,
             num_threads=self.num_threads,
             descends_only=self.algorithm == "cocoa",
+            has_free_intercept=not self.penalises_intercept,
         )
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
@@ -173,7 +187,10 @@ class LinearTrainer(Trainer):
         descent = WorkingSetState.decode(progress) if WorkingSetState.is_of(progress) else None
         is_slow = descent is not None and descent.phase is not WorkingSetPhase.DESCEND
         if method is Method.NEWTON or (is_slow and loss is not Loss.HINGE):
-            plan = newton_plan(loss, schema, num_outputs=outputs, tol=self.tol)
+            is_free = not self.penalises_intercept
+            plan = newton_plan(
+                loss, schema, num_outputs=outputs, tol=self.tol, num_tasks=num_tasks, has_free_intercept=is_free
+            )
             if self.keeps_products and loss is Loss.SQUARED_HINGE and plan.has_all_columns:
                 plan = replace(plan, row_step=1, is_cheap=True, resamples=False)
             return steps.start(plan, model).encode()
@@ -198,6 +215,7 @@ class LinearTrainer(Trainer):
             num_outputs=self.num_outputs(schema),
             num_tasks=num_tasks,
             algorithm=self.algorithm,
+            has_free_intercept=not self.penalises_intercept,
         )
 
     def may_be_cut(self, progress: Array) -> bool:
@@ -239,15 +257,21 @@ class LinearTrainer(Trainer):
             return None if phase in (WorkingSetPhase.DESCEND, WorkingSetPhase.REST) else contribution
         if not NewtonState.is_of(progress):
             return None
-        has_newton_duals = NewtonState.read_parts(progress, "has_newton_duals").any()
-        return contribution if has_newton_duals and is_at_rest(progress) else None
+        has_newton_duals = NewtonState.read_parts(progress, "has_newton_duals")
+        if not has_newton_duals.any() or not is_at_rest(progress):
+            return None
+        if not self.penalises_intercept:
+            outputs, contribution = len(has_newton_duals), contribution.copy()
+            contribution.reshape(outputs, -1)[:, -1] = model.reshape(outputs, -1)[:, -1]
+        return contribution
 
     def has_all_columns(self, model: Array, progress: Array) -> bool:
         """Of a progress of Newton's method, whether its blocks do; if so, smooth losses have it on any tasks."""
         return self._plan(NewtonState.decode(progress), model).has_all_columns
 
     def _plan(self, state: NewtonState, model: Array) -> NewtonPlan:
-        return NewtonPlan.of(state, len(model), loss=Loss.named(self.loss), tol=self.tol)
+        loss, is_free = Loss.named(self.loss), not self.penalises_intercept
+        return NewtonPlan.of(state, len(model), loss=loss, tol=self.tol, has_free_intercept=is_free)
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         """w + sum of the changes (gamma = 1)."""
@@ -255,15 +279,26 @@ class LinearTrainer(Trainer):
         return weighted_sum
 
     def rebuild(self, model: Array, contribution: Array, progress: Array) -> Array:
-        """w(alpha), with nothing of the old model. In a Newton run w does not follow from the duals, and is kept."""
-        return model if NewtonState.is_of(progress) else contribution
+        """w(alpha), with nothing of the old model.
+
+        In a Newton run w does not follow from the duals, and is kept. An intercept that is not penalised never does.
+        """
+        return model if NewtonState.is_of(progress) or not self.penalises_intercept else contribution
 
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
-        """P and D per output at a certificate, each of shape (outputs,), float64."""
+        """P and D per output at a certificate, each of shape (outputs,), float64.
+
+        An intercept b that is not penalised needs sum_i alpha_i y_i = 0. What rounding has left of that sum, times
+        2 |b|, is taken from D, which then is a bound for all intercepts up to twice the present one.
+        """
         rebuilt = model if report.rebuilt is None else report.rebuilt
-        losses = _column(report.metrics, "loss")
-        primal = _half_norms(model, len(losses)) + losses
-        return primal, _column(report.metrics, "dual") - _half_norms(rebuilt, len(losses))
+        losses, duals = _column(report.metrics, "loss"), _column(report.metrics, "dual")
+        if self.penalises_intercept:
+            return _half_norms(model, len(losses)) + losses, duals - _half_norms(rebuilt, len(losses))
+        w, of_duals = (each.reshape(len(losses), -1) for each in (model, rebuilt))
+        primal = _half_norms(w[:, :-1], len(losses)) + losses
+        dual = duals - _half_norms(of_duals[:, :-1], len(losses)) - 2.0 * np.abs(of_duals[:, -1] * w[:, -1])
+        return primal, np.maximum(dual, 0.0)  # which duals of 0 have
 
     def relative_gap(self, model: Array, report: Report) -> float:
         """Largest (P - D) / P over the outputs; an estimate unless the report is a certificate."""

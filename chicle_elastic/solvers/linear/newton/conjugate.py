@@ -57,7 +57,8 @@ def multiplied(plan: NewtonPlan, output: OutputState, group: Group, j: int) -> N
         output: OUT. Its state.
         group, j: The sums, and which row of them is the output's.
     """
-    p, product = group.direction[j], group.direction[j] + group.product[j]
+    p = group.direction[j]
+    product = plan.penalised(p) + group.product[j]
     curvature = dot(p, product)
     output.length = length = dot(output.r, p) / curvature if curvature > 0 else 0.0
     output.num_products += 1

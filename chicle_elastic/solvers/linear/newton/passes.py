@@ -54,6 +54,7 @@ class _Known:
     changes: Array | None = None
     curvatures: Array | None = None
     run: _Run | None = None
+    duals: Array | None = None
     is_settled: bool = False
     has_moved_centers: bool = False
 
@@ -113,13 +114,17 @@ class NewtonPasses:
             duals: Of those outputs that need them (`needs_duals`), by number, shape (num_rows,), float64. Those of the
                 hinge are the centers, which may move.
         """
-        for k in group.numbers:
-            known, output = self._margins(k, outputs[k], w[k]), outputs[k]
-            if output.old_tau and not known.has_moved_centers:
-                duals[k][:] = self._hinge_duals(known.margins, duals[k], output.old_tau)
+        for j, k in enumerate(group.numbers):
+            known, output = self._margins(k, outputs[k], outputs[k].point if group.is_balance else w[k]), outputs[k]
+            if group.is_balance:
+                known.duals = self._smooth_duals(k, output, known)
+                group.masses[j] += _by_class(self._signs[k], known.duals)
+            elif output.old_tau and not known.has_moved_centers:
+                duals[k][:] = _hinge_duals(known.margins, duals[k], output.old_tau * self._upper, self._upper)
                 known.has_moved_centers = True
         if group.is_product:
             self._multiply(group, outputs)
+        if group.is_product or group.is_balance:
             return
         directions = np.array([outputs[k].direction for k in group.numbers])
         group.direction += directions
@@ -128,6 +133,8 @@ class NewtonPasses:
             output = outputs[k]
             if self._known[k].changes is None and output.serial == 0 and duals[k].any():  # else all values are 0
                 group.start[j, 0] += float(dual_values(self.plan.loss, duals[k], self._upper).sum())
+            if self.plan.has_free_intercept and output.serial == 0:
+                group.values[j, 0, 1:] += _by_class(self._signs[k], self._upper)
         if self.plan.is_smooth:
             self._evaluate_smooth(group, outputs)
             return
@@ -150,22 +157,26 @@ class NewtonPasses:
         Returns:
             Whether there was anything to write.
         """
-        is_at_rest = output.phase is NewtonPhase.REST
+        is_at_rest = output.phase in (NewtonPhase.REST, NewtonPhase.BALANCE)
         known = self._margins(k, output, output.point if is_at_rest else w)
         if output.keeps_duals or known.is_settled:
             return False
         known.is_settled = is_at_rest
         if not self.plan.is_smooth:
-            alpha[:] = self._hinge_duals(known.margins, alpha, output.old_tau or output.tau)
+            alpha[:] = _hinge_duals(known.margins, alpha, (output.old_tau or output.tau) * self._upper, self._upper)
             return True
-        if not output.has_newton_duals:
-            alpha[:] = self._slopes(known.margins)[0]
-            return True
-        changes = self._signs[k] * self._rows.times(output.direction)
-        slopes, curvatures = self._slopes(known.margins)
-        np.subtract(slopes, curvatures * changes, out=alpha)
-        np.clip(alpha, 0.0, self._upper if self.plan.loss is Loss.LOGISTIC else None, out=alpha)
+        alpha[:] = self._smooth_duals(k, output, known) if known.duals is None else known.duals
+        if self.plan.has_free_intercept:
+            alpha *= np.where(self._signs[k] > 0, output.plus, output.minus)
         return True
+
+    def _smooth_duals(self, k: int, output: OutputState, known: _Known) -> Array:
+        """Those at w, or of one Newton step on, shape (num_rows,)."""
+        slopes, curvatures = self._slopes(known.margins)
+        if not output.has_newton_duals:
+            return slopes
+        slopes -= curvatures * (self._signs[k] * self._rows.times(output.direction))
+        return np.clip(slopes, 0.0, self._upper if self.plan.loss is Loss.LOGISTIC else None, out=slopes)
 
     def sum_of(self, values_of: Callable[[Loss, Array, Array], Array], given: Array) -> float:
         """Sum over all rows of what `values_of` the loss, something of each row and C_i is."""
@@ -256,6 +267,8 @@ class NewtonPasses:
             output = outputs[k]
             if group.diagonals[0][0].shape[1]:
                 group.diagonals[0][0][j] += self._rows.squares_sum(curvatures[j])
+            if group.beside.shape[1]:
+                group.beside[j] += self._rows.weighted_sum(curvatures[j])
             if group.blocks[0][0].shape[1]:
                 self._blocks.add(k, output.block, curvatures[j], output.columns, group.blocks[0][0][j])
             self._known[k].curvatures = None
@@ -318,10 +331,6 @@ class NewtonPasses:
         return run.last
 
     # Hinge.
-
-    def _hinge_duals(self, margins: Array, centers: Array, tau: float) -> Array:
-        """a(w) of rows with these margins, shape (num_rows,)."""
-        return _hinge_duals(margins, centers, tau * self._upper, self._upper)
 
     def _evaluate_hinge(
         self, known: _Known, output: OutputState, signs: Array, centers: Array, group: Group, j: int
@@ -414,6 +423,11 @@ class _HingeSums:
     start: Array
     values: Array
     slopes: Array
+
+
+def _by_class(signs: Array, values: Array) -> tuple[float, float]:
+    """Sums over the rows of a class, and over others."""
+    return float(values[signs > 0].sum()), float(values[signs < 0].sum())
 
 
 def _hinge_duals(margins: Array, centers: Array, scale: Array, upper: Array) -> Array:

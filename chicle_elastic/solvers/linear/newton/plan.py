@@ -8,16 +8,20 @@ Sums of a pass, one vector:
     direction         D        of each task; their mean counts (see `agreement`)
     start             2        of the hinge, value and slope of its smoothed losses at the beginning of the direction;
                                of a first pass, the sum of the dual values of the duals that the chunks have
-    values            3 c      at each candidate: sums of losses, of dual values, and of smoothed losses
+    values            3 c      at each candidate: sums of losses, of dual values, and of smoothed losses; of a first
+                               pass with a free intercept, of losses and of the C_i of its class and of others
     slopes            g        slope of the smoothed losses at each share of GRID (hinge); of smooth losses after a
                                direction that was rejected
     then for each candidate and variant:
     gradient          D        w(a) of the duals a that belong to the candidate
     block             h(h+1)/2 lower triangle of the second derivatives in the columns of the block, unless it is kept
     diagonal          D        of the second derivatives, where the block does not have all columns, unless it is kept
+    beside            D        with a free intercept, second derivatives by it and each weight, likewise
     and of an output in phase MULTIPLY:
     direction         D        p of each task; the mean counts
     product           D        second derivatives times p
+    and of an output in phase BALANCE:
+    masses            2        sums of the duals of rows of its class, and of others
 
 Outputs that follow each other and whose sums have the same parts are a *group*: each part is a matrix, with a row per
 output. At first all outputs are in one.
@@ -58,6 +62,7 @@ class NewtonPlan:
         is_cheap: Second derivatives of all rows may be asked for, again and again.
         resamples: The sample is so large that a new block of it is better than a kept one.
         has_many_rows: A pass of the hinge looks at one candidate, and at slopes only after a rejected direction.
+        has_free_intercept: The weight of the last column is not penalised. For the logistic loss only.
     """
 
     loss: Loss
@@ -69,9 +74,12 @@ class NewtonPlan:
     is_cheap: bool = True
     resamples: bool = False
     has_many_rows: bool = False
+    has_free_intercept: bool = False
 
     @classmethod
-    def of(cls, state: NewtonState, num_parameters: int, *, loss: Loss, tol: float) -> "NewtonPlan":
+    def of(
+        cls, state: NewtonState, num_parameters: int, *, loss: Loss, tol: float, has_free_intercept: bool = False
+    ) -> "NewtonPlan":
         """The plan that a state follows."""
         return cls(
             loss=loss,
@@ -83,7 +91,23 @@ class NewtonPlan:
             is_cheap=state.is_cheap,
             resamples=state.resamples,
             has_many_rows=state.has_many_rows,
+            has_free_intercept=has_free_intercept,
         )
+
+    @property
+    def ridge(self) -> Array:
+        """Second derivatives of the penalty: 1, or 0 of a free intercept; shape (D,)."""
+        ridge = np.ones(self.D)
+        ridge[-1] = 0.0 if self.has_free_intercept else 1.0
+        return ridge
+
+    def penalised(self, w: Array) -> Array:
+        """w with 0 for a weight that is not penalised, shape (..., D): the gradient of the penalty."""
+        if not self.has_free_intercept:
+            return w
+        w = w.copy()
+        w[..., -1] = 0.0
+        return w
 
     @property
     def is_smooth(self) -> bool:
@@ -129,12 +153,15 @@ class NewtonPlan:
             return None
         if output.phase is NewtonPhase.MULTIPLY:
             return MULTIPLY
+        if output.phase is NewtonPhase.BALANCE:
+            return BALANCE
         h = 0 if output.block is Block.KEPT else self.D if self.has_all_columns else len(output.columns)
         was_rejected = output.num_rejected > 0
         has_slopes = was_rejected or not (self.is_smooth or self.has_many_rows)
         return Layout(
             num_block_values=h * (h + 1) // 2,
             num_diagonal_values=0 if self.has_all_columns or output.block is Block.KEPT else self.D,
+            has_beside=self.has_free_intercept and not self.has_all_columns and output.block is not Block.KEPT,
             num_slopes=len(GRID) if has_slopes else 0,
         )
 
@@ -143,7 +170,9 @@ class NewtonPlan:
             return 0
         if layout is MULTIPLY:
             return 2 * self.D
-        per_variant = self.D + layout.num_block_values + layout.num_diagonal_values
+        if layout is BALANCE:
+            return 2
+        per_variant = self.D + layout.num_block_values + layout.num_diagonal_values + layout.has_beside * self.D
         return self.D + 2 + layout.num_slopes + len(self.candidates) * (3 + self.num_variants * per_variant)
 
     def groups(self, outputs: Sequence[OutputState], buffer: Array) -> "list[Group]":
@@ -166,10 +195,13 @@ class Layout(NamedTuple):
     num_block_values: int
     num_diagonal_values: int
     num_slopes: int
+    has_beside: bool = False
 
 
 MULTIPLY = Layout(-1, -1, -1)
 """The one of phase MULTIPLY, which has no such parts."""
+BALANCE = Layout(-2, -2, -2)
+"""The one of phase BALANCE."""
 
 
 class Group:
@@ -178,6 +210,8 @@ class Group:
     Attributes:
         numbers: Which outputs, ascending.
         is_product: Whether they are in phase MULTIPLY.
+        is_balance: Whether they are in phase BALANCE.
+        masses: Shape (n, 2), in phase BALANCE, which has nothing else.
         direction: Shape (n, D).
         product: Shape (n, D), in phase MULTIPLY; none of those that follow is there.
         start: Shape (n, 2).
@@ -186,6 +220,7 @@ class Group:
         gradients: Shape (n, D) by [candidate][variant].
         blocks: Shape (n, h (h + 1) / 2) by [candidate][variant].
         diagonals: Shape (n, D) by [candidate][variant]; (n, 0) where the block has all columns.
+        beside: Shape (n, D), of the only candidate; (n, 0) without a free intercept or where the block has all columns.
     """
 
     def __init__(self, plan: NewtonPlan, layout: Layout, numbers: list[int], parts: Array) -> None:
@@ -198,7 +233,10 @@ class Group:
 
         self._plan, self._layout, self._parts = plan, layout, parts
         self.numbers = numbers
-        self.is_product = layout is MULTIPLY
+        self.is_product, self.is_balance = layout is MULTIPLY, layout is BALANCE
+        if self.is_balance:
+            self.masses = take(2)
+            return
         self.direction = take(D)
         if self.is_product:
             self.product = take(D)
@@ -212,6 +250,7 @@ class Group:
         self.gradients = [[found[c][v][0] for v in variants] for c in candidates]
         self.blocks = [[found[c][v][1] for v in variants] for c in candidates]
         self.diagonals = [[found[c][v][2] for v in variants] for c in candidates]
+        self.beside = take(D if layout.has_beside else 0)
 
     def split(self, size: int) -> "list[Group]":
         """The same sums as groups of so many outputs at most."""

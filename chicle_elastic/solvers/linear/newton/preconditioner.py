@@ -44,15 +44,17 @@ class PreconditionerBlock:
         return np.asarray(self.scale * scaled)
 
 
-def factorise(packed: Array, diagonal: Array, columns: Array) -> PreconditionerBlock:
-    """Scale and factor.
+def factorise(packed: Array, diagonal: Array, columns: Array, ridge: Array | float = 1.0) -> PreconditionerBlock:
+    """Scale and factor, the second derivatives of the penalty included.
 
     Args:
-        packed: Second derivatives in the columns of the block, without I; empty for none.
-        diagonal: Those of all columns, shape (D,), without I.
+        packed: Those of the losses in the columns of the block; empty for none.
+        diagonal: Those of all columns, shape (D,).
         columns: Columns of the block, int64; empty for all.
+        ridge: Those of the penalty, shape (D,), or the same for all.
     """
-    scale = 1.0 / np.sqrt(1.0 + np.maximum(diagonal, 0.0))
+    total = ridge + np.maximum(diagonal, 0.0)
+    scale = 1.0 / np.sqrt(np.where(total > 0, total, 1.0))
     if not len(packed):
         return PreconditionerBlock(np.zeros(0), scale, columns)
     inner = scale[columns] if len(columns) else scale
@@ -61,7 +63,8 @@ def factorise(packed: Array, diagonal: Array, columns: Array) -> PreconditionerB
     with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then
         matrix *= inner
         matrix *= inner[:, None]
-    matrix.reshape(-1)[:: size + 1] += inner * inner
+    of_penalty = np.broadcast_to(ridge, len(scale))
+    matrix.reshape(-1)[:: size + 1] += inner * inner * (of_penalty[columns] if len(columns) else of_penalty)
     lower = cholesky_factor(matrix, HEAVIER * size)
     if lower is None:
         return PreconditionerBlock(np.zeros(0), scale, columns)

@@ -7,11 +7,12 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, dots, squared
+from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton import conjugate, pairs
 from chicle_elastic.solvers.linear.newton.line import ARMIJO, ROUNDING, where_slope_is_0
 from chicle_elastic.solvers.linear.newton.plan import Group, NewtonPlan
 from chicle_elastic.solvers.linear.newton.preconditioner import PreconditionerBlock, curvatures_along, factorise
-from chicle_elastic.solvers.linear.newton.state import Block, OutputState
+from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, OutputState
 from chicle_elastic.solvers.linear.objectives import TINY, Loss
 from chicle_elastic.solvers.linear.products import packed_diagonal
 
@@ -55,16 +56,24 @@ def evaluated(
     """
     directions = group.direction
     there = w[group.numbers] + directions
-    values = 0.5 * dots(there, there) + group.values[:, 0, 0]
-    gradients = there - group.gradients[0][0]
-    squares = dots(gradients, gradients).tolist()
+    penalised = plan.penalised(there)
+    values = 0.5 * dots(penalised, penalised) + group.values[:, 0, 0]
+    gradients = penalised - group.gradients[0][0]
     before = np.array([outputs[k].gradient for k in group.numbers])
-    slopes, squares_before = dots(before, directions).tolist(), dots(before, before).tolist()
-    bends = _bends(plan, group, gradients)
+    steps, steps_before = gradients, before
+    if plan.has_free_intercept:
+        for j, k in enumerate(group.numbers):
+            _learn_beside(plan, outputs[k], group, j)
+        steps, steps_before = (_centred(plan, of_all, outputs, group.numbers) for of_all in (gradients, before))
+    squares, squares_before = dots(steps, steps).tolist(), dots(steps_before, steps_before).tolist()
+    slopes = dots(before, directions).tolist()
+    bends = _bends(plan, group, plan.penalised(steps))
     have_directions = np.any(directions, axis=1).tolist()
     for j in going_on:
         k, value = group.numbers[j], float(values[j])
         output, left, has_changed = outputs[k], math.inf, True
+        if plan.has_free_intercept and output.serial == 0 and _is_one_sided(w[k], output, group.values[j, 0]):
+            continue
         if have_directions[j] and math.isfinite(output.value):
             if _refused(plan, w[k], output, group, j, slopes[j], value):
                 continue
@@ -87,11 +96,11 @@ def evaluated(
         caution = CAUTION if output.block is Block.KEPT else 1.0
         if not plan.needs_products:
             if output.gap * value <= goal and caution * output.gap * value * (1.0 + output.bend) <= goal:
-                output.rest(w[k], -output.gradient)
+                _rest(plan, w[k], output, -plan.penalised(steps[j]))
             else:
                 _go_on(plan, share, w[k], output, factored, left, has_changed=has_changed)
         elif output.gap * value <= goal:  # better duals would cost some products more
-            output.rest(w[k], np.zeros(plan.D))
+            _rest(plan, w[k], output, np.zeros(plan.D))
         else:
             conjugate.begin(plan, share, output, factored)
 
@@ -108,7 +117,7 @@ def _factored(plan: NewtonPlan, output: OutputState, group: Group, j: int) -> Pr
         return PreconditionerBlock(output.factor, output.scale, output.columns)
     block = group.blocks[0][0][j]
     diagonal = packed_diagonal(block, plan.D) if plan.has_all_columns else group.diagonals[0][0][j]
-    factored = factorise(block, diagonal, output.columns)
+    factored = factorise(block, diagonal, output.columns, plan.ridge)
     if not plan.has_all_columns and not len(output.columns):  # from the next evaluation on there is a block
         output.columns = heaviest_columns(diagonal, plan.block_columns)
     return factored
@@ -145,9 +154,9 @@ def _go_on(
     is_rounding = (EPSILON * output.bend) ** 2 > goal
     if share > LEAST_SHARE_OF_NEWTON_DUALS and is_near and not is_rounding:
         output.has_newton_duals = True
-        output.rest(w, output.direction)
+        _rest(plan, w, output, output.direction)
     elif not has_changed and gap <= goal and output.last_block is Block.EXACT:
-        output.rest(w, np.zeros(plan.D))
+        _rest(plan, w, output, np.zeros(plan.D))
     else:
         num_steps = _steps_to(goal, output, left) if has_changed else math.inf
         if is_sampled and plan.resamples and num_steps <= MOST_SAMPLES:
@@ -156,6 +165,59 @@ def _go_on(
             output.block = next_block(plan, output, is_poor=left > POOR or not has_changed)
         else:
             output.block, output.scale, output.factor = Block.KEPT, factored.scale, factored.factor
+
+
+def _rest(plan: NewtonPlan, w: Array, output: OutputState, direction: Array) -> None:
+    """Rest at the end of a direction, once the duals are balanced where they have to be; `w` is written."""
+    output.rest(w, direction)
+    # The end of an exact direction is where duals are balanced already.
+    if plan.has_free_intercept and not (output.has_newton_duals and output.is_exact):
+        output.phase = NewtonPhase.BALANCE
+
+
+def balanced(output: OutputState, masses: Array) -> None:
+    """Multiply the duals of the class with more of them, so that a free intercept has nothing to gain."""
+    plus, minus = masses.tolist()
+    output.plus, output.minus = min(plus, minus) / max(plus, TINY), min(plus, minus) / max(minus, TINY)
+    output.phase = NewtonPhase.REST
+
+
+def _is_one_sided(w: Array, output: OutputState, values: Array) -> bool:
+    """Whether all C_i of one class are 0: the other one is all there is to say; `w` is written then."""
+    _, plus, minus = values.tolist()
+    if (plus > 0) == (minus > 0):
+        return False
+    w[:] = 0.0
+    w[-1] = -LEFT_OUT if plus > 0 else LEFT_OUT
+    output.plus = output.minus = output.gap = 0.0
+    output.rest(w, np.zeros(len(w)))
+    return True
+
+
+def _learn_beside(plan: NewtonPlan, output: OutputState, group: Group, j: int) -> None:
+    """Keep the second derivatives by the free intercept and each weight that this pass has summed up."""
+    if output.block is Block.KEPT:
+        return
+    if plan.has_all_columns:
+        output.beside = group.blocks[0][0][j, -plan.D :].copy()  # the last row of the triangle
+    else:
+        output.beside = group.beside[j].copy()
+
+
+def _centred(plan: NewtonPlan, gradients: Array, outputs: Sequence[OutputState], numbers: Sequence[int]) -> Array:
+    """Gradients as the gap has them, once the free intercept has taken what it can take; shape (n, D).
+
+    With h the second derivatives by the intercept b, a step of b alone changes the gradient g of the weights to
+    g - g_b h / h_b, and is worth g_b^2 / (2 h_b).
+    """
+    found = gradients.copy()
+    for k, g in zip(numbers, found, strict=True):
+        beside = outputs[k].beside
+        if len(beside) and beside[-1] > 0:
+            of_intercept = g[-1]
+            g -= (of_intercept / beside[-1]) * beside
+            g[-1] = of_intercept / math.sqrt(beside[-1])
+    return found
 
 
 def _steps_to(goal: float, output: OutputState, left: float) -> float:
@@ -186,7 +248,8 @@ def _refused(plan: NewtonPlan, w: Array, output: OutputState, group: Group, j: i
     if is_enough and plan.loss is not Loss.SQUARED_HINGE:
         return False
     if group.slopes.shape[1] and output.num_rejected < MOST_REJECTED - 1:
-        best = where_slope_is_0(group.slopes[j], dot(w, direction), squared(direction), slope)
+        w, along = plan.penalised(w), plan.penalised(direction)
+        best = where_slope_is_0(group.slopes[j], dot(w, along), squared(along), slope)
         if not NEARLY_BEST[0] <= best <= NEARLY_BEST[1]:
             _look_again(plan, output, best * direction)
             return True

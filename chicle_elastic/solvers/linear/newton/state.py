@@ -21,6 +21,8 @@ class NewtonPhase(IntEnum):
     """A product of the second derivatives with a vector, for conjugate gradients."""
     REST = 2
     """Nothing: its gap is small enough, and that of others is not."""
+    BALANCE = 3
+    """Sums of the duals of both classes, which an intercept that is not penalised needs equal. Then it rests."""
 
 
 class Block(IntEnum):
@@ -58,6 +60,7 @@ class OutputState(ProgressState):
         is_exact: The direction solves the Newton equations of w, but for rounding.
         last_block: What the last ones that were added up were; KEPT before the first.
         bend: Second derivative of the losses along the gradient, by |gradient|^2, as of the last block.
+        plus, minus: What duals of rows of the class of the output, and of others, are multiplied by when it rests.
         num_products: Products of this run of conjugate gradients.
         length: Share of the vector of the last product that became part of the solution.
         rz: Squared residual of that run in the norm of the preconditioner.
@@ -70,6 +73,8 @@ class OutputState(ProgressState):
         pairs: Changes of w and of the gradient in the steps since the block, or vectors and products of the last run of
             conjugate gradients, see `pairs`; flat.
         met: Vectors and products of this run; flat.
+        beside: Second derivatives of the losses by an intercept that is not penalised and each weight, shape (D,),
+            as of the last block; empty without such an intercept.
         columns: Columns of the block, int64; empty for all.
     """
 
@@ -90,6 +95,8 @@ class OutputState(ProgressState):
     is_exact: bool = False
     last_block: Block = Block.KEPT
     bend: float = np.inf
+    plus: float = 1.0
+    minus: float = 1.0
     num_products: int = 0
     length: float = 0.0
     rz: float = 0.0
@@ -104,6 +111,7 @@ class OutputState(ProgressState):
     factor: Array = field(default_factory=nothing)
     pairs: Array = field(default_factory=nothing)
     met: Array = field(default_factory=nothing)
+    beside: Array = field(default_factory=nothing)
     columns: Numbers = field(default_factory=no_numbers)
 
     def rest(self, w: Array, direction: Array) -> None:
@@ -118,9 +126,10 @@ class OutputState(ProgressState):
 
 
 VECTORS = {
-    NewtonPhase.EVALUATE: ("direction", "gradient", "columns"),
-    NewtonPhase.MULTIPLY: ("gradient", "p", "x", "r", "scale", "factor", "pairs", "met", "columns"),
+    NewtonPhase.EVALUATE: ("direction", "gradient", "beside", "columns"),
+    NewtonPhase.MULTIPLY: ("gradient", "p", "x", "r", "scale", "factor", "pairs", "met", "beside", "columns"),
     NewtonPhase.REST: ("direction", "point"),
+    NewtonPhase.BALANCE: ("direction", "point"),
 }
 """Which vectors of an output go on to the next pass."""
 

@@ -54,6 +54,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import squared
+from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton import conjugate, hinge, smooth
 from chicle_elastic.solvers.linear.newton.line import ROUNDING
 from chicle_elastic.solvers.linear.newton.plan import Group, NewtonPlan
@@ -106,6 +107,8 @@ def reopen(plan: NewtonPlan, model: Array, state: NewtonState) -> None:
         output.phase = NewtonPhase.EVALUATE
         # The end of the direction may be better than what was certified, w of its duals.
         output.direction = output.point + output.direction - w if output.has_newton_duals else np.zeros(plan.D)
+        if plan.has_free_intercept and abs(w[-1]) >= -LEFT_OUT:  # of rows that were of one class, and are no more
+            output.direction = -w
         output.keeps_duals = output.has_newton_duals = output.is_exact = False
         output.value = np.inf
         output.gradient = np.zeros(plan.D)
@@ -133,6 +136,10 @@ def advance(plan: NewtonPlan, model: Array, state: NewtonState, sums: Array, num
     following = model.copy()
     w = following.reshape(plan.num_outputs, plan.D)
     for group in plan.groups(state.outputs, sums):
+        if group.is_balance:
+            for j, k in enumerate(group.numbers):
+                smooth.balanced(state.outputs[k], group.masses[j])
+            continue
         group.direction /= num_tasks
         if group.is_product:
             for j, k in enumerate(group.numbers):
@@ -157,7 +164,7 @@ def _is_there_already(plan: NewtonPlan, share: float, w: Array, output: OutputSt
     """Whether w and the duals of the chunks are good enough together: a fit goes on where one has ended."""
     if group.direction[j].any():
         return False
-    half_norm = 0.5 * squared(w)
+    half_norm = 0.5 * squared(plan.penalised(w))
     primal = half_norm + float(group.values[j, 0, 0])
     gap = primal - (float(group.start[j, 0]) - half_norm)  # of w that is that of the duals; else the certificate tells
     if not -ROUNDING * primal <= gap <= share * plan.tol * primal:
