@@ -4,8 +4,10 @@ The public names are here, those of `estimators` as well; a name is loaded when 
 loads no torch and no NumPy, opens nothing and sets no variable (docs/style 15).
 
     estimators  ChicleSVM, ChicleLogisticRegression, ChicleRidge, ChicleLasso, ChicleElasticNet, ChicleSVR,
-                ChicleCNNClassifier; ChicleSearchCV; ElasticEstimator, around a Trainer of your own
-    algorithm   Trainer, Solver, Update, Budget, Context, StateSpec; Report, Verdict, Action; LinearTrainer
+                ChicleHuber, ChiclePoisson, ChicleCNNClassifier; ChicleSearchCV; ElasticEstimator, around a
+                Trainer of your own
+    algorithm   Trainer, Solver, Update, Budget, Context, StateSpec; Report, Verdict, Action; LinearTrainer,
+                RegressionTrainer, RegressionLoss
     data        ArraySource, ChunkFolder
     job         Job, CheckpointSettings; Outcome, History, IterationRecord
     runtime     InProcess, LocalCluster, TorchXRuntime, cluster_runtime
@@ -47,13 +49,17 @@ if TYPE_CHECKING:
     from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
     from chicle_elastic.runtime.training.job import Job, Outcome
     from chicle_elastic.solvers.base import Action, Budget, Context, Report, Solver, Trainer, Update, Verdict
+    from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
+    from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
     from chicle_elastic.solvers.linear.trainer import LinearTrainer
     from chicle_elastic.values import ResourceOffer
     from estimators import (
         ChicleCNNClassifier,
         ChicleElasticNet,
+        ChicleHuber,
         ChicleLasso,
         ChicleLogisticRegression,
+        ChiclePoisson,
         ChicleRidge,
         ChicleSearchCV,
         ChicleSVM,
@@ -73,8 +79,10 @@ __all__ = [
     "ChicleCNNClassifier",
     "ChicleElasticNet",
     "ChicleError",
+    "ChicleHuber",
     "ChicleLasso",
     "ChicleLogisticRegression",
+    "ChiclePoisson",
     "ChicleRidge",
     "ChicleSVM",
     "ChicleSVR",
@@ -97,6 +105,8 @@ __all__ = [
     "Policy",
     "Rebalance",
     "RedrawOwnership",
+    "RegressionLoss",
+    "RegressionTrainer",
     "ReleaseNode",
     "Report",
     "RequestNodes",
@@ -128,8 +138,10 @@ _MODULES = {
     "ChicleCNNClassifier": "estimators",
     "ChicleElasticNet": "estimators",
     "ChicleError": "chicle_elastic.errors",
+    "ChicleHuber": "estimators",
     "ChicleLasso": "estimators",
     "ChicleLogisticRegression": "estimators",
+    "ChiclePoisson": "estimators",
     "ChicleRidge": "estimators",
     "ChicleSVM": "estimators",
     "ChicleSVR": "estimators",
@@ -151,6 +163,8 @@ _MODULES = {
     "Outcome": "chicle_elastic.runtime.training.job",
     "Policy": "chicle_elastic.policies.base",
     "Rebalance": "chicle_elastic.policies.rebalance",
+    "RegressionLoss": "chicle_elastic.solvers.linear.regression.losses",
+    "RegressionTrainer": "chicle_elastic.solvers.linear.regression.trainer",
     "RedrawOwnership": "chicle_elastic.policies.base",
     "ReleaseNode": "chicle_elastic.policies.base",
     "RequestNodes": "chicle_elastic.policies.base",

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from estimators.cnn import ChicleCNNClassifier
     from estimators.logistic import ChicleLogisticRegression
     from estimators.own.elastic import ElasticEstimator
+    from estimators.regression.base import LinearRegressor
+    from estimators.regression.huber import ChicleHuber
     from estimators.regression.lasso import ChicleElasticNet, ChicleLasso
+    from estimators.regression.poisson import ChiclePoisson
     from estimators.regression.ridge import ChicleRidge
     from estimators.regression.svr import ChicleSVR
     from estimators.search.search_cv import ChicleSearchCV
@@ -20,25 +23,31 @@ if TYPE_CHECKING:
 __all__ = [
     "ChicleCNNClassifier",
     "ChicleElasticNet",
+    "ChicleHuber",
     "ChicleLasso",
     "ChicleLogisticRegression",
+    "ChiclePoisson",
     "ChicleRidge",
     "ChicleSVM",
     "ChicleSVR",
     "ChicleSearchCV",
     "ElasticEstimator",
+    "LinearRegressor",
 ]
 
 _MODULES = {
     "ChicleCNNClassifier": "estimators.cnn",
     "ChicleElasticNet": "estimators.regression.lasso",
+    "ChicleHuber": "estimators.regression.huber",
     "ChicleLasso": "estimators.regression.lasso",
     "ChicleLogisticRegression": "estimators.logistic",
+    "ChiclePoisson": "estimators.regression.poisson",
     "ChicleRidge": "estimators.regression.ridge",
     "ChicleSVM": "estimators.svm",
     "ChicleSVR": "estimators.regression.svr",
     "ChicleSearchCV": "estimators.search.search_cv",
     "ElasticEstimator": "estimators.own.elastic",
+    "LinearRegressor": "estimators.regression.base",
 }
 
 _BACKEND = "estimators.search.backend"

@@ -36,6 +36,8 @@ ESTIMATORS = {
     "lasso": "ChicleLasso",
     "elastic_net": "ChicleElasticNet",
     "svr": "ChicleSVR",
+    "huber": "ChicleHuber",
+    "poisson": "ChiclePoisson",
     "cnn": "ChicleCNNClassifier",
 }
 # Where and how it runs is the business of agents and of this module; what is not here is an option.

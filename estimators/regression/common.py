@@ -1,7 +1,7 @@
 """What the fit of a regressor needs besides its mathematics: validated input, prediction, R^2, model files."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.metrics import r2_score
@@ -32,6 +32,16 @@ class RegressionSet:
     source: ChunkSource
     features: Any = None
     hook_arguments: dict[str, Any] = field(default_factory=dict)
+
+    def rows(self) -> Any:
+        """What `predict` takes: the matrix, or the folder."""
+        return self.source if self.features is None else self.features
+
+    def targets(self) -> Array:
+        """Those of all rows, in their order; shape (n_samples,), float64."""
+        if self.features is None:
+            return rows_in_order(self.rows(), lambda chunk: chunk.targets)
+        return np.asarray(self.hook_arguments["y"], dtype=np.float64)
 
     def require_finite(self, estimator: Any) -> None:
         """Refuse NaN and infinity in rows that were passed to fit; those of a folder were looked at when it was made.
@@ -111,7 +121,14 @@ class RegressionMixin(PredictionMixin, SaveMixin):
 
     _file_arrays = ("coef_", "feature_names_in_")
     _file_required = ("coef_",)
-    _file_values = ("intercept_", "objective_", "dual_objective_", "n_features_in_", "n_iter_", "duality_gap_")
+    _file_values: ClassVar[tuple[str, ...]] = (
+        "intercept_",
+        "objective_",
+        "dual_objective_",
+        "n_features_in_",
+        "n_iter_",
+        "duality_gap_",
+    )
 
     coef_: Array
     intercept_: float
@@ -130,10 +147,16 @@ class RegressionMixin(PredictionMixin, SaveMixin):
         targets : ndarray of shape (n_samples,), float64
             The rows of a ChunkFolder come in the order of the data that it was made from.
         """
-        return self._by_row(X, lambda rows: products(rows, self.coef_[np.newaxis])[:, 0] + self.intercept_)
+        return self._by_row(
+            X, lambda rows: self._targets_of(products(rows, self.coef_[np.newaxis])[:, 0] + self.intercept_)
+        )
+
+    def _targets_of(self, scores: Array) -> Array:
+        """Targets that are foretold where <w, x> + b is `scores`, shape (n,)."""
+        return scores
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Coefficient of determination R^2.
+        """How much better predictions are than the mean of `y`: R^2, of counts the share of the deviance (D^2).
 
         Parameters
         ----------
@@ -156,7 +179,10 @@ class RegressionMixin(PredictionMixin, SaveMixin):
             y = rows_in_order(X, lambda chunk: chunk.targets)
             if X.schema.has_weights:
                 sample_weight = rows_in_order(X, lambda chunk: chunk.weights)
-        return float(r2_score(y, self.predict(X), sample_weight=sample_weight))
+        return self._score_of(y, self.predict(X), sample_weight)
+
+    def _score_of(self, y: Any, predicted: Array, sample_weight: Any) -> float:
+        return float(r2_score(y, predicted, sample_weight=sample_weight))
 
     def _validated(self, X: Any) -> Any:
         return validated_features(self, X)

@@ -11,7 +11,7 @@ from estimators.regression.base import LinearRegressor
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Runtime
-    from chicle_elastic.solvers.linear.svr.trainer import SvrTrainer
+    from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 
 
 class ChicleSVR(LinearRegressor):
@@ -23,8 +23,8 @@ class ChicleSVR(LinearRegressor):
     ======================  ==================================================  ============================
     what                    ChicleSVR                                           LinearSVR
     ======================  ==================================================  ============================
-    more than 2047          only ``loss="squared_epsilon_insensitive"``         both losses
-    features
+    more than 2047          conjugate gradients; ``loss="epsilon_insensitive"`` both losses
+    features                may take hundreds of iterations
     ``tol``                 relative duality gap (P - D) / P, certified before  measure of the solver, 1e-4
                             the fit stops; 1e-3
     ``max_iter``            iterations, each of one pass over the data; 1000    iterations of the solver
@@ -160,13 +160,14 @@ class ChicleSVR(LinearRegressor):
         self.policy = policy
         self.logdir = logdir
 
-    def _trainer(self) -> "SvrTrainer":
-        from chicle_elastic.solvers.linear.svr.trainer import SvrTrainer
+    def _trainer(self) -> "RegressionTrainer":
+        from chicle_elastic.solvers.linear.regression.losses import EpsilonInsensitive, SquaredEpsilonInsensitive
+        from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 
-        return SvrTrainer(
-            loss=self.loss,
+        kind = EpsilonInsensitive if self.loss == "epsilon_insensitive" else SquaredEpsilonInsensitive
+        return RegressionTrainer(
+            loss=kind(float(self.epsilon)),
             C=float(self.C),
-            epsilon=float(self.epsilon),
             tol=float(self.tol),
             intercept_scaling=self._intercept_factor(),
         )

@@ -83,18 +83,17 @@ def test_large_C_and_targets_on_the_edge_of_the_tube():
 
 
 @pytest.mark.parametrize("num_tasks", [1, 2])
-def test_wide_data_has_the_squared_loss_alone(num_tasks):
-    """By conjugate gradients; the other one is refused before anything is done."""
+@pytest.mark.parametrize("loss", LOSSES)
+def test_wide_data_takes_conjugate_gradients(loss, num_tasks):
+    """Both losses; one product a pass."""
     X, y = wide()
-    params = {"loss": "squared_epsilon_insensitive", "C": 0.5, "epsilon": 0.1}
+    params = {"loss": loss, "C": 0.5, "epsilon": 0.1}
     model = ChicleSVR(**params, runtime=InProcess(num_tasks=num_tasks), chunk_size=9_000).fit(X, y)
     assert "conjugate gradients" in model.history_.method
     best = theirs(params, X, y)
     assert model.duality_gap_ <= 1e-3
-    assert model.dual_objective_ <= best
+    assert model.dual_objective_ <= best * (1 + 1e-6)
     assert model.objective_ <= best * (1 + model.duality_gap_)
-    with pytest.raises(UsageError, match="takes up to 2047 features, and the data has 3000; use squared_epsilon"):
-        ChicleSVR().fit(X, y)
 
 
 def test_a_folder_and_its_arrays_give_the_same_model(tmp_path):

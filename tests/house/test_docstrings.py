@@ -27,6 +27,8 @@ WITH_EXAMPLES = {
     "estimators.logistic.ChicleLogisticRegression",
     "estimators.regression.lasso.ChicleElasticNet",
     "estimators.regression.lasso.ChicleLasso",
+    "estimators.regression.huber.ChicleHuber",
+    "estimators.regression.poisson.ChiclePoisson",
     "estimators.regression.ridge.ChicleRidge",
     "estimators.regression.svr.ChicleSVR",
     "estimators.search.search_cv.ChicleSearchCV",

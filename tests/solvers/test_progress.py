@@ -16,12 +16,12 @@ from chicle_elastic.solvers.linear.multinomial.state import MultinomialPhase, Mu
 from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState, is_at_rest
 from chicle_elastic.solvers.linear.path import PathState
 from chicle_elastic.solvers.linear.progress import ROWS, Numbers, ProgressState
+from chicle_elastic.solvers.linear.regression.state import RegressionState
 from chicle_elastic.solvers.linear.ridge.state import RidgeState
-from chicle_elastic.solvers.linear.svr.state import SvrState
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetState
 from tests.solvers.golden_runs import TRAINERS, data
 
-STATES = (RidgeState, LassoState, SvrState, L1State, MultinomialState, NewtonState, WorkingSetState, PathState)
+STATES = (RidgeState, LassoState, RegressionState, L1State, MultinomialState, NewtonState, WorkingSetState, PathState)
 
 
 def value_of(field, rng, num_rows):

@@ -1,0 +1,242 @@
+"""Losses of real targets, with their slopes, curvatures and duals, in plain NumPy. A new loss is one class here.
+
+A loss f(z; y) is convex in the score z = <w, x> + b. With c_i = C * weight_i, the objective and its dual are
+
+    P(w, b) = sum_i c_i f(z_i; y_i) + alpha/2 |w|^2
+    D(a)    = sum_i c_i dual(a_i; y_i) - 1/(2 alpha) |v|^2,      v = sum_i c_i a_i x_i,   dual(a) = -f*(-a)
+
+and a = -df/dz, the *slope*, is the best dual where z is right. dual(0) = 0: every loss here is 0 at its least. Where
+the intercept is not penalised, sum_i c_i a_i has to be 0.
+
+theta is a number that the steps choose: how wide corners are rounded off (`has_corners`), or the scale of the residuals
+that is found with w (`has_scale`). Arguments and results are ndarrays of shape (n,), float64.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import xlogy
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.errors import DataError, UsageError
+
+
+class RegressionLoss(ABC):
+    """A convex loss of a score and a target.
+
+    Attributes:
+        has_corners: Whether it has corners, which are rounded off less and less.
+        has_scale: Whether theta is the scale of the residuals, which the objective is minimised over, too.
+        is_of_residuals: Whether it is one of y - z. Then it gets z - y as scores, with targets of 0: what a step
+            changes has more digits there.
+        is_quadratic: Whether it grows as the square of large targets, and not as they do themselves.
+    """
+
+    has_corners: ClassVar[bool] = False
+    has_scale: ClassVar[bool] = False
+    is_of_residuals: ClassVar[bool] = True
+    is_quadratic: ClassVar[bool] = False
+
+    @abstractmethod
+    def values(self, scores: Array, targets: Array, theta: float) -> Array:
+        """f; with corners and theta > 0 that of round ones."""
+
+    @abstractmethod
+    def slopes(self, scores: Array, targets: Array, theta: float) -> Array:
+        """a = -df/dz, which is a feasible dual of the sharp loss, too."""
+
+    @abstractmethod
+    def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
+        """d2f/dz2, >= 0."""
+
+    @abstractmethod
+    def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
+        """dual(a; y) - a z."""
+
+    def by_scale(self, scores: Array, targets: Array, theta: float) -> tuple[Array, Array, Array]:
+        """Derivatives df/dtheta, d2f/dtheta2 and d2f/dz dtheta, where theta is a scale."""
+        raise NotImplementedError(f"{type(self).__name__} has no scale")
+
+    def start(self, mean: float) -> float:
+        """The score that all rows have at first where there is a free intercept, from the mean of the targets."""
+        return mean
+
+    def require(self, targets: Array) -> None:  # noqa: B027 - most losses have all
+        """Refuse targets that the loss does not have.
+
+        Raises:
+            DataError: Of one of them.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class EpsilonInsensitive(RegressionLoss):
+    """max(0, |y - z| - epsilon), as LinearSVR has it.
+
+    The corner of max(0, t) is rounded off over a width: h(t) = (t + sqrt(t^2 + width^2)) / 2, and the round loss is
+    h(r - epsilon) + h(-r - epsilon) - width of r = y - z (Chen and Mangasarian 1996, "A class of smoothing functions
+    for nonlinear and mixed complementarity problems"). It is curved everywhere, so that a Newton step also knows of the
+    rows that are not in the corner: with parabolas in it, steps lead nowhere once few rows are there.
+
+    Attributes:
+        epsilon: Residuals up to this cost nothing, >= 0.
+    """
+
+    epsilon: float = 0.0
+    has_corners: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _require_epsilon(self.epsilon, 0.0)
+
+    def values(self, scores: Array, targets: Array, theta: float) -> Array:
+        """f, round with theta > 0."""
+        residuals = targets - scores
+        if theta == 0.0:
+            return np.maximum(np.abs(residuals) - self.epsilon, 0.0)
+        above, below = self._roots(residuals, theta)
+        t = residuals - self.epsilon, residuals + self.epsilon
+        return np.asarray(0.5 * (t[0] ** 2 / (above + theta) + t[1] ** 2 / (below + theta)) - self.epsilon)
+
+    def slopes(self, scores: Array, targets: Array, theta: float) -> Array:
+        """Within [-1, 1]."""
+        residuals = targets - scores
+        above, below = self._roots(residuals, theta)
+        return np.asarray(0.5 * ((residuals - self.epsilon) / above + (residuals + self.epsilon) / below))
+
+    def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
+        """Above 0 everywhere."""
+        above, below = (theta / root for root in self._roots(targets - scores, theta))
+        return np.asarray((0.5 / theta) * (above**3 + below**3))
+
+    def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
+        """a (y - z) - epsilon |a|."""
+        return np.asarray(duals * (targets - scores) - self.epsilon * np.abs(duals))
+
+    def _roots(self, residuals: Array, width: float) -> tuple[Array, Array]:
+        """sqrt(t^2 + width^2) of t = r - epsilon and of t = -r - epsilon."""
+        above, below = residuals - self.epsilon, residuals + self.epsilon
+        return np.sqrt(above * above + width * width), np.sqrt(below * below + width * width)
+
+
+@dataclass(frozen=True, slots=True)
+class SquaredEpsilonInsensitive(RegressionLoss):
+    """max(0, |y - z| - epsilon)^2, as LinearSVR has it.
+
+    Attributes:
+        epsilon: Residuals up to this cost nothing, >= 0.
+    """
+
+    epsilon: float = 0.0
+    is_quadratic: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _require_epsilon(self.epsilon, 0.0)
+
+    def values(self, scores: Array, targets: Array, theta: float) -> Array:
+        """f."""
+        excess = np.maximum(np.abs(targets - scores) - self.epsilon, 0.0)
+        return np.asarray(excess * excess)
+
+    def slopes(self, scores: Array, targets: Array, theta: float) -> Array:
+        """Twice the excess, with the sign of the residual."""
+        residuals = targets - scores
+        return np.asarray(np.sign(residuals) * 2.0 * np.maximum(np.abs(residuals) - self.epsilon, 0.0))
+
+    def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
+        """2 outside of the tube."""
+        return np.where(np.abs(targets - scores) >= self.epsilon, 2.0, 0.0)
+
+    def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
+        """a (y - z) - epsilon |a| - a^2 / 4."""
+        return np.asarray(duals * (targets - scores) - self.epsilon * np.abs(duals) - 0.25 * duals * duals)
+
+
+@dataclass(frozen=True, slots=True)
+class Huber(RegressionLoss):
+    """sigma + sigma h((y - z) / sigma), h(t) = t^2 where |t| < epsilon, else 2 epsilon |t| - epsilon^2.
+
+    It is convex in z and the scale sigma > 0 together (Owen 2007, "A robust hybrid of lasso and ridge regression";
+    Huber and Ronchetti 2009, "Robust Statistics"), as scikit-learn's HuberRegressor has it. With sigma h(r / sigma) =
+    max over |a| <= 2 epsilon of a r - sigma a^2 / 4 the dual is a y, where the least over sigma is finite:
+    sum_i c_i a_i^2 <= 4 sum_i c_i.
+
+    Attributes:
+        epsilon: Residuals beyond so many sigma count linearly, >= 1.
+    """
+
+    epsilon: float = 1.35
+    has_scale: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _require_epsilon(self.epsilon, 1.0)
+
+    def values(self, scores: Array, targets: Array, theta: float) -> Array:
+        """f."""
+        residuals = targets - scores
+        slopes = self.slopes(scores, targets, theta)
+        return np.asarray(theta + slopes * residuals - 0.25 * theta * slopes * slopes)
+
+    def slopes(self, scores: Array, targets: Array, theta: float) -> Array:
+        """Within [-2 epsilon, 2 epsilon]."""
+        return np.asarray(2.0 * np.clip((targets - scores) / theta, -self.epsilon, self.epsilon))
+
+    def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
+        """2 / sigma of rows that count as squares."""
+        return np.where(np.abs(targets - scores) < self.epsilon * theta, 2.0 / theta, 0.0)
+
+    def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
+        """a (y - z)."""
+        return np.asarray(duals * (targets - scores))
+
+    def by_scale(self, scores: Array, targets: Array, theta: float) -> tuple[Array, Array, Array]:
+        """By sigma: 1 - a^2 / 4, and of rows that count as squares 2 r^2 / sigma^3 and 2 r / sigma^2."""
+        slopes = self.slopes(scores, targets, theta)
+        mixed = np.where(np.abs(slopes) < 2.0 * self.epsilon, slopes / theta, 0.0)
+        return 1.0 - 0.25 * slopes * slopes, 0.5 * theta * mixed * mixed, mixed
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson(RegressionLoss):
+    """Half the Poisson deviance with log link: exp(z) - y z - y + y log y, as PoissonRegressor has it."""
+
+    is_of_residuals: ClassVar[bool] = False
+
+    def values(self, scores: Array, targets: Array, theta: float) -> Array:
+        """f; infinite where exp is."""
+        return np.asarray(np.exp(scores) - targets * scores - targets + xlogy(targets, targets))
+
+    def slopes(self, scores: Array, targets: Array, theta: float) -> Array:
+        """y - exp(z), which no dual is above y of."""
+        return np.asarray(targets - np.exp(scores))
+
+    def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
+        """exp(z)."""
+        return np.exp(scores)
+
+    def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
+        """With mu = y - a >= 0: mu - mu log mu - y + y log y - a z."""
+        means = np.maximum(targets - duals, 0.0)
+        return np.asarray(-duals - xlogy(means, means) + xlogy(targets, targets) - duals * scores)
+
+    def start(self, mean: float) -> float:
+        """log of the mean."""
+        return float(np.log(mean)) if mean > 0 else 0.0
+
+    def require(self, targets: Array) -> None:
+        """Counts, or rates: not negative.
+
+        Raises:
+            DataError: There is a negative one.
+        """
+        if len(targets) and targets.min() < 0:
+            raise DataError(
+                f"the Poisson loss takes targets y >= 0, and the data has {targets.min():g}; choose another loss, or "
+                "leave these rows out"
+            )
+
+
+def _require_epsilon(epsilon: float, least: float) -> None:
+    if not least <= epsilon < np.inf:
+        raise UsageError(f"this loss takes epsilon >= {least:g}, got epsilon={epsilon}")

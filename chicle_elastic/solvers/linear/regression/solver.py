@@ -1,0 +1,123 @@
+"""The local part of a regression: the sums of a pass over the rows of one task."""
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.base import Budget, Context, Update
+from chicle_elastic.solvers.linear.pass_solver import PassSolver
+from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
+from chicle_elastic.solvers.linear.regression.state import HEAD, SHARES, Evaluation, RegressionPhase, RegressionState
+from chicle_elastic.solvers.linear.ridge.solver import LocalRows
+from chicle_elastic.solvers.linear.rows import ALL
+
+
+class RegressionSolver(PassSolver[RegressionState, LocalRows]):
+    """One per uni-task.
+
+    Args:
+        ctx: Of the task.
+        loss: The loss.
+        C: Factor of the losses.
+        intercept: Value of the intercept column; 0 for none.
+    """
+
+    state_type = RegressionState
+
+    def __init__(self, ctx: Context, *, loss: RegressionLoss, C: float, intercept: float) -> None:
+        super().__init__(ctx)
+        self._loss = loss
+        self._C = C
+        self._intercept = intercept
+        self._upper = self._targets = np.zeros(0)
+        self._known: tuple[Array, Array] | None = None
+
+    def read_chunks(self) -> LocalRows:
+        """Make tables of them.
+
+        Raises:
+            DataError: The loss does not have such targets.
+        """
+        local = LocalRows(self.chunks, intercept=self._intercept)
+        self._upper = self._C * local.weights
+        counts = local.weights > 0
+        self._loss.require(local.targets[counts])
+        self._targets = np.where(counts, 0.0 if self._loss.is_of_residuals else local.targets, 0.0)
+        return local
+
+    def forget(self) -> None:
+        """Forget the scores."""
+        self._known = None
+
+    def _scores(self, model: Array) -> Array:
+        """z_i at w, less y_i where targets are 0 for the loss, shape (num_rows,): one product of the rows per w."""
+        if self._known is None or not np.array_equal(self._known[0], model):
+            scores = -self.local.residuals(model) if self._loss.is_of_residuals else self.local.rows.times(model)
+            self._known = model.copy(), scores
+        return self._known[1]
+
+    def run_pass(self, state: RegressionState, model: Array, sums: Array, budget: Budget) -> None:
+        """See `RegressionState.sums_size`."""
+        local, part = self.local, sums[HEAD:]
+        y = local.targets if state.phase is RegressionPhase.LOOK else self._targets
+        with np.errstate(over="ignore", invalid="ignore"):  # of steps that lead far beyond; they are not taken
+            if state.phase is RegressionPhase.LOOK:
+                local.weighted_sum()
+                for number, values in enumerate((np.ones_like(y), np.abs(y), y, y * y)):
+                    part[number] = self._upper @ values
+            elif state.phase is RegressionPhase.EVALUATE:
+                self._evaluate(state, model, state.evaluation(part))
+            elif state.phase is RegressionPhase.MULTIPLY:
+                curvatures = self._upper * self._loss.curvatures(self._scores(model), y, state.theta)
+                part[: len(model)] = local.rows.curved_product(curvatures, state.conjugate)
+                part[len(model) :] = state.conjugate
+            elif state.phase is RegressionPhase.SEARCH:
+                scores, changes = self._scores(model), local.rows.times(state.direction)
+                for number, share in enumerate(SHARES):
+                    step = state.reach * share
+                    losses = self._loss.values(scores + step * changes, y, state.theta + step * state.change)
+                    part[number] = self._upper @ losses
+                part[len(SHARES) :] = state.direction
+
+    def _evaluate(self, state: RegressionState, model: Array, found: Evaluation) -> None:
+        rows, loss, upper, y, theta = self.local.rows, self._loss, self._upper, self._targets, state.theta
+        scores, scalars = self._scores(model), found.scalars
+        slopes, curvatures = loss.slopes(scores, y, theta), upper * loss.curvatures(scores, y, theta)
+        scalars[0] = scalars[1] = upper @ loss.values(scores, y, theta)
+        if loss.has_corners:
+            scalars[1] = upper @ loss.values(scores, y, 0.0)
+            scalars[2] = scalars[1] - upper @ loss.dual_values(slopes, scores, y)
+        scalars[3:5] = upper @ np.maximum(slopes, 0.0), upper @ np.maximum(-slopes, 0.0)
+        found.v[:] = rows.weighted_sum(upper * slopes)
+        if state.has_factor:
+            rows.add_products(curvatures, ALL, found.second)
+        else:
+            found.second[:] = rows.squares_sum(curvatures)
+        if len(found.beside):
+            found.beside[:] = rows.weighted_sum(curvatures)
+        if state.has_scale:
+            first, second, mixed = loss.by_scale(scores, y, theta)
+            scalars[5:] = upper @ first, upper @ second
+            found.mixed[:] = rows.weighted_sum(upper * mixed)
+
+    def evaluate(self, model: Array, progress: Array) -> Update:
+        """As delta sum_i c_i a_i x_i of the duals; as metrics the losses, what they lack to the duals, and c a^2.
+
+        The duals are the slopes at w and the last Newton step, where w has no room for the digits of that.
+        """
+        if not self.chunks:
+            return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
+        local, state, loss = self.local, RegressionState.decode(progress), self._loss
+        self._known, y = None, self._targets
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = self._scores(model)
+            after = scores + local.rows.times(state.direction) if state.direction.any() else scores
+            duals = loss.slopes(after, y, state.theta)
+            duals *= np.where(duals > 0, state.plus, state.minus)
+            losses = loss.values(scores, y, 0.0 if loss.has_corners else state.theta)
+            metrics = {
+                "loss": float(self._upper @ losses),
+                "lack": float(self._upper @ (losses - loss.dual_values(duals, scores, y))),
+                "squares": float(self._upper @ (duals * duals)),
+                "total": float(self._upper.sum()),
+            }
+        return Update(delta=local.rows.weighted_sum(self._upper * duals), samples=0, weight=1.0, metrics=metrics)

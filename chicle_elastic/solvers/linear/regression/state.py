@@ -1,0 +1,163 @@
+"""What all tasks have in common while a regression runs, and the layout of the sums of a pass.
+
+D is num_features + 1, the intercept column included; theta, c_i and alpha are those of `losses`.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.objectives import TINY
+from chicle_elastic.solvers.linear.progress import ProgressState
+
+HEAD, SCALARS = 2, 7
+"""Values that every sum begins with: tasks that were interrupted; rows read. And those of an evaluation after them."""
+SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.13, 0.08, 0.04, 0.02, 0.005, 0.001)
+"""Shares of a direction that a pass looks at."""
+FIRST_SHARE = 0.9
+"""Share of tol that is aimed at before a certificate has refused anything."""
+
+
+class RegressionPhase(IntEnum):
+    """What the next pass sums up."""
+
+    LOOK = 0
+    """How large targets are."""
+    EVALUATE = 1
+    """Losses, gradient and second derivatives at w."""
+    MULTIPLY = 2
+    """The product of the second derivatives with a vector, for conjugate gradients."""
+    SEARCH = 3
+    """Losses along the direction."""
+    REST = 4
+    """Nothing: w is good enough, and a certificate follows."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RegressionState(ProgressState):
+    """Where the run is.
+
+    Attributes:
+        phase: What the next pass sums up.
+        has_factor: There is room for all second derivatives.
+        has_scale: theta is minimised over, too.
+        has_free_intercept: The last weight is not penalised.
+        num_rows: Rows that were looked at first.
+        total: Sum of the c_i.
+        theta, least_theta: Of the loss, above 0, and what it is not below.
+        change: By how much theta changes along the direction.
+        floor: What the objective counts as at least: less is rounding of the targets.
+        value: The objective with round corners at w.
+        gap: Relative duality gap at w; infinite where it is not known.
+        share: Share of tol below which the run rests.
+        reach: Factor of `SHARES`: 1, or less where all of them were too long.
+        steepness: What the gradient adds to the gap at w.
+        is_refused: A certificate was not good enough, and no step was taken since.
+        is_blind: The last step is so short that rounding hides what it did to the objective.
+        plus, minus: What positive and negative slopes are multiplied by for duals that are feasible.
+        num_products: Products of this run of conjugate gradients.
+        goal: Squared residual at which that run ends, in the norm of the diagonal.
+        direction: Where to go from w; grows with each product.
+        scale: One over the diagonal of the second derivatives.
+        residual, conjugate: Of conjugate gradients: what is left, and the vector to be multiplied.
+    """
+
+    phase: RegressionPhase = RegressionPhase.LOOK
+    has_factor: bool = False
+    has_scale: bool = False
+    has_free_intercept: bool = False
+    num_rows: float = 0.0
+    total: float = 1.0
+    theta: float = 1.0
+    least_theta: float = 0.0
+    change: float = 0.0
+    floor: float = TINY
+    value: float = np.inf
+    gap: float = np.inf
+    share: float = FIRST_SHARE
+    num_products: int = 0
+    reach: float = 1.0
+    steepness: float = np.inf
+    is_refused: bool = False
+    is_blind: bool = False
+    plus: float = 1.0
+    minus: float = 1.0
+    goal: float = 0.0
+    direction: Array
+    scale: Array
+    residual: Array
+    conjugate: Array
+
+    @classmethod
+    def fresh(cls, D: int, *, has_factor: bool, has_scale: bool, has_free_intercept: bool) -> "RegressionState":
+        """Before the first pass over rows of D columns."""
+        zeros = np.zeros(D)
+        return cls(
+            has_factor=has_factor,
+            has_scale=has_scale,
+            has_free_intercept=has_free_intercept,
+            direction=zeros,
+            scale=zeros,
+            residual=zeros,
+            conjugate=zeros,
+        )
+
+    def evaluation(self, sums: Array) -> "Evaluation":
+        """Views of the sums of this pass, without HEAD, in phase EVALUATE."""
+        return Evaluation.of(self, sums)
+
+    @property
+    def sums_size(self) -> int:
+        """Length of the sums of this pass.
+
+        LOOK:      HEAD, sum c, sum c |y|, sum c y, sum c y^2
+        EVALUATE:  HEAD, see `Evaluation`
+        MULTIPLY:  HEAD, sum c f'' <x, p> x (D), p (D)
+        SEARCH:    HEAD, losses with round corners at each of SHARES, the direction (D)
+        REST:      HEAD
+        """
+        D = len(self.direction)
+        if self.phase is RegressionPhase.LOOK:
+            return HEAD + 4
+        if self.phase is RegressionPhase.EVALUATE:
+            return HEAD + SCALARS + sum(Evaluation.sizes(self))
+        if self.phase is RegressionPhase.MULTIPLY:
+            return HEAD + 2 * D
+        return HEAD + (len(SHARES) + D if self.phase is RegressionPhase.SEARCH else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Sums of c_i times what is said.
+
+    Attributes:
+        scalars: Round losses; losses; losses less duals and scores (`dual_values`) of slopes; positive slopes; negative
+            ones; first and second derivatives by a scale. Shape (SCALARS,).
+        v: Slopes times rows, shape (D,).
+        second: Curvatures times x x^T (packed), where there is a factor, else its diagonal (D).
+        beside: Curvatures times rows, where there is a free intercept and no factor; else empty.
+        mixed: Derivatives by scale and score, times rows, where there is a scale; else empty.
+    """
+
+    scalars: Array
+    v: Array
+    second: Array
+    beside: Array
+    mixed: Array
+
+    @staticmethod
+    def sizes(state: RegressionState) -> tuple[int, int, int, int]:
+        """Of all but the scalars."""
+        D = len(state.direction)
+        second = D * (D + 1) // 2 if state.has_factor else D
+        has_beside = state.has_free_intercept and not state.has_factor
+        return D, second, D if has_beside else 0, D if state.has_scale else 0
+
+    @classmethod
+    def of(cls, state: RegressionState, sums: Array) -> "Evaluation":
+        """Views of the sums of a pass, without HEAD."""
+        ends = np.cumsum((SCALARS, *cls.sizes(state)))
+        scalars, v, second, beside, mixed = np.split(sums, ends[:-1])
+        return cls(scalars=scalars, v=v, second=second, beside=beside, mixed=mixed)

@@ -1,0 +1,178 @@
+"""Regression with an l2 penalty: the model, the method, and when to stop. See `losses` for P and D."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array, DataSchema
+from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.base import Context, Report, Solver, Summed
+from chicle_elastic.solvers.linear.agreement import squared
+from chicle_elastic.solvers.linear.certified import TINY, CertifiedTrainer, is_narrow
+from chicle_elastic.solvers.linear.regression import steps
+from chicle_elastic.solvers.linear.regression.losses import EpsilonInsensitive, RegressionLoss
+from chicle_elastic.solvers.linear.regression.state import RegressionPhase, RegressionState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegressionTrainer(CertifiedTrainer):
+    """Linear regression with any of `losses`.
+
+    The model is w, shape (num_features + 1,), float64; the last value belongs to the intercept column.
+
+    Attributes:
+        loss: The loss.
+        C: Factor of the losses, > 0.
+        alpha: Factor of 1/2 |w|^2, > 0.
+        is_mean: The losses count as their mean, by weight, and not as their sum.
+        tol: Relative duality gap at which to stop; 0 for never.
+        intercept_scaling: Value of the constant column; 0 for no intercept.
+        penalises_intercept: Whether the weight of that column is penalised like the others.
+    """
+
+    loss: RegressionLoss = field(default_factory=EpsilonInsensitive)
+    C: float = 1.0
+    alpha: float = 1.0
+    is_mean: bool = False
+    tol: float = 1e-3
+    intercept_scaling: float = 1.0
+    penalises_intercept: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.loss, RegressionLoss):
+            raise UsageError(f"a regression needs a RegressionLoss as its loss, got {self.loss!r}")
+        if not 0 < self.C < np.inf or not 0 < self.alpha < np.inf or not self.tol >= 0:
+            raise UsageError(
+                f"a regression needs C > 0, alpha > 0 and tol >= 0, got C={self.C}, alpha={self.alpha}, tol={self.tol}"
+            )
+
+    @property
+    def _has_free_intercept(self) -> bool:
+        return self.intercept_scaling != 0 and not self.penalises_intercept
+
+    @property
+    def _problem(self) -> steps.Problem:
+        return steps.Problem(
+            loss=self.loss,
+            alpha=self.alpha,
+            is_mean=self.is_mean,
+            has_free_intercept=self._has_free_intercept,
+            tol=self.tol,
+        )
+
+    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
+        """Zeros.
+
+        Raises:
+            UsageError: The targets are class codes.
+        """
+        if schema.target_dtype == "int32":
+            raise UsageError(
+                "a regression needs real targets, but those of the data are class codes (int32); pass y as floats, or "
+                "convert the data with --regression"
+            )
+        return np.zeros(schema.num_features + 1)
+
+    def identity(self) -> Mapping[str, Any]:
+        """What decides the optimum."""
+        return {
+            "trainer": "Regression",
+            "loss": repr(self.loss),
+            "C": self.C,
+            "alpha": self.alpha,
+            "is_mean": self.is_mean,
+            "intercept_scaling": self.intercept_scaling,
+            "penalises_intercept": self.penalises_intercept,
+        }
+
+    def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
+        """Of `evaluate`."""
+        return ("loss", "lack", "squares", "total")
+
+    def solver(self, ctx: Context) -> Solver:
+        """The local solver of one task; numba is imported here and not before."""
+        from chicle_elastic.solvers.linear.regression.solver import RegressionSolver
+
+        return RegressionSolver(ctx, loss=self.loss, C=float(self.C), intercept=float(self.intercept_scaling))
+
+    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
+        """Begin with a look at the data, and again after a certificate that was not good enough."""
+        if not RegressionState.is_of(progress):
+            return RegressionState.fresh(
+                len(model),
+                has_factor=is_narrow(schema),
+                has_scale=self.loss.has_scale,
+                has_free_intercept=self._has_free_intercept,
+            ).encode()
+        state = RegressionState.decode(progress)
+        if state.phase is not RegressionPhase.REST:
+            return progress
+        steps.reopen(state)
+        return state.encode()
+
+    def method(self, schema: DataSchema, num_tasks: int) -> str:
+        """In words for the user."""
+        columns = f"second derivatives of {schema.num_features + 1} columns"
+        if is_narrow(schema):
+            return f"Newton's method on chunks, because {columns} fit into a message"
+        return f"Newton's method on chunks by conjugate gradients, because {columns} do not fit into a message"
+
+    def update_size(self, model: Array, progress: Array) -> int:
+        """See `RegressionState.sums_size`."""
+        return RegressionState.look(progress).sums_size
+
+    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
+        """See `steps`."""
+        state = RegressionState.decode(progress)
+        with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
+            following = steps.advance(state, self._problem, model, summed.delta, summed.weight)
+        return following, state.encode()
+
+    def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
+        """P and D at a certificate.
+
+        What rounding leaves of the sum of the duals beside an intercept that is not penalised, times 2 |b|, is taken
+        from D, which then is a bound for all intercepts up to twice the present one.
+        """
+        assert report.rebuilt is not None, "only a certificate has P and D"
+        metrics, v, problem = report.metrics, report.rebuilt, self._problem
+        state = _state_of(report)
+        alpha = self.alpha * (metrics["total"] if self.is_mean else 1.0)
+        w, of_duals = problem.penalised(model), problem.penalised(v) / alpha
+        primal = 0.5 * alpha * squared(w) + metrics["loss"]
+        lack = metrics["lack"] + 0.5 * alpha * squared(w - of_duals)
+        if self._has_free_intercept:
+            lack += 2.0 * abs(model[-1] * v[-1]) - model[-1] * v[-1]
+        if state.has_scale:  # duals that are too large are made smaller: their part of D is linear, the norm a square
+            share = min(1.0, math.sqrt(4.0 * metrics["total"] / max(metrics["squares"], TINY)))
+            norm = 0.5 * alpha * squared(of_duals)
+            lack += (1.0 - share) * (primal - lack + norm) - (1.0 - share * share) * norm
+        dual = max(0.0, primal - lack)  # 0 is that of no duals
+        total = max(metrics["total"], TINY) if self.is_mean else 1.0
+        return primal / total, dual / total
+
+    def floor(self, report: Report) -> float:
+        """See `CertifiedTrainer`."""
+        state = _state_of(report)
+        return state.floor / (state.total if self.is_mean else 1.0)
+
+    def has_last_word(self, report: Report) -> bool:
+        """See `CertifiedTrainer`."""
+        return _state_of(report).share <= steps.LEAST_SHARE
+
+    def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
+        """See `CertifiedTrainer`."""
+        state = RegressionState.look(report.progress)
+        return state.gap, state.phase is RegressionPhase.REST
+
+    def scale(self, report: Report) -> float:
+        """Theta of a loss that has a scale, as of a certificate."""
+        return _state_of(report).theta
+
+
+def _state_of(report: Report) -> RegressionState:
+    assert report.rebuilt is not None, "only a certificate has P and D"
+    return RegressionState.look(report.progress)

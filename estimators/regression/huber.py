@@ -1,0 +1,189 @@
+"""Robust regression with Huber's loss."""
+
+from numbers import Real
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from sklearn.utils._param_validation import Interval
+
+from estimators.regression.base import LinearRegressor
+
+if TYPE_CHECKING:
+    from chicle_elastic.chunks.views import Array
+    from chicle_elastic.policies.base import Policy
+    from chicle_elastic.runtime.training.job import Outcome, Runtime
+    from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
+    from estimators.regression.common import RegressionSet
+
+
+class ChicleHuber(LinearRegressor):
+    """Robust regression with a certified duality gap, on one machine or many.
+
+    It is used like :class:`sklearn.linear_model.HuberRegressor` and minimises the same function, over the weights w,
+    the intercept b and the scale sigma > 0 of the residuals r = y - X @ w - b::
+
+        sum(weight * (sigma + sigma * h(r / sigma))) + alpha * |w|^2,
+            h(t) = t^2 where |t| < epsilon, else 2 * epsilon * |t| - epsilon^2
+
+    The scale is found with the weights, so `epsilon` means the same whatever the units of y. Every difference:
+
+    ======================  ==================================================  ============================
+    what                    ChicleHuber                                         HuberRegressor
+    ======================  ==================================================  ============================
+    ``alpha``               above 0: without a penalty nothing is certified     0 and more
+    ``tol``                 relative duality gap (P - D) / P, certified before  measure of the solver, 1e-5
+                            the fit stops; 1e-3
+    ``max_iter``            iterations, each of one pass over the data; 1000    iterations of the solver; 100
+    method                  Newton's method on sums over all tasks              L-BFGS
+    sparse X                stays sparse                                        stays sparse
+    ``warm_start``          none                                                keeps `coef_` and `scale_`
+    dtype                   float32 and float64 input is used as it is; sums    float64
+                            and attributes are float64
+    ======================  ==================================================  ============================
+
+    Parameters
+    ----------
+    epsilon : float, default=1.35
+        Residuals beyond so many scales count linearly, >= 1; the smaller, the less outliers matter.
+    alpha : float, default=0.0001
+        Factor of the penalty, > 0.
+    tol : float, default=1e-3
+        Relative duality gap (P - D) / P at which the fit stops: the objective P is then certified to be at most
+        ``tol * P`` above the best possible one. With 0 a fit ends at `max_iter`.
+    fit_intercept : bool, default=True
+        Whether there is an intercept, which is not penalised.
+    max_iter : int, default=1000
+        Most iterations, each of one pass over the data.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the shuffle of rows for several tasks.
+    verbose : int, default=0
+        1 shows a bar on a terminal, and elsewhere prints the method and a line per certificate; 2 prints the method and
+        a line per iteration.
+    chunk_size : int, default=None
+        Bytes of a chunk; None chooses. It matters for several tasks only.
+    runtime : Runtime, default=None
+        Where the job runs; None means `chicle_elastic.InProcess(num_tasks=1)`. With a `chicle_elastic.LocalCluster`
+        nodes are processes that come and go while it runs.
+    n_workers : int or tuple of (int, int), default=None
+        Short for ``runtime=LocalCluster(n_workers)``, with one cluster for all fits of this process; needs
+        ``pip install 'chicle-elastic[cluster]'``. With (2, 4) the fit goes on while there are at least 2
+        nodes; -1 means as many nodes as there are cores.
+    policy : Policy or tuple of them, default=None
+        Moves chunks while the fit runs, e.g. `chicle_elastic.Rebalance()`. None leaves it to the runtime.
+    logdir : str or path-like, default=None
+        Folder for TensorBoard, in which each fit has a folder of its own; needs ``pip install
+        'chicle-elastic[tensorboard]'``.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,), float64
+        Weights of the features.
+    intercept_ : float
+        Intercept.
+    scale_ : float
+        sigma, in units of the target.
+    outliers_ : ndarray of shape (n_samples,), bool
+        Samples whose residual is beyond ``epsilon * scale_``. Of a ChunkFolder in the order of the data that it was
+        made from.
+    n_iter_ : int
+        Iterations.
+    duality_gap_ : float
+        (P - D) / P, evaluated in float64 at the returned model.
+    objective_ : float
+        Primal objective P, the function above.
+    dual_objective_ : float
+        Dual objective D <= P.
+    history_ : chicle_elastic.monitoring.history.History
+        A record per iteration; ``pandas.DataFrame(history_.to_dict())``. `history_.method` says how the model was
+        found, and why so.
+    ledger_ : chicle_elastic.monitoring.job_ledger.JobLedger
+        What became of each chunk: rows, owner, iterations by node, replays.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X had some.
+
+    See Also
+    --------
+    ChicleRidge : The square of all residuals.
+    ChicleSVR : Their amount, above some epsilon.
+
+    References
+    ----------
+    Huber and Ronchetti 2009, "Robust Statistics", chapter 7.
+    Owen 2007, "A robust hybrid of lasso and ridge regression".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import make_regression
+    >>> from estimators import ChicleHuber
+    >>> X, y, coef = make_regression(200, 2, noise=4.0, coef=True, random_state=0)
+    >>> y[:4] = 1000.0
+    >>> model = ChicleHuber().fit(X, y)
+    >>> bool(np.abs(model.coef_ - coef).max() < 1.0), int(model.outliers_[:4].sum())
+    (True, 4)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **LinearRegressor._parameter_constraints,
+        "epsilon": [Interval(Real, 1.0, None, closed="left")],
+        "alpha": [Interval(Real, 0.0, None, closed="neither")],
+    }
+    _file_values = (*LinearRegressor._file_values, "scale_")
+
+    scale_: float
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.35,
+        alpha: float = 0.0001,
+        tol: float = 1e-3,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        random_state: Any = None,
+        verbose: int = 0,
+        chunk_size: int | None = None,
+        runtime: "Runtime | None" = None,
+        n_workers: int | tuple[int, int] | None = None,
+        policy: "Policy | tuple[Policy, ...] | None" = None,
+        logdir: str | PathLike[str] | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.alpha = alpha
+        self.tol = tol
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.verbose = verbose
+        self.chunk_size = chunk_size
+        self.runtime = runtime
+        self.n_workers = n_workers
+        self.policy = policy
+        self.logdir = logdir
+
+    def _trainer(self) -> "RegressionTrainer":
+        from chicle_elastic.solvers.linear.regression.losses import Huber
+        from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
+
+        return RegressionTrainer(
+            loss=Huber(float(self.epsilon)),
+            alpha=2.0 * float(self.alpha),
+            tol=float(self.tol),
+            intercept_scaling=self._intercept_factor(),
+            penalises_intercept=False,
+        )
+
+    def _set_attributes(self, trainer: Any, training: "RegressionSet", outcome: "Outcome") -> None:
+        super()._set_attributes(trainer, training, outcome)
+        self.scale_ = float("nan") if outcome.certificate is None else trainer.scale(outcome.certificate)
+        y, scores = training.targets(), self.predict(training.rows())
+        self.outliers_: Array = np.abs(y - scores) > self.epsilon * self.scale_
+
+    def _advice(self) -> str:
+        return "raise alpha"
+
+    def _intercept_factor(self) -> float:
+        return 1.0 if self.fit_intercept else 0.0

@@ -1,0 +1,146 @@
+"""Regression below the estimators: losses and their duals, what is made of sums, and the trainer."""
+
+import numpy as np
+import pytest
+
+from chicle_elastic.chunks.sources import ArraySource
+from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.linear.regression import steps
+from chicle_elastic.solvers.linear.regression.losses import (
+    EpsilonInsensitive,
+    Huber,
+    Poisson,
+    RegressionLoss,
+    SquaredEpsilonInsensitive,
+)
+from chicle_elastic.solvers.linear.regression.state import RegressionPhase, RegressionState
+from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
+
+LOSSES = [
+    *(kind(epsilon) for epsilon in (0.0, 0.4) for kind in (EpsilonInsensitive, SquaredEpsilonInsensitive)),
+    *(Huber(epsilon) for epsilon in (1.0, 1.35)),
+    Poisson(),
+]
+THETA = 0.3
+
+
+def samples():
+    """Scores, targets that every loss has, and weights with zeros among them."""
+    rng = np.random.default_rng(0)
+    weights = rng.uniform(0.1, 2.0, size=200) * (rng.uniform(size=200) < 0.9)
+    return rng.normal(size=200), rng.poisson(1.5, size=200).astype(float), weights
+
+
+def problem(loss, **params):
+    """As a trainer makes it."""
+    return steps.Problem(
+        **{"loss": loss, "alpha": 1.0, "is_mean": False, "has_free_intercept": False, "tol": 0.1, **params}
+    )
+
+
+def test_all_losses_are_here():
+    """What follows is asked of a new one, too."""
+    ours = {kind.__name__ for kind in RegressionLoss.__subclasses__() if kind.__module__.startswith("chicle_elastic")}
+    assert {type(loss).__name__ for loss in LOSSES} == ours
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_slopes_and_curvatures_are_derivatives(loss):
+    """By differences; those by a scale, too."""
+    z, y, _ = samples()
+    step = 1e-6
+    above, below = (loss.values(z + sign * step, y, THETA) for sign in (1, -1))
+    np.testing.assert_allclose(-loss.slopes(z, y, THETA), (above - below) / (2 * step), atol=1e-5)
+    above, below = (-loss.slopes(z + sign * step, y, THETA) for sign in (1, -1))
+    differences, found = (above - below) / (2 * step), loss.curvatures(z, y, THETA)
+    is_smooth = np.abs(found - loss.curvatures(z + 1e-4, y, THETA)) < 0.1  # and not beside a jump
+    assert is_smooth.mean() > 0.8
+    np.testing.assert_allclose(found[is_smooth], differences[is_smooth], atol=1e-4)
+    if loss.has_scale:
+        first, second, mixed = loss.by_scale(z, y, THETA)
+        above, below = (loss.values(z, y, THETA + sign * step) for sign in (1, -1))
+        np.testing.assert_allclose(first, (above - below) / (2 * step), atol=1e-5)
+        above, below = (loss.by_scale(z, y, THETA + sign * step)[0] for sign in (1, -1))
+        np.testing.assert_allclose(second[is_smooth], ((above - below) / (2 * step))[is_smooth], atol=1e-3)
+        above, below = (-loss.slopes(z, y, THETA + sign * step) for sign in (1, -1))
+        np.testing.assert_allclose(mixed[is_smooth], ((above - below) / (2 * step))[is_smooth], atol=1e-3)
+
+
+@pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss.has_corners])
+def test_a_narrow_corner_is_nearly_sharp(loss):
+    """And a round loss is nowhere above the sharp one."""
+    z, y, _ = samples()
+    sharp = loss.values(z, y, 0.0)
+    np.testing.assert_allclose(loss.values(z, y, 1e-9), sharp, atol=1e-8)
+    missing = sharp - loss.values(z, y, THETA)
+    assert np.all((missing >= -1e-12) & (missing <= 1.0001 * THETA))
+
+
+@pytest.mark.parametrize("theta", [1e-3, 1.0, 30.0])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_duals_of_any_model_are_feasible_and_below_every_objective(loss, theta):
+    """Weak duality, on random models; of a smooth loss the slope is the best dual of its score."""
+    z, y, weights = samples()
+    rng = np.random.default_rng(1)
+    X = 0.3 * rng.normal(size=(len(y), 5))
+    duals = loss.slopes(z, y, theta)
+    if loss.has_scale:
+        duals *= min(1.0, np.sqrt(4.0 * weights.sum() / (weights @ duals**2)))
+    elif not loss.has_corners:
+        np.testing.assert_allclose(loss.dual_values(duals, z, y), loss.values(z, y, theta), atol=1e-9)
+    v = X.T @ (weights * duals)
+    dual = weights @ (loss.dual_values(duals, z, y) + duals * z) - 0.5 * v @ v
+    for w in rng.normal(size=(20, 5)) * np.geomspace(1e-3, 3, 20)[:, None]:
+        for at in (0.1, 1.0, 3.0) if loss.has_scale else (0.0,):
+            assert dual <= 0.5 * w @ w + weights @ loss.values(X @ w, y, at) + 1e-9
+
+
+def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
+    """Gradient and objective would be those of other rows; interrupted tasks make the pass again."""
+    state = RegressionState.fresh(3, has_factor=True, has_scale=False, has_free_intercept=False)
+    state.phase, state.num_rows = RegressionPhase.EVALUATE, 10.0
+    model, sums = np.ones(3), np.zeros(state.sums_size)
+    sums[0] = 1.0
+    assert steps.advance(state, problem(EpsilonInsensitive()), model, sums, 1.0) is model
+    assert state.phase is RegressionPhase.EVALUATE
+    sums[:2] = 0.0, 9.0
+    assert steps.advance(state, problem(EpsilonInsensitive()), model, sums, 1.0) is model
+    assert state.phase is RegressionPhase.LOOK
+
+
+@pytest.mark.parametrize(
+    ("loss", "then"),
+    [(EpsilonInsensitive(), RegressionPhase.EVALUATE), (SquaredEpsilonInsensitive(), RegressionPhase.REST)],
+)
+def test_a_direction_that_is_too_long_is_looked_at_more_closely(loss, then):
+    """Then the corners become narrower, or a loss without them rests: rounding is all that is left."""
+    state = RegressionState.fresh(2, has_factor=True, has_scale=False, has_free_intercept=False)
+    state.phase, state.num_rows, state.value = RegressionPhase.SEARCH, 5.0, 0.0
+    model, sums = np.zeros(2), np.concatenate([[0.0, 5.0], np.ones(state.sums_size - 4), [1.0, 0.0]])
+    reaches = []
+    while state.phase is RegressionPhase.SEARCH:
+        model = steps.advance(state, problem(loss), model, sums, 1.0)
+        reaches.append(state.reach)
+    assert len(reaches) == 3
+    assert not model.any()
+    assert state.phase is then
+
+
+def test_parameters_and_data_that_cannot_be_are_refused():
+    """By the trainer, too, which scripts use without an estimator."""
+    for params in ({"C": 0.0}, {"C": np.nan}, {"alpha": 0.0}, {"tol": -1.0}):
+        with pytest.raises(UsageError, match="needs C > 0, alpha > 0 and tol >= 0"):
+            RegressionTrainer(**params)
+    with pytest.raises(UsageError, match="needs a RegressionLoss as its loss, got 'hinge'"):
+        RegressionTrainer(loss="hinge")
+    for kind, least in ((EpsilonInsensitive, 0), (SquaredEpsilonInsensitive, 0), (Huber, 1)):
+        with pytest.raises(UsageError, match=f"takes epsilon >= {least}, got epsilon="):
+            kind(least - 0.1)
+    labels = ArraySource(np.ones((4, 2)), np.array([0, 1, 0, 1]))
+    with pytest.raises(UsageError, match="a regression needs real targets"):
+        InProcess(num_tasks=1).run(Job(trainer=RegressionTrainer(), source=labels, max_iterations=3))
+    negative = ArraySource(np.ones((4, 2)), np.array([0.0, 1.0, -2.0, 1.0]))
+    with pytest.raises(DataError, match="targets y >= 0, and the data has -2"):
+        InProcess(num_tasks=1).run(Job(trainer=RegressionTrainer(loss=Poisson()), source=negative, max_iterations=3))
