@@ -79,14 +79,16 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
                 part[len(SHARES) :] = state.direction
 
     def _evaluate(self, state: RegressionState, model: Array, found: Evaluation) -> None:
-        rows, loss, upper, y, theta = self.local.rows, self._loss, self._upper, self._targets, state.theta
-        scores, scalars = self._scores(model), found.scalars
+        rows, loss, upper, y, scalars = self.local.rows, self._loss, self._upper, self._targets, found.scalars
+        scores, theta = self._scores(model + state.direction), state.theta + state.change
+        found.direction[:] = state.direction
         slopes, curvatures = loss.slopes(scores, y, theta), upper * loss.curvatures(scores, y, theta)
         scalars[0] = scalars[1] = upper @ loss.values(scores, y, theta)
         if loss.has_corners:
             scalars[1] = upper @ loss.values(scores, y, 0.0)
             scalars[2] = scalars[1] - upper @ loss.dual_values(slopes, scores, y)
-        scalars[3:5] = upper @ np.maximum(slopes, 0.0), upper @ np.maximum(-slopes, 0.0)
+        if state.has_free_intercept:
+            scalars[3:5] = upper @ np.maximum(slopes, 0.0), upper @ np.maximum(-slopes, 0.0)
         found.v[:] = rows.weighted_sum(upper * slopes)
         if state.has_factor:
             rows.add_products(curvatures, ALL, found.second)

@@ -26,11 +26,11 @@ class RegressionPhase(IntEnum):
     LOOK = 0
     """How large targets are."""
     EVALUATE = 1
-    """Losses, gradient and second derivatives at w."""
+    """Losses, gradient and second derivatives at the end of the direction."""
     MULTIPLY = 2
     """The product of the second derivatives with a vector, for conjugate gradients."""
     SEARCH = 3
-    """Losses along the direction."""
+    """Losses along a direction that was too long."""
     REST = 4
     """Nothing: w is good enough, and a certificate follows."""
 
@@ -53,6 +53,9 @@ class RegressionState(ProgressState):
         gap: Relative duality gap at w; infinite where it is not known.
         share: Share of tol below which the run rests.
         reach: Factor of `SHARES`: 1, or less where all of them were too long.
+        slope: Of the objective along the direction.
+        is_chosen: The direction has the length that a search has found.
+        is_wary: The last direction was too long, and the next one is searched along at once.
         steepness: What the gradient adds to the gap at w.
         is_refused: A certificate was not good enough, and no step was taken since.
         is_blind: The last step is so short that rounding hides what it did to the objective.
@@ -79,6 +82,9 @@ class RegressionState(ProgressState):
     share: float = FIRST_SHARE
     num_products: int = 0
     reach: float = 1.0
+    slope: float = 0.0
+    is_chosen: bool = False
+    is_wary: bool = False
     steepness: float = np.inf
     is_refused: bool = False
     is_blind: bool = False
@@ -139,6 +145,7 @@ class Evaluation:
         second: Curvatures times x x^T (packed), where there is a factor, else its diagonal (D).
         beside: Curvatures times rows, where there is a free intercept and no factor; else empty.
         mixed: Derivatives by scale and score, times rows, where there is a scale; else empty.
+        direction: Of each task; their mean counts (see `agreement`). Shape (D,).
     """
 
     scalars: Array
@@ -146,18 +153,19 @@ class Evaluation:
     second: Array
     beside: Array
     mixed: Array
+    direction: Array
 
     @staticmethod
-    def sizes(state: RegressionState) -> tuple[int, int, int, int]:
+    def sizes(state: RegressionState) -> tuple[int, int, int, int, int]:
         """Of all but the scalars."""
         D = len(state.direction)
         second = D * (D + 1) // 2 if state.has_factor else D
         has_beside = state.has_free_intercept and not state.has_factor
-        return D, second, D if has_beside else 0, D if state.has_scale else 0
+        return D, second, D if has_beside else 0, D if state.has_scale else 0, D
 
     @classmethod
     def of(cls, state: RegressionState, sums: Array) -> "Evaluation":
         """Views of the sums of a pass, without HEAD."""
         ends = np.cumsum((SCALARS, *cls.sizes(state)))
-        scalars, v, second, beside, mixed = np.split(sums, ends[:-1])
-        return cls(scalars=scalars, v=v, second=second, beside=beside, mixed=mixed)
+        scalars, v, second, beside, mixed, direction = np.split(sums, ends[:-1])
+        return cls(scalars=scalars, v=v, second=second, beside=beside, mixed=mixed, direction=direction)

@@ -2,7 +2,8 @@
 
 The objective, with round corners where the loss has some, is minimised by Newton's method. Its directions are exact
 where a message has room for all second derivatives, and else come from conjugate gradients, preconditioned by the
-diagonal, one product and so one pass each. A pass along the direction finds the share of it that brings the objective
+diagonal, one product and so one pass each. The next pass evaluates the end of the direction. Where the objective has
+not fallen by a part of what was foretold, a pass along the direction finds the share of it that brings the objective
 furthest down. A scale of the residuals is one more unknown of the equations; without a factor it takes a step of its
 own.
 
@@ -38,6 +39,8 @@ from chicle_elastic.solvers.linear.regression.state import (
     RegressionState,
 )
 
+ENOUGH = 0.25
+"""Share of slope times direction by which the objective has to fall; of a parabola it is a half."""
 INNER_SHARE = 0.3
 """Share of the gap that may come from the gradient when the corners become narrower."""
 NARROWER = 0.1
@@ -100,6 +103,7 @@ def reopen(state: RegressionState) -> None:
 
 def _restart(state: RegressionState) -> None:
     state.phase, state.gap, state.reach, state.is_blind = RegressionPhase.LOOK, np.inf, 1.0, False
+    state.direction, state.change = np.zeros_like(state.direction), 0.0
 
 
 def advance(state: RegressionState, problem: Problem, model: Array, sums: Array, weight: float) -> Array:
@@ -126,8 +130,7 @@ def advance(state: RegressionState, problem: Problem, model: Array, sums: Array,
         _restart(state)
         return model
     if state.phase is RegressionPhase.EVALUATE:
-        _evaluated(state, problem, model, state.evaluation(sums))
-        return model
+        return _evaluated(state, problem, model, state.evaluation(sums), weight)
     if state.phase is RegressionPhase.MULTIPLY:
         _multiplied(state, problem, sums, weight)
         return model
@@ -153,11 +156,25 @@ def _looked(state: RegressionState, problem: Problem, model: Array, sums: Array)
     return np.append(model[:-1], loss.start(mean))
 
 
-def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evaluation) -> None:
+def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evaluation, weight: float) -> Array:
+    """Take the step if it is good enough, and find the next one."""
     loss, alpha = problem.loss, problem.strength(state)
     round_loss, sharp_loss, corners, plus, minus, by_scale, _ = found.scalars.tolist()
-    ridge, penalised = problem.ridge(state), problem.penalised(w)
-    gradient, half = alpha * penalised - found.v, 0.5 * alpha * squared(penalised)
+    direction = found.direction / weight
+    there = w + direction
+    ridge, penalised = problem.ridge(state), problem.penalised(there)
+    half = 0.5 * alpha * squared(penalised)
+    if (direction.any() or state.change) and not state.is_chosen:
+        fall, rounding = state.value - half - round_loss, max(ROUNDING, FEW * problem.tol) * abs(state.value)
+        if abs(fall) <= rounding:  # the gradient tells
+            state.is_blind = True
+        elif not fall >= -ENOUGH * state.slope:
+            state.phase, state.direction, state.is_wary = RegressionPhase.SEARCH, direction, True
+            return w
+    if direction.any():
+        state.is_refused = False
+    w, state.theta, state.is_chosen = there, state.theta + state.change, False
+    gradient = alpha * penalised - found.v
     state.value = half + round_loss
     steepness, before = _steepness(state, gradient, found, alpha), state.steepness
     if state.has_free_intercept:
@@ -168,9 +185,10 @@ def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evalua
     state.gap = (corners + steepness) / primal
     is_at_rest = state.is_blind and not steepness < LEAST_FALL * before
     state.steepness, state.is_blind, state.change = steepness, False, 0.0
+    state.direction = np.zeros(len(w))
     enough = state.share * problem.tol * primal
     if corners + steepness <= enough and not (state.is_refused and steepness > 0):
-        state.phase, state.direction = RegressionPhase.REST, np.zeros(len(w))
+        state.phase = RegressionPhase.REST
     elif is_at_rest and corners <= enough and state.has_factor:
         state.phase, state.direction = RegressionPhase.REST, _newton_direction(state, w, gradient, found, ridge)
         state.change = 0.0
@@ -178,14 +196,16 @@ def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evalua
         _narrow(state, loss)
     elif state.has_factor:
         state.direction = _newton_direction(state, w, gradient, found, ridge)
-        state.phase = RegressionPhase.SEARCH
+        state.slope = dot(gradient, state.direction) + by_scale * state.change
+        state.phase = RegressionPhase.SEARCH if state.is_wary else RegressionPhase.EVALUATE
     else:
         state.change = _of_scale(state, by_scale, float(found.scalars[6])) if state.has_scale else 0.0
         diagonal = ridge + found.second
         state.scale, state.residual = 1.0 / np.where(diagonal > 0, diagonal, 1.0), -gradient
-        state.conjugate, state.direction = state.scale * state.residual, np.zeros(len(w))
+        state.conjugate = state.scale * state.residual
         state.goal, state.num_products = ETA * ETA * dot(state.residual, state.conjugate), 0
-        state.phase = RegressionPhase.MULTIPLY
+        state.phase, state.slope = RegressionPhase.MULTIPLY, by_scale * state.change
+    return w
 
 
 def _steepness(state: RegressionState, gradient: Array, found: Evaluation, alpha: float) -> float:
@@ -205,10 +225,11 @@ def _steepness(state: RegressionState, gradient: Array, found: Evaluation, alpha
 def _narrow(state: RegressionState, loss: RegressionLoss) -> None:
     """Make the corners narrower, or rest where there are none, or rounding would be all that is gained."""
     state.phase, state.reach = RegressionPhase.EVALUATE, 1.0
+    state.direction, state.change = np.zeros_like(state.direction), 0.0
     if loss.has_corners:
         state.theta *= NARROWER
     if not loss.has_corners or state.theta < state.least_theta:
-        state.phase, state.direction, state.is_refused = RegressionPhase.REST, np.zeros_like(state.direction), False
+        state.phase, state.is_refused = RegressionPhase.REST, False
 
 
 def _newton_direction(state: RegressionState, w: Array, gradient: Array, found: Evaluation, ridge: Array) -> Array:
@@ -267,11 +288,12 @@ def _multiplied(state: RegressionState, problem: Problem, sums: Array, weight: f
     p = sums[D:] / weight
     product = sums[:D] + problem.ridge(state) * p
     curvature, before = dot(p, product), dot(state.residual, state.scale * state.residual)
-    state.phase = RegressionPhase.SEARCH
+    state.phase = RegressionPhase.SEARCH if state.is_wary else RegressionPhase.EVALUATE
     if not (curvature > 0 and before > 0):
         return
     step = before / curvature
     state.direction = state.direction + step * p
+    state.slope -= step * before  # directions are conjugate: this is the gradient times the step
     state.residual = state.residual - step * product
     state.num_products += 1
     z = state.scale * state.residual
@@ -288,18 +310,15 @@ def _searched(state: RegressionState, problem: Problem, w: Array, sums: Array, w
     half_norms = 0.5 * squared(at_w) + shares * dot(at_w, along) + 0.5 * shares * shares * squared(along)
     values = problem.strength(state) * half_norms + sums[:count]
     values[~np.isfinite(values)] = np.inf
-    best = int(np.argmin(values))
-    rounding = max(ROUNDING, FEW * problem.tol) * abs(state.value)
-    if not values[best] < state.value - rounding:
-        if abs(values[0] - state.value) <= rounding and state.reach == 1.0:  # the gradient tells
-            state.phase, state.is_blind, state.is_refused = RegressionPhase.EVALUATE, True, False
-            state.theta += state.change
-            return np.asarray(w + direction)
-        if state.reach > LEAST_REACH:
-            state.direction, state.reach = direction, state.reach * SHARES[-1]
-        else:
-            _narrow(state, problem.loss)
-        return w
-    state.phase, state.reach, state.is_refused = RegressionPhase.EVALUATE, 1.0, False
-    state.theta += float(shares[best]) * state.change
-    return np.asarray(w + shares[best] * direction)
+    best, rounding = int(np.argmin(values)), max(ROUNDING, FEW * problem.tol) * abs(state.value)
+    is_lower = values[best] < state.value - rounding
+    if is_lower or (abs(values[0] - state.value) <= rounding and state.reach == 1.0):  # then the gradient tells
+        best = best if is_lower else 0
+        state.is_wary, state.is_blind, share = best > 0, not is_lower, float(shares[best])
+        state.phase, state.reach, state.is_chosen = RegressionPhase.EVALUATE, 1.0, True
+        state.direction, state.change = share * direction, share * state.change
+    elif state.reach > LEAST_REACH:
+        state.direction, state.reach = direction, state.reach * SHARES[-1]
+    else:
+        _narrow(state, problem.loss)
+    return w
