@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from chicle_elastic.errors import UsageError
+
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
@@ -15,10 +17,16 @@ FITTED = ("classes_", "n_features_in_", "feature_names_in_", "n_iter_")
 
 
 def to_linear_svc(estimator: Any) -> "LinearSVC":
-    """A fitted `LinearSVC` with the weights of a fitted `ChicleSVM`."""
+    """A fitted `LinearSVC` with the weights of a fitted `ChicleSVM`.
+
+    Raises:
+        UsageError: The penalty is none of LinearSVC's.
+    """
     from sklearn.svm import LinearSVC
 
     check_is_fitted(estimator)
+    if estimator.penalty == "elasticnet":
+        raise UsageError("LinearSVC has no penalty='elasticnet'; copy coef_ and intercept_, or save the model")
     penalty = {"penalty": "l1", "dual": False} if estimator.penalty == "l1" else {}
     svc = LinearSVC(loss=estimator.loss, **penalty, **_params(estimator))
     _copy_fitted(estimator, svc)

@@ -1,10 +1,11 @@
 """The linear support vector machine."""
 
 from collections.abc import Mapping
+from numbers import Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sklearn.utils._param_validation import StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from chicle_elastic.errors import UsageError
 from estimators.base import LinearClassifier
@@ -56,9 +57,12 @@ class ChicleSVM(LinearClassifier):
     C : float, default=1.0
         Factor of the sum of losses, > 0. Smaller values regularise more and converge faster.
     loss : {"hinge", "squared_hinge"}, default="hinge"
-        Loss of a margin m: max(0, 1 - m) or its square. The l1 penalty comes with the square alone.
-    penalty : {"l2", "l1"}, default="l2"
-        What is added to the losses: 1/2 |w|^2 or the sum of the absolute values of w, that of the intercept included.
+        Loss of a margin m: max(0, 1 - m) or its square. An l1 penalty comes with the square alone.
+    penalty : {"l2", "l1", "elasticnet"}, default="l2"
+        What is added to the losses: 1/2 |w|^2, the sum of the absolute values of w, or both; that of the intercept
+        included.
+    l1_ratio : float, default=0.15
+        Share of the second, from 0 to 1, with ``penalty="elasticnet"`` only.
     algorithm : {"auto", "newton", "cocoa"}, default="auto"
         "cocoa" is the algorithm of the Chicle paper: coordinate descent on every node, whose changes are added up,
         whatever that takes. "newton" is Newton's method on chunks. "auto" chooses, and ``history_.methods`` says what
@@ -180,7 +184,8 @@ class ChicleSVM(LinearClassifier):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearClassifier._parameter_constraints,
         "loss": [StrOptions({"hinge", "squared_hinge"})],
-        "penalty": [StrOptions({"l1", "l2"})],
+        "penalty": [StrOptions({"l1", "l2", "elasticnet"})],
+        "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
     }
 
     def __init__(
@@ -188,7 +193,8 @@ class ChicleSVM(LinearClassifier):
         *,
         C: float = 1.0,
         loss: Literal["hinge", "squared_hinge"] = "hinge",
-        penalty: Literal["l1", "l2"] = "l2",
+        penalty: Literal["l1", "l2", "elasticnet"] = "l2",
+        l1_ratio: float = 0.15,
         algorithm: Literal["auto", "newton", "cocoa"] = "auto",
         tol: float = 1e-3,
         max_iter: int = 1000,
@@ -209,6 +215,7 @@ class ChicleSVM(LinearClassifier):
         self.C = C
         self.loss = loss
         self.penalty = penalty
+        self.l1_ratio = l1_ratio
         self.algorithm = algorithm
         self.tol = tol
         self.max_iter = max_iter
@@ -230,14 +237,13 @@ class ChicleSVM(LinearClassifier):
         return self.loss
 
     def _l1_share(self) -> float:
-        if self.penalty == "l2":
-            return 0.0
-        if self.loss == "hinge":
+        share = {"l2": 0.0, "l1": 1.0, "elasticnet": float(self.l1_ratio)}[self.penalty]
+        if share and self.loss == "hinge":
             raise UsageError(
-                "penalty='l1' needs loss='squared_hinge', got loss='hinge', which is the default; set "
-                "loss='squared_hinge' or penalty='l2', or use ChicleLogisticRegression(l1_ratio=1.0)"
+                f"penalty={self.penalty!r} needs loss='squared_hinge', got loss='hinge', which is the default; set "
+                f"loss='squared_hinge' or penalty='l2', or use ChicleLogisticRegression(l1_ratio={share:g})"
             )
-        return 1.0
+        return share
 
     def _advice(self) -> tuple[str, ...]:
         return ('use loss="squared_hinge", which converges faster',) if self.loss == "hinge" else ()

@@ -238,6 +238,36 @@ def test_an_elastic_net_has_both_penalties(l1_ratio):
         np.testing.assert_allclose(model.coef_, other.coef_, atol=2e-3)
 
 
+@pytest.mark.parametrize("l1_ratio", [0.0, 0.15, 0.8, 1.0])
+def test_an_elastic_net_of_the_squared_hinge(l1_ratio):
+    """Between the two penalties of LinearSVC, at the optimum of proximal gradient steps; the intercept is penalised."""
+    X, y = problems.cancer()
+    model = svm(penalty="elasticnet", l1_ratio=l1_ratio, C=0.05).fit(X, y)
+    rows, signs = np.column_stack([X, np.ones(len(y))]), np.where(y == 1, 1.0, -1.0)
+
+    def objective(w):
+        losses = 0.05 * (np.maximum(1.0 - signs * (rows @ w), 0.0) ** 2).sum()
+        return losses + l1_ratio * np.abs(w).sum() + 0.5 * (1 - l1_ratio) * w @ w
+
+    w, step = np.zeros(rows.shape[1]), 1.0 / (0.1 * np.linalg.norm(rows, 2) ** 2 + 1.0)
+    for _ in range(3000):
+        slopes = 0.1 * rows.T @ (signs * np.maximum(1.0 - signs * (rows @ w), 0.0)) - (1 - l1_ratio) * w
+        ahead = w + step * slopes
+        w = np.sign(ahead) * np.maximum(np.abs(ahead) - step * l1_ratio, 0.0)
+    assert model.objective_[0] == pytest.approx(objective(np.append(model.coef_[0], model.intercept_)), rel=1e-12)
+    assert model.objective_[0] <= objective(w) * (1 + 2e-6)
+    assert model.duality_gap_ <= 1e-6
+
+
+def test_an_elastic_net_has_no_linear_svc():
+    """Which says what to do instead."""
+    X, y = problems.cancer()
+    with pytest.raises(UsageError, match="LinearSVC has no penalty='elasticnet'"):
+        svm(penalty="elasticnet").fit(X, y).to_linear_svc()
+    with pytest.raises(UsageError, match="penalty='elasticnet' needs loss='squared_hinge'"):
+        ChicleSVM(penalty="elasticnet").fit(X, y)
+
+
 @KINDS
 def test_a_small_c_leaves_the_intercept_alone(kind):
     """The best one there is, of a loss that does not penalise it: the logarithm of the odds; below the least C only."""
