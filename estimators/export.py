@@ -20,13 +20,14 @@ def to_linear_svc(estimator: Any) -> "LinearSVC":
     """A fitted `LinearSVC` with the weights of a fitted `ChicleSVM`.
 
     Raises:
-        UsageError: The penalty is none of LinearSVC's.
+        UsageError: Penalty or loss is none of LinearSVC's.
     """
     from sklearn.svm import LinearSVC
 
     check_is_fitted(estimator)
-    if estimator.penalty == "elasticnet":
-        raise UsageError("LinearSVC has no penalty='elasticnet'; copy coef_ and intercept_, or save the model")
+    for name, value in (("penalty", "elasticnet"), ("loss", "modified_huber")):
+        if getattr(estimator, name) == value:
+            raise UsageError(f"LinearSVC has no {name}={value!r}; copy coef_ and intercept_, or save the model")
     penalty = {"penalty": "l1", "dual": False} if estimator.penalty == "l1" else {}
     svc = LinearSVC(loss=estimator.loss, **penalty, **_params(estimator))
     _copy_fitted(estimator, svc)

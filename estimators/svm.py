@@ -56,8 +56,9 @@ class ChicleSVM(LinearClassifier):
     ----------
     C : float, default=1.0
         Factor of the sum of losses, > 0. Smaller values regularise more and converge faster.
-    loss : {"hinge", "squared_hinge"}, default="hinge"
-        Loss of a margin m: max(0, 1 - m) or its square. An l1 penalty comes with the square alone.
+    loss : {"hinge", "squared_hinge", "modified_huber"}, default="hinge"
+        Loss of a margin m: max(0, 1 - m), its square, or the square with a straight line, -4 m, where m < -1, which
+        outliers change less; SGDClassifier has the last one, too. An l1 penalty does not come with the first.
     penalty : {"l2", "l1", "elasticnet"}, default="l2"
         What is added to the losses: 1/2 |w|^2, the sum of the absolute values of w, or both; that of the intercept
         included.
@@ -183,7 +184,7 @@ class ChicleSVM(LinearClassifier):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearClassifier._parameter_constraints,
-        "loss": [StrOptions({"hinge", "squared_hinge"})],
+        "loss": [StrOptions({"hinge", "squared_hinge", "modified_huber"})],
         "penalty": [StrOptions({"l1", "l2", "elasticnet"})],
         "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
     }
@@ -192,7 +193,7 @@ class ChicleSVM(LinearClassifier):
         self,
         *,
         C: float = 1.0,
-        loss: Literal["hinge", "squared_hinge"] = "hinge",
+        loss: Literal["hinge", "squared_hinge", "modified_huber"] = "hinge",
         penalty: Literal["l1", "l2", "elasticnet"] = "l2",
         l1_ratio: float = 0.15,
         algorithm: Literal["auto", "newton", "cocoa"] = "auto",

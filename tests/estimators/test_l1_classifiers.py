@@ -264,6 +264,8 @@ def test_an_elastic_net_has_no_linear_svc():
     X, y = problems.cancer()
     with pytest.raises(UsageError, match="LinearSVC has no penalty='elasticnet'"):
         svm(penalty="elasticnet").fit(X, y).to_linear_svc()
+    with pytest.raises(UsageError, match="LinearSVC has no loss='modified_huber'"):
+        svm(loss="modified_huber").fit(X, y).to_linear_svc()
     with pytest.raises(UsageError, match="penalty='elasticnet' needs loss='squared_hinge'"):
         ChicleSVM(penalty="elasticnet").fit(X, y)
 
@@ -450,7 +452,7 @@ def test_the_hinge_has_no_l1_penalty():
         (ChicleLogisticRegression, {"l1_ratio": np.nan}, "'l1_ratio' parameter"),
         (ChicleLogisticRegression, {"l1_ratio": "l1"}, "'l1_ratio' parameter"),
         (ChicleLogisticRegression, {"penalty": "l1"}, "Invalid parameter 'penalty'"),
-        (ChicleSVM, {"penalty": "elasticnet"}, "'penalty' parameter of ChicleSVM must be a str among"),
+        (ChicleSVM, {"penalty": "l3"}, "'penalty' parameter of ChicleSVM must be a str among"),
         (ChicleLogisticRegression, {"l1_ratio": 1.0, "store_duals": True}, "an l1 penalty has none; leave store_duals"),
     ],
 )

@@ -64,6 +64,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 TRAINERS: dict[str, Any] = {
     "hinge": LinearTrainer(loss="hinge"),
     "squared hinge": LinearTrainer(loss="squared_hinge"),
+    "modified huber": LinearTrainer(loss="modified_huber"),
     "logistic": LinearTrainer(loss="logistic", intercept_scaling=0.0),
     "logistic with an intercept": LinearTrainer(loss="logistic", penalises_intercept=False),
     "squared hinge, l1": L1Trainer(loss="squared_hinge"),
@@ -161,7 +162,12 @@ def objective(name: str, layout: str, model: Array) -> float:
         return float(trainer.C * losses.sum() + 0.5 * all_weights @ all_weights)
     margins = np.where(y == 1, 1.0, -1.0) * scores
     hinge = np.maximum(1.0 - margins, 0.0)
-    losses = {"hinge": hinge, "squared_hinge": hinge**2, "logistic": np.logaddexp(0.0, -margins)}[trainer.loss]
+    losses = {
+        "hinge": hinge,
+        "squared_hinge": hinge**2,
+        "logistic": np.logaddexp(0.0, -margins),
+        "modified_huber": np.where(margins < -1.0, -4.0 * margins, hinge**2),
+    }[trainer.loss]
     penalised = all_weights if trainer.penalises_intercept else w
     if isinstance(trainer, L1Trainer):
         share = trainer.l1_ratio

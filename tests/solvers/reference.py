@@ -20,10 +20,11 @@ def coordinate_steps(loss: Loss, margins: Array, alpha: Array, curvature: Array,
         return np.where(curvature > 0, np.clip(alpha + gradient / safe, 0.0, upper), flat)
     positive = upper > 0
     safe_upper = np.where(positive, upper, 1.0)
-    if loss is Loss.SQUARED_HINGE:
+    if loss in (Loss.SQUARED_HINGE, Loss.MODIFIED_HUBER):
         diagonal = 1.0 / (2.0 * safe_upper)
         gradient = 1.0 - margins - alpha * diagonal
-        return np.where(positive, np.maximum(0.0, alpha + gradient / (curvature + diagonal)), 0.0)
+        most = np.inf if loss is Loss.SQUARED_HINGE else 4.0 * safe_upper
+        return np.where(positive, np.clip(alpha + gradient / (curvature + diagonal), 0.0, most), 0.0)
     low, high = -margins - curvature * (upper - alpha), -margins + curvature * alpha
     for _ in range(200):
         middle = 0.5 * (low + high)

@@ -109,8 +109,12 @@ def test_a_class_with_other_fields_is_another_kind():
 @pytest.mark.parametrize(
     ("phase", "block", "kept"),
     [
-        (NewtonPhase.EVALUATE, Block.EXACT, {"direction", "gradient", "beside", "columns"}),
-        (NewtonPhase.EVALUATE, Block.KEPT, {"direction", "gradient", "beside", "columns", "scale", "factor", "pairs"}),
+        (NewtonPhase.EVALUATE, Block.EXACT, {"direction", "gradient", "beside", "most", "columns"}),
+        (
+            NewtonPhase.EVALUATE,
+            Block.KEPT,
+            {"direction", "gradient", "beside", "most", "columns", "scale", "factor", "pairs"},
+        ),
         (NewtonPhase.REST, Block.EXACT, {"direction", "point"}),
     ],
 )

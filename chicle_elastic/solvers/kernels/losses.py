@@ -28,7 +28,11 @@ class Logistic(NamedTuple):
     """Stands for log(1 + exp(-m))."""
 
 
-LOSSES = (Hinge(), SquaredHinge(), Logistic())
+class ModifiedHuber(NamedTuple):
+    """Stands for max(0, 1 - m)^2 where m >= -1, else -4 m."""
+
+
+LOSSES = (Hinge(), SquaredHinge(), Logistic(), ModifiedHuber())
 """By the numbers of `objectives.Loss`."""
 
 
@@ -65,7 +69,12 @@ def primal_loss(loss, margin, upper):
             return upper * math.log1p(math.exp(-margin))
         return upper * (math.log1p(math.exp(margin)) - margin)
 
-    return hinge, squared_hinge, logistic
+    def modified_huber(loss, margin, upper):
+        if margin < -1.0:
+            return -4.0 * upper * margin
+        return upper * (1.0 - margin) * (1.0 - margin) if margin < 1.0 else 0.0
+
+    return hinge, squared_hinge, logistic, modified_huber
 
 
 @by_loss
@@ -78,7 +87,7 @@ def dual_value(loss, alpha, upper):
     def logistic(loss, alpha, upper):
         return _logistic_dual_value(alpha, upper)
 
-    return lambda loss, alpha, upper: alpha, squared_hinge, logistic
+    return lambda loss, alpha, upper: alpha, squared_hinge, logistic, squared_hinge
 
 
 @register_jitable(**INLINE)
@@ -122,7 +131,17 @@ def step_and_values(loss, margin, alpha, curvature, upper):
     def logistic(loss, margin, alpha, curvature, upper):
         return _logistic_step(margin, alpha, curvature, upper) if upper > 0.0 else (0.0, 0.0, 0.0)
 
-    return hinge, squared_hinge, logistic
+    def modified_huber(loss, margin, alpha, curvature, upper):
+        if upper <= 0.0:
+            return 0.0, 0.0, 0.0
+        diagonal = 0.5 / upper
+        following = alpha + (1.0 - margin - alpha * diagonal) / (curvature + diagonal)
+        following = following if following > 0.0 else 0.0
+        following = following if following < 4.0 * upper else 4.0 * upper
+        quarter = 0.5 * diagonal
+        return following, alpha - quarter * alpha * alpha, following - quarter * following * following
+
+    return hinge, squared_hinge, logistic, modified_huber
 
 
 @register_jitable(**INLINE)
@@ -187,4 +206,7 @@ def is_settled(loss, margin, alpha, upper):
     def squared_hinge(loss, margin, alpha, upper):
         return alpha == 0.0 and margin > 1.0
 
-    return hinge, squared_hinge, lambda loss, margin, alpha, upper: False
+    def modified_huber(loss, margin, alpha, upper):
+        return margin > 1.0 if alpha == 0.0 else alpha == 4.0 * upper and margin < -1.0
+
+    return hinge, squared_hinge, lambda loss, margin, alpha, upper: False, modified_huber

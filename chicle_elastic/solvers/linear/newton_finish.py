@@ -31,6 +31,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.curved_sum import ROWS_PER_PRODUCT, CurvedSum
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.rows import NewtonRows
+from chicle_elastic.solvers.linear.slopes import slopes_of
 
 MAX_NEWTON_STEPS = 30
 RELATIVE_GRADIENT = 1e-6
@@ -339,9 +340,7 @@ class NewtonFinish:
         if self.loss is Loss.HINGE:
             free = old + tau * (1.0 - margins)
             return np.minimum(np.maximum(free, 0.0, out=free), upper, out=free)
-        if self.loss is Loss.SQUARED_HINGE:
-            return np.asarray(2.0 * upper * np.maximum(0.0, 1.0 - margins))
-        return np.asarray(upper * np.exp(-np.logaddexp(0.0, margins)))
+        return slopes_of(self.loss, margins, upper)[0]
 
     def _sum_over(self, k: int, rows: NewtonRows, near: Array, curved: Array) -> Array:
         """Sum of x_i x_i^T over the rows `near[curved]`, see `CurvedSum`."""
@@ -367,7 +366,7 @@ class NewtonFinish:
             curved = np.flatnonzero((alpha > 0) & (alpha < upper))
             scales: Array | float = math.sqrt(tau)  # the same for all
         else:
-            curvatures = self._curvatures(alpha, margins, upper)
+            curvatures = slopes_of(self.loss, margins, upper)[1]
             curved = np.flatnonzero(curvatures)
             scales = np.sqrt(curvatures[curved])[:, None]
         if not len(curved):
@@ -389,13 +388,6 @@ class NewtonFinish:
                 hessian = dsyrk(1.0, z_FD.T, beta=1.0, c=hessian, overwrite_c=1)
             _, direction, fault = dposv(hessian, -gradient, overwrite_a=1)
         return -gradient if fault else direction  # a fault: more digits than float64 has
-
-    def _curvatures(self, alpha: Array, margins: Array, upper: Array) -> Array:
-        """c(w) of samples with these margins and duals, for the losses that are smooth, shape (n,)."""
-        if self.loss is Loss.SQUARED_HINGE:
-            return np.where(margins < 1, 2.0 * upper, 0.0)
-        share = alpha / np.where(upper > 0, upper, 1.0)
-        return np.asarray(alpha * (1.0 - share))
 
 
 def _plus_identity(matrix: Array) -> Array:

@@ -6,7 +6,8 @@ Primal and dual of one output, as in LinearSVC (C multiplies the sum of losses; 
 constant value `intercept_scaling` and is penalised like the rest), with C_i = C * weight_i:
 
     P(w)     = 1/2 |w|^2 + sum_i C_i * loss(m_i),        m_i = y_i <x_i, w>
-    D(alpha) = sum_i dual_i(alpha_i) - 1/2 |w(alpha)|^2,  w(alpha) = sum_i alpha_i y_i x_i,  0 <= alpha_i (<= C_i)
+    D(alpha) = sum_i dual_i(alpha_i) - 1/2 |w(alpha)|^2,  w(alpha) = sum_i alpha_i y_i x_i,
+                                                          0 <= alpha_i <= C_i * most_slope
 
 Legend: `margins` are m_i, `alpha` the dual variables, `upper` the C_i, `curvature` sigma' * |x_i|^2, where sigma' is
 CoCoA's factor for the number of parallel parts (Jaggi et al. 2014; Ma et al. 2015, "Adding vs. averaging"). All are
@@ -32,6 +33,22 @@ class Loss(IntEnum):
     HINGE = 0
     SQUARED_HINGE = 1
     LOGISTIC = 2
+    MODIFIED_HUBER = 3
+
+    @property
+    def most_slope(self) -> float:
+        """The largest -loss'(m), which alpha_i / C_i is not above."""
+        return (1.0, np.inf, 1.0, 4.0)[self]
+
+    @property
+    def most_curvature(self) -> float:
+        """The largest loss''(m)."""
+        return (np.inf, 2.0, 0.25, 2.0)[self]
+
+    @property
+    def has_kinks(self) -> bool:
+        """Whether second derivatives are either 0 or the largest one."""
+        return self in (Loss.SQUARED_HINGE, Loss.MODIFIED_HUBER)
 
     @classmethod
     def named(cls, name: str) -> "Loss":
@@ -65,8 +82,12 @@ def dual_slopes(alpha: Array, upper: Array) -> Array:
 
 def duals_from_slopes(loss: Loss, slopes: Array, upper: Array) -> Array:
     """Feasible duals with the given slopes, to go on from when C, weights or loss have changed; as `dual_slopes`."""
-    largest = np.inf if loss is Loss.SQUARED_HINGE else 1.0
-    return np.clip(slopes, 0.0, largest) * upper
+    return np.clip(slopes, 0.0, loss.most_slope) * upper
+
+
+def most_duals(loss: Loss, upper: Array) -> Array | None:
+    """The largest feasible duals, shape (n,); None where there is no bound."""
+    return loss.most_slope * upper if np.isfinite(loss.most_slope) else None
 
 
 def primal_losses(loss: Loss, margins: Array, upper: Array) -> Array:
@@ -75,6 +96,8 @@ def primal_losses(loss: Loss, margins: Array, upper: Array) -> Array:
         return upper * np.maximum(0.0, 1.0 - margins)
     if loss is Loss.SQUARED_HINGE:
         return upper * np.maximum(0.0, 1.0 - margins) ** 2
+    if loss is Loss.MODIFIED_HUBER:
+        return upper * np.where(margins < -1.0, -4.0 * margins, np.maximum(0.0, 1.0 - margins) ** 2)
     # A tenth of what logaddexp takes.
     return upper * (np.log1p(np.exp(-np.abs(margins))) - np.minimum(margins, 0.0))
 
@@ -85,7 +108,7 @@ def dual_values(loss: Loss, alpha: Array, upper: Array) -> Array:
         return np.asarray(alpha, dtype=np.float64)
     positive = upper > 0
     safe_upper = np.where(positive, upper, 1.0)
-    if loss is Loss.SQUARED_HINGE:
+    if loss.has_kinks:
         return np.where(positive, alpha - alpha**2 / (4.0 * safe_upper), 0.0)
     share = np.where(positive, alpha / safe_upper, 0.0)
     return upper * (_entropy_term(share) - xlog1py(1.0 - share, -share))  # 1 - share has no digits of a small share

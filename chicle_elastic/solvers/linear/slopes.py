@@ -14,9 +14,9 @@ ROWS_IN_CACHE = 1 << 13
 
 
 def slopes_of(loss: Loss, margins: Array, upper: Array) -> tuple[Array, Array]:
-    """Slopes and curvatures of the squared hinge or the logistic loss."""
-    if loss is Loss.SQUARED_HINGE:
-        return squared_hinge_slopes(np.maximum(1.0 - margins, 0.0), upper)
+    """Slopes and curvatures of a loss that is smooth."""
+    if loss.has_kinks:
+        return kinked_slopes(loss, np.maximum(1.0 - margins, 0.0), upper)
     return logistic_slopes(margins, np.exp(-np.abs(margins)), upper)
 
 
@@ -47,10 +47,10 @@ def sum_of_losses(loss: Loss, margins: Array, upper: Array) -> float:
 
 def _in_cache(loss: Loss, margins: Array, upper: Array) -> tuple[Array, Array, Array, Array]:
     """Slopes, curvatures, and two vectors whose product has the losses; each of shape (n,)."""
-    if loss is Loss.SQUARED_HINGE:
+    if loss.has_kinks:
         slack = np.maximum(1.0 - margins, 0.0)
-        slopes, curvatures = squared_hinge_slopes(slack, upper)
-        return slopes, curvatures, slopes, 0.5 * slack
+        slopes, curvatures = kinked_slopes(loss, slack, upper)
+        return slopes, curvatures, slopes, slack - 0.5 * np.minimum(slack, 0.5 * loss.most_slope)
     small = np.exp(-np.abs(margins))
     slopes, curvatures = logistic_slopes(margins, small, upper)
     losses = np.log1p(small, out=small)  # a tenth of what logaddexp takes
@@ -58,10 +58,16 @@ def _in_cache(loss: Loss, margins: Array, upper: Array) -> tuple[Array, Array, A
     return slopes, curvatures, upper, losses
 
 
-def squared_hinge_slopes(slack: Array, upper: Array) -> tuple[Array, Array]:
-    """`slopes_of`, given what margins lack to 1; margins of any shape whose last axis is that of C_i."""
+def kinked_slopes(loss: Loss, slack: Array, upper: Array) -> tuple[Array, Array]:
+    """`slopes_of`, given what margins lack to 1; margins of any shape whose last axis is that of C_i.
+
+    The slope is twice that, but not above the largest one, where the curvature is 0 again.
+    """
     twice = 2.0 * upper
-    return twice * slack, twice * (slack > 0.0)
+    if loss is Loss.SQUARED_HINGE:
+        return twice * slack, twice * (slack > 0.0)
+    most = 0.5 * loss.most_slope
+    return twice * np.minimum(slack, most), twice * ((slack > 0.0) & (slack < most))
 
 
 def logistic_slopes(margins: Array, small: Array, upper: Array) -> tuple[Array, Array]:

@@ -91,11 +91,6 @@ class Objective:
         return self.l1 * dot(np.abs(w), np.ones(len(w))) + l2
 
     @property
-    def most_curvature(self) -> float:
-        """The largest second derivative that the loss has anywhere."""
-        return 2.0 if self.loss is Loss.SQUARED_HINGE else 0.25
-
-    @property
     def num_sides(self) -> int:
         """2 where the duals of the two classes get factors of their own, else 1."""
         return 2 if self.has_free_intercept else 1

@@ -213,7 +213,7 @@ class L1Solver(Solver):
         """What is added to the diagonal of the second derivatives, shape (D,)."""
         if not output.damping:  # squared lengths may be beyond all numbers
             return np.zeros(len(state.norms))
-        return output.damping * self._objective.most_curvature * state.norms**2
+        return output.damping * self._objective.loss.most_curvature * state.norms**2
 
     def _from_columns(self, state: L1State, k: int, output: OutputState, w: Array, budget: Budget) -> Array:
         """The direction of the task that has all rows, shape (D,)."""

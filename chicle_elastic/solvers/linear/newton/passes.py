@@ -15,9 +15,9 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.newton.blocks import Blocks
 from chicle_elastic.solvers.linear.newton.plan import GRID, Group, NewtonPlan
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase, OutputState
-from chicle_elastic.solvers.linear.objectives import Loss, dual_values
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, most_duals
 from chicle_elastic.solvers.linear.rows import NewtonRows
-from chicle_elastic.solvers.linear.slopes import ROWS_IN_CACHE, logistic_slopes, slopes_of, squared_hinge_slopes
+from chicle_elastic.solvers.linear.slopes import ROWS_IN_CACHE, kinked_slopes, logistic_slopes, slopes_of
 
 LEAST_READ = 0.5
 """Share of the rows that a product has to read for what it finds of them to be worth keeping."""
@@ -78,7 +78,7 @@ class NewtonPasses:
         self._upper = upper
         self._signs = signs
         self._known: dict[int, _Known] = {}
-        full = 2.0 * upper if plan.loss is Loss.SQUARED_HINGE else None
+        full = plan.loss.most_curvature * upper if plan.loss.has_kinks else None
         self._found: Array = np.empty((0, 4, 0))
         self._values: Array = np.empty((2, 0, 0))
         self._blocks = Blocks(rows, row_ids, plan.row_step, full)
@@ -176,7 +176,7 @@ class NewtonPasses:
         if not output.has_newton_duals:
             return slopes
         slopes -= curvatures * (self._signs[k] * self._rows.times(output.direction))
-        return np.clip(slopes, 0.0, self._upper if self.plan.loss is Loss.LOGISTIC else None, out=slopes)
+        return np.clip(slopes, 0.0, most_duals(self.plan.loss, self._upper), out=slopes)
 
     def sum_of(self, values_of: Callable[[Loss, Array, Array], Array], given: Array) -> float:
         """Sum over all rows of what `values_of` the loss, something of each row and C_i is."""
@@ -287,10 +287,11 @@ class NewtonPasses:
         curvatures: Array,  # OUT
     ) -> Array:
         """Sum of C_i loss(m_i) per output, shape (n,), and `_slopes`: they have most of the work in common."""
-        if self.plan.loss is Loss.SQUARED_HINGE:
+        if self.plan.loss.has_kinks:
             slack = np.maximum(1.0 - margins, 0.0)
-            slopes[...], curvatures[...] = squared_hinge_slopes(slack, upper)
-            return 0.5 * np.einsum("ki,ki->k", slopes, slack)
+            slopes[...], curvatures[...] = kinked_slopes(self.plan.loss, slack, upper)
+            slack -= 0.5 * np.minimum(slack, 0.5 * self.plan.loss.most_slope)
+            return np.einsum("ki,ki->k", slopes, slack)
         small = np.exp(-np.abs(margins))
         slopes[...], curvatures[...] = logistic_slopes(margins, small, upper)
         losses = np.log1p(small, out=small)  # a tenth of what logaddexp takes

@@ -13,7 +13,7 @@ from chicle_elastic.solvers.linear.newton.line import ARMIJO, ROUNDING, where_sl
 from chicle_elastic.solvers.linear.newton.plan import Group, NewtonPlan
 from chicle_elastic.solvers.linear.newton.preconditioner import PreconditionerBlock, curvatures_along, factorise
 from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, OutputState
-from chicle_elastic.solvers.linear.objectives import TINY, Loss
+from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.products import packed_diagonal
 
 LEAST_SHARE_OF_NEWTON_DUALS = 0.2
@@ -32,6 +32,10 @@ LEFT_BY_SAMPLE = 0.02
 POOR = 0.9
 """Share above which sums in float32 are not good enough."""
 EPSILON = float(np.finfo(np.float64).eps)
+SHORT = 0.2
+"""Share of a direction from which it was much too long."""
+FIRST_DAMPING, LEAST_DAMPING, FACTOR = 1e-3, 1e-6, 10.0
+"""Damping after such a direction, below what it is none, and what each one changes it by."""
 CAUTION = 4.0
 """What a step leaves may be so many times what the step before has left."""
 
@@ -84,6 +88,7 @@ def evaluated(
         if have_directions[j]:
             w[k] = there[j]
             output.serial += 1
+            _damp(plan, output)
         output.t = 1.0 if have_directions[j] else 0.0
         output.num_rejected = 0
         output.gap = 0.5 * squares[j] / max(value, TINY)
@@ -117,7 +122,11 @@ def _factored(plan: NewtonPlan, output: OutputState, group: Group, j: int) -> Pr
         return PreconditionerBlock(output.factor, output.scale, output.columns)
     block = group.blocks[0][0][j]
     diagonal = packed_diagonal(block, plan.D) if plan.has_all_columns else group.diagonals[0][0][j]
-    factored = factorise(block, diagonal, output.columns, plan.ridge)
+    ridge = plan.ridge
+    if plan.has_all_columns and plan.loss.has_kinks:
+        output.most = np.maximum(output.most, diagonal) if len(output.most) else diagonal.copy()
+        ridge = ridge + output.damping * output.most
+    factored = factorise(block, diagonal, output.columns, ridge)
     if not plan.has_all_columns and not len(output.columns):  # from the next evaluation on there is a block
         output.columns = heaviest_columns(diagonal, plan.block_columns)
     return factored
@@ -140,13 +149,14 @@ def _go_on(
         has_changed: Whether it has changed the objective.
     """
     goal, gap = share * plan.tol * output.value, output.gap * output.value
-    was_exact, output.is_exact = output.is_exact, output.block in (Block.ROUGH, Block.EXACT)
+    was_exact, output.is_exact = output.is_exact, output.block in (Block.ROUGH, Block.EXACT) and not output.damping
+    output.reach = 1.0
     output.direction = -pairs.solve(output.pairs, output.gradient, factored.solve)
     is_sampled = output.block is Block.SAMPLED
     if is_sampled:
         left = LEFT_BY_SAMPLE if left == math.inf else max(left, LEFT_BY_SAMPLE)
     # Newton's method squares what it leaves, and w of the duals is the end of an exact direction, but for kinks.
-    has_kinks = plan.loss is Loss.SQUARED_HINGE
+    has_kinks = plan.loss.has_kinks
     expected = left * left if output.is_exact and was_exact and not has_kinks else left
     bend = 0.0 if output.is_exact and not has_kinks else output.bend
     is_near = CAUTION * expected * gap * (1.0 + bend) <= goal
@@ -245,26 +255,40 @@ def _refused(plan: NewtonPlan, w: Array, output: OutputState, group: Group, j: i
     """Whether the step is not good enough; then the state has a shorter one."""
     direction = group.direction[j]
     is_enough = value <= output.value + ARMIJO * min(slope, 0.0) + ROUNDING * abs(output.value)
-    if is_enough and plan.loss is not Loss.SQUARED_HINGE:
+    if is_enough and not plan.loss.has_kinks:
         return False
     if group.slopes.shape[1] and output.num_rejected < MOST_REJECTED - 1:
         w, along = plan.penalised(w), plan.penalised(direction)
         best = where_slope_is_0(group.slopes[j], dot(w, along), squared(along), slope)
         if not NEARLY_BEST[0] <= best <= NEARLY_BEST[1]:
-            _look_again(plan, output, best * direction)
+            _look_again(plan, output, best, direction)
             return True
     if is_enough:
         return False
     # The minimum of the parabola through value and slope at 0 and the value at 1.
     curvature = value - output.value - slope
     is_parabola = curvature > 0 and math.isfinite(curvature)
-    _look_again(plan, output, direction * (min(max(-0.5 * slope / curvature, 0.05), 0.5) if is_parabola else 0.1))
+    share = min(max(-0.5 * slope / curvature, 0.05), 0.5) if is_parabola else 0.1
+    _look_again(plan, output, share, direction)
     return True
 
 
-def _look_again(plan: NewtonPlan, output: OutputState, direction: Array) -> None:
-    """Evaluate the end of another direction from the same w; after some in vain, w itself."""
-    output.t, output.direction, output.is_exact = 0.0, direction, False
+def _damp(plan: NewtonPlan, output: OutputState) -> None:
+    """Trust w more after a step that was a small share of its direction, and less after a whole one.
+
+    Second derivatives of a loss with kinks do not foresee rows whose curvature begins on the way, as on separable data
+    (Levenberg and Marquardt).
+    """
+    if output.reach < SHORT:
+        output.damping = max(output.damping * FACTOR, FIRST_DAMPING)
+    elif output.reach >= 1.0:
+        output.damping = output.damping / FACTOR if output.damping >= LEAST_DAMPING else 0.0
+
+
+def _look_again(plan: NewtonPlan, output: OutputState, share: float, direction: Array) -> None:
+    """Evaluate the end of a share of the direction from the same w; after some in vain, w itself."""
+    output.t, output.direction, output.is_exact = 0.0, share * direction, False
+    output.reach *= share
     output.num_rejected += 1
     if output.num_rejected >= MOST_REJECTED:
         output.num_rejected, output.value = 0, np.inf

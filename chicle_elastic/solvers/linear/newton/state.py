@@ -61,6 +61,9 @@ class OutputState(ProgressState):
         last_block: What the last ones that were added up were; KEPT before the first.
         bend: Second derivative of the losses along the gradient, by |gradient|^2, as of the last block.
         plus, minus: What duals of rows of the class of the output, and of others, are multiplied by when it rests.
+        reach: Share of the last direction that was found which the present one is.
+        damping: Share of the largest second derivatives that is added to those of the next block, because the direction
+            before was much too long.
         num_products: Products of this run of conjugate gradients.
         length: Share of the vector of the last product that became part of the solution.
         rz: Squared residual of that run in the norm of the preconditioner.
@@ -75,6 +78,7 @@ class OutputState(ProgressState):
         met: Vectors and products of this run; flat.
         beside: Second derivatives of the losses by an intercept that is not penalised and each weight, shape (D,),
             as of the last block; empty without such an intercept.
+        most: The largest diagonal that a block of all columns has had, shape (D,); of losses with kinks only.
         columns: Columns of the block, int64; empty for all.
     """
 
@@ -95,6 +99,8 @@ class OutputState(ProgressState):
     is_exact: bool = False
     last_block: Block = Block.KEPT
     bend: float = np.inf
+    reach: float = 1.0
+    damping: float = 0.0
     plus: float = 1.0
     minus: float = 1.0
     num_products: int = 0
@@ -112,6 +118,7 @@ class OutputState(ProgressState):
     pairs: Array = field(default_factory=nothing)
     met: Array = field(default_factory=nothing)
     beside: Array = field(default_factory=nothing)
+    most: Array = field(default_factory=nothing)
     columns: Numbers = field(default_factory=no_numbers)
 
     def rest(self, w: Array, direction: Array) -> None:
@@ -126,7 +133,7 @@ class OutputState(ProgressState):
 
 
 VECTORS = {
-    NewtonPhase.EVALUATE: ("direction", "gradient", "beside", "columns"),
+    NewtonPhase.EVALUATE: ("direction", "gradient", "beside", "most", "columns"),
     NewtonPhase.MULTIPLY: ("gradient", "p", "x", "r", "scale", "factor", "pairs", "met", "beside", "columns"),
     NewtonPhase.REST: ("direction", "point"),
     NewtonPhase.BALANCE: ("direction", "point"),

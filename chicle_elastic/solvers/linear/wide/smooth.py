@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.objectives import TINY, Loss, dual_values, primal_losses
+from chicle_elastic.solvers.linear.objectives import TINY, Loss, dual_values, most_duals, primal_losses
 from chicle_elastic.solvers.linear.slopes import slopes_of
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
 from chicle_elastic.solvers.linear.wide.rows import WideRows
@@ -46,10 +46,11 @@ class WideSmooth(WideFinish):
         return float(dual_values(self._loss, alpha, self._upper).sum())
 
     def _room(self, alpha: Array) -> Array:
-        return np.minimum(alpha, self._upper - alpha) if self._loss is Loss.LOGISTIC else alpha
+        most = most_duals(self._loss, self._upper)
+        return alpha if most is None else np.minimum(alpha, most - alpha)
 
     def _clipped(self, alpha: Array) -> Array:
-        return np.clip(alpha, 0.0, self._upper if self._loss is Loss.LOGISTIC else None)
+        return np.clip(alpha, 0.0, most_duals(self._loss, self._upper))
 
     def _eta(self, gradient: Array) -> float:
         left = 0.5 * float(gradient @ gradient) / max(self._primal, TINY)
