@@ -108,8 +108,8 @@ def recomputed_gaps(
         assert loss == "squared_hinge" or np.all(alpha <= bounds * (1 + 1e-12))
         w = X.T @ (alpha * signs)
         D = dual(loss, alpha, bounds) - 0.5 * w[:-1] @ w[:-1]
-        # What is left of the sum of signed duals is worth so much to intercepts up to twice the present one.
-        D -= 2 * abs(w[-1] * estimator.intercept_[k]) if is_free else 0.5 * w[-1] ** 2
+        # What is left of the sum of signed duals is worth so much to intercepts up to twice the present one and 1.
+        D -= abs(w[-1]) * (2 * abs(estimator.intercept_[k]) + 1) if is_free else 0.5 * w[-1] ** 2
         if is_converged:
             np.testing.assert_allclose(estimator.coef_[k], w[:-1], atol=1e-9 * np.abs(w).max())
         if is_free or not is_converged:

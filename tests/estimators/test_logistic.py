@@ -57,6 +57,16 @@ def test_a_class_without_weight_has_no_probability(multi_class):
     assert model.score(X, y) > 0.9
 
 
+def test_duals_of_a_fit_without_an_intercept_certify_none():
+    """They do not add up to 0, and an intercept of 0 is not the best one."""
+    X, y = unlike_classes(np.random.default_rng(0))
+    model = ChicleLogisticRegression(warm_start=True, fit_intercept=False, tol=1e-6).fit(X - 100.0, y)
+    model.set_params(fit_intercept=True).fit(X - 100.0, y)
+    assert model.intercept_[0] < -1.0
+    expected = ChicleLogisticRegression(tol=1e-6).fit(X - 100.0, y)
+    assert model.objective_[0] == pytest.approx(expected.objective_[0], rel=2e-6)
+
+
 def test_a_fit_goes_on_from_duals_and_the_intercept():
     """Duals do not tell an intercept that is not penalised, so the last one comes along."""
     X, y = unlike_classes(np.random.default_rng(0))

@@ -289,7 +289,7 @@ class LinearTrainer(Trainer):
         """P and D per output at a certificate, each of shape (outputs,), float64.
 
         An intercept b that is not penalised needs sum_i alpha_i y_i = 0. What rounding has left of that sum, times
-        2 |b|, is taken from D, which then is a bound for all intercepts up to twice the present one.
+        2 |b| + 1, is taken from D, which then is a bound for all intercepts up to that.
         """
         rebuilt = model if report.rebuilt is None else report.rebuilt
         losses, duals = _column(report.metrics, "loss"), _column(report.metrics, "dual")
@@ -297,7 +297,8 @@ class LinearTrainer(Trainer):
             return _half_norms(model, len(losses)) + losses, duals - _half_norms(rebuilt, len(losses))
         w, of_duals = (each.reshape(len(losses), -1) for each in (model, rebuilt))
         primal = _half_norms(w[:, :-1], len(losses)) + losses
-        dual = duals - _half_norms(of_duals[:, :-1], len(losses)) - 2.0 * np.abs(of_duals[:, -1] * w[:, -1])
+        left = np.abs(of_duals[:, -1]) * (2.0 * np.abs(w[:, -1]) + 1.0)
+        dual = duals - _half_norms(of_duals[:, :-1], len(losses)) - left
         return primal, np.maximum(dual, 0.0)  # which duals of 0 have
 
     def relative_gap(self, model: Array, report: Report) -> float:

@@ -46,7 +46,8 @@ class RegressionState(ProgressState):
         has_free_intercept: The last weight is not penalised.
         num_rows: Rows that were looked at first.
         total: Sum of the c_i.
-        theta, least_theta: Of the loss, above 0, and what it is not below.
+        typical: Mean size of the targets, by weight; 1 where all are 0.
+        theta: Of the loss, above 0.
         change: By how much theta changes along the direction.
         floor: What the objective counts as at least: less is rounding of the targets.
         value: The objective with round corners at w.
@@ -74,7 +75,7 @@ class RegressionState(ProgressState):
     num_rows: float = 0.0
     total: float = 1.0
     theta: float = 1.0
-    least_theta: float = 0.0
+    typical: float = 1.0
     change: float = 0.0
     floor: float = TINY
     value: float = np.inf

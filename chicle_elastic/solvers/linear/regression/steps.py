@@ -142,14 +142,13 @@ def _looked(state: RegressionState, problem: Problem, model: Array, sums: Array)
     loss = problem.loss
     total, size, total_y, squares = sums.tolist()
     state.total = max(total, TINY)
-    typical = size / state.total or 1.0
-    share = ROUNDED * (typical if loss.is_quadratic else math.sqrt(1.0 / ROUNDED))
+    state.typical = size / state.total or 1.0
+    share = ROUNDED * (state.typical if loss.is_quadratic else math.sqrt(1.0 / ROUNDED))
     state.floor = max(share * size, TINY)
     mean = total_y / state.total if problem.has_free_intercept else 0.0
     deviation = math.sqrt(max(squares / state.total - mean * mean, 0.0))
     if loss.has_corners or not model.any():
-        state.theta = (loss.has_scale and deviation) or typical
-    state.least_theta = LEAST_THETA * typical
+        state.theta = (loss.has_scale and deviation) or state.typical
     state.phase = RegressionPhase.EVALUATE
     if not problem.has_free_intercept or model.any():
         return model
@@ -228,7 +227,7 @@ def _narrow(state: RegressionState, loss: RegressionLoss) -> None:
     state.direction, state.change = np.zeros_like(state.direction), 0.0
     if loss.has_corners:
         state.theta *= NARROWER
-    if not loss.has_corners or state.theta < state.least_theta:
+    if not loss.has_corners or state.theta < LEAST_THETA * state.typical:
         state.phase, state.is_refused = RegressionPhase.REST, False
 
 

@@ -134,8 +134,8 @@ class RegressionTrainer(CertifiedTrainer):
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate.
 
-        What rounding leaves of the sum of the duals beside an intercept that is not penalised, times 2 |b|, is taken
-        from D, which then is a bound for all intercepts up to twice the present one.
+        What rounding leaves of the sum of the duals beside an intercept b that is not penalised, times 2 |b| and the
+        mean size of the targets (1 where scores are logarithms), is taken from D: a bound for all intercepts up to that.
         """
         assert report.rebuilt is not None, "only a certificate has P and D"
         metrics, v, problem = report.metrics, report.rebuilt, self._problem
@@ -145,7 +145,8 @@ class RegressionTrainer(CertifiedTrainer):
         primal = 0.5 * alpha * squared(w) + metrics["loss"]
         lack = metrics["lack"] + 0.5 * alpha * squared(w - of_duals)
         if self._has_free_intercept:
-            lack += 2.0 * abs(model[-1] * v[-1]) - model[-1] * v[-1]
+            unit = state.typical if self.loss.is_of_residuals else 1.0
+            lack += (2.0 * abs(model[-1]) + unit) * abs(v[-1]) - model[-1] * v[-1]
         if state.has_scale:  # duals that are too large are made smaller: their part of D is linear, the norm a square
             share = min(1.0, math.sqrt(4.0 * metrics["total"] / max(metrics["squares"], TINY)))
             norm = 0.5 * alpha * squared(of_duals)
