@@ -135,7 +135,7 @@ class RegressionTrainer(CertifiedTrainer):
         """P and D at a certificate.
 
         What rounding leaves of the sum of the duals beside an intercept b that is not penalised, times 2 |b| and the
-        mean size of the targets (1 where scores are logarithms), is taken from D: a bound for all intercepts up to that.
+        mean size of the targets (1 where scores are logarithms), is taken from D: a bound for intercepts up to that.
         """
         assert report.rebuilt is not None, "only a certificate has P and D"
         metrics, v, problem = report.metrics, report.rebuilt, self._problem
