@@ -54,7 +54,8 @@ class ChicleLogisticRegression(LinearClassifier):
     ``random_state``        decides the order of samples; equal seeds and       for some solvers
                             ``n_threads=1`` give bit-identical models
     weights of 0            a class without weight has probability 0, and an    finite intercepts
-                            intercept of -1e30
+                            intercept of -1e30 (1e30, if it is the first of
+                            two)
     dtype                   float32 and float64 input is used as it is; all     ``coef_`` has the dtype of X
                             attributes are float64
     ``n_iter_``             one int                                             ndarray

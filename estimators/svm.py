@@ -58,7 +58,7 @@ class ChicleSVM(LinearClassifier):
         Factor of the sum of losses, > 0. Smaller values regularise more and converge faster.
     loss : {"hinge", "squared_hinge", "modified_huber"}, default="hinge"
         Loss of a margin m: max(0, 1 - m), its square, or the square with a straight line, -4 m, where m < -1, which
-        outliers change less; SGDClassifier has the last one, too. An l1 penalty does not come with the first.
+        outliers change less; SGDClassifier has the last one, too. "hinge" has no l1 penalty.
     penalty : {"l2", "l1", "elasticnet"}, default="l2"
         What is added to the losses: 1/2 |w|^2, the sum of the absolute values of w, or both; that of the intercept
         included.
@@ -241,8 +241,8 @@ class ChicleSVM(LinearClassifier):
         share = {"l2": 0.0, "l1": 1.0, "elasticnet": float(self.l1_ratio)}[self.penalty]
         if share and self.loss == "hinge":
             raise UsageError(
-                f"penalty={self.penalty!r} needs loss='squared_hinge', got loss='hinge', which is the default; set "
-                f"loss='squared_hinge' or penalty='l2', or use ChicleLogisticRegression(l1_ratio={share:g})"
+                f"penalty={self.penalty!r} needs loss='squared_hinge' or 'modified_huber', got loss='hinge', which is "
+                f"the default; set one of them or penalty='l2', or use ChicleLogisticRegression(l1_ratio={share:g})"
             )
         return share
 

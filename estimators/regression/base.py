@@ -84,7 +84,7 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         y : array-like of shape (n_samples,)
             Real targets; none for a ChunkFolder.
         sample_weight : array-like of shape (n_samples,) or float, default=None
-            Factor of the squared residual per sample, >= 0; none for a ChunkFolder.
+            Factor of the loss per sample, >= 0; none for a ChunkFolder.
 
         Returns
         -------

@@ -109,6 +109,11 @@ class ChicleHuber(LinearRegressor):
     ChicleRidge : The square of all residuals.
     ChicleSVR : Their amount, above some epsilon.
 
+    Notes
+    -----
+    Where rows are fitted exactly the scale goes to 0, and rounding of the residuals beside it may keep the gap above
+    `tol`: then the fit ends with a warning, however good the model is.
+
     References
     ----------
     Huber and Ronchetti 2009, "Robust Statistics", chapter 7.

@@ -47,7 +47,7 @@ def test_options_may_be_spelled_as_options_are() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--loss", "huber"], "'huber' is none of hinge, squared_hinge"),
+        (["--loss", "huber"], "'huber' is none of hinge, modified_huber, squared_hinge"),
         (["--max_iter", "many"], "invalid number value: 'many'"),
         (["--max_epochs", "3"], "unrecognized arguments of svm: --max_epochs 3"),
         (["--estimator", "forest"], "invalid choice: 'forest'"),

@@ -130,9 +130,9 @@ def objectives_of(model, X, y, weights):
     elif isinstance(model, ChicleSVR):
         f = "abs" if model.loss == "epsilon_insensitive" else "square"
         yield [Terms(X, y, model.C * weights, f), penalties(0.5, "square", d + 1)], found[0]
-    elif isinstance(model, ChicleSVM) or model.l1_ratio or len(found) == 1:
+    elif isinstance(model, ChicleSVM) or model.penalty == "l1" or len(found) == 1:
         f = model.loss if isinstance(model, ChicleSVM) else "logistic"
-        is_l1 = getattr(model, "penalty", None) == "l1" or bool(getattr(model, "l1_ratio", 0.0))
+        is_l1 = model.penalty == "l1"
         count = d if f == "logistic" else d + 1
         for k, w in enumerate(found):
             signs = np.where(y == model.classes_[k if len(found) > 1 else 1], 1.0, -1.0)

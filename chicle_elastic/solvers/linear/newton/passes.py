@@ -133,8 +133,8 @@ class NewtonPasses:
             output = outputs[k]
             if self._known[k].changes is None and output.serial == 0 and duals[k].any():  # else all values are 0
                 group.start[j, 0] += float(dual_values(self.plan.loss, duals[k], self._upper).sum())
-            if self.plan.has_free_intercept and output.serial == 0:
-                group.values[j, 0, 1:] += _by_class(self._signs[k], self._upper)
+                if self.plan.has_free_intercept:
+                    group.start[j, 1] += float(self._signs[k] @ duals[k])
         if self.plan.is_smooth:
             self._evaluate_smooth(group, outputs)
             return
@@ -258,9 +258,11 @@ class NewtonPasses:
             part = slice(begin, begin + size)
             losses = self._losses_and_slopes(there[:, part], self._upper[part], slopes[:, part], curvatures[:, part])
             group.values[:, 0, 0] += losses
-        if group.slopes.shape[1]:
-            for j, k in enumerate(numbers):
+        for j, k in enumerate(numbers):
+            if group.slopes.shape[1]:
                 self._add_grid(self._known[k], group.slopes[j])
+            if self.plan.has_free_intercept:
+                group.values[j, 0, 1:] += _by_class(self._signs[k], slopes[j])
         slopes *= self._signs_of(numbers)
         group.gradients[0][0] += self._rows.weighted_sums(slopes)
         for j, k in enumerate(numbers):

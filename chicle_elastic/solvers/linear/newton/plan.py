@@ -7,9 +7,10 @@ Sums of a pass, one vector:
     then of an output in phase EVALUATE:
     direction         D        of each task; their mean counts (see `agreement`)
     start             2        of the hinge, value and slope of its smoothed losses at the beginning of the direction;
-                               of a first pass, the sum of the dual values of the duals that the chunks have
-    values            3 c      at each candidate: sums of losses, of dual values, and of smoothed losses; of a first
-                               pass with a free intercept, of losses and of the C_i of its class and of others
+                               of a first pass, sums of the dual values of the duals that the chunks have, and of these
+                               with the signs of their classes
+    values            3 c      at each candidate: sums of losses, of dual values, and of smoothed losses; with a free
+                               intercept of losses, and of slopes of rows of its class and of others
     slopes            g        slope of the smoothed losses at each share of GRID (hinge); of smooth losses after a
                                direction that was rejected
     then for each candidate and variant:

@@ -76,8 +76,6 @@ def evaluated(
     for j in going_on:
         k, value = group.numbers[j], float(values[j])
         output, left, has_changed = outputs[k], math.inf, True
-        if plan.has_free_intercept and output.serial == 0 and _is_one_sided(w[k], output, group.values[j, 0]):
-            continue
         if have_directions[j] and math.isfinite(output.value):
             if _refused(plan, w[k], output, group, j, slopes[j], value):
                 continue
@@ -88,7 +86,10 @@ def evaluated(
         if have_directions[j]:
             w[k] = there[j]
             output.serial += 1
-            _damp(plan, output)
+            if plan.has_all_columns and plan.loss.has_kinks:
+                _damp(output)
+        if plan.has_free_intercept:
+            _balance(output, group.values[j, 0, 1:])
         output.t = 1.0 if have_directions[j] else 0.0
         output.num_rejected = 0
         output.gap = 0.5 * squares[j] / max(value, TINY)
@@ -180,22 +181,36 @@ def _go_on(
 def _rest(plan: NewtonPlan, w: Array, output: OutputState, direction: Array) -> None:
     """Rest at the end of a direction, once the duals are balanced where they have to be; `w` is written."""
     output.rest(w, direction)
-    # The end of an exact direction is where duals are balanced already.
-    if plan.has_free_intercept and not (output.has_newton_duals and output.is_exact):
-        output.phase = NewtonPhase.BALANCE
+    if plan.has_free_intercept and output.has_newton_duals:
+        # Those at the end of an exact direction are balanced already; of others only a pass knows the sums.
+        output.plus = output.minus = 1.0
+        output.phase = NewtonPhase.REST if output.is_exact else NewtonPhase.BALANCE
 
 
 def balanced(output: OutputState, masses: Array) -> None:
-    """Multiply the duals of the class with more of them, so that a free intercept has nothing to gain."""
-    plus, minus = masses.tolist()
-    output.plus, output.minus = min(plus, minus) / max(plus, TINY), min(plus, minus) / max(minus, TINY)
+    """Rest with Newton's duals, whose sums are known now."""
+    _balance(output, masses)
     output.phase = NewtonPhase.REST
 
 
-def _is_one_sided(w: Array, output: OutputState, values: Array) -> bool:
-    """Whether all C_i of one class are 0: the other one is all there is to say; `w` is written then."""
-    _, plus, minus = values.tolist()
-    if (plus > 0) == (minus > 0):
+def _balance(output: OutputState, masses: Array) -> None:
+    """Have the duals of the class with more of them made smaller, so that a free intercept has nothing to gain."""
+    plus, minus = masses.tolist()
+    output.plus, output.minus = min(plus, minus) / max(plus, TINY), min(plus, minus) / max(minus, TINY)
+
+
+def is_one_sided(plan: NewtonPlan, w: Array, output: OutputState, group: Group, j: int) -> bool:
+    """Whether all C_i of one class are 0, in a first pass: the other one is all there is to say.
+
+    Slopes are 0 of large margins, too, so it is asked at w = 0. The output rests then, or goes there first.
+    """
+    plus, minus = group.values[j, 0, 1:].tolist()
+    if not plan.has_free_intercept or (plus > 0) == (minus > 0):
+        return False
+    if w.any() and not group.direction[j].any():
+        output.direction = -w
+        return True
+    if (w + group.direction[j]).any():
         return False
     w[:] = 0.0
     w[-1] = -LEFT_OUT if plus > 0 else LEFT_OUT
@@ -273,7 +288,7 @@ def _refused(plan: NewtonPlan, w: Array, output: OutputState, group: Group, j: i
     return True
 
 
-def _damp(plan: NewtonPlan, output: OutputState) -> None:
+def _damp(output: OutputState) -> None:
     """Trust w more after a step that was a small share of its direction, and less after a whole one.
 
     Second derivatives of a loss with kinks do not foresee rows whose curvature begins on the way, as on separable data

@@ -61,6 +61,8 @@ from chicle_elastic.solvers.linear.newton.plan import Group, NewtonPlan
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState, OutputState
 from chicle_elastic.solvers.linear.objectives import TINY, Loss
 
+BALANCED = 1e-9
+"""Share of the sum of duals that those of two classes may differ by, for rounding, beside a free intercept."""
 SHARE = 0.9
 """Share of tol below which an output rests; halved each time that the certificate says otherwise."""
 
@@ -73,7 +75,7 @@ def start(plan: NewtonPlan, model: Array) -> NewtonState:
         tau = hinge.LEAST_SQUARES_TAU if is_least_squares else hinge.FIRST_TAU
         outputs.append(
             OutputState(
-                direction=np.zeros(plan.D),
+                direction=-w if plan.has_free_intercept and abs(w[-1]) >= -LEFT_OUT else np.zeros(plan.D),
                 gradient=np.zeros(plan.D),
                 tau=tau,
                 next_tau=tau,
@@ -146,7 +148,11 @@ def advance(plan: NewtonPlan, model: Array, state: NewtonState, sums: Array, num
                 conjugate.multiplied(plan, state.outputs[k], group, j)
             continue
         are_there = [
-            state.outputs[k].serial == 0 and _is_there_already(plan, state.share, w[k], state.outputs[k], group, j)
+            state.outputs[k].serial == 0
+            and (
+                smooth.is_one_sided(plan, w[k], state.outputs[k], group, j)
+                or _is_there_already(plan, state.share, w[k], state.outputs[k], group, j)
+            )
             for j, k in enumerate(group.numbers)
         ]
         going_on = [j for j, is_there in enumerate(are_there) if not is_there]
@@ -167,7 +173,8 @@ def _is_there_already(plan: NewtonPlan, share: float, w: Array, output: OutputSt
     half_norm = 0.5 * squared(plan.penalised(w))
     primal = half_norm + float(group.values[j, 0, 0])
     gap = primal - (float(group.start[j, 0]) - half_norm)  # of w that is that of the duals; else the certificate tells
-    if not -ROUNDING * primal <= gap <= share * plan.tol * primal:
+    is_balanced = not plan.has_free_intercept or abs(group.start[j, 1]) <= BALANCED * group.values[j, 0, 1:].sum()
+    if not (is_balanced and -ROUNDING * primal <= gap <= share * plan.tol * primal):
         return False
     output.gap = gap / max(primal, TINY)
     output.keeps_duals = True

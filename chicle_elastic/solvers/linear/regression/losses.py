@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import xlogy
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
+
+LEAST_MEAN = 1e-20
+"""What the mean of counts that are all 0 is taken for."""
 
 
 class RegressionLoss(ABC):
@@ -106,7 +108,7 @@ class EpsilonInsensitive(RegressionLoss):
         return np.asarray(0.5 * ((residuals - self.epsilon) / above + (residuals + self.epsilon) / below))
 
     def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
-        """Above 0 everywhere."""
+        """Of the round loss, which is curved everywhere."""
         above, below = (theta / root for root in self._roots(targets - scores, theta))
         return np.asarray((0.5 / theta) * (above**3 + below**3))
 
@@ -205,10 +207,10 @@ class Poisson(RegressionLoss):
 
     def values(self, scores: Array, targets: Array, theta: float) -> Array:
         """f; infinite where exp is."""
-        return np.asarray(np.exp(scores) - targets * scores - targets + xlogy(targets, targets))
+        return _above_tangent(targets, scores)
 
     def slopes(self, scores: Array, targets: Array, theta: float) -> Array:
-        """y - exp(z), which no dual is above y of."""
+        """y - exp(z); duals are at most y."""
         return np.asarray(targets - np.exp(scores))
 
     def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
@@ -216,13 +218,12 @@ class Poisson(RegressionLoss):
         return np.exp(scores)
 
     def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
-        """With mu = y - a >= 0: mu - mu log mu - y + y log y - a z."""
-        means = np.maximum(targets - duals, 0.0)
-        return np.asarray(-duals - xlogy(means, means) + xlogy(targets, targets) - duals * scores)
+        """f less the same with the mean y - a in place of y."""
+        return np.asarray(_above_tangent(targets, scores) - _above_tangent(np.maximum(targets - duals, 0.0), scores))
 
     def start(self, mean: float) -> float:
-        """log of the mean."""
-        return float(np.log(mean)) if mean > 0 else 0.0
+        """The logarithm of the mean, or of next to nothing."""
+        return float(np.log(max(mean, LEAST_MEAN)))
 
     def require(self, targets: Array) -> None:
         """Counts, or rates: not negative.
@@ -235,6 +236,12 @@ class Poisson(RegressionLoss):
                 f"the Poisson loss takes targets y >= 0, and the data has {targets.min():g}; choose another loss, or "
                 "leave these rows out"
             )
+
+
+def _above_tangent(means: Array, scores: Array) -> Array:
+    """exp(z) - m - m (z - log m): by what exp(z) is above its tangent where exp is m, with the digits of small ones."""
+    steps = scores - np.log(np.where(means > 0, means, 1.0))
+    return np.where(means > 0, means * (np.expm1(steps) - steps), np.exp(scores))
 
 
 def _require_epsilon(epsilon: float, least: float) -> None:

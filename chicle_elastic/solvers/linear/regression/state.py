@@ -60,7 +60,8 @@ class RegressionState(ProgressState):
         steepness: What the gradient adds to the gap at w.
         is_refused: A certificate was not good enough, and no step was taken since.
         is_blind: The last step is so short that rounding hides what it did to the objective.
-        plus, minus: What positive and negative slopes are multiplied by for duals that are feasible.
+        plus, minus: What positive and negative slopes are multiplied by for duals that are feasible; 0 where that is
+            not known.
         num_products: Products of this run of conjugate gradients.
         goal: Squared residual at which that run ends, in the norm of the diagonal.
         direction: Where to go from w; grows with each product.
@@ -105,6 +106,8 @@ class RegressionState(ProgressState):
             has_factor=has_factor,
             has_scale=has_scale,
             has_free_intercept=has_free_intercept,
+            plus=0.0 if has_free_intercept else 1.0,
+            minus=0.0 if has_free_intercept else 1.0,
             direction=zeros,
             scale=zeros,
             residual=zeros,

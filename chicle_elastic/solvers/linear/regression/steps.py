@@ -104,6 +104,8 @@ def reopen(state: RegressionState) -> None:
 def _restart(state: RegressionState) -> None:
     state.phase, state.gap, state.reach, state.is_blind = RegressionPhase.LOOK, np.inf, 1.0, False
     state.direction, state.change = np.zeros_like(state.direction), 0.0
+    if state.has_free_intercept:
+        state.plus = state.minus = 0.0
 
 
 def advance(state: RegressionState, problem: Problem, model: Array, sums: Array, weight: float) -> Array:
@@ -144,7 +146,7 @@ def _looked(state: RegressionState, problem: Problem, model: Array, sums: Array)
     state.total = max(total, TINY)
     state.typical = size / state.total or 1.0
     share = ROUNDED * (state.typical if loss.is_quadratic else math.sqrt(1.0 / ROUNDED))
-    state.floor = max(share * size, TINY)
+    state.floor = max(share * state.typical * state.total, TINY)
     mean = total_y / state.total if problem.has_free_intercept else 0.0
     deviation = math.sqrt(max(squares / state.total - mean * mean, 0.0))
     if loss.has_corners or not model.any():
