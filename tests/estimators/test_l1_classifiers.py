@@ -440,7 +440,10 @@ def test_the_hinge_has_no_l1_penalty():
     """The message names the losses that have; the default loss is the hinge."""
     X, y = problems.cancer()
     for model in (ChicleSVM(penalty="l1"), ChicleSVM(penalty="l1", loss="hinge")):
-        with pytest.raises(UsageError, match=r"needs loss='squared_hinge' or 'modified_huber', got .*ChicleLogisticRegression\(l1_ratio"):
+        with pytest.raises(
+            UsageError,
+            match=r"needs loss='squared_hinge' or 'modified_huber', got .*ChicleLogisticRegression\(l1_ratio",
+        ):
             model.fit(X, y)
 
 
