@@ -37,17 +37,17 @@ class Loss(IntEnum):
 
     @property
     def most_slope(self) -> float:
-        """The largest -loss'(m), which alpha_i / C_i is not above."""
+        """Return the largest -loss'(m), which alpha_i / C_i is not above."""
         return (1.0, np.inf, 1.0, 4.0)[self]
 
     @property
     def most_curvature(self) -> float:
-        """The largest loss''(m)."""
+        """Return the largest loss''(m)."""
         return (np.inf, 2.0, 0.25, 2.0)[self]
 
     @property
     def has_kinks(self) -> bool:
-        """Whether second derivatives are either 0 or the largest one."""
+        """Say whether second derivatives are either 0 or the largest one."""
         return self in (Loss.SQUARED_HINGE, Loss.MODIFIED_HUBER)
 
     @classmethod
@@ -86,7 +86,7 @@ def duals_from_slopes(loss: Loss, slopes: Array, upper: Array) -> Array:
 
 
 def most_duals(loss: Loss, upper: Array) -> Array | None:
-    """The largest feasible duals, shape (n,); None where there is no bound."""
+    """Return the largest feasible duals, shape (n,); None where there is no bound."""
     return loss.most_slope * upper if np.isfinite(loss.most_slope) else None
 
 

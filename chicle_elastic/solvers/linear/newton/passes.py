@@ -171,7 +171,7 @@ class NewtonPasses:
         return True
 
     def _smooth_duals(self, k: int, output: OutputState, known: _Known) -> Array:
-        """Those at w, or of one Newton step on, shape (num_rows,)."""
+        """Return the duals at w, or of one Newton step on, shape (num_rows,)."""
         slopes, curvatures = self._slopes(known.margins)
         if not output.has_newton_duals:
             return slopes
@@ -429,7 +429,7 @@ class _HingeSums:
 
 
 def _by_class(signs: Array, values: Array) -> tuple[float, float]:
-    """Sums over the rows of a class, and over others."""
+    """Return the sums over the rows of a class, and over others."""
     return float(values[signs > 0].sum()), float(values[signs < 0].sum())
 
 

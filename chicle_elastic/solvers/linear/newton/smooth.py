@@ -200,9 +200,9 @@ def _balance(output: OutputState, masses: Array) -> None:
 
 
 def is_one_sided(plan: NewtonPlan, w: Array, output: OutputState, group: Group, j: int) -> bool:
-    """Whether all C_i of one class are 0, in a first pass: the other one is all there is to say.
+    """Say whether all C_i of one class are 0, in a first pass: then the other class is all there is to say.
 
-    Slopes are 0 of large margins, too, so it is asked at w = 0. The output rests then, or goes there first.
+    Slopes of large margins are 0, too, so the question is asked at w = 0. The output rests then, or goes there first.
     """
     plus, minus = group.values[j, 0, 1:].tolist()
     if not plan.has_free_intercept or (plus > 0) == (minus > 0):

@@ -43,26 +43,26 @@ class RegressionLoss(ABC):
 
     @abstractmethod
     def values(self, scores: Array, targets: Array, theta: float) -> Array:
-        """f; with corners and theta > 0 that of round ones."""
+        """Return f; with corners and theta > 0 that of round ones."""
 
     @abstractmethod
     def slopes(self, scores: Array, targets: Array, theta: float) -> Array:
-        """a = -df/dz, which is a feasible dual of the sharp loss, too."""
+        """Return a = -df/dz, which is a feasible dual of the sharp loss, too."""
 
     @abstractmethod
     def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
-        """d2f/dz2, >= 0."""
+        """Return d2f/dz2, >= 0."""
 
     @abstractmethod
     def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
-        """dual(a; y) - a z."""
+        """Return dual(a; y) - a z."""
 
     def by_scale(self, scores: Array, targets: Array, theta: float) -> tuple[Array, Array, Array]:
-        """Derivatives df/dtheta, d2f/dtheta2 and d2f/dz dtheta, where theta is a scale."""
+        """Return df/dtheta, d2f/dtheta2 and d2f/dz dtheta, where theta is a scale."""
         raise NotImplementedError(f"{type(self).__name__} has no scale")
 
     def start(self, mean: float) -> float:
-        """The score that all rows have at first where there is a free intercept, from the mean of the targets."""
+        """Return the score that all rows have at first beside a free intercept, from the mean of the targets."""
         return mean
 
     def require(self, targets: Array) -> None:  # noqa: B027 - most losses have all
@@ -93,7 +93,7 @@ class EpsilonInsensitive(RegressionLoss):
         _require_epsilon(self.epsilon, 0.0)
 
     def values(self, scores: Array, targets: Array, theta: float) -> Array:
-        """f, round with theta > 0."""
+        """Return f, round with theta > 0."""
         residuals = targets - scores
         if theta == 0.0:
             return np.maximum(np.abs(residuals) - self.epsilon, 0.0)
@@ -102,18 +102,18 @@ class EpsilonInsensitive(RegressionLoss):
         return np.asarray(0.5 * (t[0] ** 2 / (above + theta) + t[1] ** 2 / (below + theta)) - self.epsilon)
 
     def slopes(self, scores: Array, targets: Array, theta: float) -> Array:
-        """Within [-1, 1]."""
+        """Return numbers within [-1, 1]."""
         residuals = targets - scores
         above, below = self._roots(residuals, theta)
         return np.asarray(0.5 * ((residuals - self.epsilon) / above + (residuals + self.epsilon) / below))
 
     def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
-        """Of the round loss, which is curved everywhere."""
+        """Return those of the round loss, which is curved everywhere."""
         above, below = (theta / root for root in self._roots(targets - scores, theta))
         return np.asarray((0.5 / theta) * (above**3 + below**3))
 
     def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
-        """a (y - z) - epsilon |a|."""
+        """Return a (y - z) - epsilon |a|."""
         return np.asarray(duals * (targets - scores) - self.epsilon * np.abs(duals))
 
     def _roots(self, residuals: Array, width: float) -> tuple[Array, Array]:
@@ -137,21 +137,21 @@ class SquaredEpsilonInsensitive(RegressionLoss):
         _require_epsilon(self.epsilon, 0.0)
 
     def values(self, scores: Array, targets: Array, theta: float) -> Array:
-        """f."""
+        """Return f."""
         excess = np.maximum(np.abs(targets - scores) - self.epsilon, 0.0)
         return np.asarray(excess * excess)
 
     def slopes(self, scores: Array, targets: Array, theta: float) -> Array:
-        """Twice the excess, with the sign of the residual."""
+        """Return twice the excess, with the sign of the residual."""
         residuals = targets - scores
         return np.asarray(np.sign(residuals) * 2.0 * np.maximum(np.abs(residuals) - self.epsilon, 0.0))
 
     def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
-        """2 outside of the tube."""
+        """Return 2 outside of the tube, else 0."""
         return np.where(np.abs(targets - scores) >= self.epsilon, 2.0, 0.0)
 
     def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
-        """a (y - z) - epsilon |a| - a^2 / 4."""
+        """Return a (y - z) - epsilon |a| - a^2 / 4."""
         return np.asarray(duals * (targets - scores) - self.epsilon * np.abs(duals) - 0.25 * duals * duals)
 
 
@@ -175,25 +175,25 @@ class Huber(RegressionLoss):
         _require_epsilon(self.epsilon, 1.0)
 
     def values(self, scores: Array, targets: Array, theta: float) -> Array:
-        """f."""
+        """Return f."""
         residuals = targets - scores
         slopes = self.slopes(scores, targets, theta)
         return np.asarray(theta + slopes * residuals - 0.25 * theta * slopes * slopes)
 
     def slopes(self, scores: Array, targets: Array, theta: float) -> Array:
-        """Within [-2 epsilon, 2 epsilon]."""
+        """Return numbers within [-2 epsilon, 2 epsilon]."""
         return np.asarray(2.0 * np.clip((targets - scores) / theta, -self.epsilon, self.epsilon))
 
     def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
-        """2 / sigma of rows that count as squares."""
+        """Return 2 / sigma of rows that count as squares, else 0."""
         return np.where(np.abs(targets - scores) < self.epsilon * theta, 2.0 / theta, 0.0)
 
     def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
-        """a (y - z)."""
+        """Return a (y - z)."""
         return np.asarray(duals * (targets - scores))
 
     def by_scale(self, scores: Array, targets: Array, theta: float) -> tuple[Array, Array, Array]:
-        """By sigma: 1 - a^2 / 4, and of rows that count as squares 2 r^2 / sigma^3 and 2 r / sigma^2."""
+        """Return 1 - a^2 / 4, and of rows that count as squares 2 r^2 / sigma^3 and 2 r / sigma^2."""
         slopes = self.slopes(scores, targets, theta)
         mixed = np.where(np.abs(slopes) < 2.0 * self.epsilon, slopes / theta, 0.0)
         return 1.0 - 0.25 * slopes * slopes, 0.5 * theta * mixed * mixed, mixed
@@ -206,27 +206,27 @@ class Poisson(RegressionLoss):
     is_of_residuals: ClassVar[bool] = False
 
     def values(self, scores: Array, targets: Array, theta: float) -> Array:
-        """f; infinite where exp is."""
+        """Return f; infinite where exp is."""
         return _above_tangent(targets, scores)
 
     def slopes(self, scores: Array, targets: Array, theta: float) -> Array:
-        """y - exp(z); duals are at most y."""
+        """Return y - exp(z); duals are at most y."""
         return np.asarray(targets - np.exp(scores))
 
     def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
-        """exp(z)."""
+        """Return exp(z)."""
         return np.exp(scores)
 
     def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
-        """f less the same with the mean y - a in place of y."""
+        """Return f less what it would be with the mean y - a in place of y."""
         return np.asarray(_above_tangent(targets, scores) - _above_tangent(np.maximum(targets - duals, 0.0), scores))
 
     def start(self, mean: float) -> float:
-        """The logarithm of the mean, or of next to nothing."""
+        """Return the logarithm of the mean, or of next to nothing."""
         return float(np.log(max(mean, LEAST_MEAN)))
 
     def require(self, targets: Array) -> None:
-        """Counts, or rates: not negative.
+        """Refuse what is no count or rate.
 
         Raises:
             DataError: There is a negative one.
@@ -239,7 +239,7 @@ class Poisson(RegressionLoss):
 
 
 def _above_tangent(means: Array, scores: Array) -> Array:
-    """exp(z) - m - m (z - log m): by what exp(z) is above its tangent where exp is m, with the digits of small ones."""
+    """Return exp(z) - m - m (z - log m), by what exp(z) is above its tangent where exp is m, with its small digits."""
     steps = scores - np.log(np.where(means > 0, means, 1.0))
     return np.where(means > 0, means * (np.expm1(steps) - steps), np.exp(scores))
 

@@ -102,7 +102,7 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
             found.mixed[:] = rows.weighted_sum(upper * mixed)
 
     def evaluate(self, model: Array, progress: Array) -> Update:
-        """As delta sum_i c_i a_i x_i of the duals; as metrics the losses, what they lack to the duals, and c a^2.
+        """Return as delta sum_i c_i a_i x_i of the duals; as metrics losses, these less dual values, and sum c a^2.
 
         The duals are the slopes at w and the last Newton step, where w has no room for the digits of that.
         """

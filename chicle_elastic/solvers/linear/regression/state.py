@@ -161,7 +161,7 @@ class Evaluation:
 
     @staticmethod
     def sizes(state: RegressionState) -> tuple[int, int, int, int, int]:
-        """Of all but the scalars."""
+        """Return the lengths of all but the scalars."""
         D = len(state.direction)
         second = D * (D + 1) // 2 if state.has_factor else D
         has_beside = state.has_free_intercept and not state.has_factor

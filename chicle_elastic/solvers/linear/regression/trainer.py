@@ -77,7 +77,7 @@ class RegressionTrainer(CertifiedTrainer):
         return np.zeros(schema.num_features + 1)
 
     def identity(self) -> Mapping[str, Any]:
-        """What decides the optimum."""
+        """Return what decides the optimum."""
         return {
             "trainer": "Regression",
             "loss": repr(self.loss),
@@ -89,7 +89,7 @@ class RegressionTrainer(CertifiedTrainer):
         }
 
     def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
-        """Of `evaluate`."""
+        """Name what `evaluate` sums up."""
         return ("loss", "lack", "squares", "total")
 
     def solver(self, ctx: Context) -> Solver:
@@ -170,7 +170,7 @@ class RegressionTrainer(CertifiedTrainer):
         return state.gap, state.phase is RegressionPhase.REST
 
     def scale(self, report: Report) -> float:
-        """Theta of a loss that has a scale, as of a certificate."""
+        """Return the scale of a loss that has one, as of a certificate."""
         return _state_of(report).theta
 
 
