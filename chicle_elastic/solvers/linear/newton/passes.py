@@ -429,8 +429,12 @@ class _HingeSums:
 
 
 def _by_class(signs: Array, values: Array) -> tuple[float, float]:
-    """Return the sums over the rows of a class, and over others."""
-    return float(values[signs > 0].sum()), float(values[signs < 0].sum())
+    """Return the sums over the rows of a class, and over others.
+
+    Both products add up in the same order, so the sum of a class whose values are all 0 is exactly 0.
+    """
+    both, difference = float(values @ np.ones(len(values))), float(values @ signs)
+    return 0.5 * (both + difference), 0.5 * (both - difference)
 
 
 def _hinge_duals(margins: Array, centers: Array, scale: Array, upper: Array) -> Array:
