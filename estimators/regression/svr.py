@@ -23,8 +23,8 @@ class ChicleSVR(LinearRegressor):
     ======================  ==================================================  ============================
     what                    ChicleSVR                                           LinearSVR
     ======================  ==================================================  ============================
-    more than 2047          conjugate gradients; ``loss="epsilon_insensitive"`` both losses
-    features                may take hundreds of iterations
+    more than 2047          conjugate gradients, which may take hundreds of      coordinate descent
+    features                iterations for ``loss="epsilon_insensitive"``
     ``tol``                 relative duality gap (P - D) / P, certified before  measure of the solver, 1e-4
                             the fit stops; 1e-3
     ``max_iter``            iterations, each of one pass over the data; 1000    iterations of the solver
