@@ -126,7 +126,7 @@ class LinearClassifier(
         return 0.0
 
     def _penalises_intercept(self) -> bool:
-        """Whether the weight of the intercept column is penalised like the others."""
+        """Say whether the weight of the intercept column is penalised like the others."""
         return True
 
     @_fit_context(prefer_skip_nested_validation=True)

@@ -34,11 +34,11 @@ class RegressionSet:
     hook_arguments: dict[str, Any] = field(default_factory=dict)
 
     def rows(self) -> Any:
-        """What `predict` takes: the matrix, or the folder."""
+        """Return what `predict` takes: the matrix, or the folder."""
         return self.source if self.features is None else self.features
 
     def targets(self) -> Array:
-        """Those of all rows, in their order; shape (n_samples,), float64."""
+        """Return those of all rows, in their order; shape (n_samples,), float64."""
         if self.features is None:
             return rows_in_order(self.rows(), lambda chunk: chunk.targets)
         return np.asarray(self.hook_arguments["y"], dtype=np.float64)

@@ -82,7 +82,7 @@ def objectives(
 
 
 def is_intercept_free(estimator: LinearClassifier) -> bool:
-    """Whether the intercept is not penalised, as scikit-learn's namesakes have it."""
+    """Say whether the intercept is not penalised, as scikit-learn's namesakes have it."""
     return bool(loss_of(estimator) == "logistic" and estimator.fit_intercept and estimator.algorithm != "cocoa")
 
 

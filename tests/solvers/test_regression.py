@@ -15,7 +15,7 @@ from chicle_elastic.solvers.linear.regression.losses import (
     RegressionLoss,
     SquaredEpsilonInsensitive,
 )
-from chicle_elastic.solvers.linear.regression.state import RegressionPhase, RegressionState
+from chicle_elastic.solvers.linear.regression.state import SHARES, RegressionPhase, RegressionState
 from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 
 LOSSES = [
@@ -118,7 +118,7 @@ def test_a_direction_that_is_too_long_is_looked_at_more_closely(loss, then):
     """Then the corners become narrower, or a loss without them rests: rounding is all that is left."""
     state = RegressionState.fresh(2, has_factor=True, has_scale=False, has_free_intercept=False)
     state.phase, state.num_rows, state.value = RegressionPhase.SEARCH, 5.0, 0.0
-    model, sums = np.zeros(2), np.concatenate([[0.0, 5.0], np.ones(state.sums_size - 4), [1.0, 0.0]])
+    model, sums = np.zeros(2), np.concatenate([[0.0, 5.0], np.ones(state.sums_size - 6), [1.0, 0.0, 0.0, 0.0]])
     reaches = []
     while state.phase is RegressionPhase.SEARCH:
         model = steps.advance(state, problem(loss), model, sums, 1.0)
@@ -126,6 +126,55 @@ def test_a_direction_that_is_too_long_is_looked_at_more_closely(loss, then):
     assert len(reaches) == 3
     assert not model.any()
     assert state.phase is then
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_tasks_whose_steps_differ_in_their_last_digits_stay_together(loss):
+    """As those of unlike processors do: all of them go on with the mean, the scale and the slope included."""
+    rng = np.random.default_rng(0)
+    X, y = np.column_stack([rng.normal(size=(60, 3)), np.ones(60)]), rng.poisson(2.0, size=60).astype(float)
+    states = [
+        RegressionState.fresh(4, has_factor=True, has_scale=loss.has_scale, has_free_intercept=True) for _ in range(2)
+    ]
+    models, what = [np.zeros(4), np.zeros(4)], problem(loss, has_free_intercept=True, tol=1e-6)
+    for _ in range(200):
+        sums = sum(sums_of(loss, state, X, y, model) for state, model in zip(states, models, strict=True))
+        models = [steps.advance(state, what, w, sums.copy(), 2.0) for state, w in zip(states, models, strict=True)]
+        np.testing.assert_array_equal(models[0], models[1])
+        assert states[0].phase is states[1].phase
+        assert states[0].theta == states[1].theta
+        states[1].direction = states[1].direction * (1 + 1e-13)
+        states[1].change, states[1].slope = states[1].change * (1 + 1e-13), states[1].slope * (1 + 1e-13)
+    assert states[0].phase is RegressionPhase.REST
+
+
+def sums_of(loss, state, X, y, model):
+    """What a task adds up over rows that two tasks have alike."""
+    sums = np.zeros(state.sums_size)
+    sums[1], part = len(y), sums[2:]
+    z, theta = X @ model, state.theta
+    if state.phase is RegressionPhase.LOOK:
+        part[:] = len(y), np.abs(y).sum(), y.sum(), y @ y
+    elif state.phase is RegressionPhase.EVALUATE:
+        found = state.evaluation(part)
+        z, theta = X @ (model + state.direction), theta + state.change
+        slopes, curvatures = loss.slopes(z, y, theta), loss.curvatures(z, y, theta)
+        sharp = loss.values(z, y, 0.0 if loss.has_corners else theta).sum()
+        found.scalars[:2] = loss.values(z, y, theta).sum(), sharp
+        found.scalars[2] = sharp - loss.dual_values(slopes, z, y).sum() if loss.has_corners else 0.0
+        found.scalars[3:5] = np.maximum(slopes, 0.0).sum(), np.maximum(-slopes, 0.0).sum()
+        found.v[:] = X.T @ slopes
+        found.second[:] = (X.T @ (curvatures[:, None] * X))[np.tril_indices(4)]
+        if loss.has_scale:
+            first, second, mixed = loss.by_scale(z, y, theta)
+            found.scalars[5:], found.mixed[:] = (first.sum(), second.sum()), X.T @ mixed
+        found.step[:] = state.step
+    elif state.phase is RegressionPhase.SEARCH:
+        for number, share in enumerate(SHARES):
+            step = state.reach * share
+            part[number] = loss.values(z + step * (X @ state.direction), y, theta + step * state.change).sum()
+        part[len(SHARES) :] = state.step
+    return sums
 
 
 def test_parameters_and_data_that_cannot_be_are_refused():

@@ -76,12 +76,12 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
                     step = state.reach * share
                     losses = self._loss.values(scores + step * changes, y, state.theta + step * state.change)
                     part[number] = self._upper @ losses
-                part[len(SHARES) :] = state.direction
+                part[len(SHARES) :] = state.step
 
     def _evaluate(self, state: RegressionState, model: Array, found: Evaluation) -> None:
         rows, loss, upper, y, scalars = self.local.rows, self._loss, self._upper, self._targets, found.scalars
         scores, theta = self._scores(model + state.direction), state.theta + state.change
-        found.direction[:] = state.direction
+        found.step[:] = state.step
         slopes, curvatures = loss.slopes(scores, y, theta), upper * loss.curvatures(scores, y, theta)
         scalars[0] = scalars[1] = upper @ loss.values(scores, y, theta)
         if loss.has_corners:

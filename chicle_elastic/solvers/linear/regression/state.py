@@ -114,6 +114,11 @@ class RegressionState(ProgressState):
             conjugate=zeros,
         )
 
+    @property
+    def step(self) -> Array:
+        """The direction, the change of theta with it, and the slope: what a task has found with a factor of its own."""
+        return np.concatenate([self.direction, [self.change, self.slope]])
+
     def evaluation(self, sums: Array) -> "Evaluation":
         """Views of the sums of this pass, without HEAD, in phase EVALUATE."""
         return Evaluation.of(self, sums)
@@ -125,7 +130,7 @@ class RegressionState(ProgressState):
         LOOK:      HEAD, sum c, sum c |y|, sum c y, sum c y^2
         EVALUATE:  HEAD, see `Evaluation`
         MULTIPLY:  HEAD, sum c f'' <x, p> x (D), p (D)
-        SEARCH:    HEAD, losses with round corners at each of SHARES, the direction (D)
+        SEARCH:    HEAD, losses with round corners at each of SHARES, `step` (D + 2)
         REST:      HEAD
         """
         D = len(self.direction)
@@ -135,7 +140,7 @@ class RegressionState(ProgressState):
             return HEAD + SCALARS + sum(Evaluation.sizes(self))
         if self.phase is RegressionPhase.MULTIPLY:
             return HEAD + 2 * D
-        return HEAD + (len(SHARES) + D if self.phase is RegressionPhase.SEARCH else 0)
+        return HEAD + (len(SHARES) + D + 2 if self.phase is RegressionPhase.SEARCH else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +154,7 @@ class Evaluation:
         second: Curvatures times x x^T (packed), where there is a factor, else its diagonal (D).
         beside: Curvatures times rows, where there is a free intercept and no factor; else empty.
         mixed: Derivatives by scale and score, times rows, where there is a scale; else empty.
-        direction: Of each task; their mean counts (see `agreement`). Shape (D,).
+        step: Of each task; their mean counts (see `agreement`). Shape (D + 2,).
     """
 
     scalars: Array
@@ -157,7 +162,7 @@ class Evaluation:
     second: Array
     beside: Array
     mixed: Array
-    direction: Array
+    step: Array
 
     @staticmethod
     def sizes(state: RegressionState) -> tuple[int, int, int, int, int]:
@@ -165,11 +170,11 @@ class Evaluation:
         D = len(state.direction)
         second = D * (D + 1) // 2 if state.has_factor else D
         has_beside = state.has_free_intercept and not state.has_factor
-        return D, second, D if has_beside else 0, D if state.has_scale else 0, D
+        return D, second, D if has_beside else 0, D if state.has_scale else 0, D + 2
 
     @classmethod
     def of(cls, state: RegressionState, sums: Array) -> "Evaluation":
         """Views of the sums of a pass, without HEAD."""
         ends = np.cumsum((SCALARS, *cls.sizes(state)))
-        scalars, v, second, beside, mixed, direction = np.split(sums, ends[:-1])
-        return cls(scalars=scalars, v=v, second=second, beside=beside, mixed=mixed, direction=direction)
+        scalars, v, second, beside, mixed, step = np.split(sums, ends[:-1])
+        return cls(scalars=scalars, v=v, second=second, beside=beside, mixed=mixed, step=step)

@@ -15,7 +15,7 @@ of w + step, which is more than a number has room for.
 An intercept that is not penalised takes what it can of the gradient first (`_steepness`), and the duals of the sign
 with more of them are made smaller until all add up to 0. A scale whose derivative is not 0 leaves that much, too.
 
-Where tasks found a direction from a factor, they send it along and go on with its mean (see `agreement`).
+Where tasks found a step from a factor, they send it along and go on with its mean (see `agreement`).
 """
 
 import math
@@ -161,7 +161,7 @@ def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evalua
     """Take the step if it is good enough, and find the next one."""
     loss, alpha = problem.loss, problem.strength(state)
     round_loss, sharp_loss, corners, plus, minus, by_scale, _ = found.scalars.tolist()
-    direction = found.direction / weight
+    direction = _agreed(state, found.step / weight)
     there = w + direction
     ridge, penalised = problem.ridge(state), problem.penalised(there)
     half = 0.5 * alpha * squared(penalised)
@@ -209,8 +209,14 @@ def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evalua
     return w
 
 
+def _agreed(state: RegressionState, step: Array) -> Array:
+    """Go on with the mean of the steps of all tasks, which differ in their last digits; return the direction."""
+    state.change, state.slope = step[-2:].tolist()
+    return step[:-2]
+
+
 def _steepness(state: RegressionState, gradient: Array, found: Evaluation, alpha: float) -> float:
-    """What the gradient adds to the gap, once a free intercept has taken what it can take.
+    """Return what the gradient adds to the gap, once a free intercept has taken what it can take.
 
     With h the second derivatives by the intercept b, a step of b alone changes the gradient g of the weights to
     g - g_b h / h_b, and is worth g_b^2 / (2 h_b).
@@ -306,7 +312,7 @@ def _multiplied(state: RegressionState, problem: Problem, sums: Array, weight: f
 
 def _searched(state: RegressionState, problem: Problem, w: Array, sums: Array, weight: float) -> Array:
     count = len(SHARES)
-    direction, shares = sums[count:] / weight, state.reach * np.array(SHARES)
+    direction, shares = _agreed(state, sums[count:] / weight), state.reach * np.array(SHARES)
     at_w, along = problem.penalised(w), problem.penalised(direction)
     half_norms = 0.5 * squared(at_w) + shares * dot(at_w, along) + 0.5 * shares * shares * squared(along)
     values = problem.strength(state) * half_norms + sums[:count]
