@@ -111,8 +111,8 @@ class ChicleHuber(LinearRegressor):
 
     Notes
     -----
-    Where rows are fitted exactly the scale goes to 0, and rounding of the residuals beside it may keep the gap above
-    `tol`: then the fit ends with a warning, however good the model is.
+    Where all rows are fitted exactly the scale goes to 0, and rounding of the residuals beside it may keep the gap
+    above a `tol` of 1e-6 or less: then the fit ends with a warning, however good the model is.
 
     References
     ----------

@@ -142,6 +142,21 @@ def test_targets_that_are_all_the_same_and_a_constant_feature(kind):
     assert np.isfinite(model.coef_).all()
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("shape", [(15, 30), (90, 30), (200, 3)])
+def test_targets_without_noise_are_certified_and_bring_the_scale_to_0(shape, seed):
+    """Of the models without residuals it is the one with the least weights, whatever the intercept is."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=shape) * 10.0 ** rng.integers(-2, 3)
+    y = X @ rng.normal(size=shape[1]) + 10.0 * rng.normal()
+    model = ChicleHuber(alpha=10.0 ** rng.integers(-5, 0)).fit(X, y)
+    least = np.linalg.pinv(X - X.mean(axis=0)) @ (y - y.mean())
+    assert model.duality_gap_ <= model.tol
+    assert model.scale_ < 1e-4 * np.abs(y).max()
+    assert model.objective_ <= (1.0 + model.tol) * model.alpha * least @ least
+
+
 def test_counts_of_0_alone_have_a_mean_of_0():
     """Whose logarithm is no number: the model is finite, and says next to nothing."""
     X = np.random.default_rng(0).normal(size=(50, 3))

@@ -104,7 +104,7 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
     def evaluate(self, model: Array, progress: Array) -> Update:
         """Return as delta sum_i c_i a_i x_i of the duals; as metrics losses, these less dual values, and sum c a^2.
 
-        The duals are the slopes at w and the last Newton step, where w has no room for the digits of that.
+        The duals are the slopes at w + shift, and not at w.
         """
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
@@ -112,8 +112,8 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
         self._known, y = None, self._targets
         with np.errstate(over="ignore", invalid="ignore"):
             scores = self._scores(model)
-            after = scores + local.rows.times(state.direction) if state.direction.any() else scores
-            duals = loss.slopes(after, y, state.theta)
+            there = scores + local.rows.times(state.shift) if state.shift.any() else scores
+            duals = loss.slopes(there, y, state.dual_theta)
             duals *= np.where(duals > 0, state.plus, state.minus)
             losses = loss.values(scores, y, 0.0 if loss.has_corners else state.theta)
             metrics = {

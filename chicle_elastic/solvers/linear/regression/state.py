@@ -51,7 +51,9 @@ class RegressionState(ProgressState):
         change: By how much theta changes along the direction.
         floor: What the objective counts as at least: less is rounding of the targets.
         value: The objective with round corners at w.
-        gap: Relative duality gap at w; infinite where it is not known.
+        gap: Relative duality gap; infinite where it is not known.
+        dual: Largest D of slopes so far; they are the duals.
+        dual_theta: The theta that these slopes had.
         share: Share of tol below which the run rests.
         reach: Factor of `SHARES`: 1, or less where all of them were too long.
         slope: Of the objective along the direction.
@@ -65,6 +67,7 @@ class RegressionState(ProgressState):
         num_products: Products of this run of conjugate gradients.
         goal: Squared residual at which that run ends, in the norm of the diagonal.
         direction: Where to go from w; grows with each product.
+        shift: From w to where the duals are the slopes, which may be less than w has digits for.
         scale: One over the diagonal of the second derivatives.
         residual, conjugate: Of conjugate gradients: what is left, and the vector to be multiplied.
     """
@@ -81,6 +84,8 @@ class RegressionState(ProgressState):
     floor: float = TINY
     value: float = np.inf
     gap: float = np.inf
+    dual: float = -np.inf
+    dual_theta: float = 1.0
     share: float = FIRST_SHARE
     num_products: int = 0
     reach: float = 1.0
@@ -94,6 +99,7 @@ class RegressionState(ProgressState):
     minus: float = 1.0
     goal: float = 0.0
     direction: Array
+    shift: Array
     scale: Array
     residual: Array
     conjugate: Array
@@ -109,6 +115,7 @@ class RegressionState(ProgressState):
             plus=0.0 if has_free_intercept else 1.0,
             minus=0.0 if has_free_intercept else 1.0,
             direction=zeros,
+            shift=zeros,
             scale=zeros,
             residual=zeros,
             conjugate=zeros,

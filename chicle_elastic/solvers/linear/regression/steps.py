@@ -10,7 +10,8 @@ own.
 With the slopes at w as duals the gap has two parts: |gradient|^2 / (2 alpha), and what the corners leave. Once the
 first is a small part of the whole, the corners become ten times as narrow. A smooth loss has no second part. Of large
 features the gradient at any w is mostly rounding of w; then w is as good as it gets, and the certificate has the duals
-of w + step, which is more than a number has room for.
+of w + step, which is more than a number has room for. D does not know of a scale: the duals are those of the largest D
+so far, and the scale may go on to 0.
 
 An intercept that is not penalised takes what it can of the gradient first (`_steepness`), and the duals of the sign
 with more of them are made smaller until all add up to 0. A scale whose derivative is not 0 leaves that much, too.
@@ -103,9 +104,7 @@ def reopen(state: RegressionState) -> None:
 
 def _restart(state: RegressionState) -> None:
     state.phase, state.gap, state.reach, state.is_blind = RegressionPhase.LOOK, np.inf, 1.0, False
-    state.direction, state.change = np.zeros_like(state.direction), 0.0
-    if state.has_free_intercept:
-        state.plus = state.minus = 0.0
+    state.direction, state.change, state.dual = np.zeros_like(state.direction), 0.0, -np.inf
 
 
 def advance(state: RegressionState, problem: Problem, model: Array, sums: Array, weight: float) -> Array:
@@ -175,24 +174,27 @@ def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evalua
     if direction.any():
         state.is_refused = False
     w, state.theta, state.is_chosen = there, state.theta + state.change, False
+    state.shift = state.shift - direction
     gradient = alpha * penalised - found.v
     state.value = half + round_loss
     steepness, before = _steepness(state, gradient, found, alpha), state.steepness
-    if state.has_free_intercept:
-        least = min(plus, minus)
-        state.plus, state.minus = least / max(plus, TINY), least / max(minus, TINY)
     corners += state.theta * abs(by_scale)
-    primal = max(half + sharp_loss, state.floor)
-    state.gap = (corners + steepness) / primal
+    value = half + sharp_loss
+    primal = max(value, state.floor)
+    _keep_best_duals(state, value - corners - steepness, plus, minus)
+    left = value - state.dual
+    state.gap = left / primal
     is_at_rest = state.is_blind and not steepness < LEAST_FALL * before
     state.steepness, state.is_blind, state.change = steepness, False, 0.0
     state.direction = np.zeros(len(w))
     enough = state.share * problem.tol * primal
-    if corners + steepness <= enough and not (state.is_refused and steepness > 0):
+    if left <= enough and not (state.is_refused and steepness > 0):
         state.phase = RegressionPhase.REST
-    elif is_at_rest and corners <= enough and state.has_factor:
-        state.phase, state.direction = RegressionPhase.REST, _newton_direction(state, w, gradient, found, ridge)
+    elif is_at_rest and corners <= enough and state.has_factor and not state.has_scale:
+        state.phase, state.shift = RegressionPhase.REST, _newton_direction(state, w, gradient, found, ridge)
         state.change = 0.0
+    elif is_at_rest and state.has_scale and state.theta > LEAST_THETA * state.typical:  # w has followed
+        state.change, state.slope = -SMALLER * state.theta, -SMALLER * state.theta * by_scale
     elif is_at_rest or (loss.has_corners and steepness <= INNER_SHARE * (corners + steepness)):
         _narrow(state, loss)
     elif state.has_factor:
@@ -207,6 +209,19 @@ def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evalua
         state.goal, state.num_products = ETA * ETA * dot(state.residual, state.conjugate), 0
         state.phase, state.slope = RegressionPhase.MULTIPLY, by_scale * state.change
     return w
+
+
+def _keep_best_duals(state: RegressionState, dual: float, plus: float, minus: float) -> None:
+    """Take the slopes at w as duals, if D is larger with them than it has been.
+
+    A scale goes on to 0 where rows are fitted exactly, and slopes at small ones are rounding of w.
+    """
+    if not dual > state.dual:
+        return
+    state.dual, state.dual_theta, state.shift = dual, state.theta, np.zeros_like(state.shift)
+    if state.has_free_intercept:
+        least = min(plus, minus)
+        state.plus, state.minus = least / max(plus, TINY), least / max(minus, TINY)
 
 
 def _agreed(state: RegressionState, step: Array) -> Array:
@@ -263,7 +278,9 @@ def _newton_direction(state: RegressionState, w: Array, gradient: Array, found: 
         state, gradient, found, lambda g: scale * (steep @ (steep.T @ (scale * g) / curvatures[~is_null]))
     )
     null, _ = qr(scale[:, None] * vectors[:, is_null], mode="economic", check_finite=False)
-    return np.asarray(step - null @ (null.T @ (w + step)))
+    counts = ridge > 0  # a free intercept has no part in |w|
+    shares, *_ = np.linalg.lstsq(null[counts], (w + step)[counts], rcond=None)
+    return np.asarray(step - null @ shares)
 
 
 def _with_scale(state: RegressionState, gradient: Array, found: Evaluation, solve: Callable[[Array], Array]) -> Array:
