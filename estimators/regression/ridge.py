@@ -11,7 +11,7 @@ from estimators.regression.base import LinearRegressor
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Runtime
-    from chicle_elastic.solvers.linear.ridge.trainer import RidgeTrainer
+    from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 
 
 class ChicleRidge(LinearRegressor):
@@ -150,10 +150,17 @@ class ChicleRidge(LinearRegressor):
         self.policy = policy
         self.logdir = logdir
 
-    def _trainer(self) -> "RidgeTrainer":
-        from chicle_elastic.solvers.linear.ridge.trainer import RidgeTrainer
+    def _trainer(self) -> "RegressionTrainer":
+        from chicle_elastic.solvers.linear.regression.losses import SquaredEpsilonInsensitive
+        from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 
-        return RidgeTrainer(alpha=float(self.alpha), tol=float(self.tol), has_intercept=bool(self.fit_intercept))
+        return RegressionTrainer(
+            loss=SquaredEpsilonInsensitive(0.0),
+            alpha=2.0 * float(self.alpha),
+            tol=float(self.tol),
+            intercept_scaling=1.0 if self.fit_intercept else 0.0,
+            penalises_intercept=False,
+        )
 
     def _advice(self) -> str:
         return "raise alpha"

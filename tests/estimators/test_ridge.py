@@ -132,7 +132,7 @@ def test_a_fit_that_is_cut_short_warns_and_says_how_far_it_came():
     with pytest.warns(match="has not converged: after max_iter=4 iterations the relative duality gap is"):
         model = ChicleRidge(alpha=ALPHA, tol=1e-12, max_iter=4).fit(X, y)
     assert model.n_iter_ == 4
-    assert model.duality_gap_ == pytest.approx(recomputed_gap(model, X, y), rel=1e-6)
+    assert model.duality_gap_ == pytest.approx(min(recomputed_gap(model, X, y), 1.0), rel=1e-6)
     assert model.duality_gap_ > 1e-12
 
 
@@ -165,7 +165,7 @@ def test_a_first_iteration_alone_leaves_the_mean():
         model = ChicleRidge(max_iter=1).fit(X, y)
     assert not model.coef_.any()
     assert model.intercept_ == pytest.approx(y.mean())
-    assert model.duality_gap_ == pytest.approx(recomputed_gap(model, X, y), rel=1e-9)
+    assert model.duality_gap_ == pytest.approx(min(recomputed_gap(model, X, y), 1.0), rel=1e-9)
 
 
 def test_several_targets_go_through_scikit_learn():

@@ -13,7 +13,7 @@ from chicle_elastic.runtime.training.blas_threads import blas_threads_of
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import Trainer
 from chicle_elastic.solvers.linear.path import PathTrainer
-from chicle_elastic.solvers.linear.ridge.trainer import RidgeTrainer
+from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 OUTSIDE = 3
@@ -67,7 +67,7 @@ def test_jobs_of_two_threads_have_one_until_both_have_ended(first_to_end):
     may_end = [threading.Event(), threading.Event()]
 
     def run(number: int) -> None:
-        with blas_threads_of(RidgeTrainer()):
+        with blas_threads_of(RegressionTrainer()):
             are_running.wait()
             may_end[number].wait()
 

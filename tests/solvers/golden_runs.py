@@ -40,7 +40,6 @@ from chicle_elastic.solvers.linear.regression.losses import (
     SquaredEpsilonInsensitive,
 )
 from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
-from chicle_elastic.solvers.linear.ridge.trainer import RidgeTrainer
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 FILE = Path(__file__).parents[1] / "golden" / "linear_runs.json"
@@ -78,7 +77,7 @@ TRAINERS: dict[str, Any] = {
     "logistic, l1": L1Trainer(loss="logistic"),
     "logistic, elastic net": L1Trainer(loss="logistic", l1_ratio=0.5),
     "softmax": MultinomialTrainer(),
-    "ridge": RidgeTrainer(),
+    "ridge": RegressionTrainer(loss=SquaredEpsilonInsensitive(), alpha=2.0, tol=1e-6, penalises_intercept=False),
     "lasso": LassoTrainer(alpha=0.03),
     "elastic net": LassoTrainer(alpha=0.03, l1_ratio=0.5),
     "epsilon-insensitive": RegressionTrainer(loss=EpsilonInsensitive(0.1)),
@@ -132,7 +131,7 @@ def data(trainer: str, layout: str) -> tuple[Any, Array]:
     scores = X @ rng.normal(size=(d, 3)) / np.sqrt(d * density) + rng.normal(size=(n, 3))
     if trainer == "poisson":
         y = rng.poisson(np.exp(0.5 * scores[:, 0])).astype(np.float64)
-    elif isinstance(TRAINERS[trainer], RidgeTrainer | LassoTrainer | RegressionTrainer):
+    elif isinstance(TRAINERS[trainer], LassoTrainer | RegressionTrainer):
         y = scores[:, 0] + 0.5
     elif trainer == "softmax":
         y = np.argmax(scores, axis=1).astype(np.int32)
@@ -153,8 +152,6 @@ def objective(name: str, layout: str, model: Array) -> float:
         losses = logsumexp(scores, axis=1) - scores[np.arange(len(y)), y]
         return float(trainer.C * losses.sum() + 0.5 * (w * w).sum())
     w = w[0]
-    if isinstance(trainer, RidgeTrainer):
-        return float(((y - Z @ w - b[0]) ** 2).sum() + trainer.alpha * w @ w)
     if isinstance(trainer, LassoTrainer):
         penalty = trainer.l1_ratio * np.abs(w).sum() + 0.5 * (1 - trainer.l1_ratio) * w @ w
         return float(0.5 * ((y - Z @ w - b[0]) ** 2).mean() + trainer.alpha * penalty)
@@ -169,7 +166,8 @@ def objective(name: str, layout: str, model: Array) -> float:
         assert isinstance(trainer.loss, EpsilonInsensitive | SquaredEpsilonInsensitive)
         losses = np.maximum(np.abs(y - scores) - trainer.loss.epsilon, 0.0)
         losses = losses if isinstance(trainer.loss, EpsilonInsensitive) else losses**2
-        return float(trainer.C * losses.sum() + 0.5 * all_weights @ all_weights)
+        weights = all_weights if trainer.penalises_intercept else w
+        return float(trainer.C * losses.sum() + 0.5 * trainer.alpha * weights @ weights)
     margins = np.where(y == 1, 1.0, -1.0) * scores
     hinge = np.maximum(1.0 - margins, 0.0)
     losses = {

@@ -11,8 +11,8 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.linear.lasso.subproblem import minimise
 from chicle_elastic.solvers.linear.newton.preconditioner import factorise
 from chicle_elastic.solvers.linear.products import cholesky_factor, pack, unpack
-from chicle_elastic.solvers.linear.ridge.solver import LocalRows
 from chicle_elastic.solvers.linear.rows import ALL
+from chicle_elastic.solvers.linear.target_rows import LocalRows
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
 
 OPEN = Gate("the test")

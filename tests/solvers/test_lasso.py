@@ -18,6 +18,7 @@ from chicle_elastic.solvers.linear.lasso.state import LassoPhase, LassoState
 from chicle_elastic.solvers.linear.lasso.steps import Penalty, Residuals
 from chicle_elastic.solvers.linear.lasso.subproblem import minimise, worst_slope
 from chicle_elastic.solvers.linear.lasso.trainer import LassoTrainer
+from chicle_elastic.solvers.linear.products import add_dense_products
 
 PENALTY = Penalty(l1=0.2, l2=0.0)
 
@@ -221,3 +222,18 @@ def test_parameters_and_data_that_cannot_be_are_refused():
     labels = ArraySource(np.ones((4, 2)), np.array([0, 1, 0, 1]))
     with pytest.raises(UsageError, match="l1 penalties come with the squared loss of real targets"):
         InProcess(num_tasks=1).run(Job(trainer=LassoTrainer(), source=labels, max_iterations=3))
+
+
+@pytest.mark.parametrize("columns", [[], [0, 2]])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_of_shifted_rows_are_those_of_numpy(dtype, columns):
+    """In blocks, with rows of weight 0 left out; of all columns or of some."""
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(size=(n, 3)).astype(dtype) + 100 for n in (7, 300)]
+    weights = rng.uniform(size=307) * (rng.uniform(size=307) < 0.5)
+    some = columns or [0, 1, 2]
+    h = len(some)
+    shift, out = np.array([100.0, 99.0, 101.0])[some], np.ones(h * (h + 1) // 2)
+    add_dense_products(parts, weights, np.array(columns, dtype=np.int64), None, out, shift=shift)
+    X = np.concatenate(parts).astype(np.float64)[:, some] - shift
+    np.testing.assert_allclose(out - 1.0, ((X.T * weights) @ X)[np.tril_indices(h)], rtol=1e-9)

@@ -17,11 +17,10 @@ from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, Newto
 from chicle_elastic.solvers.linear.path import PathState
 from chicle_elastic.solvers.linear.progress import ROWS, Numbers, ProgressState
 from chicle_elastic.solvers.linear.regression.state import RegressionState
-from chicle_elastic.solvers.linear.ridge.state import RidgeState
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetState
 from tests.solvers.golden_runs import TRAINERS, data
 
-STATES = (RidgeState, LassoState, RegressionState, L1State, MultinomialState, NewtonState, WorkingSetState, PathState)
+STATES = (LassoState, RegressionState, L1State, MultinomialState, NewtonState, WorkingSetState, PathState)
 
 
 def value_of(field, rng, num_rows):
@@ -99,11 +98,11 @@ def test_a_scalar_of_all_parts_is_read_alone():
 
 def test_a_class_with_other_fields_is_another_kind():
     """A checkpoint of an earlier one is not read from the wrong places."""
-    names = [(field.name, field.type) for field in dataclasses.fields(RidgeState)]
+    names = [(field.name, field.type) for field in dataclasses.fields(RegressionState)]
     for kept, is_same in ((names, True), (names[1:], False), (names[::-1], False)):
-        other = dataclasses.make_dataclass("RidgeState", kept, bases=(ProgressState,))
+        other = dataclasses.make_dataclass("RegressionState", kept, bases=(ProgressState,))
         vector = filled(other, np.random.default_rng(0)).encode()
-        assert RidgeState.is_of(vector) == is_same
+        assert RegressionState.is_of(vector) == is_same
 
 
 @pytest.mark.parametrize(

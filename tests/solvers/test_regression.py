@@ -15,7 +15,7 @@ from chicle_elastic.solvers.linear.regression.losses import (
     RegressionLoss,
     SquaredEpsilonInsensitive,
 )
-from chicle_elastic.solvers.linear.regression.state import SHARES, RegressionPhase, RegressionState
+from chicle_elastic.solvers.linear.regression.state import HEAD, SHARES, RegressionPhase, RegressionState
 from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 
 LOSSES = [
@@ -118,7 +118,7 @@ def test_a_direction_that_is_too_long_is_looked_at_more_closely(loss, then):
     """Then the corners become narrower, or a loss without them rests: rounding is all that is left."""
     state = RegressionState.fresh(2, has_factor=True, has_scale=False, has_free_intercept=False)
     state.phase, state.num_rows, state.value = RegressionPhase.SEARCH, 5.0, 0.0
-    model, sums = np.zeros(2), np.concatenate([[0.0, 5.0], np.ones(state.sums_size - 6), [1.0, 0.0, 0.0, 0.0]])
+    model, sums = np.zeros(2), np.concatenate([[0.0, 5.0, 0.0], np.ones(state.sums_size - 7), [1.0, 0.0, 0.0, 0.0]])
     reaches = []
     while state.phase is RegressionPhase.SEARCH:
         model = steps.advance(state, problem(loss), model, sums, 1.0)
@@ -133,9 +133,7 @@ def test_tasks_whose_steps_differ_in_their_last_digits_stay_together(loss):
     """As those of unlike processors do: all of them go on with the mean, the scale and the slope included."""
     rng = np.random.default_rng(0)
     X, y = np.column_stack([rng.normal(size=(60, 3)), np.ones(60)]), rng.poisson(2.0, size=60).astype(float)
-    states = [
-        RegressionState.fresh(4, has_factor=True, has_scale=loss.has_scale, has_free_intercept=True) for _ in range(2)
-    ]
+    states = [fresh(loss, 4, has_factor=True, has_free_intercept=True) for _ in range(2)]
     models, what = [np.zeros(4), np.zeros(4)], problem(loss, has_free_intercept=True, tol=1e-6)
     for _ in range(200):
         sums = sum(sums_of(loss, state, X, y, model) for state, model in zip(states, models, strict=True))
@@ -144,14 +142,26 @@ def test_tasks_whose_steps_differ_in_their_last_digits_stay_together(loss):
         assert states[0].phase is states[1].phase
         assert states[0].theta == states[1].theta
         states[1].direction = states[1].direction * (1 + 1e-13)
+        states[1].conjugate = states[1].conjugate * (1 + 1e-13)
         states[1].change, states[1].slope = states[1].change * (1 + 1e-13), states[1].slope * (1 + 1e-13)
     assert states[0].phase is RegressionPhase.REST
 
 
+def fresh(loss, D, *, has_factor, has_free_intercept):
+    """As a trainer begins."""
+    return RegressionState.fresh(
+        D,
+        has_factor=has_factor,
+        has_scale=loss.has_scale,
+        has_free_intercept=has_free_intercept,
+        is_parabola=loss.is_parabola,
+    )
+
+
 def sums_of(loss, state, X, y, model):
-    """What a task adds up over rows that two tasks have alike."""
+    """What a task adds up over its rows."""
     sums = np.zeros(state.sums_size)
-    sums[1], part = len(y), sums[2:]
+    sums[1], part = len(y), sums[HEAD:]
     z, theta = X @ model, state.theta
     if state.phase is RegressionPhase.LOOK:
         part[:] = len(y), np.abs(y).sum(), y.sum(), y @ y
@@ -164,17 +174,60 @@ def sums_of(loss, state, X, y, model):
         found.scalars[2] = sharp - loss.dual_values(slopes, z, y).sum() if loss.has_corners else 0.0
         found.scalars[3:5] = np.maximum(slopes, 0.0).sum(), np.maximum(-slopes, 0.0).sum()
         found.v[:] = X.T @ slopes
-        found.second[:] = (X.T @ (curvatures[:, None] * X))[np.tril_indices(4)]
+        products = X.T @ (curvatures[:, None] * X)
+        if state.needs_products:
+            found.second[:] = products[np.tril_indices(len(products))] if state.has_factor else products.diagonal()
+        if len(found.beside):
+            found.beside[:] = products[-1]
         if loss.has_scale:
             first, second, mixed = loss.by_scale(z, y, theta)
             found.scalars[5:], found.mixed[:] = (first.sum(), second.sum()), X.T @ mixed
         found.step[:] = state.step
+    elif state.phase is RegressionPhase.MULTIPLY:
+        curvatures = loss.curvatures(z, y, theta)
+        part[: len(model)], part[len(model) :] = X.T @ (curvatures * (X @ state.conjugate)), state.conjugate
     elif state.phase is RegressionPhase.SEARCH:
         for number, share in enumerate(SHARES):
             step = state.reach * share
             part[number] = loss.values(z + step * (X @ state.direction), y, theta + step * state.change).sum()
         part[len(SHARES) :] = state.step
     return sums
+
+
+@pytest.mark.parametrize("has_free_intercept", [False, True])
+@pytest.mark.parametrize(("has_factor", "most"), [(True, 3), (False, 8)])
+def test_the_squared_error_takes_one_product_with_a_factor_and_one_per_column_without(
+    has_factor, most, has_free_intercept
+):
+    """A look, an evaluation and the products; columns with means far from 0 need no more of them."""
+    rng, alpha = np.random.default_rng(0), 0.7
+    X, y = np.column_stack([rng.normal(size=(40, 5)) + 50.0, np.ones(40)]), rng.normal(size=40)
+    loss = SquaredEpsilonInsensitive()
+    what = problem(loss, alpha=2 * alpha, has_free_intercept=has_free_intercept, tol=1e-10)
+    state = fresh(loss, 6, has_factor=has_factor, has_free_intercept=has_free_intercept)
+    model, passes = np.zeros(6), 0
+    while state.phase is not RegressionPhase.REST:
+        model = steps.advance(state, what, model, sums_of(loss, state, X, y, model), 1.0)
+        passes += 1
+    ridge = alpha * np.eye(6)
+    ridge[5, 5] *= not has_free_intercept
+    np.testing.assert_allclose(model, np.linalg.solve(X.T @ X + ridge, X.T @ y), rtol=1e-4, atol=1e-6)
+    assert passes <= most + (not has_factor and not has_free_intercept)
+
+
+@pytest.mark.parametrize("is_rough", [False, True])
+def test_a_matrix_that_rounding_has_made_indefinite_is_no_error(is_rough):
+    """The factor is then an estimate, and products do the rest; a rough one is summed up again with more digits."""
+    loss = SquaredEpsilonInsensitive()
+    state = RegressionState.fresh(2, has_factor=True, is_parabola=True, is_rough=is_rough)
+    state.phase, state.num_rows = RegressionPhase.EVALUATE, 3.0
+    sums = np.zeros(state.sums_size)
+    sums[1], found = 3.0, state.evaluation(sums[HEAD:])
+    found.v[:], found.second[:] = 1.0, (1.0, 2.0, 1.0)  # eigenvalues 3 and -1
+    steps.advance(state, problem(loss, alpha=1e-9, tol=1e-9), np.zeros(2), sums, 1.0)
+    assert state.phase is (RegressionPhase.EVALUATE if is_rough else RegressionPhase.MULTIPLY)
+    assert not state.is_rough
+    assert is_rough or state.conjugate @ state.residual > 0
 
 
 def test_parameters_and_data_that_cannot_be_are_refused():

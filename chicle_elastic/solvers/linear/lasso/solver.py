@@ -9,8 +9,8 @@ from chicle_elastic.solvers.linear.lasso.steps import Penalty
 from chicle_elastic.solvers.linear.lasso.subproblem import minimise, step_with_signs, worst_slope
 from chicle_elastic.solvers.linear.pass_solver import PassSolver
 from chicle_elastic.solvers.linear.products import symmetric
-from chicle_elastic.solvers.linear.ridge.solver import LocalRows
 from chicle_elastic.solvers.linear.rows import ALL
+from chicle_elastic.solvers.linear.target_rows import LocalRows
 
 ROUGH_DIAGONAL = 1e-6
 """Share of the diagonal that is added to second derivatives of float32, which rounding may have made indefinite."""

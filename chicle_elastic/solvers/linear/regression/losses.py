@@ -41,6 +41,11 @@ class RegressionLoss(ABC):
     is_of_residuals: ClassVar[bool] = True
     is_quadratic: ClassVar[bool] = False
 
+    @property
+    def is_parabola(self) -> bool:
+        """Whether it is (y - z)^2, whose second derivatives are the same everywhere."""
+        return False
+
     @abstractmethod
     def values(self, scores: Array, targets: Array, theta: float) -> Array:
         """Return f; with corners and theta > 0 that of round ones."""
@@ -124,7 +129,7 @@ class EpsilonInsensitive(RegressionLoss):
 
 @dataclass(frozen=True, slots=True)
 class SquaredEpsilonInsensitive(RegressionLoss):
-    """max(0, |y - z| - epsilon)^2, as LinearSVR has it.
+    """max(0, |y - z| - epsilon)^2, as LinearSVR has it; with epsilon = 0 the squared error.
 
     Attributes:
         epsilon: Residuals up to this cost nothing, >= 0.
@@ -135,6 +140,11 @@ class SquaredEpsilonInsensitive(RegressionLoss):
 
     def __post_init__(self) -> None:
         _require_epsilon(self.epsilon, 0.0)
+
+    @property
+    def is_parabola(self) -> bool:
+        """Whether there is no tube."""
+        return self.epsilon == 0.0
 
     def values(self, scores: Array, targets: Array, theta: float) -> Array:
         """Return f."""

@@ -6,9 +6,16 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.pass_solver import PassSolver
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
-from chicle_elastic.solvers.linear.regression.state import HEAD, SHARES, Evaluation, RegressionPhase, RegressionState
-from chicle_elastic.solvers.linear.ridge.solver import LocalRows
+from chicle_elastic.solvers.linear.regression.state import (
+    ALONE,
+    HEAD,
+    SHARES,
+    Evaluation,
+    RegressionPhase,
+    RegressionState,
+)
 from chicle_elastic.solvers.linear.rows import ALL
+from chicle_elastic.solvers.linear.target_rows import LocalRows
 
 
 class RegressionSolver(PassSolver[RegressionState, LocalRows]):
@@ -58,6 +65,7 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
     def run_pass(self, state: RegressionState, model: Array, sums: Array, budget: Budget) -> None:
         """See `RegressionState.sums_size`."""
         local, part = self.local, sums[HEAD:]
+        sums[ALONE] = budget.num_ranks == 1
         y = local.targets if state.phase is RegressionPhase.LOOK else self._targets
         with np.errstate(over="ignore", invalid="ignore"):  # of steps that lead far beyond; they are not taken
             if state.phase is RegressionPhase.LOOK:
@@ -90,9 +98,9 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
         if state.has_free_intercept:
             scalars[3:5] = upper @ np.maximum(slopes, 0.0), upper @ np.maximum(-slopes, 0.0)
         found.v[:] = rows.weighted_sum(upper * slopes)
-        if state.has_factor:
-            rows.add_products(curvatures, ALL, found.second)
-        else:
+        if state.has_factor and state.needs_products:
+            rows.add_products(curvatures, ALL, found.second, is_rough=state.is_rough)
+        elif state.needs_products:
             found.second[:] = rows.squares_sum(curvatures)
         if len(found.beside):
             found.beside[:] = rows.weighted_sum(curvatures)
@@ -102,7 +110,8 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
             found.mixed[:] = rows.weighted_sum(upper * mixed)
 
     def evaluate(self, model: Array, progress: Array) -> Update:
-        """Return as delta sum_i c_i a_i x_i of the duals; as metrics losses, these less dual values, and sum c a^2.
+        """Return as delta sum_i c_i a_i x_i of the duals; as metrics losses, these less dual values, sum c a^2, c
+        and scores, and rows.
 
         The duals are the slopes at w + shift, and not at w.
         """
@@ -121,5 +130,7 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
                 "lack": float(self._upper @ (losses - loss.dual_values(duals, scores, y))),
                 "squares": float(self._upper @ (duals * duals)),
                 "total": float(self._upper.sum()),
+                "scores": float(self._upper @ scores),
+                "rows": float(len(scores)),
             }
         return Update(delta=local.rows.weighted_sum(self._upper * duals), samples=0, weight=1.0, metrics=metrics)

@@ -3,17 +3,18 @@
 D is num_features + 1, the intercept column included; theta, c_i and alpha are those of `losses`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.objectives import TINY
-from chicle_elastic.solvers.linear.progress import ProgressState
+from chicle_elastic.solvers.linear.progress import ProgressState, nothing
 
-HEAD, SCALARS = 2, 7
-"""Values that every sum begins with: tasks that were interrupted; rows read. And those of an evaluation after them."""
+HEAD, ALONE, SCALARS = 3, 2, 7
+"""Values that every sum begins with (`pass_solver`), the place of tasks that are the only one, and the values of an
+evaluation after them."""
 SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.13, 0.08, 0.04, 0.02, 0.005, 0.001)
 """Shares of a direction that a pass looks at."""
 FIRST_SHARE = 0.9
@@ -28,7 +29,7 @@ class RegressionPhase(IntEnum):
     EVALUATE = 1
     """Losses, gradient and second derivatives at the end of the direction."""
     MULTIPLY = 2
-    """The product of the second derivatives with a vector, for conjugate gradients."""
+    """The product of the second derivatives with `conjugate`."""
     SEARCH = 3
     """Losses along a direction that was too long."""
     REST = 4
@@ -42,6 +43,9 @@ class RegressionState(ProgressState):
     Attributes:
         phase: What the next pass sums up.
         has_factor: There is room for all second derivatives.
+        is_parabola: Second derivatives are the same everywhere, and kept.
+        is_rough: They are summed up in float32, and products repair what that does.
+        has_products: Of a parabola: they are known.
         has_scale: theta is minimised over, too.
         has_free_intercept: The last weight is not penalised.
         num_rows: Rows that were looked at first.
@@ -65,15 +69,20 @@ class RegressionState(ProgressState):
         plus, minus: What positive and negative slopes are multiplied by for duals that are feasible; 0 where that is
             not known.
         num_products: Products of this run of conjugate gradients.
-        goal: Squared residual at which that run ends, in the norm of the diagonal.
+        goal: At what the run ends: of a parabola the gap, else the squared residual in the norm of the diagonal.
         direction: Where to go from w; grows with each product.
         shift: From w to where the duals are the slopes, which may be less than w has digits for.
-        scale: One over the diagonal of the second derivatives.
+        beside: Second derivatives by the intercept and each weight, as of the last evaluation.
+        scale: One over the diagonal of the second derivatives, or of a parabola's with a factor the root of that.
+        factor: Cholesky factor of the second derivatives of a parabola, scaled, packed; empty while it is not known.
         residual, conjugate: Of conjugate gradients: what is left, and the vector to be multiplied.
     """
 
     phase: RegressionPhase = RegressionPhase.LOOK
     has_factor: bool = False
+    is_parabola: bool = False
+    is_rough: bool = False
+    has_products: bool = False
     has_scale: bool = False
     has_free_intercept: bool = False
     num_rows: float = 0.0
@@ -100,26 +109,45 @@ class RegressionState(ProgressState):
     goal: float = 0.0
     direction: Array
     shift: Array
+    beside: Array
     scale: Array
+    factor: Array = field(default_factory=nothing)
     residual: Array
     conjugate: Array
 
     @classmethod
-    def fresh(cls, D: int, *, has_factor: bool, has_scale: bool, has_free_intercept: bool) -> "RegressionState":
+    def fresh(
+        cls,
+        D: int,
+        *,
+        has_factor: bool,
+        has_scale: bool = False,
+        has_free_intercept: bool = False,
+        is_parabola: bool = False,
+        is_rough: bool = False,
+    ) -> "RegressionState":
         """Before the first pass over rows of D columns."""
         zeros = np.zeros(D)
         return cls(
             has_factor=has_factor,
+            is_parabola=is_parabola,
+            is_rough=is_rough,
             has_scale=has_scale,
             has_free_intercept=has_free_intercept,
-            plus=0.0 if has_free_intercept else 1.0,
-            minus=0.0 if has_free_intercept else 1.0,
+            plus=0.0 if has_free_intercept and not is_parabola else 1.0,
+            minus=0.0 if has_free_intercept and not is_parabola else 1.0,
             direction=zeros,
             shift=zeros,
+            beside=zeros,
             scale=zeros,
             residual=zeros,
             conjugate=zeros,
         )
+
+    @property
+    def needs_products(self) -> bool:
+        """Whether an evaluation sums up second derivatives."""
+        return not (self.is_parabola and self.has_products)
 
     @property
     def step(self) -> Array:
@@ -158,8 +186,9 @@ class Evaluation:
         scalars: Round losses; losses; losses less duals and scores (`dual_values`) of slopes; positive slopes; negative
             ones; first and second derivatives by a scale. Shape (SCALARS,).
         v: Slopes times rows, shape (D,).
-        second: Curvatures times x x^T (packed), where there is a factor, else its diagonal (D).
-        beside: Curvatures times rows, where there is a free intercept and no factor; else empty.
+        second: Curvatures times x x^T (packed), where there is a factor, else its diagonal (D); empty where those of a
+            parabola are known.
+        beside: Curvatures times rows, where there is a free intercept and no factor; else empty, and as above.
         mixed: Derivatives by scale and score, times rows, where there is a scale; else empty.
         step: Of each task; their mean counts (see `agreement`). Shape (D + 2,).
     """
@@ -177,7 +206,8 @@ class Evaluation:
         D = len(state.direction)
         second = D * (D + 1) // 2 if state.has_factor else D
         has_beside = state.has_free_intercept and not state.has_factor
-        return D, second, D if has_beside else 0, D if state.has_scale else 0, D + 2
+        beside, mixed = D if has_beside else 0, D if state.has_scale else 0
+        return D, second * state.needs_products, beside * state.needs_products, mixed, D + 2
 
     @classmethod
     def of(cls, state: RegressionState, sums: Array) -> "Evaluation":

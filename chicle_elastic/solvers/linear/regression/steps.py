@@ -16,6 +16,11 @@ so far, and the scale may go on to 0.
 An intercept that is not penalised takes what it can of the gradient first (`_steepness`), and the duals of the sign
 with more of them are made smaller until all add up to 0. A scale whose derivative is not 0 leaves that much, too.
 
+The second derivatives of a parabola are summed up once. Conjugate gradients, preconditioned by their Cholesky factor
+where there is room, go on until the residual of the equations says that the gap is small enough, and w goes along with
+them: with a factor the first step is the solution but for rounding, or for float32. (Rifkin and Lippert 2007, "Notes on
+regularized least-squares", have the duals.) A task that is alone has no need to multiply after that first step.
+
 Where tasks found a step from a factor, they send it along and go on with its mean (see `agreement`).
 """
 
@@ -30,9 +35,10 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import ROUNDING as ROUNDED
 from chicle_elastic.solvers.linear.certified import TINY
-from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve, unpack
+from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve, pack, unpack
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 from chicle_elastic.solvers.linear.regression.state import (
+    FIRST_SHARE,
     HEAD,
     SHARES,
     Evaluation,
@@ -61,6 +67,10 @@ ROUNDING, FEW = 1e-13, 1e-4
 """Relative change of the objective that is none: of rounding, and as a share of tol."""
 LEAST_SHARE = 0.05
 """Share of tol that is aimed at, at least."""
+LAST_WORD = 0.5
+"""Share of `FIRST_SHARE` below which the w of a parabola stays: two certificates were refused, and it has no room."""
+JITTER = 1e-12
+"""Added to a diagonal of ones where rounding has made a matrix indefinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +115,7 @@ def reopen(state: RegressionState) -> None:
 def _restart(state: RegressionState) -> None:
     state.phase, state.gap, state.reach, state.is_blind = RegressionPhase.LOOK, np.inf, 1.0, False
     state.direction, state.change, state.dual = np.zeros_like(state.direction), 0.0, -np.inf
+    state.has_products = False
 
 
 def advance(state: RegressionState, problem: Problem, model: Array, sums: Array, weight: float) -> Array:
@@ -120,7 +131,7 @@ def advance(state: RegressionState, problem: Problem, model: Array, sums: Array,
     Returns:
         The new w, of the same shape.
     """
-    num_interrupted, num_rows = sums[:HEAD].tolist()
+    num_interrupted, num_rows, num_alone = sums[:HEAD].tolist()
     if num_interrupted > 0 or state.phase is RegressionPhase.REST:  # the pass is made again
         return model
     sums = sums[HEAD:]
@@ -131,10 +142,15 @@ def advance(state: RegressionState, problem: Problem, model: Array, sums: Array,
         _restart(state)
         return model
     if state.phase is RegressionPhase.EVALUATE:
-        return _evaluated(state, problem, model, state.evaluation(sums), weight)
+        w = _evaluated(state, problem, model, state.evaluation(sums), weight)
+        is_exact = state.is_parabola and state.has_factor and not state.is_rough and not state.is_refused
+        if num_alone and is_exact and state.phase is RegressionPhase.MULTIPLY:
+            # The step is 1, and a certificate follows in place of a product; if it refuses, products are safer.
+            state.phase = RegressionPhase.REST
+            return w + state.conjugate
+        return w
     if state.phase is RegressionPhase.MULTIPLY:
-        _multiplied(state, problem, sums, weight)
-        return model
+        return _multiplied(state, problem, model, sums, weight)
     return _searched(state, problem, model, sums, weight)
 
 
@@ -151,6 +167,8 @@ def _looked(state: RegressionState, problem: Problem, model: Array, sums: Array)
     if loss.has_corners or not model.any():
         state.theta = (loss.has_scale and deviation) or state.typical
     state.phase = RegressionPhase.EVALUATE
+    if state.is_parabola:  # what the last certificate had beside w
+        model, state.shift = model + state.shift, np.zeros_like(state.shift)
     if not problem.has_free_intercept or model.any():
         return model
     return np.append(model[:-1], loss.start(mean))
@@ -177,7 +195,10 @@ def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evalua
     state.shift = state.shift - direction
     gradient = alpha * penalised - found.v
     state.value = half + round_loss
-    steepness, before = _steepness(state, gradient, found, alpha), state.steepness
+    if not _keep_products(state, found, ridge):  # those of float32 rows are too rough
+        state.direction, state.change = np.zeros(len(w)), 0.0
+        return w
+    steepness, before = _steepness(state, gradient, alpha), state.steepness
     corners += state.theta * abs(by_scale)
     value = half + sharp_loss
     primal = max(value, state.floor)
@@ -188,27 +209,74 @@ def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evalua
     state.steepness, state.is_blind, state.change = steepness, False, 0.0
     state.direction = np.zeros(len(w))
     enough = state.share * problem.tol * primal
-    if left <= enough and not (state.is_refused and steepness > 0):
+    # Of a large alpha w = 0 is within tol, and says nothing of the targets.
+    has_begun = not state.is_parabola or penalised.any() or not gradient.any() or value <= enough
+    if has_begun and left <= enough and not (state.is_refused and steepness > 0):
         state.phase = RegressionPhase.REST
-    elif is_at_rest and corners <= enough and state.has_factor and not state.has_scale:
+    elif is_at_rest and corners <= enough and state.has_factor and not (state.has_scale or state.is_parabola):
         state.phase, state.shift = RegressionPhase.REST, _newton_direction(state, w, gradient, found, ridge)
         state.change = 0.0
     elif is_at_rest and state.has_scale and state.theta > LEAST_THETA * state.typical:  # w has followed
         state.change, state.slope = -SMALLER * state.theta, -SMALLER * state.theta * by_scale
     elif is_at_rest or (loss.has_corners and steepness <= INNER_SHARE * (corners + steepness)):
         _narrow(state, loss)
-    elif state.has_factor:
+    elif state.has_factor and not state.is_parabola:
         state.direction = _newton_direction(state, w, gradient, found, ridge)
         state.slope = dot(gradient, state.direction) + by_scale * state.change
         state.phase = RegressionPhase.SEARCH if state.is_wary else RegressionPhase.EVALUATE
     else:
         state.change = _of_scale(state, by_scale, float(found.scalars[6])) if state.has_scale else 0.0
-        diagonal = ridge + found.second
-        state.scale, state.residual = 1.0 / np.where(diagonal > 0, diagonal, 1.0), -gradient
-        state.conjugate = state.scale * state.residual
-        state.goal, state.num_products = ETA * ETA * dot(state.residual, state.conjugate), 0
+        state.residual, state.num_products = -gradient, 0
+        state.conjugate = _preconditioned(state, state.residual)
+        state.goal = ETA * ETA * dot(state.residual, state.conjugate)
         state.phase, state.slope = RegressionPhase.MULTIPLY, by_scale * state.change
     return w
+
+
+def _keep_products(state: RegressionState, found: Evaluation, ridge: Array) -> bool:
+    """Keep of the second derivatives what conjugate gradients and a free intercept need.
+
+    Returns:
+        False if they have to be summed up again, with more digits.
+    """
+    D = len(ridge)
+    if not state.needs_products:
+        return True
+    if not state.has_factor:
+        second = found.second
+        if state.has_free_intercept:
+            state.beside = found.beside
+            means = found.beside / max(float(found.beside[-1]), TINY)
+            second = np.append(np.maximum(second - means * found.beside, 0.0)[:-1], second[-1])
+        diagonal = ridge + second
+        state.scale, state.has_products = 1.0 / np.where(diagonal > 0, diagonal, 1.0), True
+        return True
+    state.beside = found.second[-D:]
+    if not state.is_parabola:
+        return True
+    matrix, state.scale = _scaled(found.second, ridge)
+    factor = cholesky_factor(matrix, *(() if state.is_rough else (JITTER,)))
+    if factor is None and state.is_rough:
+        state.is_rough = False
+        return False
+    state.factor, state.has_products = np.zeros(len(found.second)), True
+    pack(np.eye(D) if factor is None else factor, state.factor)
+    return True
+
+
+def _preconditioned(state: RegressionState, residual: Array) -> Array:
+    """An estimate of the solution for this right-hand side: by the factor, or by the diagonal.
+
+    A free intercept is eliminated first: the diagonal is that of columns less their means (by curvature).
+    """
+    if state.is_parabola and state.has_factor:
+        return state.scale * cholesky_solve(unpack(state.factor, len(residual)), state.scale * residual)
+    if not state.has_free_intercept:
+        return state.scale * residual
+    top = max(float(state.beside[-1]), TINY)
+    means = state.beside[:-1] / top
+    inner = state.scale[:-1] * (residual[:-1] - means * residual[-1])
+    return np.append(inner, residual[-1] / top - dot(means, inner))
 
 
 def _keep_best_duals(state: RegressionState, dual: float, plus: float, minus: float) -> None:
@@ -216,10 +284,10 @@ def _keep_best_duals(state: RegressionState, dual: float, plus: float, minus: fl
 
     A scale goes on to 0 where rows are fitted exactly, and slopes at small ones are rounding of w.
     """
-    if not dual > state.dual:
+    if not dual > state.dual and not state.is_parabola:
         return
     state.dual, state.dual_theta, state.shift = dual, state.theta, np.zeros_like(state.shift)
-    if state.has_free_intercept:
+    if state.has_free_intercept and not state.is_parabola:
         least = min(plus, minus)
         state.plus, state.minus = least / max(plus, TINY), least / max(minus, TINY)
 
@@ -230,7 +298,7 @@ def _agreed(state: RegressionState, step: Array) -> Array:
     return step[:-2]
 
 
-def _steepness(state: RegressionState, gradient: Array, found: Evaluation, alpha: float) -> float:
+def _steepness(state: RegressionState, gradient: Array, alpha: float) -> float:
     """Return what the gradient adds to the gap, once a free intercept has taken what it can take.
 
     With h the second derivatives by the intercept b, a step of b alone changes the gradient g of the weights to
@@ -238,10 +306,8 @@ def _steepness(state: RegressionState, gradient: Array, found: Evaluation, alpha
     """
     if not state.has_free_intercept:
         return 0.5 * squared(gradient) / alpha
-    D = len(gradient)
-    beside = found.second[-D:] if state.has_factor else found.beside
-    share = float(gradient[-1]) / max(float(beside[-1]), TINY)
-    return 0.5 * (squared((gradient - share * beside)[:-1]) / alpha + share * float(gradient[-1]))
+    share = float(gradient[-1]) / max(float(state.beside[-1]), TINY)
+    return 0.5 * (squared((gradient - share * state.beside)[:-1]) / alpha + share * float(gradient[-1]))
 
 
 def _narrow(state: RegressionState, loss: RegressionLoss) -> None:
@@ -260,14 +326,8 @@ def _newton_direction(state: RegressionState, w: Array, gradient: Array, found: 
     Where columns hang together H is singular but for rounding, and its null space is that of the penalty alone: there
     the step leads to the least |w|.
     """
-    D = len(gradient)
-    matrix = unpack(found.second, D)
-    diagonal = ridge + np.diagonal(matrix)
-    scale = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    matrix *= scale
-    matrix *= scale[:, None]
-    matrix.ravel()[:: D + 1] = 1.0
-    least = D * EPSILON
+    matrix, scale = _scaled(found.second, ridge)
+    least = len(gradient) * EPSILON
     factor = cholesky_factor(matrix)
     if factor is not None and factor.diagonal().min() ** 2 > least:
         return _with_scale(state, gradient, found, lambda g: scale * cholesky_solve(factor, scale * g))
@@ -281,6 +341,18 @@ def _newton_direction(state: RegressionState, w: Array, gradient: Array, found: 
     counts = ridge > 0  # a free intercept has no part in |w|
     shares, *_ = np.linalg.lstsq(null[counts], (w + step)[counts], rcond=None)
     return np.asarray(step - null @ shares)
+
+
+def _scaled(packed: Array, ridge: Array) -> tuple[Array, Array]:
+    """The second derivatives, those of the penalty included, as a matrix with a diagonal of ones; and its scale."""
+    D = len(ridge)
+    matrix = unpack(packed, D)
+    diagonal = ridge + np.diagonal(matrix)
+    scale = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    matrix *= scale
+    matrix *= scale[:, None]
+    matrix.ravel()[:: D + 1] = 1.0
+    return matrix, scale
 
 
 def _with_scale(state: RegressionState, gradient: Array, found: Evaluation, solve: Callable[[Array], Array]) -> Array:
@@ -307,24 +379,39 @@ def _of_scale(state: RegressionState, slope: float, bend: float) -> float:
     return min(max(change, -SMALLER * state.theta), LARGER * state.theta)
 
 
-def _multiplied(state: RegressionState, problem: Problem, sums: Array, weight: float) -> None:
+def _multiplied(state: RegressionState, problem: Problem, w: Array, sums: Array, weight: float) -> Array:
     D = len(state.direction)
     p = sums[D:] / weight
     product = sums[:D] + problem.ridge(state) * p
-    curvature, before = dot(p, product), dot(state.residual, state.scale * state.residual)
+    curvature, before = dot(p, product), dot(p, state.residual)
     state.phase = RegressionPhase.SEARCH if state.is_wary else RegressionPhase.EVALUATE
-    if not (curvature > 0 and before > 0):
-        return
+    if not (curvature > 0 and before > 0):  # rounding is all that is left
+        state.phase = RegressionPhase.REST if state.is_parabola else state.phase
+        return w
     step = before / curvature
-    state.direction = state.direction + step * p
-    state.slope -= step * before  # directions are conjugate: this is the gradient times the step
     state.residual = state.residual - step * product
     state.num_products += 1
-    z = state.scale * state.residual
-    after = dot(state.residual, z)
-    if after > state.goal and state.num_products < MOST_PRODUCTS:
-        state.conjugate = z + (after / before) * p
+    z = _preconditioned(state, state.residual)
+    if state.is_parabola:
+        if state.share < LAST_WORD * FIRST_SHARE:
+            state.shift = state.shift + step * p
+        else:
+            w = w + step * p
+        state.value -= 0.5 * step * before
+        left, primal = _steepness(state, -state.residual, problem.strength(state)), max(state.value, state.floor)
+        state.gap = left / primal
+        if left <= state.share * problem.tol * primal:
+            state.phase = RegressionPhase.REST
+            return w
+    else:
+        state.direction = state.direction + step * p
+        state.slope -= step * before  # directions are conjugate: this is the gradient times the step
+        if dot(state.residual, z) <= state.goal:
+            return w
+    if state.num_products < MOST_PRODUCTS:
+        state.conjugate = z - (dot(z, product) / curvature) * p
         state.phase = RegressionPhase.MULTIPLY
+    return w
 
 
 def _searched(state: RegressionState, problem: Problem, w: Array, sums: Array, weight: float) -> Array:

@@ -90,7 +90,7 @@ class RegressionTrainer(CertifiedTrainer):
 
     def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
         """Name what `evaluate` sums up."""
-        return ("loss", "lack", "squares", "total")
+        return ("loss", "lack", "squares", "total", "scores", "rows")
 
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""
@@ -106,6 +106,8 @@ class RegressionTrainer(CertifiedTrainer):
                 has_factor=is_narrow(schema),
                 has_scale=self.loss.has_scale,
                 has_free_intercept=self._has_free_intercept,
+                is_parabola=self.loss.is_parabola,
+                is_rough=self.loss.is_parabola and schema.dtype == "float32" and schema.kind != "csr",
             ).encode()
         state = RegressionState.decode(progress)
         if state.phase is not RegressionPhase.REST:
@@ -141,10 +143,17 @@ class RegressionTrainer(CertifiedTrainer):
         metrics, v, problem = report.metrics, report.rebuilt, self._problem
         state = _state_of(report)
         alpha = self.alpha * (metrics["total"] if self.is_mean else 1.0)
+        lack, is_centred = metrics["lack"], self._has_free_intercept and self.loss.is_parabola
+        if is_centred:
+            mean = v[-1] / max(metrics["total"], TINY)
+            lack -= mean * (metrics["scores"] + 0.25 * mean * metrics["total"])
+            v = v - v[-1] * state.beside / max(float(state.beside[-1]), TINY)
         w, of_duals = problem.penalised(model), problem.penalised(v) / alpha
         primal = 0.5 * alpha * squared(w) + metrics["loss"]
-        lack = metrics["lack"] + 0.5 * alpha * squared(w - of_duals)
-        if self._has_free_intercept:
+        lack += 0.5 * alpha * squared(w - of_duals)
+        if is_centred and metrics["rows"] != state.num_rows:  # the means are of other rows
+            lack = primal
+        elif self._has_free_intercept and not is_centred:
             unit = state.typical if self.loss.is_of_residuals else 1.0
             lack += (2.0 * abs(model[-1]) + unit) * abs(v[-1]) - model[-1] * v[-1]
         if state.has_scale:  # duals that are too large are made smaller: their part of D is linear, the norm a square
