@@ -7,6 +7,8 @@ import pytest
 from tests.solvers.golden_runs import FILE, NODES, TRAINERS, Run, cells, objective
 
 GOLDEN = json.loads(FILE.read_text())
+EVERY_DAY = ("1", "3", "crash")
+"""What a run meets in `make test`; the others are slow."""
 
 
 def test_the_file_has_all_runs():
@@ -15,7 +17,9 @@ def test_the_file_has_all_runs():
 
 
 @pytest.mark.parametrize(("trainer", "layout"), cells())
-@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize(
+    "nodes", [pytest.param(nodes, marks=() if nodes in EVERY_DAY else pytest.mark.slow) for nodes in NODES]
+)
 def test_a_run_comes_to_the_optimum_in_as_many_iterations(trainer, layout, nodes):
     """Certified, at a tight tol and at the default one; other kernels of BLAS may need one iteration in twenty more."""
     golden, run = GOLDEN[f"{trainer}/{layout}"], Run(trainer=trainer, layout=layout, nodes=nodes)
