@@ -8,8 +8,10 @@ read, there is no limit.
 """
 
 import itertools
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -113,8 +115,18 @@ def _group_headrooms(proc: Path) -> Iterator[Headroom]:
             yield Headroom(num_bytes=max(0, left), source=str(folder / limit_name))
 
 
-def _folders(controller: str, proc: Path) -> Iterator[Path]:
+def _folders(controller: str, proc: Path) -> Iterable[Path]:
     """Folders of this process's group and of all above it, innermost first; `controller` "" is version 2."""
+    return _own_folders(controller, os.getpid()) if proc == PROC else _read_folders(controller, proc)
+
+
+@lru_cache(maxsize=4)
+def _own_folders(controller: str, pid: int) -> tuple[Path, ...]:
+    """Those of this process, which stays in its group: reading where that is takes longer than reading its limits."""
+    return tuple(_read_folders(controller, PROC))
+
+
+def _read_folders(controller: str, proc: Path) -> Iterator[Path]:
     group = next((path for name, path in _groups(proc) if name == controller), None)
     mount = next(((root, point) for name, root, point in _mounts(proc) if name == controller), None)
     if group is None or mount is None:
