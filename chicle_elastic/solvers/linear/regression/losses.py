@@ -31,14 +31,14 @@ class RegressionLoss(ABC):
     Attributes:
         has_corners: Whether it has corners, which are rounded off less and less.
         has_scale: Whether theta is the scale of the residuals, which the objective is minimised over, too.
-        is_of_residuals: Whether it is one of y - z. Then it gets z - y as scores, with targets of 0: what a step
-            changes has more digits there.
+        is_of_residuals: Whether it is one of y - z alone. Then it gets z - y as scores, with targets of 0: what a step
+            changes has more digits there. False is always right.
         is_quadratic: Whether it grows as the square of large targets, and not as they do themselves.
     """
 
     has_corners: ClassVar[bool] = False
     has_scale: ClassVar[bool] = False
-    is_of_residuals: ClassVar[bool] = True
+    is_of_residuals: ClassVar[bool] = False
     is_quadratic: ClassVar[bool] = False
 
     @property
@@ -93,6 +93,7 @@ class EpsilonInsensitive(RegressionLoss):
 
     epsilon: float = 0.0
     has_corners: ClassVar[bool] = True
+    is_of_residuals: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _require_epsilon(self.epsilon, 0.0)
@@ -136,6 +137,7 @@ class SquaredEpsilonInsensitive(RegressionLoss):
     """
 
     epsilon: float = 0.0
+    is_of_residuals: ClassVar[bool] = True
     is_quadratic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -180,6 +182,7 @@ class Huber(RegressionLoss):
 
     epsilon: float = 1.35
     has_scale: ClassVar[bool] = True
+    is_of_residuals: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _require_epsilon(self.epsilon, 1.0)
@@ -212,8 +215,6 @@ class Huber(RegressionLoss):
 @dataclass(frozen=True, slots=True)
 class Poisson(RegressionLoss):
     """Half the Poisson deviance with log link: exp(z) - y z - y + y log y, as PoissonRegressor has it."""
-
-    is_of_residuals: ClassVar[bool] = False
 
     def values(self, scores: Array, targets: Array, theta: float) -> Array:
         """Return f; infinite where exp is."""
