@@ -15,7 +15,7 @@ from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.linear.finite import require_finite
-from chicle_elastic.solvers.linear.products import add_dense_products, column_places
+from chicle_elastic.solvers.linear.products import add_dense_products
 from chicle_elastic.solvers.local_chunk import RowBlock
 
 VALUES_PER_BLOCK, MOST_ROWS = 1 << 20, 1 << 13
@@ -26,6 +26,8 @@ SPARSE_ROWS = 1 << 16
 """Rows of a block of sparse rows, whose products with all classes are what takes memory."""
 ROWS_MADE_DENSE = 1 << 12
 """Sparse rows that are made dense at a time."""
+ALL: Array = np.zeros(0, dtype=np.int64)
+"""All columns."""
 
 
 class ClassRows:
@@ -113,7 +115,6 @@ class ClassRows:
     def add_products(
         self,
         weights: Sequence[Array],
-        columns: Array,
         intercept: float | None,
         outs: Sequence[Array],
         *,
@@ -123,50 +124,39 @@ class ClassRows:
 
         Args:
             weights: Of all rows, >= 0, each of shape (num_rows,).
-            columns: Features, ascending, int64; empty for all.
             intercept: Value of one more column at the end; None for none.
             outs: Packed triangles; added to.
             is_rough: Whether float32 will do.
         """
         if not self.is_sparse:
             for each, out in zip(weights, outs, strict=True):
-                self._add_dense(each, columns, intercept, out, is_rough=is_rough and self.is_rough_possible)
+                self._add_dense(each, intercept, out, is_rough=is_rough and self.is_rough_possible)
             return
         is_needed = np.zeros(self.num_rows, dtype=bool)
         for each in weights:
             is_needed |= each != 0
-        for which, dense in self._made_dense(is_needed, columns):
+        for which, dense in self._made_dense(is_needed):
             for each, out in zip(weights, outs, strict=True):
-                add_dense_products([dense], each[which], np.zeros(0, dtype=np.int64), intercept, out)
+                add_dense_products([dense], each[which], ALL, intercept, out)
 
-    def _add_dense(
-        self, weights: Array, columns: Array, intercept: float | None, out: Array, *, is_rough: bool
-    ) -> None:
+    def _add_dense(self, weights: Array, intercept: float | None, out: Array, *, is_rough: bool) -> None:
         if is_rough:
             total = np.zeros(len(out))
             with np.errstate(over="ignore", invalid="ignore"):
-                add_dense_products(self._parts, weights, columns, intercept, total, is_rough=True)
+                add_dense_products(self._parts, weights, ALL, intercept, total, is_rough=True)
             if np.isfinite(total).all():  # else squares are beyond float32
                 out += total
                 return
-        add_dense_products(self._parts, weights, columns, intercept, out)
+        add_dense_products(self._parts, weights, ALL, intercept, out)
 
-    def _made_dense(self, is_needed: Array, columns: Array) -> Iterator[tuple[Array, Array]]:
+    def _made_dense(self, is_needed: Array) -> Iterator[tuple[Array, Array]]:
         """Numbers of rows, and these as dense ones, some at a time."""
-        places = column_places(columns, self.num_features)
-        width = len(columns) or self.num_features
         start = 0
         for matrix in self._parts:
             wanted = np.flatnonzero(is_needed[start : start + matrix.shape[0]])
             for begin in range(0, len(wanted), ROWS_MADE_DENSE):
                 which = wanted[begin : begin + ROWS_MADE_DENSE]
-                rows = matrix[which] if len(which) < matrix.shape[0] else matrix
-                found = places[rows.indices]
-                is_there = found >= 0
-                row_of = np.repeat(np.arange(len(which)), np.diff(rows.indptr))
-                dense = np.zeros((len(which), width))
-                dense[row_of[is_there], found[is_there]] = rows.data[is_there]
-                yield start + which, dense
+                yield start + which, matrix[which].toarray()
             start += matrix.shape[0]
 
     def _factor(self, vectors: Array, is_rough: bool) -> Array:

@@ -35,11 +35,9 @@ class ClassBlocks:
     """Factors of the blocks.
 
     Args:
-        blocks: Second derivatives without those of the penalty, flat: of wide data diagonals (num_blocks, D), then
-            triangles packed by rows, if there are any.
+        blocks: Second derivatives without those of the penalty, flat: triangles packed by rows, of wide data diagonals.
         scales: Factors of the only block that make it that of each class, shape (K,); None where each has its own.
-        columns: Features of the blocks of wide data, ascending, int64; they have the intercept, too.
-        is_narrow: Whether blocks have all columns.
+        is_narrow: Whether blocks are triangles.
         D: Columns, that of the intercept at the end.
         is_active: Which classes have weight, shape (K,), bool; the others stay where they are.
         has_intercept: Whether the last column is anything.
@@ -49,41 +47,32 @@ class ClassBlocks:
         self,
         blocks: Array,
         scales: Array | None,
-        columns: Array,
         *,
         is_narrow: bool,
         D: int,
         is_active: Array,
         has_intercept: bool,
     ) -> None:
-        self._columns = np.append(columns, D - 1)
-        self._is_narrow = is_narrow
         self._is_active = is_active
         self._has_intercept = has_intercept
         self._factors: list[_Factor] = []
         self._diagonals: Array | None = None
         num_classes = len(is_active)
-        num_blocks = num_classes if scales is None else 1
+        packed = blocks.reshape(num_classes if scales is None else 1, -1)
         penalty = np.ones(D)
         penalty[-1] = 0.0
         if not is_narrow:
-            diagonals = blocks[: num_blocks * D].reshape(num_blocks, D)
-            blocks = blocks[num_blocks * D :]
-            if scales is not None:
-                diagonals = scales[:, np.newaxis] * diagonals
+            diagonals = packed if scales is None else scales[:, np.newaxis] * packed
             self._diagonals = 1.0 / _positive(diagonals, penalty)
-            penalty = penalty[self._columns]
-        if not len(blocks):
             return
-        packed = blocks.reshape(num_blocks, -1)
         if scales is None:
-            self._factors = [_Factor(unpack(block, len(penalty)), penalty) for block in packed]
+            self._factors = [_Factor(unpack(block, D), penalty) for block in packed]
             return
         found: list[tuple[float, _Factor]] = []
         for scale in scales.tolist():
             near = [factor for known, factor in found if abs(scale - known) <= NEARLY_EQUAL * known]
             if not near:
-                near = [_Factor(scale * unpack(packed[0], len(penalty)), penalty)]
+                near = [_Factor(scale * unpack(packed[0], D), penalty)]
                 found.append((scale, near[0]))
             self._factors.append(near[0])
 
@@ -92,10 +81,7 @@ class ClassBlocks:
         r = _projected(residual, self._is_active, has_intercept=self._has_intercept)
         z = r if self._diagonals is None else self._diagonals * r
         for k, factor in enumerate(self._factors):
-            if self._is_narrow:
-                z[k] = factor.solve(r[k])
-            else:
-                z[k, self._columns] = factor.solve(r[k, self._columns])
+            z[k] = factor.solve(r[k])
         return _projected(z, self._is_active, has_intercept=self._has_intercept)
 
 

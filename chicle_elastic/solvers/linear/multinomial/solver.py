@@ -148,11 +148,6 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         if not np.isfinite(found).all():
             local.rows.require_finite()
         sums[K : K * D] = found.ravel()
-        block = sums[K * D :]
-        if not state.is_narrow:
-            block[: D - 1] = local.rows.squares(local.upper[np.newaxis])[0]
-            block[D - 1] = local.upper.sum() if self._has_intercept else 0.0
-            return
         if not state.is_cold or state.is_joint:
             return
         weights = local.upper
@@ -160,7 +155,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         share = K * state.block_rows / state.num_all_rows
         if 0.0 < share < 1.0:
             weights = np.where(local.ticks < share, weights / share, 0.0)
-        self._add_blocks(state, weights[np.newaxis], block)
+        self._add_blocks(state, weights[np.newaxis], sums[K * D :])
 
     def _evaluate(self, state: MultinomialState, W: Array, sums: Array) -> None:
         local, K, D = self.local, state.num_classes, state.D
@@ -187,13 +182,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
             joint[K * D :] = joint_block(dense, found.probabilities, local.upper, has_intercept=has_intercept)
 
     def _sum_blocks(self, state: MultinomialState, W: Array, blocks: Array) -> None:
-        local, K, D = self.local, state.num_classes, state.D
-        weights = block_weights(self._probabilities(self._scores(state, W)), local.upper)
-        if not state.is_narrow:
-            diagonals = blocks[: K * D].reshape(K, D)
-            diagonals[:, :-1] = local.rows.squares(weights)
-            diagonals[:, -1] = weights.sum(axis=1) if self._has_intercept else 0.0
-            blocks = blocks[K * D :]
+        weights = block_weights(self._probabilities(self._scores(state, W)), self.local.upper)
         if state.block_rows:
             weights = self._drawn(state, weights)
         self._add_blocks(state, weights, blocks)
@@ -206,16 +195,14 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         return np.where(self.local.ticks < chances, heavier, 0.0)
 
     def _add_blocks(self, state: MultinomialState, weights: Array, blocks: Array) -> None:
-        if not state.h:
-            return
+        rows, by_class = self.local.rows, blocks.reshape(len(weights), -1)
         intercept = 1.0 if self._has_intercept else 0.0
-        self.local.rows.add_products(
-            list(weights),
-            state.columns,
-            intercept,
-            list(blocks.reshape(len(weights), -1)),
-            is_rough=state.roughness is not Roughness.NOTHING,
-        )
+        if state.is_narrow:
+            is_rough = state.roughness is not Roughness.NOTHING
+            rows.add_products(list(weights), intercept, list(by_class), is_rough=is_rough)
+        else:
+            by_class[:, :-1] = rows.squares(weights)
+            by_class[:, -1] = intercept * weights.sum(axis=1)
 
     def _multiply(self, state: MultinomialState, W: Array, sums: Array) -> None:
         K, D = state.num_classes, state.D
@@ -271,7 +258,6 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         blocks = ClassBlocks(
             state.blocks,
             state.masses / state.totals.sum() if state.num_blocks == 1 else None,
-            state.columns,
             is_narrow=state.is_narrow,
             D=state.D,
             is_active=state.is_active(has_intercept=self._has_intercept),

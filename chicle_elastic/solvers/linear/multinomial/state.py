@@ -1,7 +1,7 @@
 """What all tasks have in common while a multinomial regression runs, and the layout of the sums of a pass.
 
-Notation of `objective`: K classes, d features, D = d + 1 with the intercept. h columns have second derivatives in a
-block per class: all D (narrow data), or some features (`columns`) and the intercept.
+Notation of `objective`: K classes, d features, D = d + 1 with the intercept. Narrow data has a block of second
+derivatives per class, wide data their diagonals.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from enum import IntEnum
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.progress import ROWS, Numbers, ProgressState, no_numbers, nothing
+from chicle_elastic.solvers.linear.progress import ROWS, ProgressState, nothing
 
 HEAD = 3
 """Values that every sum begins with: tasks that were interrupted; rows read; tasks without a preconditioner."""
@@ -57,7 +57,7 @@ class MultinomialState(ProgressState):
         num_classes, D: K and D.
         num_all_rows: Of the data set.
         is_joint: There is one block, of all K D weights: so little data that an exact step costs less than products do.
-        block_columns: h at most.
+        is_narrow: Whether second derivatives of each class fit into a message; if not, their diagonals are summed up.
         block_rows: Rows of a block that are about enough, so that some are drawn where there are more; 0 for all.
         kept_products: Products of a run of conjugate gradients up to which the next one has the same blocks.
         roughness: See `Roughness`.
@@ -78,12 +78,11 @@ class MultinomialState(ProgressState):
         totals: sum_i C_i y_i, shape (K,).
         masses: sum_i of the weights of each class in its block, as of the last evaluation, shape (K,).
         class_sums: sum_i C_i y_i x_i^T, shape (K, d).
-        columns: Features of the blocks of wide data once they are chosen, ascending.
         direction: Where to go from W, b, shape (K, D).
         residual: What conjugate gradients have left of the gradient, of a joint block all of it, shape (K, D).
         conjugate: Their last vector, shape (K, D).
-        blocks: Second derivatives by class, packed by rows, and of wide data the diagonals (K D) in front of them; for
-            one pass only, in which each task makes a factor of them.
+        blocks: Second derivatives by class, packed by rows, or their diagonals (K D); for one pass only, in which each
+            task makes a factor of them.
     """
 
     phase: MultinomialPhase
@@ -91,7 +90,7 @@ class MultinomialState(ProgressState):
     D: int
     num_all_rows: int
     is_joint: bool
-    block_columns: int
+    is_narrow: bool
     block_rows: int
     kept_products: int
     roughness: Roughness
@@ -113,39 +112,27 @@ class MultinomialState(ProgressState):
     totals: Array = field(default_factory=nothing)
     masses: Array = field(default_factory=nothing)
     class_sums: Array = field(default_factory=nothing, metadata=BY_CLASS)
-    columns: Numbers = field(default_factory=no_numbers)
     direction: Array = field(default_factory=nothing, metadata=BY_CLASS)
     residual: Array = field(default_factory=nothing, metadata=BY_CLASS)
     conjugate: Array = field(default_factory=nothing, metadata=BY_CLASS)
     blocks: Array = field(default_factory=nothing)
-
-    @property
-    def is_narrow(self) -> bool:
-        """Whether blocks have all columns."""
-        return self.block_columns >= self.D
-
-    @property
-    def h(self) -> int:
-        """Columns of a block; 0 before those of wide data are chosen."""
-        return self.D if self.is_narrow else len(self.columns) + 1 if len(self.columns) else 0
 
     def is_active(self, *, has_intercept: bool) -> Array:
         """Which classes have weight, shape (K,), bool; without intercepts those without one are like all others."""
         return self.totals > 0 if has_intercept else np.ones(self.num_classes, dtype=bool)
 
     def size_of_blocks(self, num_blocks: int) -> int:
-        """Values of so many blocks, with their diagonals where they have not all columns."""
+        """Values of so many blocks, or of their diagonals."""
         if self.is_joint:
             size = self.num_classes * self.D
             return size * (size + 1) // 2
-        return num_blocks * (self.h * (self.h + 1) // 2 + (0 if self.is_narrow else self.D))
+        return num_blocks * (self.D * (self.D + 1) // 2 if self.is_narrow else self.D)
 
     @property
     def sums_size(self) -> int:
         """Length of the sums of this pass.
 
-        LOOK:      HEAD, sum C y (K), sum C y x^T (K d), and where W is 0 a block of sum C x x^T; of wide data its
-                   diagonal, in any case
+        LOOK:      HEAD, sum C y (K), sum C y x^T (K d), and where W is 0 a block of sum C x x^T, or its diagonal
         EVALUATE:  HEAD, loss, entropy, second derivatives of the intercepts (K K), gradient (K D), and where there is a
                    joint block the direction (K D) and that block
         BLOCKS:    HEAD, K blocks
@@ -155,8 +142,7 @@ class MultinomialState(ProgressState):
         """
         K, D = self.num_classes, self.D
         if self.phase is MultinomialPhase.LOOK:
-            has_block = (self.is_cold and not self.is_joint) or not self.is_narrow
-            return HEAD + K * D + (self.size_of_blocks(1) if has_block else 0)
+            return HEAD + K * D + (self.size_of_blocks(1) if self.is_cold and not self.is_joint else 0)
         if self.phase is MultinomialPhase.EVALUATE:
             return HEAD + 2 + K * K + K * D + (K * D + self.size_of_blocks(1) if self.is_joint else 0)
         if self.phase is MultinomialPhase.BLOCKS:
@@ -168,7 +154,7 @@ class MultinomialState(ProgressState):
     def kept(self) -> tuple[str, ...]:
         """Return the vectors that go on to the next pass."""
         of_classes = () if self.phase is MultinomialPhase.LOOK else ("totals", "masses", "class_sums")
-        return (*of_classes, "columns", *self._directions(), "blocks")
+        return (*of_classes, *self._directions(), "blocks")
 
     def _directions(self) -> tuple[str, ...]:
         """Which vectors of the shape of the model go on to the next pass."""

@@ -40,7 +40,7 @@ from chicle_elastic.solvers.linear.multinomial.state import (
     MultinomialState,
     Roughness,
 )
-from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
+from chicle_elastic.solvers.linear.progress import NOTHING
 
 ARMIJO = 1e-4
 ROUNDING, FLOAT32_ROUNDING = 1e-13, 1e-6
@@ -100,7 +100,7 @@ def _drop_blocks(state: MultinomialState) -> None:
 
 def _look_again(state: MultinomialState) -> None:
     state.phase, state.is_cold = MultinomialPhase.LOOK, False
-    state.value, state.gap, state.num_rows, state.columns = np.inf, np.inf, 0.0, NO_NUMBERS
+    state.value, state.gap, state.num_rows = np.inf, np.inf, 0.0
     _drop_blocks(state)
 
 
@@ -147,8 +147,6 @@ def _looked(state: MultinomialState, model: Array, sums: Array, num_rows: float,
     state.num_rows = num_rows
     state.totals, state.class_sums = sums[:K], sums[K : K * D].reshape(K, D - 1)
     block = sums[K * D :]
-    if not state.is_narrow:
-        state.columns = heaviest_columns(block[: D - 1], state.block_columns - 1)
     is_active = state.is_active(has_intercept=goal.has_intercept)
     model = _centred(model, is_active, has_intercept=goal.has_intercept)
     total = dot(state.totals, np.ones(K))
@@ -398,9 +396,3 @@ def _searched(state: MultinomialState, model: Array, sums: Array) -> None:
         state.reach = float(shares[-1])
     else:
         _stalled(state)
-
-
-def heaviest_columns(diagonal: Array, number: int) -> Array:
-    """The columns with the largest second derivatives, ascending, int64; equal ones by their number."""
-    order = np.argsort(-diagonal, kind="stable")[:number]
-    return np.sort(order[diagonal[order] > 0])
