@@ -65,7 +65,6 @@ def test_sums_over_a_softmax_are_those_of_scipy():
         np.testing.assert_allclose(found.probabilities, p, rtol=1e-12)
         losses = logsumexp(scores, axis=0) - scores[codes, np.arange(len(codes))]
         assert found.loss == pytest.approx(upper @ losses, rel=1e-12)
-        assert objective.losses(scores, codes, upper) == pytest.approx(found.loss, rel=1e-12)
         assert found.entropy == pytest.approx(upper @ entr(p).sum(axis=0), rel=1e-9, abs=1e-12)
         expected = sum(C * (np.diag(q) - np.outer(q, q)) for C, q in zip(upper, p.T, strict=True))
         np.testing.assert_allclose(found.intercept_curvatures(), expected, atol=1e-12)
@@ -87,7 +86,7 @@ def test_the_dual_objective_is_that_of_feasible_probabilities_and_below_every_ob
     primal, dual = objective.primal_and_dual(
         model,
         np.column_stack([slopes @ X, slopes.sum(axis=1)]),
-        loss=objective.losses(scores, codes, upper),
+        loss=objective.Softmax.of(scores, codes, upper).loss,
         entropy=float(upper @ entr(p).sum(axis=0)),
         totals=totals,
         class_sums=(upper * targets) @ X,
@@ -107,7 +106,7 @@ def test_the_dual_objective_is_that_of_feasible_probabilities_and_below_every_ob
     params = {"solver": "newton-cholesky", "tol": 1e-10, "max_iter": 200, "fit_intercept": has_intercept}
     peer = LogisticRegression(C=1.0, **params).fit(X, codes, sample_weight=upper)
     best = peer.coef_ @ X.T + peer.intercept_[:, None]
-    least = 0.5 * (peer.coef_**2).sum() + objective.losses(best, codes, upper)
+    least = 0.5 * (peer.coef_**2).sum() + objective.Softmax.of(best, codes, upper).loss
     assert dual <= least * (1 + 1e-12) <= primal
 
 
@@ -355,25 +354,24 @@ def test_refused_certificates_make_sums_exact_and_then_ask_for_more():
         assert (state.phase, state.roughness, state.share) == (MultinomialPhase.EVALUATE, roughness, share)
 
 
-def test_a_direction_that_is_too_long_is_searched_for_a_share_that_is_not():
-    """The best of those looked at; if none is good, shorter ones, and in the end the run rests."""
+def test_of_a_direction_that_is_too_long_shorter_ones_are_evaluated():
+    """Until one is good; if none is, the run rests in the end."""
     state = state_in(MultinomialPhase.EVALUATE)
     state.roughness, state.value, state.decrease = Roughness.NOTHING, 10.0, 1.0
-    model = np.zeros((3, 4))
-    state.direction = np.zeros((3, 4))
+    model, state.direction = np.zeros((3, 4)), np.zeros((3, 4))
     state.direction[0, 3] = 1.0
     sums = np.zeros(state.sums_size)
-    sums[1], sums[HEAD] = 90.0, 11.0
-    assert steps.advance(state, model, sums, 1.0, GOAL) is model
-    assert state.phase is MultinomialPhase.SEARCH
-    sums = np.full(state.sums_size, 9.5)
-    sums[:HEAD] = 0.0, 90.0, 0.0
-    sums[HEAD + 3] = 9.0
-    steps.advance(state, model, sums, 1.0, GOAL)
-    assert (state.phase, state.reach) == (MultinomialPhase.EVALUATE, 0.25)
-    state.phase, state.reach = MultinomialPhase.SEARCH, 1.0
-    sums[HEAD:] = np.nan
-    for _ in range(3):
+    for value, reach in ((11.0, steps.SHORTER), (np.nan, steps.SHORTER**2)):
+        sums[1], sums[HEAD] = 90.0, value
+        assert steps.advance(state, model, sums, 1.0, GOAL) is model
+        assert (state.phase, state.reach) == (MultinomialPhase.EVALUATE, pytest.approx(reach))
+    sums[HEAD] = 9.5
+    moved = steps.advance(state, model, sums, 1.0, GOAL)
+    assert moved[0, 3] == pytest.approx(steps.SHORTER**2)
+    state = state_in(MultinomialPhase.EVALUATE)
+    state.roughness, state.value, state.decrease = Roughness.NOTHING, 10.0, 1.0
+    sums[HEAD] = np.inf
+    for _ in range(12):
         steps.advance(state, model, sums, 1.0, GOAL)
     assert state.phase is MultinomialPhase.REST
 
@@ -412,7 +410,7 @@ def least(X, y, C, weights=None, *, has_intercept=True):
     peer = LogisticRegression(C=C, **params).fit(X, y, sample_weight=weights)
     upper = C * (np.ones(len(y)) if weights is None else weights)
     scores = peer.coef_ @ X.T + peer.intercept_[:, None]
-    return 0.5 * (peer.coef_**2).sum() + objective.losses(scores, y, upper)
+    return 0.5 * (peer.coef_**2).sum() + objective.Softmax.of(scores, y, upper).loss
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 5, 8])

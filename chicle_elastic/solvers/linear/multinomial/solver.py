@@ -14,7 +14,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
-from chicle_elastic.solvers.linear.multinomial.objective import Softmax, losses, probabilities
+from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabilities
 from chicle_elastic.solvers.linear.multinomial.preconditioner import (
     ClassBlocks,
     block_weights,
@@ -23,7 +23,6 @@ from chicle_elastic.solvers.linear.multinomial.preconditioner import (
 )
 from chicle_elastic.solvers.linear.multinomial.state import (
     HEAD,
-    SHARES,
     MultinomialPhase,
     MultinomialState,
     Roughness,
@@ -133,7 +132,6 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
             MultinomialPhase.EVALUATE: partial(self._evaluate, state, W, sums[HEAD:]),
             MultinomialPhase.BLOCKS: partial(self._sum_blocks, state, W, sums[HEAD:]),
             MultinomialPhase.MULTIPLY: partial(self._multiply, state, W, sums),
-            MultinomialPhase.SEARCH: partial(self._search, state, W, sums[HEAD:]),
         }
         if state.phase in passes:
             with np.errstate(over="ignore", invalid="ignore"):  # of values beyond all numbers; the gap is then infinite
@@ -240,13 +238,6 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         found = self.local.rows.curved(vector[:, :-1], curve, is_rough=is_rough)
         known.last, known.num_last = last, state.num_products + 1
         return np.hstack([found, intercepts if self._has_intercept else np.zeros_like(intercepts)])
-
-    def _search(self, state: MultinomialState, W: Array, sums: Array) -> None:
-        known = self._scores(state, W)
-        along = self._along(state, known)
-        for number, share in enumerate(SHARES):
-            scores = known.scores + state.reach * share * along
-            sums[number] = losses(scores, self.local.codes, self.local.upper)
 
     # What is remembered.
 

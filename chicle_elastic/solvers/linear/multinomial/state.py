@@ -14,8 +14,6 @@ from chicle_elastic.solvers.linear.progress import ROWS, ProgressState, nothing
 
 HEAD = 3
 """Values that every sum begins with: tasks that were interrupted; rows read; tasks without a preconditioner."""
-SHARES = (0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.02, 0.01, 0.003, 0.001)
-"""Shares of a direction that a pass looks at once the whole of it was too long."""
 
 
 class MultinomialPhase(IntEnum):
@@ -29,9 +27,7 @@ class MultinomialPhase(IntEnum):
     """Second derivatives of each class, for the preconditioner."""
     MULTIPLY = 3
     """The product of the second derivatives with a vector, for conjugate gradients."""
-    SEARCH = 4
-    """Losses along the direction, the whole of which was too long."""
-    REST = 5
+    REST = 4
     """Nothing: W is good enough, and a certificate follows."""
 
 
@@ -69,7 +65,7 @@ class MultinomialState(ProgressState):
         value: The objective at W, b; infinite where it is not known.
         gap: Duality gap there.
         share: Share of tol below which the run rests.
-        reach: Share of the direction that is evaluated next.
+        reach: Share of the direction that is evaluated next; below 1 after the whole of it was too long.
         num_products: Products of this run of conjugate gradients.
         length: How far its last product led along `conjugate`.
         decrease: By how much the quadratic model has fallen in this run.
@@ -137,7 +133,6 @@ class MultinomialState(ProgressState):
                    joint block the direction (K D) and that block
         BLOCKS:    HEAD, K blocks
         MULTIPLY:  HEAD, <r, z>, the vector p (K D), second derivatives times p (K D)
-        SEARCH:    HEAD, losses at each of SHARES
         REST:      HEAD
         """
         K, D = self.num_classes, self.D
@@ -149,7 +144,7 @@ class MultinomialState(ProgressState):
             return HEAD + self.size_of_blocks(K)
         if self.phase is MultinomialPhase.MULTIPLY:
             return HEAD + 1 + 2 * K * D
-        return HEAD + (len(SHARES) if self.phase is MultinomialPhase.SEARCH else 0)
+        return HEAD
 
     def kept(self) -> tuple[str, ...]:
         """Return the vectors that go on to the next pass."""
@@ -164,4 +159,4 @@ class MultinomialState(ProgressState):
             return ("residual",)
         if self.phase is MultinomialPhase.EVALUATE and self.num_blocks:  # tasks find the direction themselves
             return ("residual",)
-        return ("direction",) if self.phase in (MultinomialPhase.EVALUATE, MultinomialPhase.SEARCH) else ()
+        return ("direction",) if self.phase is MultinomialPhase.EVALUATE else ()

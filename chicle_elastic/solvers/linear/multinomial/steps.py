@@ -11,9 +11,9 @@ instead, and an exact step in place of products.
     LOOK       weight and features of each class. Where W is 0 all samples have the shares of the classes as their
                probabilities, so loss, gradient and second derivatives follow, from a single block.
     MULTIPLY   a product, until the residual is as small as Newton's method can make use of by now
-    EVALUATE   the end of the direction: loss, which has to fall by Armijo's rule, and gradient
+    EVALUATE   the end of the direction: loss, which has to fall by Armijo's rule, and gradient; again, where it was too
+               long, at a share of it
     BLOCKS     where many products were needed
-    SEARCH     if it was too long: losses at shares of it
 
 Every evaluation comes with a gap. Directions have a sum of 0 over the classes, as has the gradient: scores of all
 classes may rise together, and the penalty has W where they do not.
@@ -35,7 +35,6 @@ from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.multinomial import objective
 from chicle_elastic.solvers.linear.multinomial.state import (
     HEAD,
-    SHARES,
     MultinomialPhase,
     MultinomialState,
     Roughness,
@@ -48,6 +47,8 @@ ROUNDING, FLOAT32_ROUNDING = 1e-13, 1e-6
 MOST_INTERCEPT_STEP, INTERCEPTS_IN_REACH = 0.25, 0.1
 """Change of an intercept up to which a step of all of them is as good as foretold; and where products may end."""
 LEAST_REACH = 1e-6
+SHORTER = 0.3
+"""Share of a direction that was too long which is evaluated next. On separable classes 0.5 takes twice the passes."""
 LEAST_SHARE = 0.05
 """Share of tol that is aimed at, at least: a certificate that refuses that one sees rounding, or rows are missing."""
 INNER_SHARE = 0.3
@@ -135,10 +136,8 @@ def advance(state: MultinomialState, model: Array, sums: Array, weight: float, g
     if state.phase is MultinomialPhase.BLOCKS:
         _keep_blocks(state, state.num_classes, sums)
         _begin_products(state, state.residual)
-    elif state.phase is MultinomialPhase.MULTIPLY:
-        _multiplied(state, sums, weight, goal)
     else:
-        _searched(state, model, sums)
+        _multiplied(state, sums, weight, goal)
     return model
 
 
@@ -351,11 +350,13 @@ def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float
     rounding = FLOAT32_ROUNDING if state.roughness is Roughness.ALL else ROUNDING
     if math.isfinite(state.value):
         foretold = 2.0 * state.reach * state.decrease
-        if not value <= state.value - ARMIJO * foretold + rounding * abs(state.value):
-            state.phase = MultinomialPhase.SEARCH
-            return model
-    elif not math.isfinite(value) and state.direction.any():
-        state.phase = MultinomialPhase.SEARCH
+        is_too_long = not value <= state.value - ARMIJO * foretold + rounding * abs(state.value)
+    else:
+        is_too_long = not math.isfinite(value) and state.direction.any()
+    if is_too_long:
+        state.reach *= SHORTER
+        if state.reach < LEAST_REACH:
+            _stalled(state)
         return model
     has_moved = value < state.value - rounding * abs(state.value)
     before = state.gap
@@ -380,19 +381,3 @@ def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float
     else:
         _begin_products(state, residual)
     return there
-
-
-def _searched(state: MultinomialState, model: Array, sums: Array) -> None:
-    """Find the share of the direction that leads furthest down, which is evaluated next."""
-    shares = state.reach * np.array(SHARES)
-    W, direction = model[:, :-1].ravel(), state.direction[:, :-1].ravel()
-    norms = squared(W), dot(W, direction), squared(direction)
-    values = 0.5 * norms[0] + shares * norms[1] + 0.5 * shares * shares * norms[2] + sums
-    values = np.where(np.isfinite(values), values, np.inf)
-    best = int(np.argmin(values))
-    if values[best] < state.value - ROUNDING * abs(state.value):
-        state.reach, state.phase = float(shares[best]), MultinomialPhase.EVALUATE
-    elif shares[-1] > LEAST_REACH:
-        state.reach = float(shares[-1])
-    else:
-        _stalled(state)

@@ -157,7 +157,7 @@ class MultinomialTrainer(CertifiedTrainer):
 
 
 def first_state(schema: DataSchema, *, is_cold: bool) -> MultinomialState:
-    """Before the first pass over such data: which blocks are summed up, of how many rows, and for how long they are kept.
+    """Before the first pass over such data: which blocks are summed up, of how many rows, for how long they are kept.
 
     Args:
         schema: Of the data.
