@@ -22,7 +22,7 @@ from chicle_elastic.solvers.linear.agreement import solve_positive
 from chicle_elastic.solvers.linear.multinomial import class_rows, objective, steps
 from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
 from chicle_elastic.solvers.linear.multinomial.preconditioner import ClassBlocks, block_weights, joint_block, joint_step
-from chicle_elastic.solvers.linear.multinomial.state import HEAD, MultinomialPhase, Roughness
+from chicle_elastic.solvers.linear.multinomial.state import HEAD, MultinomialPhase
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer, first_state
 from chicle_elastic.solvers.local_chunk import RowBlock
 
@@ -189,8 +189,8 @@ def test_products_of_rows_are_those_of_numpy(form, is_joined, is_rough, monkeypa
     rows, dense = class_rows_of(X), (X.toarray() if sparse.issparse(X) else X).astype(np.float64)
     vectors, weights = rng.normal(size=(3, 6)), rng.uniform(size=(3, 50)) * (rng.random((3, 50)) < 0.6)
     close = {"rtol": 1e-4 if is_rough else 1e-12, "atol": 1e-4 if is_rough else 1e-12}
-    np.testing.assert_allclose(rows.times(vectors, is_rough=is_rough), vectors @ dense.T, **close)
-    np.testing.assert_allclose(rows.sums(weights, is_rough=is_rough), weights @ dense, **close)
+    np.testing.assert_allclose(rows.times(vectors), vectors @ dense.T, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(rows.sums(weights), weights @ dense, rtol=1e-12, atol=1e-12)
     found = rows.curved(vectors, lambda part, scores: weights[:, part] * scores, is_rough=is_rough)
     np.testing.assert_allclose(found, (weights * (vectors @ dense.T)) @ dense, **close)
     np.testing.assert_allclose(rows.squares(weights), weights @ dense**2, rtol=1e-12)
@@ -282,7 +282,7 @@ def state_in(phase, *, num_blocks=0, is_joint=False, num_features=3):
     state = first_state(source.schema, is_cold=True)
     K, D = state.num_classes, state.D
     state.phase, state.is_joint, state.num_rows, state.gap, state.rz = phase, is_joint, 90.0, np.inf, 0.25
-    state.roughness, state.num_products, state.needs_blocks = Roughness.PRODUCTS, 7, False
+    state.is_rough, state.num_products, state.needs_blocks = True, 7, False
     if phase is not MultinomialPhase.LOOK:
         state.totals, state.masses, state.class_sums = (
             rng.normal(size=K),
@@ -314,7 +314,7 @@ def test_sizes_decide_how_second_derivatives_are_summed_up(shape, is_narrow, is_
     source = ArraySource(np.zeros((K, d), dtype=np.float32), np.arange(K, dtype=np.int32), num_classes=K)
     state = first_state(dataclasses.replace(source.schema, num_rows=n), is_cold=True)
     assert (state.is_narrow, state.is_joint, state.block_rows == 0) == (is_narrow, is_joint, has_all_rows)
-    assert state.is_joint or state.roughness is Roughness.ALL
+    assert state.is_joint or state.is_rough
     assert state.size_of_blocks(K) <= 1 << 22
     assert 1 <= state.kept_products <= 16
 
@@ -344,20 +344,19 @@ def test_a_task_without_a_preconditioner_has_blocks_summed_up_again():
     assert not state.direction.any()
 
 
-def test_refused_certificates_make_sums_exact_and_then_ask_for_more():
-    """Gradients first, then products, then a smaller gap."""
+def test_refused_certificates_make_products_exact_and_then_ask_for_more():
+    """A smaller gap, that is."""
     state = state_in(MultinomialPhase.REST)
-    state.roughness = Roughness.ALL
-    for roughness, share in ((Roughness.PRODUCTS, 0.1), (Roughness.NOTHING, 0.1), (Roughness.NOTHING, 0.05)):
+    for share in (0.1, 0.05):
         state.phase = MultinomialPhase.REST
         steps.reopen(state)
-        assert (state.phase, state.roughness, state.share) == (MultinomialPhase.EVALUATE, roughness, share)
+        assert (state.phase, state.is_rough, state.share) == (MultinomialPhase.EVALUATE, False, share)
 
 
 def test_of_a_direction_that_is_too_long_shorter_ones_are_evaluated():
     """Until one is good; if none is, the run rests in the end."""
     state = state_in(MultinomialPhase.EVALUATE)
-    state.roughness, state.value, state.decrease = Roughness.NOTHING, 10.0, 1.0
+    state.is_rough, state.value, state.decrease = False, 10.0, 1.0
     model, state.direction = np.zeros((3, 4)), np.zeros((3, 4))
     state.direction[0, 3] = 1.0
     sums = np.zeros(state.sums_size)
@@ -369,7 +368,7 @@ def test_of_a_direction_that_is_too_long_shorter_ones_are_evaluated():
     moved = steps.advance(state, model, sums, 1.0, GOAL)
     assert moved[0, 3] == pytest.approx(steps.SHORTER**2)
     state = state_in(MultinomialPhase.EVALUATE)
-    state.roughness, state.value, state.decrease = Roughness.NOTHING, 10.0, 1.0
+    state.is_rough, state.value, state.decrease = False, 10.0, 1.0
     sums[HEAD] = np.inf
     for _ in range(12):
         steps.advance(state, model, sums, 1.0, GOAL)
@@ -379,11 +378,11 @@ def test_of_a_direction_that_is_too_long_shorter_ones_are_evaluated():
 def test_products_that_rounding_has_made_useless_end():
     """No curvature along the vector, and nothing found so far."""
     state = state_in(MultinomialPhase.MULTIPLY)
-    state.direction, state.roughness = np.zeros((3, 4)), Roughness.NOTHING
+    state.direction, state.is_rough = np.zeros((3, 4)), False
     sums = np.zeros(state.sums_size)
     sums[1] = 90.0
     steps.advance(state, np.zeros((3, 4)), sums, 1.0, GOAL)
-    assert (state.phase, state.length) == (MultinomialPhase.REST, 0.0)
+    assert state.phase is MultinomialPhase.REST
 
 
 # Jobs.

@@ -63,26 +63,18 @@ class ClassRows:
                 rows = matrix_of(block.rows)
                 require_finite(chunk_id, block, np.asarray(rows @ np.ones((self.num_features, 1)))[:, 0])
 
-    def times(self, vectors: Array, *, is_rough: bool = False) -> Array:
-        """Scores of all rows without intercepts.
-
-        Args:
-            vectors: Shape (K, d), float64.
-            is_rough: Whether float32 will do.
-
-        Returns:
-            Shape (K, num_rows), float64.
-        """
+    def times(self, vectors: Array) -> Array:
+        """Scores of all rows without intercepts, shape (K, num_rows), float64; `vectors` has the shape (K, d)."""
         scores = np.empty((len(vectors), self.num_rows))
-        factor = self._factor(vectors, is_rough)
-        for part, rows in self._row_blocks(is_rough):
+        factor = self._factor(vectors, is_rough=False)
+        for part, rows in self._row_blocks(is_rough=False):
             scores[:, part] = _times(rows, factor)
         return scores
 
-    def sums(self, weights: Array, *, is_rough: bool = False) -> Array:
+    def sums(self, weights: Array) -> Array:
         """sum_i weights_ki x_i of every class, shape (K, d), float64; `weights` has the shape (K, num_rows)."""
         total = np.zeros((len(weights), self.num_features))
-        for part, rows in self._row_blocks(is_rough):
+        for part, rows in self._row_blocks(is_rough=False):
             total += _sums(rows, weights[:, part])
         return total
 

@@ -31,16 +31,6 @@ class MultinomialPhase(IntEnum):
     """Nothing: W is good enough, and a certificate follows."""
 
 
-class Roughness(IntEnum):
-    """What is summed up in float32, of dense rows that are no float64. Certificates never are."""
-
-    NOTHING = 0
-    PRODUCTS = 1
-    """Second derivatives, which decide how fast it goes, and not where it ends."""
-    ALL = 2
-    """The gradient, too."""
-
-
 BY_CLASS = {ROWS: "num_classes"}
 
 
@@ -56,7 +46,8 @@ class MultinomialState(ProgressState):
         is_narrow: Whether second derivatives of each class fit into a message; if not, their diagonals are summed up.
         block_rows: Rows of a block that are about enough, so that some are drawn where there are more; 0 for all.
         kept_products: Products of a run of conjugate gradients up to which the next one has the same blocks.
-        roughness: See `Roughness`.
+        is_rough: Second derivatives, which decide how fast it goes and not where it ends, are multiplied in float32, of
+            dense rows that are no float64.
         is_cold: W is 0, so that all samples have the same probabilities.
         needs_blocks: Products are not begun before blocks are summed up again.
         num_rows: Rows that were looked at.
@@ -67,7 +58,6 @@ class MultinomialState(ProgressState):
         share: Share of tol below which the run rests.
         reach: Share of the direction that is evaluated next; below 1 after the whole of it was too long.
         num_products: Products of this run of conjugate gradients.
-        length: How far its last product led along `conjugate`.
         decrease: By how much the quadratic model has fallen in this run.
         rz, first_rz: Squared residual in the norm of the preconditioner, before the last and before the first product.
         num_stalls: Evaluations in a row that did not bring the gap down.
@@ -89,7 +79,7 @@ class MultinomialState(ProgressState):
     is_narrow: bool
     block_rows: int
     kept_products: int
-    roughness: Roughness
+    is_rough: bool
     is_cold: bool = False
     needs_blocks: bool = True
     num_rows: float = 0.0
@@ -100,7 +90,6 @@ class MultinomialState(ProgressState):
     share: float = 0.5
     reach: float = 1.0
     num_products: int = 0
-    length: float = 0.0
     decrease: float = 0.0
     rz: float = 0.0
     first_rz: float = 0.0

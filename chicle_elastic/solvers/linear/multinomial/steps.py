@@ -18,8 +18,8 @@ instead, and an exact step in place of products.
 Every evaluation comes with a gap. Directions have a sum of 0 over the classes, as has the gradient: scores of all
 classes may rise together, and the penalty has W where they do not.
 
-Dense rows that are no float64 are multiplied in float32, and so is the gradient until a certificate, which never is,
-has refused W. From then on gradients are exact, and if that does not help, products, too.
+Second derivatives of dense rows that are no float64 are multiplied in float32, until steps no longer lead further down
+or a certificate has refused W. Gradients are always exact.
 
 Where tasks found a vector with a factor, they send it along and go on with its mean (see `agreement`).
 """
@@ -37,12 +37,11 @@ from chicle_elastic.solvers.linear.multinomial.state import (
     HEAD,
     MultinomialPhase,
     MultinomialState,
-    Roughness,
 )
 from chicle_elastic.solvers.linear.progress import NOTHING
 
 ARMIJO = 1e-4
-ROUNDING, FLOAT32_ROUNDING = 1e-13, 1e-6
+ROUNDING = 1e-13
 """Relative change of the objective that is none."""
 MOST_INTERCEPT_STEP, INTERCEPTS_IN_REACH = 0.25, 0.1
 """Change of an intercept up to which a step of all of them is as good as foretold; and where products may end."""
@@ -58,8 +57,8 @@ LEAST_ETA, MOST_ETA = 1e-3, 0.3
 MOST_PRODUCTS = 200
 LEAST_FALL = 0.5
 """Share of the gap that a step may leave which does not bring the objective down."""
-MOST_STALLS = {Roughness.ALL: 0, Roughness.PRODUCTS: 1, Roughness.NOTHING: 4}
-"""More of those in a row: sums are too rough, or rounding is all there is."""
+MOST_STALLS = 1
+"""More of those in a row: products are too rough, or rounding is all there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +76,10 @@ class Goal:
 
 def reopen(state: MultinomialState) -> None:
     """Go on at the present W, b: a certificate was not good enough, or other rows are there."""
-    if state.roughness is Roughness.NOTHING:
-        state.share = max(0.5 * state.share, LEAST_SHARE)
+    if state.is_rough:
+        state.is_rough = False
     else:
-        state.roughness = Roughness(state.roughness - 1)
+        state.share = max(0.5 * state.share, LEAST_SHARE)
     if state.num_rows:
         _evaluate_here(state)
     else:
@@ -279,7 +278,7 @@ def _begin_products(state: MultinomialState, residual: Array) -> None:
     """Solve for the direction from the next pass on."""
     state.phase, state.residual = MultinomialPhase.MULTIPLY, residual
     state.direction, state.conjugate = np.zeros_like(residual), np.zeros_like(residual)
-    state.num_products, state.length, state.decrease, state.reach = 0, 0.0, 0.0, 1.0
+    state.num_products, state.decrease, state.reach = 0, 0.0, 1.0
 
 
 def _multiplied(state: MultinomialState, sums: Array, weight: float, goal: Goal) -> None:
@@ -293,14 +292,14 @@ def _multiplied(state: MultinomialState, sums: Array, weight: float, goal: Goal)
     curvature, slope = dot(p.ravel(), product.ravel()), dot(p.ravel(), state.residual.ravel())
     state.num_products += 1
     is_sound = curvature > 0 and slope > 0 and math.isfinite(curvature)
-    state.length = slope / curvature if is_sound else 0.0
     if not is_sound:
         _end_products(state)
         return
-    state.direction = state.direction + state.length * p
-    state.residual = state.residual - state.length * product
+    length = slope / curvature
+    state.direction = state.direction + length * p
+    state.residual = state.residual - length * product
     state.conjugate, state.rz = p, rz
-    state.decrease += 0.5 * state.length * slope
+    state.decrease += 0.5 * length * slope
     if state.num_products == 1:
         state.first_rz = rz
     if _is_solved(state, goal) or state.num_products >= MOST_PRODUCTS:
@@ -327,12 +326,12 @@ def _end_products(state: MultinomialState) -> None:
 
 
 def _stalled(state: MultinomialState) -> None:
-    """No step leads further down: go on with exact sums, or rest."""
-    if state.roughness is Roughness.NOTHING:
+    """No step leads further down: go on with exact products, or rest."""
+    if not state.is_rough:
         state.phase = MultinomialPhase.REST
-    else:
-        state.roughness = Roughness(state.roughness - 1)
-        _evaluate_here(state)
+        return
+    state.is_rough = False
+    _evaluate_here(state)
 
 
 def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float, goal: Goal) -> Array:
@@ -347,10 +346,10 @@ def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float
     loss, entropy = sums[:2].tolist()
     there = model + state.reach * state.direction
     value = 0.5 * squared(there[:, :-1].ravel()) + loss
-    rounding = FLOAT32_ROUNDING if state.roughness is Roughness.ALL else ROUNDING
+    rounding = ROUNDING * abs(state.value)
     if math.isfinite(state.value):
         foretold = 2.0 * state.reach * state.decrease
-        is_too_long = not value <= state.value - ARMIJO * foretold + rounding * abs(state.value)
+        is_too_long = not value <= state.value - ARMIJO * foretold + rounding
     else:
         is_too_long = not math.isfinite(value) and state.direction.any()
     if is_too_long:
@@ -358,7 +357,7 @@ def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float
         if state.reach < LEAST_REACH:
             _stalled(state)
         return model
-    has_moved = value < state.value - rounding * abs(state.value)
+    has_moved = value < state.value - rounding
     before = state.gap
     curvatures = sums[2 : 2 + K * K].reshape(K, K)
     state.masses = (K / (K - 1.0)) * np.diagonal(curvatures)
@@ -369,7 +368,7 @@ def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float
     if has_begun and _is_good_enough(state, goal):
         return resting
     state.num_stalls = 0 if has_moved or state.gap <= LEAST_FALL * before else state.num_stalls + 1
-    if state.num_stalls > MOST_STALLS[state.roughness]:
+    if state.num_stalls > MOST_STALLS:
         _stalled(state)
         return there
     residual = _residual_of(there, gradient)

@@ -15,7 +15,6 @@ from chicle_elastic.solvers.linear.multinomial import objective, steps
 from chicle_elastic.solvers.linear.multinomial.state import (
     MultinomialPhase,
     MultinomialState,
-    Roughness,
 )
 
 NARROW_SHARE, WIDE_SHARE = 0.1, 0.5
@@ -183,7 +182,7 @@ def first_state(schema: DataSchema, *, is_cold: bool) -> MultinomialState:
         is_narrow=is_narrow,
         block_rows=rows,
         kept_products=kept,
-        roughness=Roughness.ALL if is_rough else Roughness.NOTHING,
+        is_rough=is_rough,
         is_cold=is_cold,
         share=NARROW_SHARE if is_narrow else WIDE_SHARE,
     )
