@@ -220,10 +220,9 @@ def test_one_block_is_exact_where_all_classes_are_equally_likely():
     rows = np.column_stack([X, np.ones(len(X))])
     packed = ((rows.T * upper) @ rows)[np.tril_indices(D)]
     p = np.full((K, len(X)), 1.0 / K)
-    scales = np.full(K, block_weights(p, np.ones(len(X)))[0, 0])
+    scale = block_weights(p, np.ones(len(X)))[0, 0]
     blocks = ClassBlocks(
-        packed,
-        scales,
+        scale * packed,
         is_narrow=True,
         D=D,
         is_active=np.ones(K, dtype=bool),
@@ -263,7 +262,6 @@ def test_blocks_without_a_factor_have_their_diagonal():
         with np.errstate(invalid="ignore"):
             blocks = ClassBlocks(
                 packed,
-                np.ones(2),
                 is_narrow=True,
                 D=3,
                 is_active=np.ones(2, dtype=bool),
@@ -293,7 +291,6 @@ def state_in(phase, *, num_blocks=0, is_joint=False, num_features=3):
         setattr(state, name, rng.normal(size=(K, D)))
     if num_blocks:
         state.blocks = rng.normal(size=state.size_of_blocks(num_blocks))
-        state.num_blocks = num_blocks
     return state
 
 

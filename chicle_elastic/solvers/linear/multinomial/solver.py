@@ -116,7 +116,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
 
     def _evaluate(self, state: MultinomialState, W: Array, sums: Array) -> None:
         local, K, D = self.local, state.num_classes, state.D
-        if state.is_joint and state.num_blocks:
+        if state.is_joint and len(state.blocks):
             is_active = state.is_active(has_intercept=self._has_intercept)
             state.direction = joint_step(state.blocks, state.residual, is_active, has_intercept=self._has_intercept)
         there = W + state.reach * state.direction
@@ -193,12 +193,11 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
 
     def _blocks(self, state: MultinomialState) -> ClassBlocks | None:
         """The preconditioner; None where this task was not there when its blocks were summed up."""
-        if not state.num_blocks:
+        if not len(state.blocks):
             known = self._preconditioner
             return known[1] if known is not None and known[0] == state.block_serial else None
         blocks = ClassBlocks(
             state.blocks,
-            state.masses / state.totals.sum() if state.num_blocks == 1 else None,
             is_narrow=state.is_narrow,
             D=state.D,
             is_active=state.is_active(has_intercept=self._has_intercept),

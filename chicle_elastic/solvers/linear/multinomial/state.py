@@ -52,7 +52,6 @@ class MultinomialState(ProgressState):
         needs_blocks: Products are not begun before blocks are summed up again.
         num_rows: Rows that were looked at.
         block_serial: Number of the blocks that the preconditioner is made of.
-        num_blocks: Blocks in the progress: 0, K, or 1 of which those of all classes are multiples.
         value: The objective at W, b; infinite where it is not known.
         gap: Duality gap there.
         share: Share of tol below which the run rests.
@@ -67,8 +66,8 @@ class MultinomialState(ProgressState):
         direction: Where to go from W, b, shape (K, D).
         residual: What conjugate gradients have left of the gradient, of a joint block all of it, shape (K, D).
         conjugate: Their last vector, shape (K, D).
-        blocks: Second derivatives by class, packed by rows, or their diagonals (K D); for one pass only, in which each
-            task makes a factor of them.
+        blocks: Second derivatives of each class, or where W is 0 of all classes about so: packed by rows, or their
+            diagonals. For one pass only, in which each task makes factors of them.
     """
 
     phase: MultinomialPhase
@@ -84,7 +83,6 @@ class MultinomialState(ProgressState):
     needs_blocks: bool = True
     num_rows: float = 0.0
     block_serial: int = 0
-    num_blocks: int = 0
     value: float = np.inf
     gap: float = np.inf
     share: float = 0.5
@@ -137,15 +135,15 @@ class MultinomialState(ProgressState):
 
     def kept(self) -> tuple[str, ...]:
         """Return the vectors that go on to the next pass."""
-        of_classes = () if self.phase is MultinomialPhase.LOOK else ("totals", "masses", "class_sums")
+        of_classes = () if self.phase is MultinomialPhase.LOOK else ("totals", "class_sums")
         return (*of_classes, *self._directions(), "blocks")
 
     def _directions(self) -> tuple[str, ...]:
-        """Which vectors of the shape of the model go on to the next pass."""
+        """Return the vectors of a phase that go on to the next pass."""
         if self.phase is MultinomialPhase.MULTIPLY:
             return ("direction", "residual", "conjugate")
         if self.phase is MultinomialPhase.BLOCKS:
-            return ("residual",)
-        if self.phase is MultinomialPhase.EVALUATE and self.num_blocks:  # tasks find the direction themselves
+            return ("residual", "masses")
+        if self.phase is MultinomialPhase.EVALUATE and len(self.blocks):  # tasks find the direction themselves
             return ("residual",)
         return ("direction",) if self.phase is MultinomialPhase.EVALUATE else ()

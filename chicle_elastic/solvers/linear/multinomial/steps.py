@@ -43,8 +43,8 @@ from chicle_elastic.solvers.linear.progress import NOTHING
 ARMIJO = 1e-4
 ROUNDING = 1e-13
 """Relative change of the objective that is none."""
-MOST_INTERCEPT_STEP, INTERCEPTS_IN_REACH = 0.25, 0.1
-"""Change of an intercept up to which a step of all of them is as good as foretold; and where products may end."""
+MOST_INTERCEPT_STEP = 0.25
+"""Change of an intercept up to which a step of all of them is as good as foretold."""
 LEAST_REACH = 1e-6
 SHORTER = 0.3
 """Share of a direction that was too long which is evaluated next. On separable classes 0.5 takes twice the passes."""
@@ -91,17 +91,13 @@ def _evaluate_here(state: MultinomialState) -> None:
     state.phase, state.value, state.gap = MultinomialPhase.EVALUATE, np.inf, np.inf
     state.direction = np.zeros((state.num_classes, state.D))
     state.reach, state.num_products, state.num_stalls = 1.0, 0, 0
-    _drop_blocks(state)
-
-
-def _drop_blocks(state: MultinomialState) -> None:
-    state.num_blocks, state.blocks = 0, NOTHING
+    state.blocks = NOTHING
 
 
 def _look_again(state: MultinomialState) -> None:
     state.phase, state.is_cold = MultinomialPhase.LOOK, False
     state.value, state.gap, state.num_rows = np.inf, np.inf, 0.0
-    _drop_blocks(state)
+    state.blocks = NOTHING
 
 
 def advance(state: MultinomialState, model: Array, sums: Array, weight: float, goal: Goal) -> Array:
@@ -133,7 +129,7 @@ def advance(state: MultinomialState, model: Array, sums: Array, weight: float, g
     if state.phase is MultinomialPhase.EVALUATE:
         return _evaluated(state, model, sums, weight, goal)
     if state.phase is MultinomialPhase.BLOCKS:
-        _keep_blocks(state, state.num_classes, sums)
+        _keep_blocks(state, sums)
         _begin_products(state, state.residual)
     else:
         _multiplied(state, sums, weight, goal)
@@ -148,7 +144,7 @@ def _looked(state: MultinomialState, model: Array, sums: Array, num_rows: float,
     is_active = state.is_active(has_intercept=goal.has_intercept)
     model = _centred(model, is_active, has_intercept=goal.has_intercept)
     total = dot(state.totals, np.ones(K))
-    state.masses, state.needs_blocks = np.zeros(K), True
+    state.needs_blocks = True
     if not state.is_cold or not total > 0:
         _evaluate_here(state)
         return model
@@ -161,14 +157,13 @@ def _looked(state: MultinomialState, model: Array, sums: Array, num_rows: float,
     gradient = np.zeros((K, D))
     gradient[:, :-1] = shares[:, np.newaxis] * all_sums - state.class_sums
     loss, entropy = -dot(state.totals, logs), total * objective.entropy_of(shares)
-    state.masses = total * (K / (K - 1.0)) * shares * (1.0 - shares)
     _found(state, model, gradient, loss, entropy, np.zeros((K, K)), goal)
     if not gradient[:, :-1].any() and _is_good_enough(state, goal):
         return model
     if state.is_joint:
         _evaluate_here(state)
         return model
-    _keep_blocks(state, 1, block)
+    _keep_blocks(state, dot(shares, 1.0 - shares) / (K - 1.0) * block)
     _begin_products(state, _residual_of(model, gradient))
     return model
 
@@ -267,9 +262,9 @@ def _residual_of(model: Array, gradient: Array) -> Array:
     return residual
 
 
-def _keep_blocks(state: MultinomialState, num_blocks: int, blocks: Array) -> None:
+def _keep_blocks(state: MultinomialState, blocks: Array) -> None:
     """For the next pass, in which tasks make factors of them."""
-    state.num_blocks, state.blocks = num_blocks, blocks
+    state.blocks = blocks
     state.block_serial += 1
     state.needs_blocks = False
 
@@ -288,7 +283,7 @@ def _multiplied(state: MultinomialState, sums: Array, weight: float, goal: Goal)
     p = p / weight
     product = product.copy()
     product[:, :-1] += p[:, :-1]
-    _drop_blocks(state)
+    state.blocks = NOTHING
     curvature, slope = dot(p.ravel(), product.ravel()), dot(p.ravel(), state.residual.ravel())
     state.num_products += 1
     is_sound = curvature > 0 and slope > 0 and math.isfinite(curvature)
@@ -309,8 +304,7 @@ def _multiplied(state: MultinomialState, sums: Array, weight: float, goal: Goal)
 def _is_solved(state: MultinomialState, goal: Goal) -> bool:
     """Whether the direction is as good as Newton's method can make use of by now."""
     left = _half_norm(state, state.residual[:, :-1], state.residual[:, -1])
-    is_in_reach = bool((np.abs(state.residual[:, -1]) <= INTERCEPTS_IN_REACH * state.masses).all())
-    if is_in_reach and left <= INNER_SHARE * state.share * goal.tol * state.value:
+    if left <= INNER_SHARE * state.share * goal.tol * state.value:
         return True
     eta = min(max(math.sqrt(max(state.decrease, 0.0) / max(state.value, TINY)), LEAST_ETA), MOST_ETA)
     return state.num_products > 1 and state.rz <= eta * eta * min(state.first_rz, 2.0 * state.decrease)
@@ -340,9 +334,9 @@ def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float
     rest = sums[2 + K * K + K * D :]
     if state.is_joint:
         state.direction = rest[: K * D].reshape(K, D) / weight
-        if state.num_blocks:
+        if len(state.blocks):
             state.decrease = 0.5 * dot(state.direction.ravel(), state.residual.ravel())
-            _drop_blocks(state)
+            state.blocks = NOTHING
     loss, entropy = sums[:2].tolist()
     there = model + state.reach * state.direction
     value = 0.5 * squared(there[:, :-1].ravel()) + loss
@@ -374,7 +368,7 @@ def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float
     residual = _residual_of(there, gradient)
     if state.is_joint:  # each task solves for the direction, and evaluates its end, in the next pass
         state.residual, state.reach = residual, 1.0
-        _keep_blocks(state, 1, rest[K * D :])
+        _keep_blocks(state, rest[K * D :])
     elif state.needs_blocks:
         state.phase, state.residual = MultinomialPhase.BLOCKS, residual
     else:
