@@ -125,11 +125,11 @@ def test_what_a_phase_does_not_need_is_left_out(phase, block, kept):
 def test_a_joint_block_goes_along_with_the_residual_for_the_tasks_to_solve_with():
     """And with the direction only where tasks need not solve."""
     state = filled(MultinomialState, np.random.default_rng(1))
-    state.phase, state.num_blocks = MultinomialPhase.EVALUATE, 0
-    assert "direction" in state.kept()
-    state.num_blocks = 1
-    assert "residual" in state.kept()
+    state.phase = MultinomialPhase.EVALUATE
+    assert {"residual", "blocks"} <= set(state.kept())
     assert "direction" not in state.kept()
+    state.blocks = np.zeros(0)
+    assert "direction" in state.kept()
 
 
 @pytest.mark.parametrize("name", TRAINERS)

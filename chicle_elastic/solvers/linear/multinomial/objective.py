@@ -91,13 +91,6 @@ def _softmax(scores: Array) -> tuple[Array, Array, Array]:
     return shifted, p, sums
 
 
-def losses(scores: Array, codes: Array, upper: Array) -> float:
-    """`Softmax.loss` alone."""
-    shifted = scores - scores.max(axis=0)
-    log_sums = np.log(np.exp(shifted).sum(axis=0))
-    return float(upper @ (log_sums - shifted[codes, np.arange(len(codes))]))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
     """What makes probabilities feasible: p'_i = (1 - share) p_i + share * common.

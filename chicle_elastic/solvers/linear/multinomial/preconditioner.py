@@ -19,9 +19,6 @@ JITTERS = (1e-10, 1e-7)
 LEAST_DIAGONAL = 1e-100
 """Of an intercept, which has no penalty; below, its class has no curvature at all."""
 
-NEARLY_EQUAL = 0.2
-"""Share by which blocks that are multiples of each other may differ and have one factor."""
-
 
 def block_weights(p: Array, upper: Array) -> Array:
     """C_i K / (K - 1) p_ik (1 - p_ik), shape (K, n), from p_i, shape (K, n), and C_i, shape (n,)."""
@@ -35,67 +32,34 @@ class ClassBlocks:
     """Factors of the blocks.
 
     Args:
-        blocks: Second derivatives without those of the penalty, flat: of wide data diagonals (num_blocks, D), then
-            triangles packed by rows, if there are any.
-        scales: Factors of the only block that make it that of each class, shape (K,); None where each has its own.
-        columns: Features of the blocks of wide data, ascending, int64; they have the intercept, too.
-        is_narrow: Whether blocks have all columns.
+        blocks: Second derivatives without those of the penalty, flat: triangles packed by rows, of wide data diagonals;
+            one per class, or a single one for all classes.
+        is_narrow: Whether blocks are triangles.
         D: Columns, that of the intercept at the end.
         is_active: Which classes have weight, shape (K,), bool; the others stay where they are.
         has_intercept: Whether the last column is anything.
     """
 
-    def __init__(
-        self,
-        blocks: Array,
-        scales: Array | None,
-        columns: Array,
-        *,
-        is_narrow: bool,
-        D: int,
-        is_active: Array,
-        has_intercept: bool,
-    ) -> None:
-        self._columns = np.append(columns, D - 1)
-        self._is_narrow = is_narrow
+    def __init__(self, blocks: Array, *, is_narrow: bool, D: int, is_active: Array, has_intercept: bool) -> None:
         self._is_active = is_active
         self._has_intercept = has_intercept
         self._factors: list[_Factor] = []
-        self._diagonals: Array | None = None
-        num_classes = len(is_active)
-        num_blocks = num_classes if scales is None else 1
+        self._diagonals: Array | float = 1.0
+        by_class = blocks.reshape(-1, D * (D + 1) // 2 if is_narrow else D)
         penalty = np.ones(D)
         penalty[-1] = 0.0
-        if not is_narrow:
-            diagonals = blocks[: num_blocks * D].reshape(num_blocks, D)
-            blocks = blocks[num_blocks * D :]
-            if scales is not None:
-                diagonals = scales[:, np.newaxis] * diagonals
-            self._diagonals = 1.0 / _positive(diagonals, penalty)
-            penalty = penalty[self._columns]
-        if not len(blocks):
-            return
-        packed = blocks.reshape(num_blocks, -1)
-        if scales is None:
-            self._factors = [_Factor(unpack(block, len(penalty)), penalty) for block in packed]
-            return
-        found: list[tuple[float, _Factor]] = []
-        for scale in scales.tolist():
-            near = [factor for known, factor in found if abs(scale - known) <= NEARLY_EQUAL * known]
-            if not near:
-                near = [_Factor(scale * unpack(packed[0], len(penalty)), penalty)]
-                found.append((scale, near[0]))
-            self._factors.append(near[0])
+        if is_narrow:
+            factors = [_Factor(unpack(block, D), penalty) for block in by_class]
+            self._factors = factors * (len(is_active) // len(factors))
+        else:
+            self._diagonals = 1.0 / _positive(by_class, penalty)
 
     def solve(self, residual: Array) -> Array:
         """An estimate of the direction that the second derivatives take to this, shape (K, D)."""
         r = _projected(residual, self._is_active, has_intercept=self._has_intercept)
-        z = r if self._diagonals is None else self._diagonals * r
+        z = self._diagonals * r
         for k, factor in enumerate(self._factors):
-            if self._is_narrow:
-                z[k] = factor.solve(r[k])
-            else:
-                z[k, self._columns] = factor.solve(r[k, self._columns])
+            z[k] = factor.solve(r[k])
         return _projected(z, self._is_active, has_intercept=self._has_intercept)
 
 

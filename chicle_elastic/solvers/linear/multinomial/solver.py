@@ -1,11 +1,10 @@
 """The local part of a multinomial regression: the sums of a pass over the rows of one task.
 
-Between passes a task remembers the scores at W, b and by how much they change along the direction, so that the end of
-the direction costs no product of the rows with it. Both are found anew where rows have come or gone.
+Between passes a task remembers the probabilities at the W, b that it has evaluated last. They are found anew where rows
+have come or gone.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -14,7 +13,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
-from chicle_elastic.solvers.linear.multinomial.objective import Softmax, losses, probabilities
+from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabilities
 from chicle_elastic.solvers.linear.multinomial.preconditioner import (
     ClassBlocks,
     block_weights,
@@ -23,17 +22,13 @@ from chicle_elastic.solvers.linear.multinomial.preconditioner import (
 )
 from chicle_elastic.solvers.linear.multinomial.state import (
     HEAD,
-    SHARES,
     MultinomialPhase,
     MultinomialState,
-    Roughness,
 )
 from chicle_elastic.solvers.linear.objectives import upper_bounds
 from chicle_elastic.solvers.linear.pass_solver import PassSolver
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
-STEPS_PER_REFRESH = 16
-"""Steps after which scores are found from W again: their rounding errors add up."""
 GOLDEN_RATIO = 0.6180339887498949
 """Multiples of it by the number of a row, modulo 1, are spread evenly: which rows are drawn is the same on any task."""
 
@@ -60,43 +55,6 @@ class LocalRows:
         self.ticks: Array = numbers * GOLDEN_RATIO % 1.0
 
 
-@dataclass(slots=True, kw_only=True)
-class _End:
-    """The end of a direction, which is where W, b are next if the step is taken."""
-
-    model: Array
-    scores: Array
-    probabilities: Array
-
-
-@dataclass(slots=True, kw_only=True)
-class _Known:
-    """Scores at some W, b, and what belongs to them.
-
-    Attributes:
-        model: W, b, shape (K, D).
-        is_rough: Whether float32 has gone into the scores that exact ones are asked for where nothing is rough.
-        scores: Shape (K, num_rows), float64.
-        num_steps: By which they were reached since rows were last multiplied with W.
-        probabilities: Shape (K, num_rows); None until they are asked for.
-        end: The last end of a direction from here that was looked at.
-        along: Changes of the scores along the direction.
-        num_along: Products of conjugate gradients that have gone into these.
-        last: Those along the last vector of conjugate gradients, product number `num_last`.
-    """
-
-    model: Array
-    is_rough: bool
-    scores: Array
-    num_steps: int = 0
-    probabilities: Array | None = None
-    end: _End | None = None
-    along: Array | None = None
-    num_along: int = 0
-    last: Array | None = None
-    num_last: int = 0
-
-
 class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
     """One per uni-task.
 
@@ -114,7 +72,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         self._C = C
         self._class_weights = class_weights
         self._has_intercept = has_intercept
-        self._known: _Known | None = None
+        self._known: tuple[Array, Array] | None = None
         self._preconditioner: tuple[int, ClassBlocks] | None = None
 
     def read_chunks(self) -> LocalRows:
@@ -122,7 +80,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         return LocalRows(self.chunks, self._C, self._class_weights)
 
     def forget(self) -> None:
-        """Forget the scores; a preconditioner is good for any rows."""
+        """Forget the probabilities; a preconditioner is good for any rows."""
         self._known = None
 
     def run_pass(self, state: MultinomialState, model: Array, sums: Array, budget: Budget) -> None:
@@ -133,7 +91,6 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
             MultinomialPhase.EVALUATE: partial(self._evaluate, state, W, sums[HEAD:]),
             MultinomialPhase.BLOCKS: partial(self._sum_blocks, state, W, sums[HEAD:]),
             MultinomialPhase.MULTIPLY: partial(self._multiply, state, W, sums),
-            MultinomialPhase.SEARCH: partial(self._search, state, W, sums[HEAD:]),
         }
         if state.phase in passes:
             with np.errstate(over="ignore", invalid="ignore"):  # of values beyond all numbers; the gap is then infinite
@@ -148,11 +105,6 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         if not np.isfinite(found).all():
             local.rows.require_finite()
         sums[K : K * D] = found.ravel()
-        block = sums[K * D :]
-        if not state.is_narrow:
-            block[: D - 1] = local.rows.squares(local.upper[np.newaxis])[0]
-            block[D - 1] = local.upper.sum() if self._has_intercept else 0.0
-            return
         if not state.is_cold or state.is_joint:
             return
         weights = local.upper
@@ -160,24 +112,22 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         share = K * state.block_rows / state.num_all_rows
         if 0.0 < share < 1.0:
             weights = np.where(local.ticks < share, weights / share, 0.0)
-        self._add_blocks(state, weights[np.newaxis], block)
+        self._add_blocks(state, weights[np.newaxis], sums[K * D :])
 
     def _evaluate(self, state: MultinomialState, W: Array, sums: Array) -> None:
         local, K, D = self.local, state.num_classes, state.D
-        is_rough = state.roughness is Roughness.ALL
-        known = self._scores(state, W)
-        if state.is_joint and state.num_blocks:
+        if state.is_joint and len(state.blocks):
             is_active = state.is_active(has_intercept=self._has_intercept)
             state.direction = joint_step(state.blocks, state.residual, is_active, has_intercept=self._has_intercept)
-        scores = self._scores_at_end(state, W, known)
-        found = Softmax.of(scores, local.codes, local.upper)
-        known.end = _End(model=W + state.reach * state.direction, scores=scores, probabilities=found.probabilities)
+        there = W + state.reach * state.direction
+        found = Softmax.of(self._scores(there), local.codes, local.upper)
+        self._known = there, found.probabilities
         sums[:2] = found.loss, found.entropy
         curvatures = found.intercept_curvatures()
         sums[2 : 2 + K * K] = curvatures.ravel()
         slopes = found.slopes(local.codes, local.upper)
         gradient = sums[2 + K * K : 2 + K * K + K * D].reshape(K, D)
-        gradient[:, :-1] = local.rows.sums(slopes, is_rough=is_rough)
+        gradient[:, :-1] = local.rows.sums(slopes)
         if self._has_intercept:
             gradient[:, -1] = slopes.sum(axis=1)
         if state.is_joint:
@@ -187,13 +137,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
             joint[K * D :] = joint_block(dense, found.probabilities, local.upper, has_intercept=has_intercept)
 
     def _sum_blocks(self, state: MultinomialState, W: Array, blocks: Array) -> None:
-        local, K, D = self.local, state.num_classes, state.D
-        weights = block_weights(self._probabilities(self._scores(state, W)), local.upper)
-        if not state.is_narrow:
-            diagonals = blocks[: K * D].reshape(K, D)
-            diagonals[:, :-1] = local.rows.squares(weights)
-            diagonals[:, -1] = weights.sum(axis=1) if self._has_intercept else 0.0
-            blocks = blocks[K * D :]
+        weights = block_weights(self._probabilities(W), self.local.upper)
         if state.block_rows:
             weights = self._drawn(state, weights)
         self._add_blocks(state, weights, blocks)
@@ -206,16 +150,13 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         return np.where(self.local.ticks < chances, heavier, 0.0)
 
     def _add_blocks(self, state: MultinomialState, weights: Array, blocks: Array) -> None:
-        if not state.h:
-            return
+        rows, by_class = self.local.rows, blocks.reshape(len(weights), -1)
         intercept = 1.0 if self._has_intercept else 0.0
-        self.local.rows.add_products(
-            list(weights),
-            state.columns,
-            intercept,
-            list(blocks.reshape(len(weights), -1)),
-            is_rough=state.roughness is not Roughness.NOTHING,
-        )
+        if state.is_narrow:
+            rows.add_products(weights, intercept, by_class, is_rough=state.is_rough)
+        else:
+            by_class[:, :-1] = rows.squares(weights)
+            by_class[:, -1] = intercept * weights.sum(axis=1)
 
     def _multiply(self, state: MultinomialState, W: Array, sums: Array) -> None:
         K, D = state.num_classes, state.D
@@ -233,45 +174,30 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
 
     def _curved(self, state: MultinomialState, W: Array, vector: Array) -> Array:
         """Second derivatives of the losses times `vector`, shape (K, D)."""
-        known = self._scores(state, W)
-        self._catch_up(state, known)
-        p, upper = self._probabilities(known), self.local.upper
-        last = np.empty_like(known.scores)
+        p, upper = self._probabilities(W), self.local.upper
         intercepts = np.zeros((state.num_classes, 1))
         offsets = vector[:, -1:]
 
         def curve(part: slice, changes: Array) -> Array:
-            np.add(changes, offsets, out=last[:, part])
             chosen = p[:, part]
-            curved = chosen * last[:, part]
+            curved = chosen * (changes + offsets)
             curved -= chosen * curved.sum(axis=0)
             curved *= upper[part]
             intercepts[:, 0] += curved.sum(axis=1)
             return curved
 
-        is_rough = state.roughness is not Roughness.NOTHING
-        found = self.local.rows.curved(vector[:, :-1], curve, is_rough=is_rough)
-        known.last, known.num_last = last, state.num_products + 1
+        found = self.local.rows.curved(vector[:, :-1], curve, is_rough=state.is_rough)
         return np.hstack([found, intercepts if self._has_intercept else np.zeros_like(intercepts)])
-
-    def _search(self, state: MultinomialState, W: Array, sums: Array) -> None:
-        known = self._scores(state, W)
-        along = self._along(state, known)
-        for number, share in enumerate(SHARES):
-            scores = known.scores + state.reach * share * along
-            sums[number] = losses(scores, self.local.codes, self.local.upper)
 
     # What is remembered.
 
     def _blocks(self, state: MultinomialState) -> ClassBlocks | None:
         """The preconditioner; None where this task was not there when its blocks were summed up."""
-        if not state.num_blocks:
+        if not len(state.blocks):
             known = self._preconditioner
             return known[1] if known is not None and known[0] == state.block_serial else None
         blocks = ClassBlocks(
             state.blocks,
-            state.masses / state.totals.sum() if state.num_blocks == 1 else None,
-            state.columns,
             is_narrow=state.is_narrow,
             D=state.D,
             is_active=state.is_active(has_intercept=self._has_intercept),
@@ -280,64 +206,19 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         self._preconditioner = state.block_serial, blocks
         return blocks
 
-    def _scores(self, state: MultinomialState, W: Array) -> _Known:
-        """Scores at W, b, and what belongs to them."""
-        known, is_rough = self._known, state.roughness is Roughness.ALL
-        if known is not None and known.is_rough <= is_rough:
-            if np.array_equal(known.model, W):
-                return known
-            end = known.end
-            if end is not None and known.num_steps < STEPS_PER_REFRESH and np.array_equal(end.model, W):
-                self._known = _Known(
-                    model=end.model,
-                    is_rough=is_rough,
-                    scores=end.scores,
-                    num_steps=known.num_steps + 1,
-                    probabilities=end.probabilities,
-                )
-                return self._known
-        self._known = _Known(model=W.copy(), is_rough=is_rough, scores=self._scores_of(W, is_rough=is_rough))
-        return self._known
+    def _probabilities(self, W: Array) -> Array:
+        """Those of all rows, shape (K, num_rows)."""
+        if self._known is None or not np.array_equal(self._known[0], W):
+            self._known = W.copy(), probabilities(self._scores(W))
+        return self._known[1]
 
-    def _scores_of(self, W: Array, *, is_rough: bool) -> Array:
+    def _scores(self, W: Array) -> Array:
         """Scores of all rows, shape (K, num_rows); rows are not read where W is 0."""
         if not W[:, :-1].any():
             return np.repeat(W[:, -1:], self.local.rows.num_rows, axis=1)
-        scores = self.local.rows.times(W[:, :-1], is_rough=is_rough)
+        scores = self.local.rows.times(W[:, :-1])
         scores += W[:, -1:]
         return scores
-
-    def _scores_at_end(self, state: MultinomialState, W: Array, known: _Known) -> Array:
-        if not state.direction.any():
-            return known.scores
-        if self.local.rows.is_rough_possible and state.roughness is Roughness.PRODUCTS:
-            # What products have found of the changes is not exact enough here.
-            return self._scores_of(W + state.reach * state.direction, is_rough=False)
-        return known.scores + state.reach * self._along(state, known)
-
-    def _along(self, state: MultinomialState, known: _Known) -> Array:
-        """Changes of the scores along the direction."""
-        self._catch_up(state, known)
-        if known.along is None or known.num_along != state.num_products:
-            known.along = self._scores_of(state.direction, is_rough=state.roughness is not Roughness.NOTHING)
-            known.num_along = state.num_products
-        return known.along
-
-    def _catch_up(self, state: MultinomialState, known: _Known) -> None:
-        """Add those of the last product, now that it is known how far it led."""
-        if known.last is None or known.num_last != state.num_products:
-            return
-        if known.num_last == 1:
-            known.along, known.num_along = state.length * known.last, 1
-        elif known.along is not None and known.num_along == known.num_last - 1:
-            known.along += state.length * known.last
-            known.num_along += 1
-        known.last = None
-
-    def _probabilities(self, known: _Known) -> Array:
-        if known.probabilities is None:
-            known.probabilities = probabilities(known.scores)
-        return known.probabilities
 
     def evaluate(self, model: Array, progress: Array) -> Update:
         """As delta the gradient of the losses, in float64 from the model alone; as metrics loss, entropy and rows."""
@@ -346,7 +227,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         local = self.local
         W = model.reshape(-1, local.rows.num_features + 1)
         with np.errstate(over="ignore", invalid="ignore"):
-            scores = self._scores_of(W, is_rough=False)
+            scores = self._scores(W)
             found = Softmax.of(scores, local.codes, local.upper)
             slopes = found.slopes(local.codes, local.upper)
             gradient = np.hstack([local.rows.sums(slopes), slopes.sum(axis=1, keepdims=True)])

@@ -11,15 +11,15 @@ instead, and an exact step in place of products.
     LOOK       weight and features of each class. Where W is 0 all samples have the shares of the classes as their
                probabilities, so loss, gradient and second derivatives follow, from a single block.
     MULTIPLY   a product, until the residual is as small as Newton's method can make use of by now
-    EVALUATE   the end of the direction: loss, which has to fall by Armijo's rule, and gradient
+    EVALUATE   the end of the direction: loss, which has to fall by Armijo's rule, and gradient; again, where it was too
+               long, at a share of it
     BLOCKS     where many products were needed
-    SEARCH     if it was too long: losses at shares of it
 
 Every evaluation comes with a gap. Directions have a sum of 0 over the classes, as has the gradient: scores of all
 classes may rise together, and the penalty has W where they do not.
 
-Dense rows that are no float64 are multiplied in float32, and so is the gradient until a certificate, which never is,
-has refused W. From then on gradients are exact, and if that does not help, products, too.
+Second derivatives of dense rows that are no float64 are multiplied in float32, until steps no longer lead further down
+or a certificate has refused W. Gradients are always exact.
 
 Where tasks found a vector with a factor, they send it along and go on with its mean (see `agreement`).
 """
@@ -35,19 +35,19 @@ from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.multinomial import objective
 from chicle_elastic.solvers.linear.multinomial.state import (
     HEAD,
-    SHARES,
     MultinomialPhase,
     MultinomialState,
-    Roughness,
 )
-from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
+from chicle_elastic.solvers.linear.progress import NOTHING
 
 ARMIJO = 1e-4
-ROUNDING, FLOAT32_ROUNDING = 1e-13, 1e-6
+ROUNDING = 1e-13
 """Relative change of the objective that is none."""
-MOST_INTERCEPT_STEP, INTERCEPTS_IN_REACH = 0.25, 0.1
-"""Change of an intercept up to which a step of all of them is as good as foretold; and where products may end."""
+MOST_INTERCEPT_STEP = 0.25
+"""Change of an intercept up to which a step of all of them is as good as foretold."""
 LEAST_REACH = 1e-6
+SHORTER = 0.3
+"""Share of a direction that was too long which is evaluated next. On separable classes 0.5 takes twice the passes."""
 LEAST_SHARE = 0.05
 """Share of tol that is aimed at, at least: a certificate that refuses that one sees rounding, or rows are missing."""
 INNER_SHARE = 0.3
@@ -57,8 +57,8 @@ LEAST_ETA, MOST_ETA = 1e-3, 0.3
 MOST_PRODUCTS = 200
 LEAST_FALL = 0.5
 """Share of the gap that a step may leave which does not bring the objective down."""
-MOST_STALLS = {Roughness.ALL: 0, Roughness.PRODUCTS: 1, Roughness.NOTHING: 4}
-"""More of those in a row: sums are too rough, or rounding is all there is."""
+MOST_STALLS = 1
+"""More of those in a row: products are too rough, or rounding is all there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +76,10 @@ class Goal:
 
 def reopen(state: MultinomialState) -> None:
     """Go on at the present W, b: a certificate was not good enough, or other rows are there."""
-    if state.roughness is Roughness.NOTHING:
-        state.share = max(0.5 * state.share, LEAST_SHARE)
+    if state.is_rough:
+        state.is_rough = False
     else:
-        state.roughness = Roughness(state.roughness - 1)
+        state.share = max(0.5 * state.share, LEAST_SHARE)
     if state.num_rows:
         _evaluate_here(state)
     else:
@@ -91,17 +91,13 @@ def _evaluate_here(state: MultinomialState) -> None:
     state.phase, state.value, state.gap = MultinomialPhase.EVALUATE, np.inf, np.inf
     state.direction = np.zeros((state.num_classes, state.D))
     state.reach, state.num_products, state.num_stalls = 1.0, 0, 0
-    _drop_blocks(state)
-
-
-def _drop_blocks(state: MultinomialState) -> None:
-    state.num_blocks, state.blocks = 0, NOTHING
+    state.blocks = NOTHING
 
 
 def _look_again(state: MultinomialState) -> None:
     state.phase, state.is_cold = MultinomialPhase.LOOK, False
-    state.value, state.gap, state.num_rows, state.columns = np.inf, np.inf, 0.0, NO_NUMBERS
-    _drop_blocks(state)
+    state.value, state.gap, state.num_rows = np.inf, np.inf, 0.0
+    state.blocks = NOTHING
 
 
 def advance(state: MultinomialState, model: Array, sums: Array, weight: float, goal: Goal) -> Array:
@@ -133,12 +129,10 @@ def advance(state: MultinomialState, model: Array, sums: Array, weight: float, g
     if state.phase is MultinomialPhase.EVALUATE:
         return _evaluated(state, model, sums, weight, goal)
     if state.phase is MultinomialPhase.BLOCKS:
-        _keep_blocks(state, state.num_classes, sums)
+        _keep_blocks(state, sums)
         _begin_products(state, state.residual)
-    elif state.phase is MultinomialPhase.MULTIPLY:
-        _multiplied(state, sums, weight, goal)
     else:
-        _searched(state, model, sums)
+        _multiplied(state, sums, weight, goal)
     return model
 
 
@@ -147,12 +141,10 @@ def _looked(state: MultinomialState, model: Array, sums: Array, num_rows: float,
     state.num_rows = num_rows
     state.totals, state.class_sums = sums[:K], sums[K : K * D].reshape(K, D - 1)
     block = sums[K * D :]
-    if not state.is_narrow:
-        state.columns = heaviest_columns(block[: D - 1], state.block_columns - 1)
     is_active = state.is_active(has_intercept=goal.has_intercept)
     model = _centred(model, is_active, has_intercept=goal.has_intercept)
     total = dot(state.totals, np.ones(K))
-    state.masses, state.needs_blocks = np.zeros(K), True
+    state.needs_blocks = True
     if not state.is_cold or not total > 0:
         _evaluate_here(state)
         return model
@@ -165,14 +157,13 @@ def _looked(state: MultinomialState, model: Array, sums: Array, num_rows: float,
     gradient = np.zeros((K, D))
     gradient[:, :-1] = shares[:, np.newaxis] * all_sums - state.class_sums
     loss, entropy = -dot(state.totals, logs), total * objective.entropy_of(shares)
-    state.masses = total * (K / (K - 1.0)) * shares * (1.0 - shares)
     _found(state, model, gradient, loss, entropy, np.zeros((K, K)), goal)
     if not gradient[:, :-1].any() and _is_good_enough(state, goal):
         return model
     if state.is_joint:
         _evaluate_here(state)
         return model
-    _keep_blocks(state, 1, block)
+    _keep_blocks(state, dot(shares, 1.0 - shares) / (K - 1.0) * block)
     _begin_products(state, _residual_of(model, gradient))
     return model
 
@@ -271,9 +262,9 @@ def _residual_of(model: Array, gradient: Array) -> Array:
     return residual
 
 
-def _keep_blocks(state: MultinomialState, num_blocks: int, blocks: Array) -> None:
+def _keep_blocks(state: MultinomialState, blocks: Array) -> None:
     """For the next pass, in which tasks make factors of them."""
-    state.num_blocks, state.blocks = num_blocks, blocks
+    state.blocks = blocks
     state.block_serial += 1
     state.needs_blocks = False
 
@@ -282,7 +273,7 @@ def _begin_products(state: MultinomialState, residual: Array) -> None:
     """Solve for the direction from the next pass on."""
     state.phase, state.residual = MultinomialPhase.MULTIPLY, residual
     state.direction, state.conjugate = np.zeros_like(residual), np.zeros_like(residual)
-    state.num_products, state.length, state.decrease, state.reach = 0, 0.0, 0.0, 1.0
+    state.num_products, state.decrease, state.reach = 0, 0.0, 1.0
 
 
 def _multiplied(state: MultinomialState, sums: Array, weight: float, goal: Goal) -> None:
@@ -292,18 +283,18 @@ def _multiplied(state: MultinomialState, sums: Array, weight: float, goal: Goal)
     p = p / weight
     product = product.copy()
     product[:, :-1] += p[:, :-1]
-    _drop_blocks(state)
+    state.blocks = NOTHING
     curvature, slope = dot(p.ravel(), product.ravel()), dot(p.ravel(), state.residual.ravel())
     state.num_products += 1
     is_sound = curvature > 0 and slope > 0 and math.isfinite(curvature)
-    state.length = slope / curvature if is_sound else 0.0
     if not is_sound:
         _end_products(state)
         return
-    state.direction = state.direction + state.length * p
-    state.residual = state.residual - state.length * product
+    length = slope / curvature
+    state.direction = state.direction + length * p
+    state.residual = state.residual - length * product
     state.conjugate, state.rz = p, rz
-    state.decrease += 0.5 * state.length * slope
+    state.decrease += 0.5 * length * slope
     if state.num_products == 1:
         state.first_rz = rz
     if _is_solved(state, goal) or state.num_products >= MOST_PRODUCTS:
@@ -313,8 +304,7 @@ def _multiplied(state: MultinomialState, sums: Array, weight: float, goal: Goal)
 def _is_solved(state: MultinomialState, goal: Goal) -> bool:
     """Whether the direction is as good as Newton's method can make use of by now."""
     left = _half_norm(state, state.residual[:, :-1], state.residual[:, -1])
-    is_in_reach = bool((np.abs(state.residual[:, -1]) <= INTERCEPTS_IN_REACH * state.masses).all())
-    if is_in_reach and left <= INNER_SHARE * state.share * goal.tol * state.value:
+    if left <= INNER_SHARE * state.share * goal.tol * state.value:
         return True
     eta = min(max(math.sqrt(max(state.decrease, 0.0) / max(state.value, TINY)), LEAST_ETA), MOST_ETA)
     return state.num_products > 1 and state.rz <= eta * eta * min(state.first_rz, 2.0 * state.decrease)
@@ -330,12 +320,12 @@ def _end_products(state: MultinomialState) -> None:
 
 
 def _stalled(state: MultinomialState) -> None:
-    """No step leads further down: go on with exact sums, or rest."""
-    if state.roughness is Roughness.NOTHING:
+    """No step leads further down: go on with exact products, or rest."""
+    if not state.is_rough:
         state.phase = MultinomialPhase.REST
-    else:
-        state.roughness = Roughness(state.roughness - 1)
-        _evaluate_here(state)
+        return
+    state.is_rough = False
+    _evaluate_here(state)
 
 
 def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float, goal: Goal) -> Array:
@@ -344,22 +334,24 @@ def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float
     rest = sums[2 + K * K + K * D :]
     if state.is_joint:
         state.direction = rest[: K * D].reshape(K, D) / weight
-        if state.num_blocks:
+        if len(state.blocks):
             state.decrease = 0.5 * dot(state.direction.ravel(), state.residual.ravel())
-            _drop_blocks(state)
+            state.blocks = NOTHING
     loss, entropy = sums[:2].tolist()
     there = model + state.reach * state.direction
     value = 0.5 * squared(there[:, :-1].ravel()) + loss
-    rounding = FLOAT32_ROUNDING if state.roughness is Roughness.ALL else ROUNDING
+    rounding = ROUNDING * abs(state.value)
     if math.isfinite(state.value):
         foretold = 2.0 * state.reach * state.decrease
-        if not value <= state.value - ARMIJO * foretold + rounding * abs(state.value):
-            state.phase = MultinomialPhase.SEARCH
-            return model
-    elif not math.isfinite(value) and state.direction.any():
-        state.phase = MultinomialPhase.SEARCH
+        is_too_long = not value <= state.value - ARMIJO * foretold + rounding
+    else:
+        is_too_long = not math.isfinite(value) and state.direction.any()
+    if is_too_long:
+        state.reach *= SHORTER
+        if state.reach < LEAST_REACH:
+            _stalled(state)
         return model
-    has_moved = value < state.value - rounding * abs(state.value)
+    has_moved = value < state.value - rounding
     before = state.gap
     curvatures = sums[2 : 2 + K * K].reshape(K, K)
     state.masses = (K / (K - 1.0)) * np.diagonal(curvatures)
@@ -370,37 +362,15 @@ def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float
     if has_begun and _is_good_enough(state, goal):
         return resting
     state.num_stalls = 0 if has_moved or state.gap <= LEAST_FALL * before else state.num_stalls + 1
-    if state.num_stalls > MOST_STALLS[state.roughness]:
+    if state.num_stalls > MOST_STALLS:
         _stalled(state)
         return there
     residual = _residual_of(there, gradient)
     if state.is_joint:  # each task solves for the direction, and evaluates its end, in the next pass
         state.residual, state.reach = residual, 1.0
-        _keep_blocks(state, 1, rest[K * D :])
+        _keep_blocks(state, rest[K * D :])
     elif state.needs_blocks:
         state.phase, state.residual = MultinomialPhase.BLOCKS, residual
     else:
         _begin_products(state, residual)
     return there
-
-
-def _searched(state: MultinomialState, model: Array, sums: Array) -> None:
-    """Find the share of the direction that leads furthest down, which is evaluated next."""
-    shares = state.reach * np.array(SHARES)
-    W, direction = model[:, :-1].ravel(), state.direction[:, :-1].ravel()
-    norms = squared(W), dot(W, direction), squared(direction)
-    values = 0.5 * norms[0] + shares * norms[1] + 0.5 * shares * shares * norms[2] + sums
-    values = np.where(np.isfinite(values), values, np.inf)
-    best = int(np.argmin(values))
-    if values[best] < state.value - ROUNDING * abs(state.value):
-        state.reach, state.phase = float(shares[best]), MultinomialPhase.EVALUATE
-    elif shares[-1] > LEAST_REACH:
-        state.reach = float(shares[-1])
-    else:
-        _stalled(state)
-
-
-def heaviest_columns(diagonal: Array, number: int) -> Array:
-    """The columns with the largest second derivatives, ascending, int64; equal ones by their number."""
-    order = np.argsort(-diagonal, kind="stable")[:number]
-    return np.sort(order[diagonal[order] > 0])

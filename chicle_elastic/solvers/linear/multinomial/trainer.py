@@ -15,11 +15,8 @@ from chicle_elastic.solvers.linear.multinomial import objective, steps
 from chicle_elastic.solvers.linear.multinomial.state import (
     MultinomialPhase,
     MultinomialState,
-    Roughness,
 )
 
-WIDE_COLUMNS, WIDE_SPARSE_COLUMNS = 512, 64
-"""Columns of a block per class where it cannot have all."""
 NARROW_SHARE, WIDE_SHARE = 0.1, 0.5
 """Share of tol that is aimed at before a certificate has refused anything. A model ten times as good as it has to be
 costs little where the last steps are short."""
@@ -159,7 +156,7 @@ class MultinomialTrainer(CertifiedTrainer):
 
 
 def first_state(schema: DataSchema, *, is_cold: bool) -> MultinomialState:
-    """Before the first pass over such data: how many columns and rows blocks have, and for how long they are kept.
+    """Before the first pass over such data: which blocks are summed up, of how many rows, for how long they are kept.
 
     Args:
         schema: Of the data.
@@ -167,13 +164,12 @@ def first_state(schema: DataSchema, *, is_cold: bool) -> MultinomialState:
     """
     K, n, D = schema.num_classes, schema.num_rows, schema.num_features + 1
     is_sparse = schema.kind == "csr"
-    limit = most_block_columns(K)
-    h = D if limit >= D else min(limit, WIDE_SPARSE_COLUMNS if is_sparse else WIDE_COLUMNS)
-    enough = ROWS_PER_COLUMN * h
-    rows = enough if n > enough else 0
+    is_narrow = most_block_columns(K) >= D
+    enough = ROWS_PER_COLUMN * D
+    rows = enough if is_narrow and n > enough else 0
     kept = SPARSE_KEPT_PRODUCTS
-    if not is_sparse:
-        blocks = K * ((rows or n) * h * (h / 3 + SCALING) + h**3 / 3 + FACTOR)
+    if not is_sparse and is_narrow:
+        blocks = K * ((rows or n) * D * (D / 3 + SCALING) + D**3 / 3 + FACTOR)
         kept = min(max(round(blocks / (4 * n * D * K + PASS)), 1), MOST_KEPT_PRODUCTS)
     is_joint = K * D <= MOST_JOINT_COLUMNS and n * (K * D) ** 2 <= MOST_JOINT_PRODUCTS
     is_rough = not is_sparse and schema.dtype != "float64" and not is_joint
@@ -183,10 +179,10 @@ def first_state(schema: DataSchema, *, is_cold: bool) -> MultinomialState:
         D=D,
         num_all_rows=n,
         is_joint=is_joint,
-        block_columns=h,
+        is_narrow=is_narrow,
         block_rows=rows,
         kept_products=kept,
-        roughness=Roughness.ALL if is_rough else Roughness.NOTHING,
+        is_rough=is_rough,
         is_cold=is_cold,
-        share=NARROW_SHARE if h == D else WIDE_SHARE,
+        share=NARROW_SHARE if is_narrow else WIDE_SHARE,
     )
