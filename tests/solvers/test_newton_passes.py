@@ -161,7 +161,6 @@ def sums_of(loss, X, signs, upper, cuts, kind, w, outputs, *, row_step=1, row_id
     passes = NewtonPasses(plan, rows_of(X, kind, cuts=cuts), upper, signs, lambda: row_ids)
     for group in groups:
         passes.run(group, outputs, w, {})
-    passes.end()
     return sums, groups
 
 
@@ -254,7 +253,6 @@ def test_products_leave_the_margins_behind(loss, kind, missed, monkeypatch):
         sums = np.zeros(plan.sums_size([output]))
         for group in plan.groups([output], sums):
             passes.run(group, [output], w, {})
-        passes.end()
         return sums
 
     run(stepping(np.zeros(10)))

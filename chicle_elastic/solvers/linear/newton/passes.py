@@ -80,7 +80,7 @@ class NewtonPasses:
         self._known: dict[int, _Known] = {}
         full = plan.loss.most_curvature * upper if plan.loss.has_kinks else None
         self._found: Array = np.empty((0, 4, 0))
-        self._values: Array = np.empty((2, 0, 0))
+        self._values: Array = np.empty((3, 0, 0))
         self._blocks = Blocks(rows, row_ids, plan.row_step, full)
 
     def raise_bounds(self, upper: Array, ratio: float) -> None:
@@ -140,10 +140,6 @@ class NewtonPasses:
             return
         for j, k in enumerate(group.numbers):
             self._evaluate_hinge(self._known[k], outputs[k], self._signs[k], duals[k], group, j)
-
-    def end(self) -> None:
-        """All outputs of a pass have been looked at."""
-        self._blocks.end_pass()
 
     def settle(self, k: int, output: OutputState, w: Array, alpha: Array) -> bool:
         """Write the duals that are certified together with the model.
@@ -245,8 +241,7 @@ class NewtonPasses:
 
     def _evaluate_smooth(self, group: Group, outputs: Sequence[OutputState]) -> None:
         numbers, num_rows = group.numbers, len(self._upper)
-        there, slopes = self._buffers(len(numbers))
-        curvatures = np.empty_like(slopes)  # which the blocks keep until the pass ends
+        there, slopes, curvatures = self._buffers(len(numbers))
         for j, k in enumerate(numbers):
             known = self._known[k]
             if known.changes is None:
@@ -276,9 +271,9 @@ class NewtonPasses:
             self._known[k].curvatures = None
 
     def _buffers(self, num_outputs: int) -> Array:
-        """Two matrices with a value per row of each output; kept, as they are large."""
+        """Three matrices with a value per row of each output; kept, as they are large."""
         if self._values.shape[1] < num_outputs:
-            self._values = np.empty((2, num_outputs, len(self._upper)))
+            self._values = np.empty((3, num_outputs, len(self._upper)))
         return self._values[:, :num_outputs]
 
     def _losses_and_slopes(
