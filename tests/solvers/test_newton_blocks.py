@@ -1,4 +1,4 @@
-"""Blocks of second derivatives: updated, shared, sampled, and what kept ones learn from the steps."""
+"""Blocks of second derivatives: updated, sampled, and what kept ones learn from products."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,13 @@ import pytest
 from chicle_elastic.solvers.linear.newton import blocks as blocks_module
 from chicle_elastic.solvers.linear.newton import pairs, smooth
 from chicle_elastic.solvers.linear.newton.blocks import MOST_UPDATES, Blocks
-from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
-from chicle_elastic.solvers.linear.newton.preconditioner import curvature_along, curvatures_along
+from chicle_elastic.solvers.linear.newton.preconditioner import curvatures_along
 from chicle_elastic.solvers.linear.newton.state import Block, OutputState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.rows import ALL
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from tests.solvers.linear_jobs import SMOOTH, assert_optimal, problem, recompute
+from tests.solvers.linear_jobs import problem, recompute
 from tests.solvers.test_newton_passes import augmented, matrix_of, packed, rows_of
 
 
@@ -54,7 +53,6 @@ def test_sums_are_updated_by_the_rows_that_changed_sides(is_copied, kind, monkey
     for _ in range(MOST_UPDATES + 3):
         curvatures, out, before = 2.0 * upper * is_curved, np.zeros(55), counted.num_read
         blocks.add(0, kind, curvatures, ALL, out)
-        blocks.end_pass()
         reads.append(counted.num_read - before)
         rounding = 1e-10 if kind is Block.EXACT else 1e-4
         expected = packed((augmented(X).T * curvatures) @ augmented(X))
@@ -73,7 +71,6 @@ def test_sums_stay_known_when_all_bounds_grow(kind):
     blocks = blocks_of(counted, full=2.0 * upper)
     is_curved = rng.random(300) < 0.8
     blocks.add(0, kind, 2.0 * upper * is_curved, ALL, np.zeros(55))
-    blocks.end_pass()
     blocks.scale(3.7)
     is_curved = is_curved ^ (rng.random(300) < 0.03)
     curvatures, out, before = 3.7 * 2.0 * upper * is_curved, np.zeros(55), counted.num_read
@@ -91,26 +88,10 @@ def test_what_a_huge_row_leaves_behind_is_found_anew():
     blocks = blocks_of(rows_of(X, "dense"), full=np.ones(300))
     curvatures = np.ones(300)
     blocks.add(0, Block.EXACT, curvatures, ALL, np.zeros(55))
-    blocks.end_pass()
     curvatures, out = curvatures.copy(), np.zeros(55)
     curvatures[5] = 0.0
     blocks.add(0, Block.EXACT, curvatures, ALL, out)
     np.testing.assert_allclose(out, packed((augmented(X).T * curvatures) @ augmented(X)), rtol=1e-12, atol=1e-12)
-
-
-def test_outputs_with_the_same_second_derivatives_share_their_sum():
-    """As all of them at w = 0; but not across passes."""
-    counted = CountedRows(rows_of(matrix_of(), "dense"))
-    blocks = blocks_of(counted)
-    sums = [np.zeros(55) for _ in range(3)]
-    for k, out in enumerate(sums):
-        blocks.add(k, Block.EXACT, np.full(300, 0.25), ALL, out)
-    assert counted.num_read == 300
-    for out in sums[1:]:
-        np.testing.assert_array_equal(out, sums[0])
-    blocks.end_pass()
-    blocks.add(0, Block.EXACT, np.full(300, 0.25), ALL, np.zeros(55))
-    assert counted.num_read == 600
 
 
 def test_a_switch_of_the_kind_updates_no_sum_of_the_other():
@@ -118,7 +99,6 @@ def test_a_switch_of_the_kind_updates_no_sum_of_the_other():
     counted = CountedRows(rows_of(matrix_of(), "dense"))
     blocks = blocks_of(counted, full=np.ones(300))
     blocks.add(0, Block.ROUGH, np.ones(300), ALL, np.zeros(55))
-    blocks.end_pass()
     out = np.zeros(55)
     blocks.add(0, Block.EXACT, np.ones(300), ALL, out)
     assert counted.num_read == 600
@@ -172,56 +152,25 @@ def test_a_pair_without_curvature_is_left_out():
 
 @pytest.mark.parametrize("size", [1, 7, 520])
 def test_the_curvature_along_a_vector_is_that_of_numpy(size):
-    """Of few columns by a list of places, of many row by row; of some columns the diagonal knows the rest."""
+    """Of few columns by a list of places, of many row by row."""
     rng = np.random.default_rng(size)
     Z, v = rng.normal(size=(3, size + 2, size)), rng.normal(size=(3, size))
     H = np.einsum("kij,kil->kjl", Z, Z)
     blocks = np.array([packed(of_output) for of_output in H])
     expected = np.einsum("kj,kjl,kl->k", v, H, v)
     np.testing.assert_allclose(curvatures_along(v, blocks), expected, rtol=1e-12)
-    assert curvature_along(v[0], blocks[0], np.zeros(size), ALL) == pytest.approx(expected[0], rel=1e-12)
-    longer, diagonal = np.append(v[0], 2.0), np.append(np.diag(H[0]), 5.0)
-    found = curvature_along(longer, blocks[0], diagonal, np.arange(size))
-    assert found == pytest.approx(expected[0] + 20.0, rel=1e-12)
-    assert curvature_along(longer, np.zeros(0), diagonal, ALL) == pytest.approx(diagonal @ longer**2, rel=1e-12)
 
 
 def test_a_block_that_leads_nowhere_is_followed_by_a_better_one():
-    """A sample by all rows, float32 by float64, and nothing else where products do the rest."""
-    plan = NewtonPlan(loss=Loss.LOGISTIC, tol=1e-3, num_outputs=1, D=3, block_columns=3, row_step=4)
-    output = OutputState(last_block=Block.SAMPLED)
-    assert plan.first_block is Block.SAMPLED
-    assert smooth.next_block(plan, output, is_poor=True) is Block.ROUGH
-    output.last_block = Block.ROUGH
+    """Float32 by float64, and nothing else where products do the rest."""
+    plan = NewtonPlan(loss=Loss.LOGISTIC, tol=1e-3, num_outputs=1, D=3, block_columns=3)
+    output = OutputState(block=plan.first_block)
     assert smooth.next_block(plan, output, is_poor=False) is Block.ROUGH
     assert smooth.next_block(plan, output, is_poor=True) is Block.EXACT
-    output.last_block = Block.EXACT
+    output.block = Block.EXACT
     assert smooth.next_block(plan, output, is_poor=False) is Block.EXACT
     wide = NewtonPlan(loss=Loss.LOGISTIC, tol=1e-3, num_outputs=1, D=3, block_columns=2, row_step=4)
     assert smooth.next_block(wide, output, is_poor=True) is Block.SAMPLED
-
-
-@pytest.mark.parametrize("loss", SMOOTH)
-def test_most_passes_add_up_no_second_derivatives_of_all_rows(loss, monkeypatch):
-    """A sample first, and kept blocks in between; the passes of four tasks are those of one."""
-    kinds = []
-    run = NewtonPasses.run
-
-    def noted(self, group, outputs, *arguments):
-        kinds.extend(outputs[k].block for k in group.numbers)
-        run(self, group, outputs, *arguments)
-
-    monkeypatch.setattr(NewtonPasses, "run", noted)
-    data = problem(rows=3000, features=11, density=0.6)
-    trainer = LinearTrainer(loss=loss, C=0.01, tol=1e-8)
-    outcome = data.run(trainer, 1)
-    assert_optimal(data, trainer, outcome)
-    assert kinds[0] is Block.SAMPLED
-    assert kinds.count(Block.KEPT) > 0
-    assert kinds.count(Block.ROUGH) + kinds.count(Block.EXACT) < len(kinds) - 1
-    several = data.run(trainer, 4)
-    assert_optimal(data, trainer, several)
-    assert len(several.history) == len(outcome.history)
 
 
 @pytest.mark.parametrize("scale", [1e16, 1e19, 1e25, 1e30])

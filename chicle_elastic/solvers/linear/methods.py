@@ -41,11 +41,6 @@ MANY_VALUES = 1 << 22
 ROWS_PER_COLUMN, ROWS_PER_SPARSE_COLUMN = 10, 100
 """Rows per column of a block that is only a preconditioner: in general, and where it has some columns of sparse rows.
 There a product takes longer than the second derivatives of so many rows, and a better block saves every third one."""
-FIRST_ROWS_PER_COLUMN, MOST_FIRST_STEP = 50, 8
-"""The first step of Newton's method goes by the second derivatives at w = 0, which are not those at the optimum: a
-sample of so many rows per column will do, or of one row in so many."""
-MANY_ROWS_PER_COLUMN = 400
-"""Rows per column from which on second derivatives of a sample are as good as those of all rows, but for some 5 %."""
 
 
 Algorithm = Literal["auto", "newton", "cocoa"]
@@ -140,14 +135,11 @@ def newton_plan(
         columns = min(columns, max(1, schema.num_rows // ROWS_PER_COLUMN))
     products = schema.num_rows * columns * columns // 2
     is_cheap = columns <= CHEAP_COLUMNS or products <= CHEAP_PRODUCTS
-    row_step, resamples = 1, False
+    row_step = 1
     # Of the hinge the block is all there is: its steps are as good as the block, and no conjugate gradients follow.
     if loss is not Loss.HINGE and not is_cheap:
         per_column = ROWS_PER_SPARSE_COLUMN if schema.kind == "csr" and not is_narrow else ROWS_PER_COLUMN
         row_step = max(1, schema.num_rows // (per_column * columns))
-    elif loss is not Loss.HINGE and is_narrow:
-        row_step = min(max(1, schema.num_rows // (FIRST_ROWS_PER_COLUMN * columns)), MOST_FIRST_STEP)
-        resamples = row_step > 1 and schema.num_rows >= MANY_ROWS_PER_COLUMN * columns * row_step
     return NewtonPlan(
         loss=loss,
         tol=tol,
@@ -156,7 +148,6 @@ def newton_plan(
         block_columns=columns,
         row_step=row_step,
         is_cheap=is_cheap,
-        resamples=resamples,
         has_many_rows=schema.num_rows * D > MANY_VALUES,
         has_free_intercept=has_free_intercept,
     )

@@ -122,7 +122,6 @@ class LinearSolver(Solver):
             for k in group.numbers:
                 if state.outputs[k].old_tau:
                     self._local.write_duals(k, duals[k])
-        passes.end()
         return Update(delta=sums, samples=self._local.count_all(), weight=1.0)
 
     def _round(self, state: WorkingSetState, model: Array, budget: Budget) -> Update:

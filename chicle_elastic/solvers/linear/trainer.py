@@ -192,7 +192,7 @@ class LinearTrainer(Trainer):
                 loss, schema, num_outputs=outputs, tol=self.tol, num_tasks=num_tasks, has_free_intercept=is_free
             )
             if self.keeps_products and loss is Loss.SQUARED_HINGE and plan.has_all_columns:
-                plan = replace(plan, row_step=1, is_cheap=True, resamples=False)
+                plan = replace(plan, row_step=1, is_cheap=True)
             return steps.start(plan, model).encode()
         if loss is Loss.HINGE and method is Method.COORDINATES and not is_slow:
             return NO_PROGRESS  # of the hinge on one task the solver knows the pace itself

@@ -1,7 +1,7 @@
 """Sums of second derivatives of one task, found from sums that are known already where that takes less time.
 
-At w = 0 all outputs have the same second derivatives. Those of the squared hinge are 2 C_i or 0, and from step to step
-fewer and fewer rows change sides: what they have is added or taken away.
+Second derivatives of the squared hinge are 2 C_i or 0, and from step to step fewer and fewer rows change sides: what
+they have is added or taken away.
 """
 
 import math
@@ -31,10 +31,10 @@ SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(slots=True)
 class _Sum:
-    """Of rows: which they are, or their weights; and the diagonal at its largest since the sum was found anew."""
+    """Which rows it is of, and the diagonal at its largest since the sum was found anew."""
 
     kind: Block
-    weights: Array
+    is_curved: Array
     columns: Array
     block: Array
     peak: Array
@@ -57,7 +57,6 @@ class Blocks:
         self._row_step = row_step
         self._sample: tuple[Array, NewtonRows] | None = None
         self._full = full
-        self._shared: _Sum | None = None
         self._known: dict[int, _Sum] = {}
 
     def add(self, k: int, kind: Block, curvatures: Array, columns: Array, out: Array) -> None:
@@ -66,24 +65,23 @@ class Blocks:
         Args:
             k: The output.
             kind: Which rows, and how exactly; not KEPT.
-            curvatures: c_i, shape (num_rows,), float64, not to be changed afterwards.
+            curvatures: c_i, shape (num_rows,), float64.
             columns: Columns of the block, ascending, int64; empty for all.
             out: Packed; added to.
         """
-        found = self._same(kind, curvatures, columns) or self._updated(k, kind, curvatures, columns)
-        if found is None:
-            block = np.zeros(len(out))
-            if kind is Block.SAMPLED:
-                which, rows = self._sampled()
-                rows.add_products(self._row_step * curvatures[which], columns, block, is_rough=True)
-            else:
+        if kind is Block.SAMPLED:
+            which, rows = self._sampled()
+            rows.add_products(self._row_step * curvatures[which], columns, out, is_rough=True)
+        elif self._full is None:
+            self._add(kind, curvatures, columns, out)
+        else:
+            found = self._updated(k, kind, curvatures, columns)
+            if found is None:
+                block = np.zeros(len(out))
                 self._add(kind, curvatures, columns, block)
-            found = _Sum(kind, curvatures, columns, block, _diagonal(block))
-        out += found.block
-        self._shared = found
-        if self._full is not None and kind is not Block.SAMPLED:
-            # A mask takes an eighth of the memory.
-            self._known[k] = _Sum(kind, curvatures != 0, columns, found.block, found.peak, found.num_updates)
+                found = _Sum(kind, curvatures != 0, columns, block, _diagonal(block))
+            self._known[k] = found
+            out += found.block
 
     def scale(self, ratio: float) -> None:
         """All c_i have become `ratio` times as large."""
@@ -93,10 +91,6 @@ class Blocks:
         for known in self._known.values():
             known.block, known.peak = known.block * ratio, known.peak * ratio
 
-    def end_pass(self) -> None:
-        """Forget what only outputs of the same pass may share."""
-        self._shared = None
-
     def _sampled(self) -> tuple[Array, NewtonRows]:
         """Numbers of the rows in the sample, which are the same for any number of tasks, and these rows."""
         if self._sample is None:
@@ -105,18 +99,12 @@ class Blocks:
             self._sample = which, self._rows.subset(which, is_rough=True)
         return self._sample
 
-    def _same(self, kind: Block, curvatures: Array, columns: Array) -> _Sum | None:
-        last = self._shared
-        if last is None or last.kind is not kind or not np.array_equal(last.columns, columns):
-            return None
-        return last if np.array_equal(last.weights, curvatures) else None
-
     def _updated(self, k: int, kind: Block, curvatures: Array, columns: Array) -> _Sum | None:
         last = self._known.get(k)
-        if self._full is None or last is None or last.kind is not kind or last.num_updates == MOST_UPDATES:
+        if last is None or last.kind is not kind or last.num_updates == MOST_UPDATES:
             return None
         is_curved = curvatures != 0
-        changed = is_curved != last.weights
+        changed = is_curved != last.is_curved
         num_changed = np.count_nonzero(changed)
         if num_changed > SHARE_CHANGED * np.count_nonzero(is_curved) or not np.array_equal(last.columns, columns):
             return None
@@ -126,7 +114,7 @@ class Blocks:
         diagonal = _diagonal(block)
         if not (diagonal >= LEAST_LEFT[kind] * last.peak).all() or not np.isfinite(diagonal).all():
             return None
-        return _Sum(kind, curvatures, columns, block, np.maximum(last.peak, diagonal), last.num_updates + 1)
+        return _Sum(kind, is_curved, columns, block, np.maximum(last.peak, diagonal), last.num_updates + 1)
 
     def _add_changes(self, kind: Block, changed: Array, curvatures: Array, columns: Array, out: Array) -> None:
         """Add those of the rows `changed` that have second derivatives now, and take the others away."""

@@ -1,8 +1,8 @@
-"""Steps on: what a kept factor of second derivatives has learnt since it was made (limited-memory BFGS).
+"""What a kept preconditioner has learnt since it was made (limited-memory BFGS).
 
-Each step shows by how much the gradient changes along it. Directions that agree with the last few of these changes, and
-with the factor elsewhere, cost no second derivatives (Nocedal 1980, "Updating quasi-Newton matrices with limited
-storage"). Pairs are one flat vector: changes of w and of the gradient in turn, the oldest first.
+Each product of a run of conjugate gradients shows by how much the gradient changes along a vector. Directions agree
+with the last few of these changes, and with the factor elsewhere (Nocedal 1980, "Updating quasi-Newton matrices with
+limited storage"). Pairs are one flat vector: changes of w and of the gradient in turn, the oldest first.
 """
 
 from collections.abc import Callable

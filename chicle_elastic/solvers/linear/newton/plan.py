@@ -59,9 +59,8 @@ class NewtonPlan:
         num_outputs: Outputs of the model.
         D: Values of w of one output.
         block_columns: Columns of the block at most.
-        row_step: One row in so many counts for a block of a sample, so many times.
+        row_step: One row in so many counts for a preconditioner, so many times.
         is_cheap: Second derivatives of all rows may be asked for, again and again.
-        resamples: The sample is so large that a new block of it is better than a kept one.
         has_many_rows: A pass of the hinge looks at one candidate, and at slopes only after a rejected direction.
         has_free_intercept: The weight of the last column is not penalised. For the logistic loss only.
     """
@@ -73,7 +72,6 @@ class NewtonPlan:
     block_columns: int
     row_step: int = 1
     is_cheap: bool = True
-    resamples: bool = False
     has_many_rows: bool = False
     has_free_intercept: bool = False
 
@@ -90,7 +88,6 @@ class NewtonPlan:
             block_columns=state.block_columns,
             row_step=state.row_step,
             is_cheap=state.is_cheap,
-            resamples=state.resamples,
             has_many_rows=state.has_many_rows,
             has_free_intercept=has_free_intercept,
         )
@@ -140,9 +137,9 @@ class NewtonPlan:
     @property
     def first_block(self) -> Block:
         """What the first evaluation adds up. Of the hinge the block is all there is."""
-        if not self.is_smooth or (self.needs_products and self.row_step == 1):
-            return Block.EXACT
-        return Block.SAMPLED if self.row_step > 1 else Block.ROUGH
+        if self.needs_products:
+            return Block.SAMPLED if self.row_step > 1 else Block.EXACT
+        return Block.ROUGH if self.is_smooth else Block.EXACT
 
     def sums_size(self, outputs: Sequence[OutputState]) -> int:
         """Length of the sums of the next pass."""

@@ -8,7 +8,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, dots, squared
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
-from chicle_elastic.solvers.linear.newton import conjugate, pairs
+from chicle_elastic.solvers.linear.newton import conjugate
 from chicle_elastic.solvers.linear.newton.line import ARMIJO, ROUNDING, where_slope_is_0
 from chicle_elastic.solvers.linear.newton.plan import Group, NewtonPlan
 from chicle_elastic.solvers.linear.newton.preconditioner import PreconditionerBlock, curvatures_along, factorise
@@ -23,12 +23,6 @@ MOST_REJECTED = 4
 NEARLY_BEST = (0.4, 2.0)
 """Shares of a direction between which it need not be looked at again: the squared hinge has kinks, and a step that ends
 just before the next one is repeated for ever."""
-MOST_SAMPLES = 3.0
-"""Steps with samples up to which second derivatives of all rows take longer."""
-STEPS_PER_BLOCK = 1.5
-"""Steps with a kept block, most often, in the time of the second derivatives of all rows."""
-LEFT_BY_SAMPLE = 0.02
-"""Share that a step with a new block of a large sample leaves most often, where the objective is a parabola."""
 POOR = 0.9
 """Share above which sums in float32 are not good enough."""
 EPSILON = float(np.finfo(np.float64).eps)
@@ -81,8 +75,6 @@ def evaluated(
                 continue
             left = squares[j] / max(squares_before[j], TINY)
             has_changed = abs(value - output.value) > ROUNDING * value
-            if output.block is Block.KEPT and not plan.needs_products:
-                output.pairs = pairs.appended(output.pairs, directions[j], gradients[j] - before[j])
         if have_directions[j]:
             w[k] = there[j]
             output.serial += 1
@@ -96,12 +88,11 @@ def evaluated(
         output.value, output.gradient = value, gradients[j].copy()
         goal = share * plan.tol * value
         if output.block is not Block.KEPT:
-            output.last_block, output.pairs = output.block, np.zeros(0)
-            output.bend = bends[j] / max(squares[j], TINY) if bends else math.inf
+            output.pairs = np.zeros(0)
         factored = _factored(plan, output, group, j)
-        caution = CAUTION if output.block is Block.KEPT else 1.0
         if not plan.needs_products:
-            if output.gap * value <= goal and caution * output.gap * value * (1.0 + output.bend) <= goal:
+            output.bend = bends[j] / max(squares[j], TINY)
+            if output.gap * value * (1.0 + output.bend) <= goal:
                 _rest(plan, w[k], output, -plan.penalised(steps[j]))
             else:
                 _go_on(plan, share, w[k], output, factored, left, has_changed=has_changed)
@@ -112,9 +103,8 @@ def evaluated(
 
 
 def _bends(plan: NewtonPlan, group: Group, gradients: Array) -> list[float]:
-    """Second derivatives of the losses along each gradient; empty where no block is new, or steps need products."""
-    blocks = group.blocks[0][0]
-    return curvatures_along(gradients, blocks).tolist() if blocks.shape[1] and not plan.needs_products else []
+    """Second derivatives of the losses along each gradient; empty where steps need products."""
+    return [] if plan.needs_products else curvatures_along(gradients, group.blocks[0][0]).tolist()
 
 
 def _factored(plan: NewtonPlan, output: OutputState, group: Group, j: int) -> PreconditionerBlock:
@@ -150,12 +140,9 @@ def _go_on(
         has_changed: Whether it has changed the objective.
     """
     goal, gap = share * plan.tol * output.value, output.gap * output.value
-    was_exact, output.is_exact = output.is_exact, output.block in (Block.ROUGH, Block.EXACT) and not output.damping
+    was_exact, output.is_exact = output.is_exact, not output.damping
     output.reach = 1.0
-    output.direction = -pairs.solve(output.pairs, output.gradient, factored.solve)
-    is_sampled = output.block is Block.SAMPLED
-    if is_sampled:
-        left = LEFT_BY_SAMPLE if left == math.inf else max(left, LEFT_BY_SAMPLE)
+    output.direction = -factored.solve(output.gradient)
     # Newton's method squares what it leaves, and w of the duals is the end of an exact direction, but for kinks.
     has_kinks = plan.loss.has_kinks
     expected = left * left if output.is_exact and was_exact and not has_kinks else left
@@ -166,16 +153,10 @@ def _go_on(
     if share > LEAST_SHARE_OF_NEWTON_DUALS and is_near and not is_rounding:
         output.has_newton_duals = True
         _rest(plan, w, output, output.direction)
-    elif not has_changed and gap <= goal and output.last_block is Block.EXACT:
+    elif not has_changed and gap <= goal and output.block is Block.EXACT:
         _rest(plan, w, output, np.zeros(plan.D))
     else:
-        num_steps = _steps_to(goal, output, left) if has_changed else math.inf
-        if is_sampled and plan.resamples and num_steps <= MOST_SAMPLES:
-            output.block = Block.SAMPLED
-        elif num_steps > 1.0 + STEPS_PER_BLOCK and left < math.inf:
-            output.block = next_block(plan, output, is_poor=left > POOR or not has_changed)
-        else:
-            output.block, output.scale, output.factor = Block.KEPT, factored.scale, factored.factor
+        output.block = next_block(plan, output, is_poor=POOR < left < math.inf or not has_changed)
 
 
 def _rest(plan: NewtonPlan, w: Array, output: OutputState, direction: Array) -> None:
@@ -245,14 +226,6 @@ def _centred(plan: NewtonPlan, gradients: Array, outputs: Sequence[OutputState],
     return found
 
 
-def _steps_to(goal: float, output: OutputState, left: float) -> float:
-    """Steps until the output may rest, if each leaves as much as the last one."""
-    if left >= 1.0 or goal == 0.0:
-        return math.inf
-    further = CAUTION * left * output.gap * output.value * (1.0 + output.bend) / goal
-    return 1.0 + (math.log(further) / -math.log(left) if further > 1.0 else 0.0)
-
-
 def next_block(plan: NewtonPlan, output: OutputState, *, is_poor: bool) -> Block:
     """What the next evaluation adds up, where the last block is not good enough.
 
@@ -261,9 +234,7 @@ def next_block(plan: NewtonPlan, output: OutputState, *, is_poor: bool) -> Block
     """
     if plan.needs_products:
         return plan.first_block
-    if output.last_block is Block.EXACT or (output.last_block is Block.ROUGH and is_poor):
-        return Block.EXACT
-    return Block.ROUGH
+    return Block.EXACT if is_poor or output.block is Block.EXACT else Block.ROUGH
 
 
 def _refused(plan: NewtonPlan, w: Array, output: OutputState, group: Group, j: int, slope: float, value: float) -> bool:

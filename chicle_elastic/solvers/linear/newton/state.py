@@ -58,8 +58,7 @@ class OutputState(ProgressState):
         has_newton_duals: The output rests with the duals of one Newton step on, see `steps`.
         block: What the next evaluation adds up of the second derivatives.
         is_exact: The direction solves the Newton equations of w, but for rounding.
-        last_block: What the last ones that were added up were; KEPT before the first.
-        bend: Second derivative of the losses along the gradient, by |gradient|^2, as of the last block.
+        bend: Second derivative of the losses along the gradient, by |gradient|^2.
         plus, minus: What duals of rows of the class of the output, and of others, are multiplied by when it rests.
         reach: Share of the last direction that was found which the present one is.
         damping: Share of the largest second derivatives that is added to those of the next block, because the direction
@@ -73,8 +72,7 @@ class OutputState(ProgressState):
         p, x, r, scale: Of conjugate gradients, shape (D,); scale is one over the square root of the diagonal.
         point: Where an output rests, shape (D,).
         factor: Cholesky factor of the block, see `preconditioner`.
-        pairs: Changes of w and of the gradient in the steps since the block, or vectors and products of the last run of
-            conjugate gradients, see `pairs`; flat.
+        pairs: Vectors and products of the last run of conjugate gradients, see `pairs`; flat.
         met: Vectors and products of this run; flat.
         beside: Second derivatives of the losses by an intercept that is not penalised and each weight, shape (D,),
             as of the last block; empty without such an intercept.
@@ -97,7 +95,6 @@ class OutputState(ProgressState):
     has_newton_duals: bool = False
     block: Block = Block.EXACT
     is_exact: bool = False
-    last_block: Block = Block.KEPT
     bend: float = np.inf
     reach: float = 1.0
     damping: float = 0.0
@@ -146,7 +143,7 @@ class NewtonState(ProgressState):
     """Of all outputs.
 
     Attributes:
-        block_columns, row_step, has_many_rows, is_cheap, resamples: See `NewtonPlan`.
+        block_columns, row_step, has_many_rows, is_cheap: See `NewtonPlan`.
         share: Share of tol below which an output rests.
         sums_size: Length of the sums of the next pass.
         outputs: By number.
@@ -156,7 +153,6 @@ class NewtonState(ProgressState):
     row_step: int
     has_many_rows: bool
     is_cheap: bool
-    resamples: bool = False
     share: float
     sums_size: int = 0
     outputs: list[OutputState]

@@ -13,9 +13,8 @@ gradients to get there, up to a third of all passes, w is certified together wit
 There are better duals than a(w), one Newton step on: a - C_i loss''(m_i) (change of the margin along the direction).
 With r = (I + H) direction + g, what the direction leaves of the Newton equations, their w(a) is w + direction - r, and
 the gap there 1/2 r^T (I + H) r, but for terms of third order. So an output rests as soon as that is small enough, as
-far as can be told: after an exact step if it went as the second derivatives had foretold, but for a part of tol; with a
-kept block if steps have left little of the gradient so far. Of the squared hinge, duals that would be negative become
-0, so there the step has to be short.
+far as can be told: after an exact step if it went as the second derivatives had foretold, but for a part of tol. Of the
+squared hinge, duals that would be negative become 0, so there the step has to be short.
 
 With features of very different scales no dual is exact enough for that: rounding of the duals times a feature of 1e8 is
 a w that is worth nothing. Where steps no longer change the objective, an output rests where it is, and w is certified
@@ -34,10 +33,7 @@ to the last digits, and w(a) = w is what is certified.
 The first step of the hinge has tau < 1 and centers 0: no corner is in reach at w = 0, and the step is that of a least
 squares SVM.
 
-The first block of smooth losses is that of a sample of the rows, and the later ones are summed up in float32 unless
-that fails: the first step only has to lead to where the second derivatives are more like those at the optimum. A sum of
-second derivatives takes as long as some passes, so a block is kept, and corrected by what the gradient does along the
-steps (`pairs`), while a step leaves less than a tenth of the squared gradient.
+Where second derivatives are cheap, each step adds them up anew, in float32 unless that leads nowhere.
 
 Where the block is not all of the second derivatives, it is the preconditioner of conjugate gradients, one product and
 so one pass each. Its sum takes as long as many products, so the one of an earlier step is kept as long as few are
@@ -88,7 +84,6 @@ def start(plan: NewtonPlan, model: Array) -> NewtonState:
         row_step=plan.row_step,
         has_many_rows=plan.has_many_rows,
         is_cheap=plan.is_cheap,
-        resamples=plan.resamples,
         share=SHARE,
         sums_size=plan.sums_size(outputs),
         outputs=outputs,
