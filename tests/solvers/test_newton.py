@@ -1,4 +1,4 @@
-"""The Newton finish: exact steps, duals that stay feasible and consistent, and when it is worth it."""
+"""Newton steps of one task over narrow rows: exact, duals stay feasible and consistent, and when they are worth it."""
 
 import itertools
 
@@ -12,12 +12,14 @@ from chicle_elastic.chunks.views import Chunk, CsrRows
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.solvers.linear.newton_finish import FEWEST_PASSES, NewtonFinish, Pace
 from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
+from chicle_elastic.solvers.linear.pace import FEWEST_PASSES, Pace
 from chicle_elastic.solvers.linear.rows import ChunkedRows, MergedRows
-from chicle_elastic.solvers.linear.slopes import slopes_of
 from chicle_elastic.solvers.linear.tables import Bounds, build_tables
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from chicle_elastic.solvers.linear.wide.exact import ExactRows
+from chicle_elastic.solvers.linear.wide.hinge import WideHinge
+from chicle_elastic.solvers.linear.wide.smooth import WideSmooth
 from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
 from tests.solvers.reference import primal_and_dual
 
@@ -36,28 +38,22 @@ class Case:
         self.signs = np.where(self.X[:, 0] + rng.normal(size=num_rows) > 0, 1.0, -1.0)
         self.upper = rng.uniform(1, 20, size=num_rows)
         self.upper[3] = 0.0
-        self.alpha = np.zeros(num_rows)
         self.rows = rows_of(self.X, [0, 40, 41, num_rows], kind, is_small=is_small)
-        self.newton = NewtonFinish(loss, np.array([10.0]))
-
-    def step(self, w, is_spent=lambda: False):
-        """One proximal step."""
-        return self.newton.step(self.rows, self.signs, self.upper, self.alpha, w, 0, is_spent)
-
-    def duals(self):
-        """All duals, shape (num_rows,)."""
-        return self.alpha
+        exact, alpha = ExactRows(self.rows), np.zeros(num_rows)
+        if loss is Loss.HINGE:
+            self.finish = WideHinge(exact, self.signs, self.upper, alpha, tau=10.0)
+        else:
+            self.finish = WideSmooth(exact, loss, self.signs, self.upper, alpha, tol=0.0)
 
     def augmented(self):
         """X with the intercept column."""
         return np.column_stack([self.X, np.full(len(self.X), INTERCEPT)])
 
-    def relative_gap(self, w):
+    def relative_gap(self):
         """(P - D) / P from first principles."""
-        np.testing.assert_allclose(w, self.augmented().T @ (self.duals() * self.signs), rtol=1e-9, atol=1e-9)
-        primal, dual = primal_and_dual(
-            self.loss, self.augmented() @ w, self.signs, self.duals(), self.upper, float(w @ w)
-        )
+        w, alpha = self.finish.w, self.finish.alpha
+        np.testing.assert_allclose(w, self.augmented().T @ (alpha * self.signs), rtol=1e-9, atol=1e-9)
+        primal, dual = primal_and_dual(self.loss, self.augmented() @ w, self.signs, alpha, self.upper, float(w @ w))
         return (primal - dual) / primal
 
 
@@ -89,47 +85,38 @@ def rows_of(X, cuts, kind, *, is_small):
 @pytest.mark.parametrize("kind", ["dense", "csr"])
 @pytest.mark.parametrize("loss", list(Loss))
 def test_a_few_steps_reach_the_optimum(loss, kind, is_small):
-    """Gaps of 1e-7 and less in few steps, with w = w(alpha) after each and every dual in its box."""
+    """Gaps of 1e-7 and less in few runs, with w = w(alpha) after each and every dual in its box."""
     case = Case(loss, kind, is_small=is_small)
-    w = np.zeros(7)
-    for _ in range(8):
-        w, gap = case.step(w)
-        duals = case.duals()
+    for _ in range(6):
+        case.finish.run(lambda: False)
+        duals = case.finish.alpha
         assert (duals >= 0).all()
         assert loss is Loss.SQUARED_HINGE or (duals <= loss.most_slope * case.upper).all()
-        if case.relative_gap(w) < 1e-7:
+        if case.relative_gap() < 1e-7:
             break
-    assert case.relative_gap(w) < 1e-7
+    assert case.relative_gap() < 1e-7
+    w = case.finish.w
     primal = 0.5 * w @ w + primal_losses(loss, case.signs * (case.augmented() @ w), case.upper).sum()
-    assert abs(gap / primal) < 1e-6
+    assert abs(case.finish.gap / primal) < 1e-6
 
 
+@pytest.mark.parametrize("kind", ["dense", "csr"])
 @pytest.mark.parametrize("num_features", [6, 200])
-@pytest.mark.parametrize("loss", list(Loss))
-def test_the_direction_solves_the_dense_system(loss, num_features):
+def test_the_direction_solves_the_dense_system(kind, num_features):
     """Few curved rows are solved for in the space of rows, many in that of features; both are -H^-1 g."""
-    case = Case(loss, num_features=num_features)
-    w = np.random.default_rng(2).normal(size=num_features + 1) * (0.01 if loss is Loss.MODIFIED_HUBER else 0.1)
-    margins, tau = case.signs * case.rows.times(w), 0.05
-    alpha = case.newton._duals(margins, case.alpha, case.upper, tau)
-    if loss is Loss.HINGE:
-        curvatures = np.where((alpha > 0) & (alpha < case.upper), tau, 0.0)
-    else:
-        curvatures = slopes_of(loss, margins, case.upper)[1]
-    assert np.count_nonzero(curvatures) > 10
-    assert (np.count_nonzero(curvatures) < case.rows.num_columns) == (num_features == 200)
+    case = Case(Loss.HINGE, kind, num_features=num_features)
+    curvatures = np.where(np.arange(90) % 3 == 0, 0.0, 0.05 * case.upper)
     Z = case.augmented() * np.sqrt(curvatures)[:, None]
     gradient = np.ones(num_features + 1)
     expected = -np.linalg.solve(np.eye(num_features + 1) + Z.T @ Z, gradient)
-    direction = case.newton._direction(case.rows, gradient, alpha, margins, case.upper, tau)
+    direction = ExactRows(case.rows).direction(curvatures, gradient, 0.0, lambda: False)
     np.testing.assert_allclose(direction, expected, rtol=1e-7, atol=1e-9)
 
 
 def test_without_curved_rows_the_direction_is_the_gradient():
     """All duals at a bound: H is the identity."""
-    case = Case(Loss.HINGE)
-    margins, gradient = np.full(90, 3.0), np.arange(7.0)
-    direction = case.newton._direction(case.rows, gradient, np.zeros(90), margins, case.upper, 1.0)
+    case, gradient = Case(Loss.HINGE), np.arange(7.0)
+    direction = ExactRows(case.rows).direction(np.zeros(90), gradient, 0.0, lambda: False)
     np.testing.assert_array_equal(direction, -gradient)
 
 
@@ -137,20 +124,20 @@ def test_the_optimum_is_that_of_a_general_minimiser():
     """scipy's BFGS finds the same objective for the smooth losses."""
     for loss in (Loss.SQUARED_HINGE, Loss.LOGISTIC):
         case = Case(loss)
-        w, _ = case.step(np.zeros(7))
+        for _ in range(3):
+            case.finish.run(lambda: False)
 
         def objective(w, case=case, loss=loss):
             return 0.5 * w @ w + primal_losses(loss, case.signs * (case.augmented() @ w), case.upper).sum()
 
-        assert objective(w) <= minimize(objective, np.zeros(7)).fun * (1 + 1e-6)
+        assert objective(case.finish.w) <= minimize(objective, np.zeros(7)).fun * (1 + 1e-6)
 
 
 def test_a_spent_budget_leaves_duals_and_w_consistent():
-    """Nothing is done after the budget is spent, and what there is fits together."""
+    """One step is made in any case, and what there is fits together."""
     case = Case(Loss.HINGE)
-    looks = iter([False, False, True, True, True])
-    w, _ = case.step(np.zeros(7), lambda: next(looks))
-    assert case.relative_gap(w) > 0
+    case.finish.run(lambda: True)
+    assert 1e-7 < case.relative_gap() <= 1
 
 
 @pytest.mark.parametrize("is_small", [True, False])
@@ -172,19 +159,6 @@ def test_all_kinds_of_rows_multiply_as_the_matrix_does(kind, is_small, monkeypat
             np.testing.assert_allclose(matrix.times(vector), expected @ vector, atol=1e-12)
             np.testing.assert_allclose(matrix.weighted_sum(weights), weights @ expected, atol=1e-12)
             np.testing.assert_allclose(matrix.dense(np.arange(len(expected))), expected, atol=1e-12)
-
-
-def test_a_step_that_is_too_long_is_not_taken():
-    """Neither duals nor w change where the minimum was not found, and the next step is shorter."""
-    case = Case(Loss.HINGE, num_rows=300, num_features=20)
-    w, _ = case.step(np.zeros(21))
-    case.newton.taus[0] = 1e9
-    before = case.alpha.copy()
-    case.newton.most_steps = 1
-    following, _ = case.step(w)
-    np.testing.assert_array_equal(case.alpha, before)
-    np.testing.assert_allclose(following, w, rtol=1e-9, atol=1e-12)
-    assert case.newton.taus[0] < 1e9
 
 
 def test_pace_foresees_the_passes_to_come():

@@ -21,7 +21,7 @@ def finish_of(X, y, upper):
     rows, columns = CopiedRows.of(tables_of(X), INTERCEPT)
     signs = np.where(y == 1, 1.0, -1.0)
     whole = whole_of(X)
-    tau = first_tau((whole * whole).sum(axis=1), upper)
+    tau = first_tau((whole * whole).sum(axis=1), upper, rows.least_tau)
     return WideHinge(rows, signs, upper, np.zeros(X.shape[0]), tau=tau), columns, whole, signs
 
 
@@ -130,7 +130,7 @@ def test_a_few_steps_are_enough_for_duals_that_are_good():
 def test_the_first_tau_follows_the_rows_that_count():
     """What would move the dual of a usual row several times over, within bounds; rows without weight do not matter."""
     norms, upper = np.array([1e9, 50.0, 100.0, 200.0]), np.array([0.0, 1.0, 1.0, 1.0])
-    assert first_tau(norms, upper) == pytest.approx(0.3)
-    assert first_tau(norms, 1e9 * upper) == first_tau(1e9 * norms, upper) == 0.2
-    assert first_tau(norms, 1e-9 * upper) == 64.0
-    assert first_tau(norms, 0.0 * upper) == 0.2
+    assert first_tau(norms, upper, 0.2) == pytest.approx(0.3)
+    assert first_tau(norms, 1e9 * upper, 0.2) == first_tau(1e9 * norms, upper, 0.2) == 0.2
+    assert first_tau(norms, 1e-9 * upper, 0.2) == 64.0
+    assert first_tau(norms, 0.0 * upper, 0.2) == 0.2

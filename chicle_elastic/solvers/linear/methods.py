@@ -12,7 +12,7 @@ Rows x features of the data, the loss and the number of tasks decide between the
   preconditioner of conjugate gradients.
 * hinge: with several tasks Newton's method where all columns fit. Where they do not, the tasks descend along
   coordinates, and if that crawls one task solves for the undecided rows of all (`working_set`). A task that is alone
-  descends along coordinates, and goes over to local Newton steps if that crawls (`newton_finish`).
+  descends along coordinates, and goes over to local Newton steps if that crawls (`wide.finish`).
 """
 
 import math

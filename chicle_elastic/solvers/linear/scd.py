@@ -13,19 +13,13 @@ from chicle_elastic.solvers.kernels import scd
 from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.kernels.tables import DenseKind
 from chicle_elastic.solvers.linear.local import LocalData
-from chicle_elastic.solvers.linear.newton_finish import (
-    BLAS_ADVANTAGE,
-    CALL_VALUES,
-    MAX_FEATURES,
-    NEWTON_STEPS,
-    NewtonFinish,
-    Pace,
-)
 from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.pace import BLAS_ADVANTAGE, CALL_VALUES, NEWTON_STEPS, Pace
 from chicle_elastic.solvers.linear.rows import ChunkedRows
 from chicle_elastic.solvers.linear.screening import Screening
 from chicle_elastic.solvers.linear.tables import LocalTables, num_between_bounds, screen_addresses
 from chicle_elastic.solvers.linear.threads import ThreadChoice
+from chicle_elastic.solvers.linear.wide.exact import LEAST_TAU, MAX_FEATURES, ExactRows
 from chicle_elastic.solvers.linear.wide.finish import WideFinish, step_values, usual_steps
 from chicle_elastic.solvers.linear.wide.hinge import MOST_FIRST_TAU, WideHinge, first_tau
 from chicle_elastic.solvers.linear.wide.rows import CopiedRows, RowsInChunks, WideRows
@@ -43,16 +37,10 @@ NO_ADDRESSES = np.empty(0, dtype=np.uint64)
 MOST_WIDE_VALUES = 1 << 23
 """Feature values of wide sparse data up to which they are copied for a Newton finish: 96 MiB a copy, of which smooth
 losses have nearly three."""
-FREE_TAU, LEAST_TAU, MOST_TAU = 100.0, 5.0, 500.0
-"""tau of the first proximal Newton step times |x|^2, within multiples of the mean C_i."""
-PATH_TAU = 32.0
-"""tau of the first proximal step after C has grown, times the mean C_i: one such step comes to a gap of some 5e-4."""
 VALUES_PER_ITERATION = 1 << 22
 """Feature values that passes of one thread visit before the runtime is asked what next; a pass is always finished."""
 FIRST_CORRECTION, LEAST_CORRECTION, AGAIN = 0.5, 0.1, 0.8
 """When a certificate is worth while, as in `LinearTrainer.verdict`."""
-NEAR = 0.9
-"""An output whose estimated gap is below this share of `tol` is left alone by Newton steps."""
 
 
 class CoordinatePasses:
@@ -84,15 +72,13 @@ class CoordinatePasses:
         self._chunks = chunks
         self._screening: Screening | None = None
         self._must_visit_all = False
-        self._newton: NewtonFinish | None = None
-        self._wide: dict[int, WideFinish] = {}
-        self._wide_columns: Array = np.empty(0, dtype=np.int64)
-        self._may_be_wide = True
-        self._wide_tau: float | None = None
+        self._finish: dict[int, WideFinish] = {}
+        self._columns: Array = np.empty(0, dtype=np.int64)
+        self._is_stuck = False
+        self._first_tau: float | None = None
         self._pace = Pace()
         self._gaps: Array = np.empty(0)
         self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, tol
-        self._knows_gaps = False
         self._choice = ThreadChoice(local.num_threads)
         self._growth = 1.0
 
@@ -100,23 +86,24 @@ class CoordinatePasses:
         """Chunks have come or gone."""
         self._choice = ThreadChoice(self._local.num_threads)
         self._growth = 1.0
-        self._newton, self._pace = None, Pace()
-        self._wide, self._may_be_wide, self._wide_tau = {}, True, None
+        self._end_finish()
+
+    def _end_finish(self, *, is_stuck: bool = False) -> None:
+        self._finish, self._pace, self._is_stuck, self._first_tau = {}, Pace(), is_stuck, None
 
     def raise_bounds(self, ratio: float) -> None:
         """All C_i have become `ratio` times as large, and there are duals from before.
 
-        Newton steps go on from these duals and their w. Coordinate descent of the hinge goes on faster from duals that
-        have grown with their bounds, and w with them; several tasks would have to agree on that, and keep them.
+        Newton steps over narrow rows go on from these duals. Coordinate descent of the hinge goes on faster from duals
+        that have grown with their bounds, and w with them; several tasks would have to agree on that, and keep them.
         """
         self._must_visit_all = True
-        self._pace = Pace()
         self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, self.tol
         self._choice = ThreadChoice(self._local.num_threads)
-        self._wide, self._may_be_wide, self._wide_tau = {}, True, None
-        if self._newton is not None:
-            self._newton.raise_bounds(np.full(len(self._newton.taus), PATH_TAU * self._mean_upper()))
-            self._knows_gaps = False
+        had_finish = bool(self._finish)
+        self._end_finish()
+        if had_finish and self._is_narrow(self._local.tables):
+            self._begin_finish(self._local.tables)
         elif self._local.loss is Loss.HINGE:
             self._growth = ratio
 
@@ -139,16 +126,10 @@ class CoordinatePasses:
             DataError: A feature is NaN or infinite.
         """
         tables = self._local.tables
-        if budget.num_tasks > 1 or budget.samples is not None or budget.is_spent() or not self._has_finish:
-            self._wide = {}  # the duals go on without it
+        if budget.num_tasks > 1 or budget.samples is not None or budget.is_spent() or not self._finish:
+            self._finish = {}  # the duals go on without it
             return self._iteration(tables, model, budget)
-        if self._newton is not None:
-            return self._newton_step(self._newton, tables, model, budget)
-        return self._wide_step(tables, model, budget)
-
-    @property
-    def _has_finish(self) -> bool:
-        return self._newton is not None or bool(self._wide)
+        return self._newton_steps(tables, model, budget)
 
     def _iteration(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
         w = model.reshape(tables.num_outputs, -1)
@@ -201,7 +182,7 @@ class CoordinatePasses:
             self._learn(tables, work.vectors[0], stats)
             values += stats[:, 3].sum() * tables.num_values / tables.num_rows + CALL_VALUES
             is_enough = values >= VALUES_PER_ITERATION or self._current_screening(tables).is_on != has_screen
-            if is_enough or self._has_finish or self._is_near or budget.is_spent():
+            if is_enough or self._finish or self._is_near or budget.is_spent():
                 return
             _, stats, _ = self._pass(tables, work, budget)
             self._gaps = stats[:, 0]
@@ -225,10 +206,10 @@ class CoordinatePasses:
 
     def _may_finish(self, tables: LocalTables) -> bool:
         """Whether there are Newton steps for such data."""
-        if self._descends_only:
+        if self._descends_only or self._is_stuck:
             return False
         is_sparse = not isinstance(tables.rows.kind, DenseKind) and tables.num_outputs == 1
-        return self._is_narrow(tables) or (is_sparse and self._may_be_wide)
+        return self._is_narrow(tables) or is_sparse
 
     def _pass(self, tables: LocalTables, work: "_Work", budget: Budget) -> tuple[Array, Array, float]:
         """One pass.
@@ -297,96 +278,55 @@ class CoordinatePasses:
             hessian_values = step_values(self._local.loss, tables.num_values, num_free / tables.num_rows)
         if not is_slow(hessian_values=hessian_values):
             return
-        if self._is_narrow(tables):
-            taus = np.full(tables.num_outputs, self._first_tau(tables))
-            self._newton, self._knows_gaps = NewtonFinish(self._local.loss, taus), False
-        else:
-            self._begin_wide(tables)
-        self._screening = None
-        self._must_visit_all = True  # Newton steps move duals that were settled
+        self._begin_finish(tables)
 
-    def _begin_wide(self, tables: LocalTables) -> None:
+    def _begin_finish(self, tables: LocalTables) -> None:
         local, tol = self._local, AGAIN * self.tol
         rows: WideRows
-        all_rows = local.rows if tables.num_values > MOST_WIDE_VALUES else None
-        if not isinstance(all_rows, ChunkedRows):
-            rows, self._wide_columns = CopiedRows.of(tables, local.intercept)
+        if self._is_narrow(tables):
+            rows, columns = ExactRows(local.rows), None
+        elif tables.num_values > MOST_WIDE_VALUES and isinstance(local.rows, ChunkedRows):
+            rows, columns = RowsInChunks(local.rows, tables, local.intercept), None
         else:
-            rows = RowsInChunks(all_rows, tables, local.intercept)
-            self._wide_columns = np.arange(rows.num_columns)
+            rows, columns = CopiedRows.of(tables, local.intercept)
+        self._columns = np.arange(rows.num_columns) if columns is None else columns
         for k in range(tables.num_outputs):
             signs, upper, duals = local.signs[k], local.upper, local.duals(k)
             if local.loss is Loss.HINGE:
-                self._wide[k] = WideHinge(rows, signs, upper, duals, tol=tol, tau=self._first_wide_tau(tables))
+                self._finish[k] = WideHinge(rows, signs, upper, duals, tol=tol, tau=self._tau_of(tables))
             else:
-                self._wide[k] = WideSmooth(rows, local.loss, signs, upper, duals, tol=tol)
+                self._finish[k] = WideSmooth(rows, local.loss, signs, upper, duals, tol=tol)
+        self._screening = None
+        self._must_visit_all = True  # Newton steps move duals that were settled
 
-    def _first_tau(self, tables: LocalTables) -> float:
-        """tau of the first proximal step: a few times what would move the dual of a usual row by itself."""
-        C = self._mean_upper()
-        norms = self._norms(tables)[self._local.upper > 0]
-        usual = float(np.median(norms)) if len(norms) else 0.0  # rows without weight must not matter
-        return min(max(FREE_TAU / usual if usual > 0 else 0.0, LEAST_TAU * C), MOST_TAU * C)
-
-    def _first_wide_tau(self, tables: LocalTables) -> float:
-        """The same where data is wide, as a multiple of C_i; kept, as every pass asks."""
-        if self._wide_tau is None:
-            self._wide_tau = first_tau(self._norms(tables), self._local.upper)
-        return self._wide_tau
+    def _tau_of(self, tables: LocalTables) -> float:
+        """tau of the first proximal step, as a multiple of C_i; kept, as every pass asks."""
+        if self._first_tau is None:
+            norms = np.concatenate([self._local.notes[chunk_id].norms for chunk_id in tables.ids])
+            least = LEAST_TAU if self._is_narrow(tables) else CopiedRows.least_tau
+            self._first_tau = first_tau(norms, self._local.upper, least)
+        return self._first_tau
 
     def _usual_steps(self, tables: LocalTables, gap: float) -> int:
-        is_small = self._first_wide_tau(tables) < MOST_FIRST_TAU
+        is_small = self._tau_of(tables) < MOST_FIRST_TAU
         return usual_steps(self._local.loss, gap, self.tol, is_tau_small=is_small)
 
-    def _norms(self, tables: LocalTables) -> Array:
-        """|x|^2 of all rows, shape (num_rows,), float32."""
-        return np.concatenate([self._local.notes[chunk_id].norms for chunk_id in tables.ids])
-
-    def _mean_upper(self) -> float:
-        """Mean C_i of the rows that count."""
-        upper = self._local.upper
-        return float(upper[upper > 0].mean()) if upper.any() else 0.0
-
-    def _newton_step(self, newton: NewtonFinish, tables: LocalTables, model: Array, budget: Budget) -> Update:
+    def _newton_steps(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
         w = model.reshape(tables.num_outputs, -1)
-        local, upper, gaps = self._local, self._local.upper, self._gaps.copy()
-        if not self._knows_gaps:
-            # Passes estimate gaps, sometimes too small ones: such an output would be left alone for ever.
-            self._knows_gaps = True
-            for k in range(tables.num_outputs):
-                gaps[k] = newton.gap(local.rows, local.signs[k], upper, local.duals(k), w[k])
-        following = w.copy()
-        relative_gaps = self._relative_gaps(w, gaps)
-        # At least one, because a step that changes nothing would be repeated for ever.
-        chosen = np.flatnonzero(relative_gaps > min(NEAR * self.tol, 0.999 * float(relative_gaps.max())))
-        for k in chosen.tolist():
-            alpha = local.duals(k)
-            following[k], gaps[k] = newton.step(local.rows, local.signs[k], upper, alpha, w[k], k, budget.is_spent)
-            local.write_duals(k, alpha)
-        self._gaps = gaps
-        samples = local.count_all()
-        if np.max(self._relative_gaps(following, gaps)) <= FINEST_GAP:
-            self._newton, self._pace = None, Pace()
-            local.drop_rows()
-        return Update(
-            delta=(following - w).ravel(),
-            samples=samples,
-            weight=1.0,
-            metrics=metrics_of(gap=gaps, dual=local.dual_sums),
-        )
-
-    def _wide_step(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
-        w = model.reshape(tables.num_outputs, -1)
-        delta = np.negative(w)
-        for k, finish in self._wide.items():
+        delta, self._gaps = np.negative(w), np.zeros(tables.num_outputs)
+        # At least one output, because an iteration that changes nothing would be repeated for ever.
+        open_ones = [finish for finish in self._finish.values() if not finish.is_there] or [*self._finish.values()]
+        for finish in open_ones:
             finish.run(budget.is_spent)
+        for k, finish in self._finish.items():
             self._local.write_duals(k, finish.alpha)
-            delta[k, self._wide_columns] += finish.w
+            delta[k, self._columns] += finish.w
             self._gaps[k] = finish.gap
         self._last_gap = float(np.max(self._relative_gaps(w + delta, self._gaps)))
-        is_stuck = any(finish.is_stuck for finish in self._wide.values())
+        is_stuck = any(finish.is_stuck for finish in self._finish.values())
         if is_stuck or self._last_gap <= FINEST_GAP:
-            self._wide, self._pace, self._may_be_wide = {}, Pace(), not is_stuck
+            self._end_finish(is_stuck=is_stuck)
+            self._local.drop_rows()
         return Update(
             delta=delta.ravel(),
             samples=self._local.count_all(),

@@ -1,9 +1,12 @@
-"""The Newton finish on wide sparse data, where no matrix of second derivatives can be made.
+"""Newton steps of one task that has all rows: on problems on which coordinate descent crawls.
 
-A step minimises phi along a direction of conjugate gradients (`rows`). For smooth losses phi is P; for the hinge
-it is that of `newton_finish`, with tau_i = tau C_i (`hinge`). What is certified is not w at the end of a step:
-margins there are not yet those of the duals. It is w(alpha) of the duals one Newton step on, a - c (change of the
-margin), clipped into their bounds.
+There w has few coordinates compared with the duals, or rows are sparse, so the whole problem is solved in w. A step
+minimises phi along a Newton direction: exact where a matrix of second derivatives can be made (`exact`), else found by
+conjugate gradients (`rows`). For smooth losses phi is P. The hinge is made smooth by the proximal point method on the
+dual (`hinge`).
+
+What is certified is not w at the end of a step: margins there are not yet those of the duals. It is w(alpha) of the
+duals one Newton step on, a - c (change of the margin), clipped into their bounds.
 
 Clipping, and what conjugate gradients have left, would spoil these duals where columns are heavy: a dual that is off by
 a little moves w there by thousands of times as much. So duals inside of their bounds are moved once more, by the least
@@ -18,13 +21,15 @@ from collections.abc import Callable
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.newton_finish import SearchLine
 from chicle_elastic.solvers.linear.objectives import TINY, Loss
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 from chicle_elastic.solvers.linear.wide.rows import WideRows
 
-STEPS_PER_ITERATION = 8
-"""Newton steps at most before the runtime is asked what next."""
+FLAT = 0.3
+"""A point on the line is good when the slope there is this share of the slope at its beginning."""
+MAX_TRIALS = 12
+STEPS_PER_ITERATION = 16
+"""Newton steps at most before the runtime is asked what next; with 8 fits take a quarter more iterations."""
 RIDGE = 1e-9
 """Added to products of heavy columns, as a share of their diagonal: columns may be alike."""
 LEAST_STEPS, STEPS_PER_DECADE, STEPS_FROM_SMALL_TAU = 4, 4, 12
@@ -56,6 +61,57 @@ def step_values(loss: Loss, num_values: int, curved_share: float) -> int:
     """
     of_products = GATHERED_VALUES * curved_share if loss is Loss.HINGE else SMOOTH_VALUES
     return int((STEP_VALUES + of_products) * num_values)
+
+
+class SearchLine:
+    """phi along w + t * direction. Its slope rises with t, and finding it needs no row.
+
+    Args:
+        changes: By how much the margins change with t, shape (n,).
+        at_rest: <w - base, direction>.
+        squared: |direction|^2.
+        margins: At t = 0, shape (n,).
+        duals_at: a(w) as a function of the margins.
+
+    Attributes:
+        t: Where the slope was looked at last.
+        margins_there, duals_there: Margins and duals there, shape (n,).
+    """
+
+    def __init__(
+        self, *, changes: Array, at_rest: float, squared: float, margins: Array, duals_at: Callable[[Array], Array]
+    ) -> None:
+        self._changes = changes
+        self._at_rest = at_rest
+        self._squared = squared
+        self._margins = margins
+        self._duals_at = duals_at
+        self.t = 0.0
+        self.margins_there = self.duals_there = margins
+
+    def slope(self, t: float) -> float:
+        """d phi / dt at t."""
+        self.t = t
+        self.margins_there = self._margins + t * self._changes
+        self.duals_there = self._duals_at(self.margins_there)
+        return self._at_rest + t * self._squared - float(self.duals_there @ self._changes)
+
+    def search(self, at_start: float) -> None:
+        """Go where phi is nearly smallest; `at_start` is its slope at 0."""
+        low, at_low, high, at_high = 0.0, at_start, math.inf, math.inf
+        goal, t = FLAT * abs(at_low), 1.0
+        for _ in range(MAX_TRIALS):
+            at_t = self.slope(t)
+            if abs(at_t) <= goal:
+                return
+            if at_t < 0:
+                low, at_low = t, at_t
+            else:
+                high, at_high = t, at_t
+            # Where a straight line between the two is 0, but not too near to either.
+            share = min(max(at_low / (at_low - at_high), 0.1), 0.9)
+            t = 2.0 * low if high == math.inf else low + (high - low) * share
+        self.slope(low if low > 0 else t)
 
 
 class WideFinish(ABC):
@@ -104,6 +160,11 @@ class WideFinish(ABC):
         """Whether steps have led nowhere for long."""
         return self._num_fruitless >= self._most_fruitless
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the gap is at most `tol` times P of these rows alone."""
+        return self.gap <= self._tol * self._primal
+
     def run(self, is_spent: Callable[[], bool], goal: float | None = None) -> None:
         """Newton steps until the gap is small enough, or `STEPS_PER_ITERATION`; at least one.
 
@@ -116,7 +177,7 @@ class WideFinish(ABC):
             self._w_of_duals = self._w_of(self._duals_there)
             for _ in range(STEPS_PER_ITERATION):
                 self._step(is_spent)
-                is_there = self.gap <= (self._tol * self._primal if goal is None else goal)
+                is_there = self.is_there if goal is None else self.gap <= goal
                 if is_there or self.is_stuck or is_spent():
                     return
 
@@ -205,6 +266,8 @@ class WideFinish(ABC):
         Least by their room: that of alpha_i is moved by room_i <x_i, b> for some b over these columns.
         """
         heavy = self._rows.heavy
+        if heavy is None:
+            return alpha
         outside = np.broadcast_to(self._outside, len(goal))[heavy.columns]
         error = outside + heavy.weighted_sum(self._signs * alpha) - goal[heavy.columns]
         room = self._room(alpha)

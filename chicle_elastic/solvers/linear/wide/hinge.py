@@ -1,4 +1,13 @@
-"""The Newton finish of the hinge on wide sparse data: the proximal steps of `newton_finish`, with tau_i = tau C_i.
+"""Newton steps of the hinge, by the proximal point method on the dual (Rockafellar 1976; for SVMs: Yin and Li 2019, "A
+semismooth Newton method for support vector classification").
+
+A step maximises D(a) - sum_i (a_i - alpha_i)^2 / (2 tau_i) over the box, tau_i = tau C_i, whose optimum is a(w) for the
+w that minimises
+
+    phi(w) = 1/2 |w|^2 + sum_i max_{0 <= a <= C_i} a (1 - m_i) - (a - alpha_i)^2 / (2 tau_i)
+
+with gradient w - sum_i a_i(w) y_i x_i and second derivative I + sum_i c_i(w) x_i x_i^T, where c_i = tau_i while a_i is
+strictly between its bounds, else 0. tau grows, and the steps become exact.
 
 The centers move as soon as the part of the gap that comes from w not being the minimum of phi is a small part of it, at
 most 1/2 |gradient|^2, because phi is 1-strongly convex; tau grows the more the easier the last centers were.
@@ -10,12 +19,15 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
 from chicle_elastic.solvers.linear.wide.rows import WideRows
 
-FREE_TAU, LEAST_FIRST_TAU, MOST_FIRST_TAU = 30.0, 0.2, 64.0
+FREE_TAU, MOST_FIRST_TAU = 30.0, 64.0
 """The first tau is the first of these over C_i |x_i|^2 of a usual row: several times what would move its dual to where
-its margin is 1, did it stand alone. In any case it is between the other two."""
+its margin is 1, did it stand alone. In any case it is between `least_tau` of the rows and the second."""
 MOST_TAU = 1e9
 GROWTH = 4.0
 """Factor of tau where one step was enough for the centers; half of it where it took two, 1 where it took more."""
+MOST_INNER, SHORTER = 20, 0.1
+"""Newton steps without new centers after which tau is so much smaller. Without that a tau that is 25 times too large
+leaves click logs at C=100, and stages of a path, without an end."""
 INNER_SHARE = 0.3
 """Share of the gap that may come from w not being the minimum of phi when the centers move."""
 ETA = 1e-2
@@ -23,11 +35,11 @@ ETA = 1e-2
 MOST_FRUITLESS = 60
 
 
-def first_tau(norms: Array, upper: Array) -> float:
+def first_tau(norms: Array, upper: Array, least: float) -> float:
     """Where steps begin on rows of these |x_i|^2 and C_i, each of shape (num_rows,)."""
     weighed = (norms * upper)[upper > 0]
     usual = float(np.median(weighed)) if len(weighed) else 0.0  # rows without weight must not matter
-    return min(max(FREE_TAU / usual if usual > 0 else 0.0, LEAST_FIRST_TAU), MOST_FIRST_TAU)
+    return min(max(FREE_TAU / usual if usual > 0 else 0.0, least), MOST_FIRST_TAU)
 
 
 class WideHinge(WideFinish):
@@ -88,9 +100,20 @@ class WideHinge(WideFinish):
         dual = float(duals.sum()) - 0.5 * float(inner_of_a @ inner_of_a) - float(np.dot(inner_of_a, self._shift))
         self._num_inner += 1
         if 0.5 * float(left @ left) > INNER_SHARE * (primal - dual):
+            if self._num_inner >= MOST_INNER:
+                self._begin_anew()
             return
         self._centers = duals
         growth = GROWTH if self._num_inner == 1 else 0.5 * GROWTH if self._num_inner == 2 else 1.0
         self.tau = min(self.tau * growth, MOST_TAU)
         self._num_inner = 0
         super()._move_duals(self._duals(self._margins))
+
+    def _begin_anew(self) -> None:
+        """The minimum of phi was too far away: go on from the best duals, with shorter steps."""
+        self.tau *= SHORTER
+        self._num_inner = 0
+        self._centers, self._point = self.alpha, self.w
+        self._margins = self._signs * self._rows.times(self.w)
+        self._duals_there = self._duals(self._margins)
+        self._w_of_duals = self._w_of(self._duals_there)

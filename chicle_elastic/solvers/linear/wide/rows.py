@@ -34,6 +34,8 @@ MOST_GATHERED_VALUES = 1 << 23
 MOST_EXACT = 256
 """Rows with curvature up to which the equations are solved exactly, over the rows."""
 MOST_PRODUCTS = 1000
+LEAST_TAU = 0.2
+"""Least first tau of the hinge: with 1 conjugate gradients take so long on click logs that no step comes to an end."""
 ROWS_IN_CACHE = 1 << 13
 """Rows of the block that are worked on at a time."""
 
@@ -43,11 +45,19 @@ class WideRows(Protocol):
 
     Attributes:
         num_columns: Length of w here.
-        heavy: The heaviest columns.
     """
 
     num_columns: int
-    heavy: "HeavyColumns"
+
+    @property
+    def heavy(self) -> "HeavyColumns | None":
+        """The heaviest columns; None where directions are exact, and duals need no correction for these columns."""
+        ...
+
+    @property
+    def least_tau(self) -> float:
+        """Least first tau of the hinge: where directions are exact a step may be longer."""
+        ...
 
     def times(self, vector: Array) -> Array:
         """<x_i, vector> of every row, shape (num_rows,), float64."""
@@ -248,6 +258,8 @@ class CopiedRows:
         matrix: CSR, float64.
     """
 
+    least_tau = LEAST_TAU
+
     def __init__(self, matrix: Any) -> None:
         self._matrix = matrix
         self._split: SplitRows | None = None
@@ -305,6 +317,8 @@ class RowsInChunks:
         tables: The same.
         intercept: Value of the intercept column; 0 for none.
     """
+
+    least_tau = LEAST_TAU
 
     def __init__(self, rows: ChunkedRows, tables: LocalTables, intercept: float) -> None:
         self._rows = rows

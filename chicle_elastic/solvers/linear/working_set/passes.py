@@ -138,7 +138,7 @@ def solve(
     )
     rows, columns = CopiedRows.of_matrix(matrix, intercept)
     norms = np.asarray(matrix.multiply(matrix).sum(axis=1)).reshape(-1) + intercept * intercept
-    least_tau = first_tau(norms, state.upper)
+    least_tau = first_tau(norms, state.upper, rows.least_tau)
     duals = state.duals.reshape(-1, state.num_outputs)
     sums.solved += 1.0
     for k in range(state.num_outputs):
