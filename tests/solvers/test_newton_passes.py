@@ -129,15 +129,11 @@ def test_rough_rows_are_those_of_numpy_with_and_without_a_copy_of_all(kind, is_c
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_curved_product_is_that_of_numpy(kind):
-    """One look at the rows, or two; and what it finds on the way, of rows that have a weight."""
+    """One look at the rows, or two."""
     X, weights, vector = matrix_of(), weights_of(), np.arange(10.0)
-    Z, times, rtol = augmented(X), np.full(len(weights), np.nan), 1e-5 if kind == "float32" else 1e-12
-    for given in (None, times):
-        found = rows_of(X, kind).curved_product(weights, vector, given)
-        np.testing.assert_allclose(found, Z.T @ (weights * (Z @ vector)), rtol=rtol)
-    np.testing.assert_allclose(times[weights != 0], (Z @ vector)[weights != 0], rtol=rtol)
-    which = np.flatnonzero(weights == 0)
-    np.testing.assert_allclose(rows_of(X, kind).times_of(which, vector), (Z @ vector)[which], rtol=rtol)
+    Z, rtol = augmented(X), 1e-5 if kind == "float32" else 1e-12
+    found = rows_of(X, kind).curved_product(weights, vector)
+    np.testing.assert_allclose(found, Z.T @ (weights * (Z @ vector)), rtol=rtol)
 
 
 @pytest.mark.parametrize("size", [1, 5, products.MOST_LISTED + 1])
@@ -236,41 +232,6 @@ def test_a_group_in_parts_is_the_same_memory():
     assert (group.direction == 1.0).all()
     assert (group.blocks[0][0] == 1.0).all()
     assert group.split(5) == [group]
-
-
-@pytest.mark.parametrize("missed", [False, True])
-@pytest.mark.parametrize("kind", ["dense", "csr", "merged dense"])
-@pytest.mark.parametrize("loss", SMOOTH)
-def test_products_leave_the_margins_behind(loss, kind, missed, monkeypatch):
-    """Passes that are made again are not added up twice; a task that missed a product reads its rows once more."""
-    rng = np.random.default_rng(6)
-    X, signs, upper = matrix_of(), rng.choice([-1.0, 1.0], size=(1, 300)), rng.uniform(0, 3, size=300)
-    w, vectors, lengths = 0.1 * rng.normal(size=(1, 10)), rng.normal(size=(2, 10)), (0.5, -0.7)
-    plan = NewtonPlan(loss=loss, tol=1e-3, num_outputs=1, D=10, block_columns=10, row_step=2, is_cheap=False)
-    passes = NewtonPasses(plan, rows_of(X, kind), upper, signs, lambda: np.arange(300))
-
-    def run(output):
-        sums = np.zeros(plan.sums_size([output]))
-        for group in plan.groups([output], sums):
-            passes.run(group, [output], w, {})
-        return sums
-
-    run(stepping(np.zeros(10)))
-    for number, vector in enumerate(vectors):
-        output = OutputState(serial=1, phase=NewtonPhase.MULTIPLY, num_products=number, p=vector)
-        output.length = lengths[number - 1]
-        if not (missed and number == 0):
-            run(output)
-            run(output)
-    last = stepping(lengths @ vectors, block=Block.KEPT)
-    last.num_products, last.length = 2, lengths[-1]
-    asked = []
-    times_many = type(passes._rows).times_many
-    monkeypatch.setattr(type(passes._rows), "times_many", lambda *a: asked.append(1) or times_many(*a))
-    found = run(last)
-    assert len(asked) == missed
-    passes = NewtonPasses(plan, rows_of(X, kind), upper, signs, lambda: np.arange(300))
-    np.testing.assert_allclose(found, run(last), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("num_tasks", [1, 3])

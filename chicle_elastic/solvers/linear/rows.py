@@ -49,10 +49,6 @@ class NewtonRows(Protocol):
         """<x_i, vector> of every row, shape (num_rows,), float64."""
         ...
 
-    def times_of(self, which: Array, vector: Array) -> Array:
-        """The same of the rows of these numbers, ascending, shape (len(which),); no other row is read."""
-        ...
-
     def weighted_sum(self, weights: Array) -> Array:
         """sum_i weights_i x_i, shape (D,), float64."""
         ...
@@ -65,14 +61,8 @@ class NewtonRows(Protocol):
         """`weighted_sum` with each row of `weights`, shape (n, D), float64."""
         ...
 
-    def curved_product(self, weights: Array, vector: Array, products: Array | None = None) -> Array:
-        """sum_i weights_i <x_i, vector> x_i, shape (D,), float64.
-
-        Args:
-            weights: Shape (num_rows,).
-            vector: Shape (D,).
-            products: OUT. <x_i, vector> of the rows that have a weight, shape (num_rows,), float64.
-        """
+    def curved_product(self, weights: Array, vector: Array) -> Array:
+        """sum_i weights_i <x_i, vector> x_i, shape (D,), float64."""
         ...
 
     def squares_sum(self, weights: Array) -> Array:
@@ -137,10 +127,6 @@ class MergedRows:
         """See `NewtonRows`."""
         return np.asarray(self._matrix @ vector)
 
-    def times_of(self, which: Array, vector: Array) -> Array:
-        """See `NewtonRows`."""
-        return np.asarray(self._matrix[which] @ vector)
-
     def weighted_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
         return np.asarray(weights @ self._matrix)
@@ -155,12 +141,9 @@ class MergedRows:
         """See `NewtonRows`."""
         return np.asarray(weights @ self._matrix)
 
-    def curved_product(self, weights: Array, vector: Array, products: Array | None = None) -> Array:
+    def curved_product(self, weights: Array, vector: Array) -> Array:
         """See `NewtonRows`."""
-        times = self.times(vector)
-        if products is not None:
-            products[:] = times
-        return self.weighted_sum(weights * times)
+        return self.weighted_sum(weights * self.times(vector))
 
     def squares_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
@@ -247,10 +230,10 @@ class ChunkedRows:
         """See `NewtonRows`."""
         return np.array([self.weighted_sum(of_output) for of_output in weights])
 
-    def curved_product(self, weights: Array, vector: Array, products: Array | None = None) -> Array:
+    def curved_product(self, weights: Array, vector: Array) -> Array:
         """See `NewtonRows`."""
         result, lengths = np.zeros(self.num_columns), self._tables.samples.lengths
-        times = np.empty(self.num_rows) if products is None else products
+        times = np.empty(self.num_rows)
         if self.num_columns > MOST_CACHED_COLUMNS and 2 * np.count_nonzero(weights) > self.num_rows:
             self._products.row_products(self._tables.rows, lengths, self._intercept, vector, times)
             self._products.weighted_sum(self._tables.rows, lengths, self._intercept, weights * times, result)
@@ -372,10 +355,6 @@ class SomeRows:
         """See `NewtonRows`."""
         return self._rows.times_of(self._which, vector)
 
-    def times_of(self, which: Array, vector: Array) -> Array:
-        """See `NewtonRows`."""
-        return self._rows.times_of(self._which[which], vector)
-
     def weighted_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""
         return self._rows.weighted_sum(self._spread(weights))
@@ -388,13 +367,9 @@ class SomeRows:
         """See `NewtonRows`."""
         return np.array([self.weighted_sum(of_output) for of_output in weights])
 
-    def curved_product(self, weights: Array, vector: Array, products: Array | None = None) -> Array:
+    def curved_product(self, weights: Array, vector: Array) -> Array:
         """See `NewtonRows`."""
-        times = np.zeros(self._rows.num_rows)
-        result = self._rows.curved_product(self._spread(weights), vector, times)
-        if products is not None:
-            products[:] = times[self._which]
-        return result
+        return self._rows.curved_product(self._spread(weights), vector)
 
     def squares_sum(self, weights: Array) -> Array:
         """See `NewtonRows`."""

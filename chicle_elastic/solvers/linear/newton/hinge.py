@@ -6,7 +6,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.newton.line import ARMIJO, ROUNDING, where_slope_is_0
 from chicle_elastic.solvers.linear.newton.plan import Group, NewtonPlan
-from chicle_elastic.solvers.linear.newton.preconditioner import curvature_along, factorise
+from chicle_elastic.solvers.linear.newton.preconditioner import curvatures_along, factorise
 from chicle_elastic.solvers.linear.newton.state import OutputState
 from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.products import packed_diagonal
@@ -65,9 +65,7 @@ def evaluated(plan: NewtonPlan, share: float, w: Array, output: OutputState, gro
     output.old_tau = 0.0
     goal = share * plan.tol
     is_landing = output.gap <= goal
-    further = (
-        0.5 * curvature_along(w - gradients[0], blocks[0], np.zeros(plan.D), output.columns) if is_landing else 0.0
-    )
+    further = 0.5 * float(curvatures_along((w - gradients[0])[None], blocks[0][None])[0]) if is_landing else 0.0
     if is_landing and gap + further <= goal * primal:
         output.rest(w, gradients[0] - w)
         return

@@ -19,27 +19,8 @@ from chicle_elastic.solvers.linear.objectives import Loss, dual_values, most_dua
 from chicle_elastic.solvers.linear.rows import NewtonRows
 from chicle_elastic.solvers.linear.slopes import ROWS_IN_CACHE, kinked_slopes, logistic_slopes, slopes_of
 
-LEAST_READ = 0.5
-"""Share of the rows that a product has to read for what it finds of them to be worth keeping."""
 STEPS_PER_REFRESH = 16
 """Steps after which margins are found from w again."""
-
-
-@dataclass(slots=True)
-class _Run:
-    """What a run of conjugate gradients has shown of the margins: <x_i, solution> is a sum of what its products found.
-
-    A pass may be made again because a task was interrupted; it is not added up twice.
-
-    Attributes:
-        solution: <x_i, solution> as of the last product but one, shape (num_rows,).
-        last: <x_i, vector> of the last product, shape (num_rows,); of no use for rows without second derivatives.
-        count: Products with the last one.
-    """
-
-    solution: Array
-    last: Array
-    count: int = 0
 
 
 @dataclass(slots=True)
@@ -53,7 +34,6 @@ class _Known:
     margins: Array
     changes: Array | None = None
     curvatures: Array | None = None
-    run: _Run | None = None
     duals: Array | None = None
     is_settled: bool = False
     has_moved_centers: bool = False
@@ -128,7 +108,7 @@ class NewtonPasses:
             return
         directions = np.array([outputs[k].direction for k in group.numbers])
         group.direction += directions
-        self._find_changes(group.numbers, outputs, directions)
+        self._find_changes(group.numbers, directions)
         for j, k in enumerate(group.numbers):
             output = outputs[k]
             if self._known[k].changes is None and output.serial == 0 and duals[k].any():  # else all values are 0
@@ -195,7 +175,7 @@ class NewtonPasses:
         known = self._known[k] = _Known(output.serial, margins)
         return known
 
-    def _find_changes(self, numbers: list[int], outputs: Sequence[OutputState], directions: Array) -> None:
+    def _find_changes(self, numbers: list[int], directions: Array) -> None:
         """By how much the margins of these outputs change along directions of shape (n, D); None along none."""
         is_moving = np.any(directions, axis=1)
         moving = [k for k, is_one in zip(numbers, is_moving, strict=True) if is_one]
@@ -203,31 +183,10 @@ class NewtonPasses:
             self._known[k].changes = None
         if not moving:
             return
-        shown = {k: self._shown(self._known[k], outputs[k]) for k in moving}
-        for k, of_run in shown.items():
-            if of_run is not None:
-                self._known[k].changes = self._signs[k] * of_run
-        left = [k for k in moving if shown[k] is None]
-        if not left:
-            return
-        which = [j for j, k in enumerate(numbers) if k in left]
-        changes = self._rows.times_many(directions if len(left) == len(numbers) else directions[which])
-        changes *= self._signs_of(left)
-        for k, of_output in zip(left, changes, strict=True):
+        changes = self._rows.times_many(directions if len(moving) == len(numbers) else directions[is_moving])
+        changes *= self._signs_of(moving)
+        for k, of_output in zip(moving, changes, strict=True):
             self._known[k].changes = of_output
-
-    def _shown(self, known: _Known, output: OutputState) -> Array | None:
-        """<x_i, direction>, if a run of conjugate gradients has found it: the rows need not be read again."""
-        run, known.run = known.run, None
-        is_solution = output.num_rejected == 0 and output.length != 0.0
-        if run is None or known.curvatures is None or not is_solution or run.count != output.num_products:
-            return None
-        run.last *= output.length
-        run.solution += run.last
-        unread = np.flatnonzero(known.curvatures == 0.0)
-        if len(unread):
-            run.solution[unread] = self._rows.times_of(unread, output.direction)
-        return run.solution
 
     def _signs_of(self, numbers: list[int]) -> Array:
         """Shape (n, num_rows)."""
@@ -308,25 +267,7 @@ class NewtonPasses:
             curvatures = self._slopes(known.margins)[1] if known.curvatures is None else known.curvatures
             known.curvatures = curvatures
             group.direction[j] += p
-            if outputs[k].num_products == 0:
-                is_kept = np.count_nonzero(curvatures) >= LEAST_READ * len(curvatures)
-                known.run = _Run(np.zeros(len(curvatures)), np.zeros(len(curvatures))) if is_kept else None
-            last = self._last_of_run(known, outputs[k])
-            group.product[j] += self._rows.curved_product(curvatures, p, last)
-
-    def _last_of_run(self, known: _Known, output: OutputState) -> Array | None:
-        """Where <x_i, p> of the next product is kept; None where products of this run are not known."""
-        run, count = known.run, output.num_products
-        if run is None:
-            return None
-        if count > 0 and run.count == count:
-            run.last *= output.length
-            run.solution += run.last
-        elif count > 0 and run.count != count + 1:  # this task missed some of them
-            known.run = None
-            return None
-        run.count = count + 1
-        return run.last
+            group.product[j] += self._rows.curved_product(curvatures, p)
 
     # Hinge.
 

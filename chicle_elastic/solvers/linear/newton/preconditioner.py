@@ -8,7 +8,7 @@ import numpy as np
 from scipy.linalg.lapack import dpptrs
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.agreement import dot, dots
+from chicle_elastic.solvers.linear.agreement import dots
 from chicle_elastic.solvers.linear.products import MOST_LISTED, cholesky_factor, diagonal_places, pack, triangle, unpack
 
 HEAVIER = 1e-10
@@ -73,31 +73,10 @@ def factorise(packed: Array, diagonal: Array, columns: Array, ridge: Array | flo
     return PreconditionerBlock(factor, scale, columns)
 
 
-def curvature_along(vector: Array, block: Array, diagonal: Array, columns: Array) -> float:
-    """v^T (H - I) v as far as it is known: in the columns of the block, and by the diagonal elsewhere.
+def curvatures_along(vectors: Array, blocks: Array) -> Array:
+    """v_k^T (H_k - I) v_k of blocks of all columns, shape (n,).
 
     Other than what is factored here, it comes out the same on every processor, if the sums do.
-
-    Args:
-        vector: v, shape (D,).
-        block: Second derivatives in the columns of the block, packed, without I; empty for none.
-        diagonal: Those of all columns, shape (D,), without I; not looked at where the block has all.
-        columns: Columns of the block, int64; empty for all.
-    """
-    if not len(block):
-        return dot(diagonal, vector * vector)
-    inner = vector[columns] if len(columns) else vector
-    size = len(inner)
-    total = float(curvatures_along(inner[None], block[None])[0])
-    if size < len(vector):
-        outside = vector.copy()
-        outside[columns] = 0.0
-        total += dot(diagonal, outside * outside)
-    return total
-
-
-def curvatures_along(vectors: Array, blocks: Array) -> Array:
-    """v_k^T (H_k - I) v_k of blocks of all columns, shape (n,); on every processor the same.
 
     Args:
         vectors: Shape (n, D).
