@@ -135,7 +135,6 @@ def test_a_run_goes_on_from_a_checkpoint_of_any_phase(tmp_path, stop, num_tasks)
 
 def test_a_set_that_would_have_too_many_values_is_not_gathered(monkeypatch):
     """Coordinate descent goes on until fewer rows are undecided, or all iterations are used."""
-    monkeypatch.setattr(steps, "USUAL_VALUES", 100)
     monkeypatch.setattr(steps, "MOST_VALUES", 100)
     data, trainer = counts(), LinearTrainer(tol=TOL)
     outcome = data.run(trainer, 4, max_iterations=40)

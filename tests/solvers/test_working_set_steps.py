@@ -20,7 +20,6 @@ from tests.solvers.test_working_set import counts
 from tests.timeouts import timeout_s
 
 D = 5
-WIDTHS = 3
 
 
 def state_in(phase, *, num_outputs=2):
@@ -62,7 +61,7 @@ def test_a_w_that_is_not_that_of_the_duals_is_replaced_and_looked_at_again():
     assert (rebuilt == 0.5).all()
     assert state.phase is WorkingSetPhase.SELECT
     assert state.is_repeated
-    parts.codes[2] = (2 + 1) * WIDTHS
+    parts.codes[2] = 2 + 1
     steps.advance(state, rebuilt, sums, 1e-6)
     assert not state.is_repeated
     assert state.phase is WorkingSetPhase.GATHER
@@ -99,28 +98,21 @@ def test_rows_that_come_are_put_between_those_that_are_there():
     np.testing.assert_array_equal(state.values, [1.0, -2.0, 7.0, 8.0, 0.5])
 
 
-@pytest.mark.parametrize(
-    ("usual", "most", "wanted"),
-    [(9, 9, [0, 1, 2]), (6, 9, [1, 2]), (3, 9, [2]), (2, 9, [2]), (2, 3, [2]), (2, 2, None)],
-)
-def test_too_many_values_are_met_by_a_narrower_width_and_then_by_a_later_look(usual, most, wanted, monkeypatch):
-    """Rows 0, 1 and 2 of 3 values each are undecided by the widest, the next and the narrowest width.
-
-    By the narrowest there may be more values than by the others.
-    """
-    monkeypatch.setattr(steps, "USUAL_VALUES", usual)
+@pytest.mark.parametrize(("most", "is_wanted"), [(9, True), (8, False)])
+def test_too_many_values_are_met_by_a_later_look(most, is_wanted, monkeypatch):
+    """Rows 0, 1 and 2 of 3 values each are undecided."""
     monkeypatch.setattr(steps, "MOST_VALUES", most)
     state = steps.start(1, 6)
     state.phase, state.num_passes = WorkingSetPhase.SELECT, 8
     sums, parts = sums_of(state)
     parts.losses[:] = 1.0
-    parts.codes[:3] = (3 + 1) * WIDTHS + np.arange(3)
+    parts.codes[:3] = 3 + 1
     steps.advance(state, np.zeros(D), sums, 1e-6)
-    if wanted is None:
-        assert (state.phase, state.next_look) == (WorkingSetPhase.DESCEND, 16)
-    else:
+    if is_wanted:
         assert state.phase is WorkingSetPhase.GATHER
-        np.testing.assert_array_equal(state.wanted, wanted)
+        np.testing.assert_array_equal(state.wanted, [0, 1, 2])
+    else:
+        assert (state.phase, state.next_look) == (WorkingSetPhase.DESCEND, 16)
 
 
 def test_values_of_rows_follow_their_rows():
@@ -172,11 +164,9 @@ def test_duals_that_are_lost_are_noticed_in_any_phase():
 
 
 def test_a_solution_that_takes_long_says_so(monkeypatch):
-    """All other tasks wait for the one that solves, and no iteration ends meanwhile; a small set starts no timer."""
+    """All other tasks wait for the one that solves, and no iteration ends meanwhile."""
     monkeypatch.setattr(passes, "LONG_S", 0.0)
     state = state_in(WorkingSetPhase.SOLVE)
-    assert not isinstance(passes.tells_if_long(state), waits.Wait)
-    monkeypatch.setattr(passes, "LONG_VALUES", 3)
     told = queue.SimpleQueue()
     with waits.tell_through(told.put), passes.tells_if_long(state):
         assert told.get(timeout=timeout_s(10)).startswith("one task solves for the 2 rows that are undecided")

@@ -1,7 +1,6 @@
 """What one task does in a pass of the working set."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
 from chicle_elastic.solvers.linear.wide.hinge import WideHinge, first_tau
 from chicle_elastic.solvers.linear.wide.rows import CopiedRows
-from chicle_elastic.solvers.linear.working_set.state import WIDTHS, Sums, WorkingSetState
+from chicle_elastic.solvers.linear.working_set.state import WIDTH, Sums, WorkingSetState
 from chicle_elastic.waits import Wait
 
 MOST_RUNS = 20
@@ -22,8 +21,6 @@ NEXT_TAU = 0.1
 """First tau of a SOLVE, as a share of the last one of the SOLVE before."""
 FIRST_SHARE, LAST_SHARE = 0.03, 0.3
 """A SOLVE ends when the gap within the set is this share of what it was, or of tol, whichever is more."""
-LONG_VALUES = 1 << 20
-"""A SOLVE over fewer values takes less than a second or two."""
 LONG_S = 5.0
 """How long a SOLVE may take without a line."""
 
@@ -66,13 +63,9 @@ class WorkingSetPasses:
             sums.dual_values[k] += float(alpha.sum())
             wrong = np.where(alpha <= 0, 1.0 - margins, np.where(alpha >= upper, margins - 1.0, np.inf))
             np.maximum(nearest, np.where(upper > 0, wrong, -np.inf), out=nearest)
-        is_new = nearest > -WIDTHS[0]
+        is_new = nearest > -WIDTH
         is_new[is_new] &= ~np.isin(self._row_ids[is_new], state.rows)
-        new = np.flatnonzero(is_new)
-        classes = np.zeros(len(new))
-        for width in WIDTHS[1:]:
-            classes += nearest[new] > -width
-        sums.codes[self._row_ids[new]] += (self._lengths()[new] + 1) * len(WIDTHS) + classes
+        sums.codes[self._row_ids[is_new]] += self._lengths()[is_new] + 1
 
     def gather(self, state: WorkingSetState, sums: Sums) -> None:
         """Send what is local of the rows that are wanted."""
@@ -156,10 +149,8 @@ def solve(
         sums.taus[k] += max(finish.tau * NEXT_TAU, least_tau)
 
 
-def tells_if_long(state: WorkingSetState) -> AbstractContextManager[object]:
+def tells_if_long(state: WorkingSetState) -> Wait:
     """Within this a SOLVE runs: a line says so after `LONG_S`, for all other tasks wait and no iteration ends."""
-    if len(state.values) < LONG_VALUES:
-        return nullcontext()
     text = f"one task solves for the {len(state.lengths):,} rows that are undecided"
     return Wait(f"{text} (up to some minutes, and again until the gap is small)", after_s=LONG_S)
 

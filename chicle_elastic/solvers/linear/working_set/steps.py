@@ -15,24 +15,22 @@ A dual outside of the set is at a bound where w says that it belongs, by more th
 all. The set is part of the progress: if the task that solves is lost, another one solves. SELECT also rebuilds w from
 the duals, so w = w(alpha) holds after a loss of chunks, too.
 
-Rows count as undecided by the largest width whose rows have not too many values. A set with too many in any case is not
-gathered: coordinate descent goes on, and the tasks look again after twice as many passes, when more duals are at their
-bounds.
+A set with too many values is not gathered: coordinate descent goes on, and the tasks look again after twice as many
+passes, when more duals are at their bounds.
 """
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import squared
-from chicle_elastic.solvers.linear.working_set.state import WIDTHS, Sums, WorkingSetPhase, WorkingSetState
+from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhase, WorkingSetState
 
 FIRST_LOOK, PASSES_BETWEEN = 8, 4
 """Passes of coordinate descent before the first look at their pace, and over which it is measured."""
 MOST_ROWS = 1 << 20
 """Rows of a data set at most: SELECT sends a number for each."""
-USUAL_VALUES, MOST_VALUES = 3 << 20, 1 << 24
-"""Values of a working set: 48 MiB with their columns, or 256 MiB where rows that are undecided by the least width are
-that many, as they are where regularisation is weak."""
+MOST_VALUES = 1 << 24
+"""Values of a working set at most: 256 MiB with their columns."""
 DRIFT = 1e-9
 """A w that is not that of the duals, by this share of its length: something was lost."""
 TINY = float(np.finfo(np.float64).tiny)
@@ -125,18 +123,13 @@ def _selected(state: WorkingSetState, model: Array, parts: Sums, tol: float) -> 
 
 
 def _choose(state: WorkingSetState, codes: Array) -> None:
-    """Want the rows that are undecided by the largest width whose rows are not too many."""
+    """Want the rows that are undecided, if they are not too many."""
     undecided = np.flatnonzero(codes)
-    lengths, classes = np.divmod(codes[undecided], len(WIDTHS))
-    lengths -= 1
-    for widest in range(len(WIDTHS)):
-        is_chosen = classes >= widest
-        most = MOST_VALUES if widest == len(WIDTHS) - 1 else USUAL_VALUES
-        if float(lengths[is_chosen].sum()) <= most - len(state.values):
-            state.wanted, state.wanted_lengths = undecided[is_chosen].astype(np.float64), lengths[is_chosen]
-            if len(state.wanted) or len(state.rows):
-                state.phase = WorkingSetPhase.GATHER if len(state.wanted) else WorkingSetPhase.SOLVE
-                return
+    lengths = codes[undecided] - 1
+    if float(lengths.sum()) <= MOST_VALUES - len(state.values) and (len(undecided) or len(state.rows)):
+        state.wanted, state.wanted_lengths = undecided.astype(np.float64), lengths
+        state.phase = WorkingSetPhase.GATHER if len(undecided) else WorkingSetPhase.SOLVE
+        return
     if len(state.rows):  # more and more rows: some that were gathered may long be decided
         state.forget()
         return
