@@ -18,9 +18,9 @@ another one crosses 0 or all slopes are as they should be (the active set method
 from collections.abc import Callable
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 
 MOST_ROUNDS = 500
 """Of sweeps and an exact step; a degenerate problem that takes more is left to the next pass over the rows."""
@@ -36,8 +36,6 @@ SLOPE_ROUNDING = 1e-14
 """Share of the largest slope at w = 0 that is rounding."""
 MOST_ENTRIES = 10
 """Of each weight, one by one."""
-LEAST_PIVOT = 1e-13
-"""Share of its own square that a column has to have beside the others."""
 JITTER = 1e-10
 """Share of the diagonal that is added where columns depend on each other."""
 
@@ -99,7 +97,7 @@ def _one_by_one(
     right = (q - l2 * w)[active] - l1 * signs[active]
     for number in range(MOST_ENTRIES * len(w)):
         while len(active):
-            step = _toward(H[np.ix_(active, active)], l2, right)
+            step, _ = _solved(H[np.ix_(active, active)], l2, right)  # far, along a null vector
             if step is None and not number and start.any():
                 zeros = np.zeros_like(start)
                 return _one_by_one(H, q + H @ start, zeros, l1=l1, l2=l2, accuracy=accuracy, is_spent=is_spent)
@@ -129,28 +127,6 @@ def _one_by_one(
         right = np.zeros(len(active))
         right[-1] = slopes[entering] - l1 * signs[entering]
     return w, False
-
-
-def _toward(matrix: Array, l2: float, right: Array) -> Array | None:
-    """(matrix + l2 I)^-1 right; along the null vector of the last column, far, where that depends on the others."""
-    diagonal = matrix.diagonal() + l2
-    if not (diagonal > 0).all():
-        return None
-    scale = 1.0 / np.sqrt(diagonal)
-    scaled = matrix * scale * scale[:, None]
-    np.fill_diagonal(scaled, 1.0)
-    last = len(right) - 1
-    try:
-        inner = cho_factor(scaled[:last, :last], lower=True, check_finite=False) if last else None
-    except LinAlgError:
-        return None
-    column, rest = scaled[:last, last], scale * right
-    if inner is None:
-        return np.asarray(scale * rest)
-    along, own = (cho_solve(inner, each, check_finite=False) for each in (column, rest[:last]))
-    found = np.append(own, 0.0)
-    found -= (rest[last] - column @ own) / max(1.0 - float(column @ along), LEAST_PIVOT) * np.append(along, -1.0)
-    return np.asarray(scale * found)
 
 
 def worst_slope(slopes: Array, w: Array, l1: float, l2: float) -> float:
@@ -208,13 +184,9 @@ def _solved(matrix: Array, l2: float, right: Array) -> tuple[Array | None, bool]
     scaled = matrix * scale * scale[:, None]
     for jitter in (0.0, JITTER):
         np.fill_diagonal(scaled, 1.0 + jitter)
-        try:
-            factor = cho_factor(scaled, lower=True, check_finite=False)
-        except (LinAlgError, ValueError):
-            continue
-        found = scale * cho_solve(factor, scale * right, check_finite=False)
-        if np.isfinite(found).all():
-            return found, jitter == 0.0
+        factor = cholesky_factor(scaled)
+        if factor is not None:
+            return scale * cholesky_solve(factor, scale * right), jitter == 0.0
     return None, False
 
 
