@@ -9,43 +9,6 @@ from chicle_elastic.solvers.kernels.jit import kernel
 
 
 @kernel
-def column_sums(
-    starts,
-    rows,
-    values,
-    places,
-    weights,
-    curvatures,
-    sums,  # OUT
-    squares,  # OUT
-):
-    """Sums over some columns of weights times values, and of curvatures times squared values.
-
-    Args:
-        starts: Shape (D + 1,), int64.
-        rows: Shape (nnz,), int32.
-        values: Shape (nnz,), float32 or float64.
-        places: Which columns, shape (n,), int64.
-        weights, curvatures: Shape (num_rows,), float64.
-        sums, squares: Shape (n,), float64.
-
-    NumPy equivalent::
-
-        part = matrix[:, places]
-        sums[:] = part.T @ weights
-        squares[:] = part.multiply(part).T @ curvatures
-    """
-    for k in range(len(places)):
-        first, second = 0.0, 0.0
-        for e in range(starts[places[k]], starts[places[k] + 1]):
-            value = values[e]
-            first += value * weights[rows[e]]
-            second += value * value * curvatures[rows[e]]
-        sums[k] = first
-        squares[k] = second
-
-
-@kernel
 def descend_columns(
     starts,
     rows,
@@ -69,7 +32,7 @@ def descend_columns(
     Args:
         starts, rows, values: Of the matrix.
         curvatures: Shape (num_rows,), float64.
-        squares: `column_sums` of the curvatures, shape (D,), float64.
+        squares: Sums over each column of curvatures times squared values, shape (D,), float64.
         l1, l2: Factors of |w_j| and w_j^2 / 2, shape (D,), float64.
         offsets: Added to the slope along each weight, shape (D,), float64.
         num_sweeps: At most.
@@ -149,47 +112,3 @@ def descend_columns(
         else:
             largest = most / len(places)
     return total
-
-
-@kernel
-def face_product(
-    starts,
-    rows,
-    values,
-    curvatures,
-    places,
-    vector,
-    products,  # OUT
-    weighted,  # OUT
-    result,  # OUT
-):
-    """Second derivatives in some columns times a vector.
-
-    Args:
-        starts, rows, values: Of the matrix.
-        curvatures: Shape (num_rows,), float64.
-        places: Which columns, shape (n,), int64.
-        vector: Shape (n,), float64.
-        products: Of the rows with the vector, shape (num_rows,), float64.
-        weighted: These times the curvatures.
-        result: Shape (n,), float64.
-
-    NumPy equivalent::
-
-        products[:] = matrix[:, places] @ vector
-        weighted[:] = curvatures * products
-        result[:] = matrix[:, places].T @ weighted
-    """
-    for i in range(len(products)):
-        products[i] = 0.0
-    for k in range(len(places)):
-        j, factor = places[k], vector[k]
-        for e in range(starts[j], starts[j + 1]):
-            products[rows[e]] += factor * values[e]
-    for i in range(len(products)):
-        weighted[i] = curvatures[i] * products[i]
-    for k in range(len(places)):
-        j, total = places[k], 0.0
-        for e in range(starts[j], starts[j + 1]):
-            total += values[e] * weighted[rows[e]]
-        result[k] = total

@@ -8,13 +8,14 @@ Cholesky factor (`lasso.subproblem`).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 
 from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.kernels.columns import column_sums, descend_columns, face_product
+from chicle_elastic.solvers.kernels.columns import descend_columns
 from chicle_elastic.solvers.linear.l1.objective import Objective
 from chicle_elastic.solvers.linear.tables import LocalTables
 
@@ -61,11 +62,13 @@ class Columns:
         matrix = (scipy.sparse.vstack(parts) if len(parts) > 1 else parts[0]).tocsc()
         num_rows, d = matrix.shape
         last = num_rows if intercept else 0
-        self._matrix = (
-            np.append(matrix.indptr, matrix.nnz + last).astype(np.int64),
-            np.concatenate([matrix.indices, np.arange(last)], dtype=np.int32),
+        arrays = (
             np.concatenate([matrix.data, np.full(last, intercept, matrix.dtype)]),
+            np.concatenate([matrix.indices, np.arange(last)], dtype=np.int32),
+            np.append(matrix.indptr, matrix.nnz + last).astype(np.int64),
         )
+        self._values, self._rows, self._starts = arrays
+        self._matrix = scipy.sparse.csc_array(arrays, shape=(num_rows, d + 1))
         self._l1, self._l2 = np.full(d + 1, objective.l1), np.full(d + 1, objective.l2)
         if objective.has_free_intercept:
             self._l1[-1] = self._l2[-1] = 0.0
@@ -101,16 +104,17 @@ class Columns:
         if not np.isfinite(goal):
             return np.zeros(len(w))
         places = np.flatnonzero((w != 0) | (np.abs(gradients) > NEARLY_STEEP * l1))
-        squares, sums = np.zeros(len(w)), np.empty((2, len(places)))
-        column_sums(*self._matrix, places, slopes, curvatures, *sums)
-        squares[places] = sums[1]
+        squares = np.zeros(len(w))
+        squares[places] = self._of(places).power(2).T @ curvatures
         # Damping is an l2 penalty on the way from w.
         model = _Model(curvatures, squares, self._l2 + damping, damping * w, w.copy(), slopes.copy())
         for number in range(MOST_ROUNDS):
             if number:
                 self._go_along_face(model, goal, is_spent)
             left = descend_columns(
-                *self._matrix,
+                self._starts,
+                self._rows,
+                self._values,
                 curvatures,
                 squares,
                 l1,
@@ -126,23 +130,24 @@ class Columns:
                 break
         return model.w - w
 
+    def _of(self, places: Array) -> Any:
+        """A copy of these columns in float64, CSC."""
+        return self._matrix[:, places].astype(np.float64)
+
     def _go_along_face(self, model: _Model, goal: float, is_spent: Callable[[], bool]) -> None:
         """Go to where the model is least with the signs that the weights have, or until one becomes 0 on the way."""
         places = np.flatnonzero(model.w)
         start, l1, l2 = model.w[places], self._l1[places], model.l2[places]
-        signs = np.sign(start)
-        gradients, squares = np.empty((2, len(places)))
-        column_sums(*self._matrix, places, model.residuals, model.curvatures, gradients, squares)
-        gradients += model.offsets[places] - l2 * start
-        step, moved = self._conjugate(model, places, gradients - l1 * signs, squares + l2, goal, is_spent)
+        signs, columns = np.sign(start), self._of(places)
+        gradients = columns.T @ model.residuals + model.offsets[places] - l2 * start
+        step, moved = _conjugate(model, places, columns, gradients - l1 * signs, goal, is_spent)
         there = start + step
         has_crossed = (np.sign(there) != signs) & (l1 > 0)
         if has_crossed.any():
             cut = np.where(has_crossed, 0.0, there) - start
-            moved_cut, product = np.empty_like(moved), np.empty(len(places))
-            face_product(*self._matrix, model.curvatures, places, cut, moved_cut, np.empty_like(moved), product)
-            gain = gradients @ cut - 0.5 * cut @ (product + l2 * cut) - l1 @ (np.abs(start + cut) - np.abs(start))
-            if gain > 0:
+            moved_cut = columns @ cut
+            curvature = moved_cut @ (model.curvatures * moved_cut) + cut @ (l2 * cut)
+            if gradients @ cut - 0.5 * curvature > l1 @ (np.abs(start + cut) - np.abs(start)):
                 step, moved = cut, moved_cut
             else:  # until the first one is 0 the model falls all the way
                 shares = np.where(has_crossed, np.abs(start), np.inf) / np.maximum(np.abs(step), 1e-300)
@@ -152,30 +157,29 @@ class Columns:
         model.w[places] = start + step
         model.residuals -= model.curvatures * moved
 
-    def _conjugate(
-        self, model: _Model, places: Array, right: Array, diagonal: Array, goal: float, is_spent: Callable[[], bool]
-    ) -> tuple[Array, Array]:
-        """Conjugate gradients, preconditioned by the diagonal: a step along the face, and how it moves the rows."""
-        l2, scale = model.l2[places], 1.0 / np.maximum(diagonal, 1e-300)
-        step, moved = np.zeros(len(places)), np.zeros(len(model.residuals))
-        along, weighted, product = np.empty_like(moved), np.empty_like(moved), np.empty_like(step)
-        r = right.copy()
+
+def _conjugate(
+    model: _Model, places: Array, columns: Any, right: Array, goal: float, is_spent: Callable[[], bool]
+) -> tuple[Array, Array]:
+    """Conjugate gradients, preconditioned by the diagonal: a step along the face, and how it moves the rows."""
+    l2, r = model.l2[places], right.copy()
+    scale = 1.0 / np.maximum(model.squares[places] + l2, 1e-300)
+    step, moved = np.zeros(len(places)), np.zeros(len(model.residuals))
+    p, rz = np.zeros(len(places)), np.inf
+    enough = min(ENOUGH * np.abs(r).sum(), goal)
+    for _ in range(MOST_PRODUCTS):
+        if np.abs(r).sum() <= enough or is_spent():
+            break
         z = scale * r
-        p, rz = z.copy(), r @ z
-        enough = min(ENOUGH * np.abs(r).sum(), goal)
-        for _ in range(MOST_PRODUCTS):
-            if np.abs(r).sum() <= enough or is_spent():
-                break
-            face_product(*self._matrix, model.curvatures, places, p, along, weighted, product)
-            product += l2 * p
-            curvature = p @ product
-            if not curvature > 0:
-                break
-            length = rz / curvature
-            step += length * p
-            moved += length * along
-            r -= length * product
-            z = scale * r
-            rz, before = r @ z, rz
-            p = z + (rz / before) * p
-        return step, moved
+        rz, before = r @ z, rz
+        p = z + (rz / before) * p
+        along = columns @ p
+        product = columns.T @ (model.curvatures * along) + l2 * p
+        curvature = p @ product
+        if not curvature > 0:
+            break
+        length = rz / curvature
+        step += length * p
+        moved += length * along
+        r -= length * product
+    return step, moved

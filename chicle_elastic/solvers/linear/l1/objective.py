@@ -143,11 +143,3 @@ class Objective:
             return max(0.0, dual - self._conjugate(v))
         top = float(np.max(np.abs(self.penalised(v)), initial=0.0))
         return max(0.0, dual * min(1.0, self.l1 / max(top, TINY)))
-
-    def worst_violation(self, w: Array, v: Array) -> float:
-        """How far the slope of a column is from where it is optimal, at most."""
-        slopes = v - self.l2 * w
-        off = np.where(w != 0, np.abs(slopes - self.l1 * np.sign(w)), np.abs(slopes) - self.l1)
-        if self.has_free_intercept:
-            off[-1] = abs(float(v[-1]))
-        return max(0.0, float(np.max(off, initial=0.0)))

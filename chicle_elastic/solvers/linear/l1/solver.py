@@ -1,18 +1,17 @@
 """The local part of a classifier with an l1 penalty: the sums of a pass over the rows of one task, or a direction."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
 from chicle_elastic.solvers.linear.l1.state import HEAD, SHARES, L1Phase, L1State, OutputState
 from chicle_elastic.solvers.linear.lasso.subproblem import minimise, worst_slope
 from chicle_elastic.solvers.linear.objectives import dual_values
+from chicle_elastic.solvers.linear.pass_solver import INTERRUPTED, PassSolver
 from chicle_elastic.solvers.linear.products import symmetric
 from chicle_elastic.solvers.linear.rows import NewtonRows, newton_rows
 from chicle_elastic.solvers.linear.slopes import each_loss_and_slope, losses_and_slopes, slopes_of, sum_of_losses
@@ -58,22 +57,12 @@ class LabelledRows:
         return np.where(self._codes == (1 if num_outputs == 1 else k), 1.0, -1.0)
 
 
-@dataclass(slots=True)
-class _Known:
-    """Margins of one output at w, and at the end of its direction where that is known."""
-
-    w: Array
-    margins: Array
-    end: Array
-    at_end: Array
-
-
 def sides_of(values: Array, signs: Array, sides: int) -> Array:
     """Sums over the class of the output and over the others, or over all; shape (sides,)."""
     return np.array([values.sum()] if sides == 1 else [values[signs > 0].sum(), values[signs < 0].sum()])
 
 
-class L1Solver(Solver):
+class L1Solver(PassSolver[L1State, LabelledRows]):
     """One per uni-task.
 
     Args:
@@ -83,60 +72,46 @@ class L1Solver(Solver):
         intercept: Value of the intercept column; 0 for none.
     """
 
+    state_type = L1State
+
     def __init__(self, ctx: Context, *, objective: Objective, bounds: Bounds, intercept: float) -> None:
         super().__init__(ctx)
         self._objective = objective
         self._bounds = bounds
         self._intercept = intercept
-        self._local: LabelledRows | None = None
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, list[tuple[Array, Array]]] = {}
         self._columns: Columns | None = None
 
-    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
-        """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
-        super().attach(added, removed)
-        self._local = self._columns = None
+    def forget(self) -> None:
+        """Forget margins and columns."""
         self._known.clear()
+        self._columns = None
 
-    @property
-    def local(self) -> LabelledRows:
-        """Of the present chunks; there is at least one."""
-        if self._local is None:
-            self._local = LabelledRows(self.chunks, bounds=self._bounds, intercept=self._intercept)
-        return self._local
+    def read_chunks(self) -> LabelledRows:
+        """Make tables of them."""
+        return LabelledRows(self.chunks, bounds=self._bounds, intercept=self._intercept)
 
-    def solve(self, model: Array, budget: Budget) -> Update:
-        """What each output needs: sums over the local rows, or a direction where it is this task's turn.
+    def run_without_rows(self, state: L1State, model: Array, sums: Array, budget: Budget) -> bool:
+        """Find a direction where it is this task's turn."""
+        if not self.chunks or state.reads_rows:
+            return False
+        self.run_pass(state, model, sums, budget)
+        return True
 
-        Raises:
-            DataError: A feature is NaN or infinite.
-        """
-        state = L1State.decode(budget.progress)
-        w = model.reshape(len(state.outputs), -1)
-        D = w.shape[1]
-        sums = np.zeros(state.sums_size(D))
-        parts = state.parts(sums, D)
-        if not self.chunks:
-            return Update(delta=sums, samples=0, weight=0.0)
-        reads_rows = False
-        for k, (output, part) in enumerate(zip(state.outputs, parts, strict=True)):
+    def run_pass(self, state: L1State, model: Array, sums: Array, budget: Budget) -> None:
+        """What each output needs: sums over the local rows, or a direction where it is this task's turn."""
+        if state.is_looking:
+            self._look(state, sums[HEAD : HEAD + state.D])
+        outputs = zip(state.outputs, model.reshape(-1, state.D), state.parts(sums), strict=True)
+        for k, (output, w, part) in enumerate(outputs):
             if output.phase is L1Phase.SOLVE:
                 if budget.rank == (state.turn + k) % budget.num_ranks:
-                    self._solve(state, k, output, w[k], part, budget)
-                continue
-            if budget.is_spent():
-                sums[0] = 1.0
-                return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
-            reads_rows |= output.phase is not L1Phase.REST
-            self._pass(state, k, output, w[k], part)
-        if not reads_rows:
-            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
-        if state.is_looking:
-            self._look(state, sums[HEAD : HEAD + D])
-        for chunk in self.chunks.values():
-            chunk.count(chunk.num_rows)
-            sums[1] += chunk.num_rows
-        return Update(delta=sums, samples=self.local.tables.num_rows, weight=1.0)
+                    self._solve(state, k, output, w, part, budget)
+            elif budget.is_spent():
+                sums[INTERRUPTED] = 1.0
+                return
+            else:
+                self._pass(state, k, output, w, part)
 
     def _look(self, state: L1State, norms: Array) -> None:
         local = self.local
@@ -153,14 +128,14 @@ class L1Solver(Solver):
         elif output.phase is L1Phase.EVALUATE:
             size = SlopeSums.size(state.num_sides, len(w))
             found = SlopeSums.of(part[:size], state.num_sides)
-            curvatures = self._add_slopes(found, signs, self._margins(k, signs, w, output.direction))
+            curvatures = self._add_slopes(found, signs, self._margins(k, signs, w + output.direction))
             if state.is_whole:
                 self._multiply(output, curvatures, part[size:])
         elif output.phase is L1Phase.MULTIPLY:
             self._multiply(output, slopes_of(loss, self._margins(k, signs, w), local.upper)[1], part)
         elif output.phase is L1Phase.SEARCH:
             at_w = self._margins(k, signs, w)
-            changes = self._margins(k, signs, w, output.direction) - at_w
+            changes = self._margins(k, signs, w + output.direction) - at_w
             for number, share in enumerate(SHARES):
                 part[number] = sum_of_losses(loss, at_w + share * changes, local.upper)
 
@@ -176,22 +151,15 @@ class L1Solver(Solver):
             v += local.rows.weighted_sum(slopes if sides == 1 else np.where((signs > 0) == (side == 0), slopes, 0.0))
         return curvatures
 
-    def _margins(self, k: int, signs: Array, w: Array, direction: Array | None = None) -> Array:
-        """At w, or at the end of the direction, shape (num_rows,): one product of the rows per direction."""
-        known, nothing = self._known.get(k), np.zeros(0)
-        if known is None or not np.array_equal(known.w, w):
-            if known is not None and np.array_equal(known.end, w):
-                margins = known.at_end
-            else:
-                margins = signs * self.local.rows.times(w)
-            known = self._known[k] = _Known(w.copy(), margins, nothing, nothing)
-        if direction is None or not direction.any():
-            return known.margins
-        end = w + direction
-        if not np.array_equal(known.end, end):
-            # Not what the direction adds: a certificate of the end has to find the very same.
-            known.end, known.at_end = end, signs * self.local.rows.times(end)
-        return known.at_end
+    def _margins(self, k: int, signs: Array, point: Array) -> Array:
+        """Margins there, shape (num_rows,); an output needs those at w and at the end of its direction again."""
+        kept = self._known.setdefault(k, [])
+        for at, margins in kept:
+            if np.array_equal(at, point):
+                return margins
+        margins = signs * self.local.rows.times(point)
+        kept[:] = [*kept[-1:], (point.copy(), margins)]
+        return margins
 
     def _multiply(self, output: OutputState, curvatures: Array, sums: Array) -> None:
         self.local.rows.add_products(curvatures, output.columns, sums, is_rough=output.is_rough)

@@ -86,11 +86,10 @@ class L1State(ProgressState):
         from_columns: The task that is alone solves from the columns of its rows, without products.
         most_columns: Columns of W at most, the intercept included.
         num_sides: Of `SlopeSums`.
+        D: Columns, the intercept included.
         num_rows: Rows that were looked at first.
         share: Share of tol below which an output rests.
         num_refused: Certificates that were not good enough.
-        num_stuck: Of these, the last ones in a row between which no objective has fallen.
-        least: Sum of the objectives at the last one.
         turn: The task whose rank this is, modulo their number, solves for the first output, and so on.
         norms: Lengths of the columns, rows weighted by C_i, shape (D,).
         outputs: By number.
@@ -100,20 +99,21 @@ class L1State(ProgressState):
     from_columns: bool = False
     most_columns: int
     num_sides: int
+    D: int
     num_rows: float = 0.0
     share: float = FIRST_SHARE
     num_refused: int = 0
-    num_stuck: int = 0
-    least: float = np.inf
     turn: int = 0
     norms: Array = field(default_factory=nothing)
     outputs: list[OutputState]
 
     @classmethod
-    def fresh(cls, num_outputs: int, *, is_whole: bool, is_rough: bool, most_columns: int, num_sides: int) -> "L1State":
+    def fresh(
+        cls, num_outputs: int, D: int, *, is_whole: bool, is_rough: bool, most_columns: int, num_sides: int
+    ) -> "L1State":
         """Before the first pass."""
         outputs = [OutputState(is_rough=is_rough) for _ in range(num_outputs)]
-        return cls(is_whole=is_whole, most_columns=most_columns, num_sides=num_sides, outputs=outputs)
+        return cls(is_whole=is_whole, most_columns=most_columns, num_sides=num_sides, D=D, outputs=outputs)
 
     @property
     def is_looking(self) -> bool:
@@ -125,25 +125,27 @@ class L1State(ProgressState):
         """Whether no output has anything left to do."""
         return all(output.phase is L1Phase.REST for output in self.outputs)
 
-    def num_block_columns(self, output: OutputState, D: int) -> int:
-        """Columns whose products belong to the output."""
-        return D if self.is_whole else len(output.columns)
+    @property
+    def reads_rows(self) -> bool:
+        """Whether the next pass reads the rows."""
+        return any(output.phase not in (L1Phase.SOLVE, L1Phase.REST) for output in self.outputs)
 
-    def sums_size(self, D: int) -> int:
+    @property
+    def sums_size(self) -> int:
         """Length of the sums of the next pass: HEAD, of a look sum C_i x_i^2 (D), those of outputs."""
-        norms = D if self.is_looking else 0
-        return HEAD + norms + sum(self._output_size(output, D) for output in self.outputs)
+        norms = self.D if self.is_looking else 0
+        return HEAD + norms + sum(map(self._output_size, self.outputs))
 
-    def parts(self, sums: Array, D: int) -> list[Array]:
+    def parts(self, sums: Array) -> list[Array]:
         """Views of the sums of each output."""
         position, found = len(sums), []
         for output in reversed(self.outputs):
-            size = self._output_size(output, D)
+            size = self._output_size(output)
             found.append(sums[position - size : position])
             position -= size
         return found[::-1]
 
-    def _output_size(self, output: OutputState, D: int) -> int:
+    def _output_size(self, output: OutputState) -> int:
         """Of one output.
 
         LOOK:      sum of C_i of its class, and of the others
@@ -153,13 +155,13 @@ class L1State(ProgressState):
         SEARCH:    losses at each of SHARES
         REST:      nothing
         """
-        h = self.num_block_columns(output, D)
+        h = self.D if self.is_whole or self.from_columns else len(output.columns)
         if output.phase is L1Phase.LOOK:
             return 2
         if output.phase is L1Phase.EVALUATE:
-            return SlopeSums.size(self.num_sides, D) + (h * (h + 1) // 2 if self.is_whole else 0)
+            return SlopeSums.size(self.num_sides, self.D) + (h * (h + 1) // 2 if self.is_whole else 0)
         if output.phase is L1Phase.MULTIPLY:
             return h * (h + 1) // 2
         if output.phase is L1Phase.SOLVE:
-            return 1 + (D if self.from_columns else h)
+            return 1 + h
         return len(SHARES) if output.phase is L1Phase.SEARCH else 0

@@ -40,9 +40,6 @@ LEAST_SHARE = 0.05
 """Share of tol that is aimed at, at least."""
 FIRST_COLUMNS = 256
 """Columns of the first working set."""
-LEAST_FALL, NEAR = 0.1, 0.01
-"""Share of the gap that a full step may leave where products are rough, once the gap is small; if it leaves more, they
-are too rough."""
 SHORT = 0.2
 """Share of a direction from which it was much too long: the model does not foresee rows whose curvature begins there,
 as on separable data with the squared hinge."""
@@ -58,9 +55,6 @@ def reopen(state: L1State) -> None:
     """Begin anew at the present w: a certificate was not good enough."""
     state.share = max(0.5 * state.share, LEAST_SHARE)
     state.num_refused += 1
-    value = sum(output.value for output in state.outputs)
-    state.num_stuck = 0 if value < state.least * (1.0 - ROUNDING) else state.num_stuck + 1
-    state.least = value
     for output in state.outputs:
         output.is_rough = False
     _restart(state)
@@ -102,17 +96,15 @@ def advance(state: L1State, model: Array, sums: Array, objective: Objective, *, 
         return model
     following = model.copy()
     rows_of_w = following.reshape(len(state.outputs), -1)
-    D = rows_of_w.shape[1]
-    parts = state.parts(sums, D)
+    D, parts = state.D, state.parts(sums)
     if state.is_looking:
         if num_rows != state.num_rows:  # other rows, and another objective
-            state.num_rows, state.num_stuck, state.least = num_rows, 0, np.inf
+            state.num_rows, state.num_refused = num_rows, 0
         state.norms = np.sqrt(sums[HEAD : HEAD + D])
         for w, output, part in zip(rows_of_w, state.outputs, parts, strict=True):
             _looked(w, output, part, objective)
         return following
-    reads_rows = any(output.phase not in (L1Phase.SOLVE, L1Phase.REST) for output in state.outputs)
-    if reads_rows and num_rows != state.num_rows:  # rows were lost or have come back: another objective
+    if state.reads_rows and num_rows != state.num_rows:  # rows were lost or have come back: another objective
         _restart(state)
         return model
     is_turned = False
@@ -160,7 +152,7 @@ def _evaluated(state: L1State, w: Array, output: OutputState, part: Array, objec
             return
         output.damping = output.damping / FACTOR if output.damping >= LEAST_DAMPING else 0.0
     w[:] = there
-    before, was_full = output.gap, not output.is_chosen
+    before = output.gap
     is_lower = value < output.value * (1.0 - ROUNDING)
     output.value, output.slopes, output.direction = value, sums.v.sum(axis=0), np.zeros(0)
     sides = objective.factors(sums.masses)
@@ -171,8 +163,6 @@ def _evaluated(state: L1State, w: Array, output: OutputState, part: Array, objec
     if is_good or output.num_still >= MOST_STILL:
         output.phase = L1Phase.REST
         return
-    if output.is_rough and was_full and before <= NEAR and not output.gap <= LEAST_FALL * before:
-        output.is_rough = False
     output.accuracy = min(MOST_LEFT, output.gap) if np.isfinite(output.gap) else MOST_LEFT
     if state.is_whole:
         output.products, output.phase = part[size:].copy(), L1Phase.SOLVE

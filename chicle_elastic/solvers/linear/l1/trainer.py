@@ -17,8 +17,8 @@ from chicle_elastic.solvers.linear.methods import CHEAP_COLUMNS, CHEAP_PRODUCTS,
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.trainer import num_outputs
 
-MOST_STUCK = 3
-"""Certificates in a row that were refused without any progress, before the one that ends the job."""
+PATIENCE = 3
+"""Certificates that are refused before one that brings nothing ends the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +101,7 @@ class L1Trainer(CertifiedTrainer):
             outputs = num_outputs(schema)
             state = L1State.fresh(
                 outputs,
+                schema.num_features + 1,
                 is_whole=_is_whole(schema),
                 is_rough=schema.dtype == "float32" and schema.kind != "csr",
                 most_columns=most_block_columns(outputs),
@@ -123,8 +124,7 @@ class L1Trainer(CertifiedTrainer):
 
     def update_size(self, model: Array, progress: Array) -> int:
         """See `L1State.sums_size`."""
-        state = L1State.look(progress)
-        return state.sums_size(len(model) // len(state.outputs))
+        return L1State.look(progress).sums_size
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`."""
@@ -145,9 +145,9 @@ class L1Trainer(CertifiedTrainer):
                 dual[k] = objective.certified(metrics[f"dual/{k}"], v, metrics[f"mass/{k}"])
         return primal, dual
 
-    def is_stuck(self, model: Array, report: Report) -> bool:
+    def has_last_word(self, report: Report) -> bool:
         """See `CertifiedTrainer`."""
-        return L1State.look(report.progress).num_stuck >= MOST_STUCK
+        return L1State.look(report.progress).num_refused >= PATIENCE
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""

@@ -6,7 +6,7 @@ With w0 where the gradient is known, H the second derivatives and q the negative
 
 Sweeps of coordinate descent (Friedman, Hastie and Tibshirani 2010, "Regularization paths for generalized linear models
 via coordinate descent") find which weights are 0 and the signs of the others. With signs fixed f is smooth, and a
-Cholesky factor leads to its minimum at once; weights that would change their sign on the way become 0 (as in the
+Cholesky factor leads to its minimum at once, or until the first weight becomes 0 on the way (as in the
 feature-sign search of Lee et al. 2007, "Efficient sparse coding algorithms"). Where a sweep after such a step changes
 no sign, the solution is found, to rounding.
 
@@ -18,9 +18,9 @@ another one crosses 0 or all slopes are as they should be (the active set method
 from collections.abc import Callable
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 
 MOST_ROUNDS = 500
 """Of sweeps and an exact step; a degenerate problem that takes more is left to the next pass over the rows."""
@@ -36,8 +36,6 @@ SLOPE_ROUNDING = 1e-14
 """Share of the largest slope at w = 0 that is rounding."""
 MOST_ENTRIES = 10
 """Of each weight, one by one."""
-LEAST_PIVOT = 1e-13
-"""Share of its own square that a column has to have beside the others."""
 JITTER = 1e-10
 """Share of the diagonal that is added where columns depend on each other."""
 
@@ -69,13 +67,13 @@ def minimise(
     """
     from chicle_elastic.solvers.kernels.penalised import descend
 
-    is_singular = False
-    w, slopes, settled = start.copy(), q.copy(), None
+    is_singular, settled = False, np.full(len(q), np.nan)
+    w, slopes = start.copy(), q.copy()
     everything = np.arange(len(w))
     few = FEW_CHANGES * float(np.abs(q @ start) + np.max(q * q / np.maximum(H.diagonal() + l2, 1e-300), initial=0.0))
     for number in range(MOST_ROUNDS):
         descend(H, everything, l1, l2, 1, 0.0, slopes, w)
-        if settled is not None and np.array_equal(np.sign(w), settled):
+        if not is_singular and np.array_equal(np.sign(w), settled):
             return w, True
         if worst_slope(slopes, w, l1, l2) <= (enough if number < PATIENT_ROUNDS else max(enough, accuracy)):
             return w, True
@@ -84,8 +82,12 @@ def minimise(
         if is_singular and number >= PATIENT_ROUNDS:
             return _one_by_one(H, q, start, l1=l1, l2=l2, accuracy=max(enough, accuracy), is_spent=is_spent)
         descend(H, np.flatnonzero(w), l1, l2, SWEEPS, few, slopes, w)
-        settled = _exact_step(H, l1, l2, slopes, w)
-        is_singular = settled is None
+        settled, is_exact = np.sign(w), None
+        for _ in range(MOST_CUTS):
+            is_exact = _go(H, l1, l2, settled, slopes, w)
+            if is_exact is not None:
+                break
+        is_singular = not is_exact
         slopes = q - (w - start) @ H
     return w, False
 
@@ -93,64 +95,21 @@ def minimise(
 def _one_by_one(
     H: Array, q: Array, start: Array, *, l1: float, l2: float, accuracy: float, is_spent: Callable[[], bool]
 ) -> tuple[Array, bool]:
-    """Minimise f over weights that enter one by one, from w0 or, where its columns depend on each other, from 0."""
-    w, signs, active = start.copy(), np.sign(start), np.flatnonzero(start)
+    """Minimise f from w0 over weights that enter one by one."""
+    w, signs, slopes = start.copy(), np.sign(start), q.copy()
     enough = max(accuracy, SLOPE_ROUNDING * float(np.max(np.abs(q), initial=0.0)))
-    right = (q - l2 * w)[active] - l1 * signs[active]
-    for number in range(MOST_ENTRIES * len(w)):
-        while len(active):
-            step = _toward(H[np.ix_(active, active)], l2, right)
-            if step is None and not number and start.any():
-                zeros = np.zeros_like(start)
-                return _one_by_one(H, q + H @ start, zeros, l1=l1, l2=l2, accuracy=accuracy, is_spent=is_spent)
-            if step is None:
-                return w, False
-            old, s = w[active], signs[active]
-            falls = s * step < 0
-            shares = np.where(falls, np.abs(old) / np.maximum(np.abs(step), 1e-300), np.inf)
-            first = int(np.argmin(shares))
-            share = min(1.0, float(shares[first]))
-            w[active] = old + share * step
-            if share == 1.0:
-                break
-            w[active[first]] = signs[active[first]] = 0.0
-            active = np.delete(active, first)
-            right = (q - H @ (w - start) - l2 * w)[active] - l1 * signs[active]
-        slopes = q - H @ (w - start) - l2 * w
-        excess = np.abs(slopes) - l1
-        excess[active] = -np.inf
+    for _ in range(MOST_ENTRIES * len(w)):
+        while (is_exact := _go(H, l1, l2, signs, slopes, w)) is None and signs.any() and not is_spent():
+            pass
+        slopes = q - H @ (w - start)
+        excess = np.where(signs != 0, -np.inf, np.abs(slopes) - l1)
         entering = int(np.argmax(excess))
         if not excess[entering] > enough:
-            return w, worst_slope(slopes + l2 * w, w, l1, l2) <= 2 * enough
-        if is_spent():
+            return w, worst_slope(slopes, w, l1, l2) <= 2 * enough
+        if is_exact is None or is_spent():
             break
         signs[entering] = np.sign(slopes[entering])
-        active = np.append(active, entering)
-        right = np.zeros(len(active))
-        right[-1] = slopes[entering] - l1 * signs[entering]
     return w, False
-
-
-def _toward(matrix: Array, l2: float, right: Array) -> Array | None:
-    """(matrix + l2 I)^-1 right; along the null vector of the last column, far, where that depends on the others."""
-    diagonal = matrix.diagonal() + l2
-    if not (diagonal > 0).all():
-        return None
-    scale = 1.0 / np.sqrt(diagonal)
-    scaled = matrix * scale * scale[:, None]
-    np.fill_diagonal(scaled, 1.0)
-    last = len(right) - 1
-    try:
-        inner = cho_factor(scaled[:last, :last], lower=True, check_finite=False) if last else None
-    except LinAlgError:
-        return None
-    column, rest = scaled[:last, last], scale * right
-    if inner is None:
-        return np.asarray(scale * rest)
-    along, own = (cho_solve(inner, each, check_finite=False) for each in (column, rest[:last]))
-    found = np.append(own, 0.0)
-    found -= (rest[last] - column @ own) / max(1.0 - float(column @ along), LEAST_PIVOT) * np.append(along, -1.0)
-    return np.asarray(scale * found)
 
 
 def worst_slope(slopes: Array, w: Array, l1: float, l2: float) -> float:
@@ -159,35 +118,32 @@ def worst_slope(slopes: Array, w: Array, l1: float, l2: float) -> float:
     return float(np.max(distances, initial=0.0))
 
 
-def _exact_step(H: Array, l1: float, l2: float, slopes: Array, w: Array) -> Array | None:
-    """Go to the minimum over the weights that are not 0, with their signs; `slopes` and `w` are changed.
+def _go(H: Array, l1: float, l2: float, signs: Array, slopes: Array, w: Array) -> bool | None:
+    """Go toward the minimum over the weights that have signs, until one of them becomes 0, which loses its sign.
+
+    Up to there f falls all the way. `signs`, `slopes` and `w` are changed.
 
     Returns:
-        The signs of all weights, if they stayed as they were in the last step and it was exact; else None.
+        Whether the minimum was found without an addition to the diagonal of H; None where a weight became 0.
     """
-    for _ in range(MOST_CUTS):
-        active = np.flatnonzero(w)
-        if not len(active):
-            return np.sign(w)
-        rows = H[active]
-        old, signs = w[active], np.sign(w[active])
-        step, is_exact = _solved(rows[:, active], l2, slopes[active] - l2 * old - l1 * signs)
-        if step is None:
-            return None
-        new = old + step
-        has_crossed = np.sign(new) != signs
-        new[has_crossed] = 0.0
-        if has_crossed.any() and not _is_lower(rows[:, active], l1, l2, slopes[active], old, new):
-            shares = np.where(has_crossed, np.abs(old), np.inf) / np.maximum(np.abs(step), 1e-300)
-            first = int(np.argmin(shares))
-            new = old + shares[first] * step
-            new[first] = 0.0
-            new[np.sign(new) != signs] = 0.0
-        slopes -= (new - old) @ rows
-        w[active] = new
-        if not has_crossed.any():
-            return np.sign(w) if is_exact else None
-    return None
+    active = np.flatnonzero(signs)
+    if not len(active):
+        return True
+    rows, old = H[active], w[active]
+    step, is_exact = _solved(rows[:, active], l2, slopes[active] - l2 * old - l1 * signs[active])
+    if step is None:
+        return False
+    has_crossed = (old + step) * signs[active] <= 0
+    shares = np.where(has_crossed, np.abs(old), np.inf) / np.maximum(np.abs(step), 1e-300)
+    first = int(np.argmin(shares))
+    new = old + min(shares[first], 1.0) * step
+    if has_crossed.any():
+        new[first] = 0.0
+        new[np.sign(new) != signs[active]] = 0.0
+        signs[active] = np.sign(new)
+    slopes -= (new - old) @ rows
+    w[active] = new
+    return None if has_crossed.any() else is_exact
 
 
 def step_with_signs(H: Array, q: Array, w: Array, *, l1: float, l2: float) -> Array:
@@ -208,18 +164,7 @@ def _solved(matrix: Array, l2: float, right: Array) -> tuple[Array | None, bool]
     scaled = matrix * scale * scale[:, None]
     for jitter in (0.0, JITTER):
         np.fill_diagonal(scaled, 1.0 + jitter)
-        try:
-            factor = cho_factor(scaled, lower=True, check_finite=False)
-        except (LinAlgError, ValueError):
-            continue
-        found = scale * cho_solve(factor, scale * right, check_finite=False)
-        if np.isfinite(found).all():
-            return found, jitter == 0.0
+        factor = cholesky_factor(scaled)
+        if factor is not None:
+            return scale * cholesky_solve(factor, scale * right), jitter == 0.0
     return None, False
-
-
-def _is_lower(H: Array, l1: float, l2: float, slopes: Array, old: Array, new: Array) -> bool:
-    """Whether f is lower at `new` than at `old`, where its slopes are given."""
-    change = new - old
-    value = 0.5 * change @ (H @ change) - slopes @ change + l1 * (np.abs(new).sum() - np.abs(old).sum())
-    return bool(value + 0.5 * l2 * (new @ new - old @ old) < 0)
