@@ -141,7 +141,6 @@ class ClassifierWork:
                 call.estimator._trainer(training, self._runtime),
                 class_weights=tuple(factors.tolist()),
                 code_classes=tuple(code_classes.tolist()),
-                keeps_products=True,
                 **({} if self.needs_main_thread or estimator.n_threads else {"num_threads": self.num_threads}),
             )
             for call in chain.calls

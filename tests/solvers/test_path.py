@@ -85,13 +85,12 @@ def assert_each_is_optimal(trainers, models, gaps, X, y, folds, num_classes=2):
         np.testing.assert_allclose(objective(trainer, part, labels, model, num_classes), expected, rtol=2 * TOL)
 
 
-@pytest.mark.parametrize("keeps_products", [False, True])
 @pytest.mark.parametrize("num_tasks", [1, 3])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_each_stage_is_as_good_as_by_itself(loss, num_tasks, keeps_products):
+def test_each_stage_is_as_good_as_by_itself(loss, num_tasks):
     """Three folds, each along three values of C, in one job."""
     X, y, folds = problem()
-    trainers = stages(loss, keeps_products=keeps_products)
+    trainers = stages(loss)
     models, gaps, _ = run(trainers, X, y, folds, runtime=InProcess(num_tasks=num_tasks))
     assert_each_is_optimal(trainers, models, gaps, X, y, folds)
 

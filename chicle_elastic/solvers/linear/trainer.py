@@ -16,7 +16,7 @@ whatever w is, so rounding drift between w and w(alpha) cannot fake it. Only a c
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -77,9 +77,6 @@ class LinearTrainer(Trainer):
         num_threads: Most threads a task may use; fewer are used on small data.
         code_classes: Class of each target code, from 0; None where codes are classes. With codes that tell more than
             the class, the fold of cross-validation say, `class_weights` says which rows a fit is of.
-        keeps_products: Whether Newton's method of the squared hinge finds second derivatives of all rows of narrow
-            data, and from then on adds and takes away what changes. On a path that costs less than products with a
-            part of them; for a single fit it takes as long.
         penalises_intercept: Whether the weight of the intercept column is penalised like the others. If not, which is
             for the logistic loss and Newton's method, `intercept_scaling` has to be 1.
         algorithm: "cocoa" for coordinate descent alone, whatever it takes; "newton" for Newton's method on chunks;
@@ -93,7 +90,6 @@ class LinearTrainer(Trainer):
     class_weights: tuple[float, ...] | None = None
     num_threads: int = 1
     code_classes: tuple[int, ...] | None = None
-    keeps_products: bool = False
     penalises_intercept: bool = True
     algorithm: Algorithm = "auto"
     has_one_softmax: ClassVar[bool] = False
@@ -191,8 +187,6 @@ class LinearTrainer(Trainer):
             plan = newton_plan(
                 loss, schema, num_outputs=outputs, tol=self.tol, num_tasks=num_tasks, has_free_intercept=is_free
             )
-            if self.keeps_products and loss is Loss.SQUARED_HINGE and plan.has_all_columns:
-                plan = replace(plan, row_step=1, is_cheap=True)
             return steps.start(plan, model).encode()
         if loss is Loss.HINGE and method is Method.COORDINATES and not is_slow:
             return NO_PROGRESS  # of the hinge on one task the solver knows the pace itself

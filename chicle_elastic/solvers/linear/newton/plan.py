@@ -131,8 +131,11 @@ class NewtonPlan:
 
     @property
     def needs_products(self) -> bool:
-        """Whether steps are found by conjugate gradients, because a block is not all of the second derivatives."""
-        return self.is_smooth and not (self.has_all_columns and self.is_cheap)
+        """Whether steps are found by conjugate gradients, because a block is not all of the second derivatives.
+
+        With kinks a sum of all costs no more than the rows that have changed sides, and damped steps need it.
+        """
+        return self.is_smooth and not (self.has_all_columns and (self.is_cheap or self.loss.has_kinks))
 
     @property
     def first_block(self) -> Block:
