@@ -14,14 +14,14 @@ from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.kernels.tables import DenseKind
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.pace import BLAS_ADVANTAGE, CALL_VALUES, NEWTON_STEPS, Pace
+from chicle_elastic.solvers.linear.pace import BLAS_ADVANTAGE, CALL_VALUES, Pace
 from chicle_elastic.solvers.linear.rows import ChunkedRows
 from chicle_elastic.solvers.linear.screening import Screening
 from chicle_elastic.solvers.linear.tables import LocalTables, num_between_bounds, screen_addresses
 from chicle_elastic.solvers.linear.threads import ThreadChoice
-from chicle_elastic.solvers.linear.wide.exact import LEAST_TAU, MAX_FEATURES, ExactRows
-from chicle_elastic.solvers.linear.wide.finish import WideFinish, step_values, usual_steps
-from chicle_elastic.solvers.linear.wide.hinge import MOST_FIRST_TAU, WideHinge, first_tau
+from chicle_elastic.solvers.linear.wide.exact import MAX_FEATURES, ExactRows
+from chicle_elastic.solvers.linear.wide.finish import WideFinish
+from chicle_elastic.solvers.linear.wide.hinge import WideHinge, first_tau
 from chicle_elastic.solvers.linear.wide.rows import CopiedRows, RowsInChunks, WideRows
 from chicle_elastic.solvers.linear.wide.smooth import WideSmooth
 from chicle_elastic.solvers.local_chunk import LocalChunk
@@ -37,6 +37,9 @@ NO_ADDRESSES = np.empty(0, dtype=np.uint64)
 MOST_WIDE_VALUES = 1 << 23
 """Feature values of wide sparse data up to which they are copied for a Newton finish: 96 MiB a copy, of which smooth
 losses have nearly three."""
+WIDE_STEP = 12
+"""What the products of conjugate gradients cost in a Newton step over wide rows, per value of the rows, as a number of
+values of a pass of coordinate descent, which waits for the value before it."""
 VALUES_PER_ITERATION = 1 << 22
 """Feature values that passes of one thread visit before the runtime is asked what next; a pass is always finished."""
 FIRST_CORRECTION, LEAST_CORRECTION, AGAIN = 0.5, 0.1, 0.8
@@ -75,7 +78,6 @@ class CoordinatePasses:
         self._finish: dict[int, WideFinish] = {}
         self._columns: Array = np.empty(0, dtype=np.int64)
         self._is_stuck = False
-        self._first_tau: float | None = None
         self._pace = Pace()
         self._gaps: Array = np.empty(0)
         self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, tol
@@ -89,7 +91,7 @@ class CoordinatePasses:
         self._end_finish()
 
     def _end_finish(self, *, is_stuck: bool = False) -> None:
-        self._finish, self._pace, self._is_stuck, self._first_tau = {}, Pace(), is_stuck, None
+        self._finish, self._pace, self._is_stuck = {}, Pace(), is_stuck
 
     def raise_bounds(self, ratio: float) -> None:
         """All C_i have become `ratio` times as large, and there are duals from before.
@@ -266,17 +268,15 @@ class CoordinatePasses:
             self.tol,
             num_duals=tables.num_rows * tables.num_outputs,
             row_values=tables.num_values / tables.num_rows,
-            num_steps=NEWTON_STEPS if self._is_narrow(tables) else self._usual_steps(tables, gap),
-            is_wide=not self._is_narrow(tables),
         )
-        if not is_slow(hessian_values=0):
+        if not is_slow(step_values=0):
             return  # the duals between their bounds need not be counted
-        num_free = num_between_bounds(tables, self._local.notes, self._local.loss, self._local.bounds.C)
         if self._is_narrow(tables):
-            hessian_values = (num_free + tables.num_outputs * D // 3) * D * D // BLAS_ADVANTAGE  # built and solved with
+            num_free = num_between_bounds(tables, self._local.notes, self._local.loss, self._local.bounds.C)
+            step_values = (num_free + tables.num_outputs * D // 3) * D * D // BLAS_ADVANTAGE  # built and solved with
         else:
-            hessian_values = step_values(self._local.loss, tables.num_values, num_free / tables.num_rows)
-        if not is_slow(hessian_values=hessian_values):
+            step_values = WIDE_STEP * tables.num_values
+        if not is_slow(step_values=step_values):
             return
         self._begin_finish(tables)
 
@@ -290,26 +290,16 @@ class CoordinatePasses:
         else:
             rows, columns = CopiedRows.of(tables, local.intercept)
         self._columns = np.arange(rows.num_columns) if columns is None else columns
+        norms = np.concatenate([local.notes[chunk_id].norms for chunk_id in tables.ids])
+        tau = first_tau(norms, local.upper, rows.least_tau)
         for k in range(tables.num_outputs):
             signs, upper, duals = local.signs[k], local.upper, local.duals(k)
             if local.loss is Loss.HINGE:
-                self._finish[k] = WideHinge(rows, signs, upper, duals, tol=tol, tau=self._tau_of(tables))
+                self._finish[k] = WideHinge(rows, signs, upper, duals, tol=tol, tau=tau)
             else:
                 self._finish[k] = WideSmooth(rows, local.loss, signs, upper, duals, tol=tol)
         self._screening = None
         self._must_visit_all = True  # Newton steps move duals that were settled
-
-    def _tau_of(self, tables: LocalTables) -> float:
-        """tau of the first proximal step, as a multiple of C_i; kept, as every pass asks."""
-        if self._first_tau is None:
-            norms = np.concatenate([self._local.notes[chunk_id].norms for chunk_id in tables.ids])
-            least = LEAST_TAU if self._is_narrow(tables) else CopiedRows.least_tau
-            self._first_tau = first_tau(norms, self._local.upper, least)
-        return self._first_tau
-
-    def _usual_steps(self, tables: LocalTables, gap: float) -> int:
-        is_small = self._tau_of(tables) < MOST_FIRST_TAU
-        return usual_steps(self._local.loss, gap, self.tol, is_tau_small=is_small)
 
     def _newton_steps(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
         w = model.reshape(tables.num_outputs, -1)

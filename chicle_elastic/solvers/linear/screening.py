@@ -8,7 +8,6 @@ has moved, too, and need not read rows again only because they have moved.
 """
 
 import math
-from collections import deque
 
 import numpy as np
 
@@ -20,10 +19,6 @@ NUM_STAMPS = 256
 """Iterations that a stamp tells apart. After as many nothing is known of any row, else it might be an older one."""
 START_BELOW = 0.2
 """Share of duals that move in a pass below which screening starts; above, it costs more than it saves."""
-MAX_REMEMBERED = 12
-"""Passes whose w is kept. The distance to one before them is bounded by way of the oldest that is."""
-MAX_EXACT_VALUES = 1 << 14
-"""Values of w up to which its distance to each of the last passes is found; beyond, the steps are added up."""
 COLUMNS_PER_BLOCK = 1 << 14
 LEAST_CAUTION, MOST_CAUTION = 0.05, 0.5
 """How much of the worst case (Cauchy-Schwarz) is feared."""
@@ -42,8 +37,8 @@ class Screening:
         num_features: Columns.
 
     Attributes:
-        moved: Distance that w has moved since the start of the iteration with each stamp, times the caution; infinite
-            where that is not known. ndarray of shape (outputs, NUM_STAMPS), float32.
+        moved: How far w has moved at most since the start of the iteration with each stamp (the steps since then, added
+            up), times the caution; infinite where that is not known. Shape (outputs, NUM_STAMPS), float32.
         now: Stamp of this iteration.
     """
 
@@ -53,9 +48,7 @@ class Screening:
         self.now = 0
         self.moved = np.full((outputs, NUM_STAMPS), np.inf, dtype=np.float32)
         self._era = -1
-        self._past: deque[tuple[int, Array]] = deque()
-        self._to_oldest = np.zeros((outputs, NUM_STAMPS), dtype=np.float32)
-        self._is_older = np.zeros(NUM_STAMPS, dtype=np.bool_)
+        self._last: Array | None = None
 
     def begin_pass(self, w: Array, iteration: int) -> bool:
         """Learn where w is at the start of an iteration.
@@ -74,30 +67,12 @@ class Screening:
         if is_new_era:
             # A solver without rows makes no passes: what it knew of a stamp may be of 256 iterations before.
             self.moved.fill(np.inf)
-            self._is_older.fill(False)
-            self._past.clear()
-        if w.size <= MAX_EXACT_VALUES:
-            if len(self._past) == MAX_REMEMBERED:
-                self._forget_oldest()
-            for stamp, past in self._past:
-                self.moved[:, stamp] = self.caution * np.linalg.norm(w - past, axis=1)
-            if self._is_older.any():
-                oldest = self._past[0][0]
-                self.moved[:, self._is_older] = self._to_oldest[:, self._is_older] + self.moved[:, [oldest]]
-        elif self._past:
-            step = _distances(w, self._past.pop()[1])
-            self.moved += (self.caution * step)[:, None].astype(np.float32)
+            self._last = None
+        if self._last is not None:
+            self.moved += (self.caution * _distances(w, self._last))[:, None].astype(np.float32)
         self.moved[:, self.now] = 0.0
-        self._is_older[self.now] = False
-        self._past.append((self.now, w))
+        self._last = w
         return is_new_era
-
-    def _forget_oldest(self) -> None:
-        stamp, past = self._past.popleft()
-        self._is_older[stamp] = True
-        self._to_oldest[:, stamp] = 0.0
-        step = self.caution * np.linalg.norm(self._past[0][1] - past, axis=1)
-        self._to_oldest[:, self._is_older] += step[:, None]
 
     def end_pass(self, share_moved: float) -> None:
         """Learn what share of the duals moved."""

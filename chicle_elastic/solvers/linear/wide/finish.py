@@ -21,7 +21,6 @@ from collections.abc import Callable
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.objectives import TINY, Loss
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 from chicle_elastic.solvers.linear.wide.rows import WideRows
 
@@ -32,35 +31,6 @@ STEPS_PER_ITERATION = 16
 """Newton steps at most before the runtime is asked what next; with 8 fits take a quarter more iterations."""
 RIDGE = 1e-9
 """Added to products of heavy columns, as a share of their diagonal: columns may be alike."""
-LEAST_STEPS, STEPS_PER_DECADE, STEPS_FROM_SMALL_TAU = 4, 4, 12
-"""Newton steps of a finish, typically; the hinge takes so many for a tenth of the gap, and at least. Where rows and C_i
-are so large that tau has to begin small, it takes more."""
-SMOOTH_STEPS_OF_LARGE_ROWS = 40
-"""What the steps of smooth losses cost there, as a number of usual steps: each takes many products."""
-STEP_VALUES, GATHERED_VALUES, SMOOTH_VALUES = 2.5, 30.0, 10.0
-"""What a step costs beside a look at all values, per value: of all rows; of those with curvature if they are gathered,
-which the hinge does; and of all rows for the products of smooth losses. As a number of values of a pass of coordinate
-descent, which waits for the value before it."""
-
-
-def usual_steps(loss: Loss, gap: float, tol: float, *, is_tau_small: bool) -> int:
-    """Newton steps that a finish takes from one relative gap to another, typically."""
-    if loss is not Loss.HINGE:
-        return SMOOTH_STEPS_OF_LARGE_ROWS if is_tau_small else LEAST_STEPS
-    decades = math.log10(max(gap / max(tol, TINY), 1.0))
-    return round((STEPS_FROM_SMALL_TAU if is_tau_small else STEPS_PER_DECADE) * max(decades, 1.0))
-
-
-def step_values(loss: Loss, num_values: int, curved_share: float) -> int:
-    """What a Newton step costs beside a look at all values, as a number of values of a pass of coordinate descent.
-
-    Args:
-        loss: The loss.
-        num_values: Of all rows.
-        curved_share: Of the rows, those with curvature.
-    """
-    of_products = GATHERED_VALUES * curved_share if loss is Loss.HINGE else SMOOTH_VALUES
-    return int((STEP_VALUES + of_products) * num_values)
 
 
 class SearchLine:
