@@ -175,12 +175,9 @@ FORMS = {
 
 
 @pytest.mark.parametrize("is_rough", [True, False])
-@pytest.mark.parametrize("is_joined", [True, False])
 @pytest.mark.parametrize("form", FORMS)
-def test_products_of_rows_are_those_of_numpy(form, is_joined, is_rough, monkeypatch):
+def test_products_of_rows_are_those_of_numpy(form, is_rough, monkeypatch):
     """Scores, sums, both at once, squares and blocks, over chunks and blocks of rows; in float32 to its digits."""
-    if not is_joined:
-        monkeypatch.setattr(class_rows, "FEW_VALUES", 0)
     monkeypatch.setattr(class_rows, "VALUES_PER_BLOCK", 40)
     monkeypatch.setattr(class_rows, "SPARSE_ROWS", 7)
     monkeypatch.setattr(class_rows, "ROWS_MADE_DENSE", 5)
@@ -206,7 +203,7 @@ def test_squares_beyond_float32_are_summed_up_in_float64():
     """A block is asked for in float32, and would be infinite."""
     X = np.full((4, 2), 1e30, dtype=np.float32)
     out = np.zeros((1, 3))
-    class_rows_of(X, 1).add_products(np.ones((1, 4)), None, out, is_rough=True)
+    class_rows_of(X, 1).add_products(np.ones((1, 4)), 0.0, out, is_rough=True)
     np.testing.assert_allclose(out, 4e60, rtol=1e-6)
 
 

@@ -153,7 +153,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         rows, by_class = self.local.rows, blocks.reshape(len(weights), -1)
         intercept = 1.0 if self._has_intercept else 0.0
         if state.is_narrow:
-            rows.add_products(list(weights), intercept, list(by_class), is_rough=state.is_rough)
+            rows.add_products(weights, intercept, by_class, is_rough=state.is_rough)
         else:
             by_class[:, :-1] = rows.squares(weights)
             by_class[:, -1] = intercept * weights.sum(axis=1)
