@@ -175,9 +175,12 @@ FORMS = {
 
 
 @pytest.mark.parametrize("is_rough", [True, False])
+@pytest.mark.parametrize("is_joined", [True, False])
 @pytest.mark.parametrize("form", FORMS)
-def test_products_of_rows_are_those_of_numpy(form, is_rough, monkeypatch):
+def test_products_of_rows_are_those_of_numpy(form, is_joined, is_rough, monkeypatch):
     """Scores, sums, both at once, squares and blocks, over chunks and blocks of rows; in float32 to its digits."""
+    if not is_joined:
+        monkeypatch.setattr(class_rows, "FEW_VALUES", 0)
     monkeypatch.setattr(class_rows, "VALUES_PER_BLOCK", 40)
     monkeypatch.setattr(class_rows, "SPARSE_ROWS", 7)
     monkeypatch.setattr(class_rows, "ROWS_MADE_DENSE", 5)
@@ -310,7 +313,6 @@ def test_sizes_decide_how_second_derivatives_are_summed_up(shape, is_narrow, is_
     assert (state.is_narrow, state.is_joint, state.block_rows == 0) == (is_narrow, is_joint, has_all_rows)
     assert state.is_joint or state.is_rough
     assert state.size_of_blocks(K) <= 1 << 22
-    assert 1 <= state.kept_products <= 16
 
 
 # Steps.
@@ -341,7 +343,7 @@ def test_a_task_without_a_preconditioner_has_blocks_summed_up_again():
 def test_refused_certificates_make_products_exact_and_then_ask_for_more():
     """A smaller gap, that is."""
     state = state_in(MultinomialPhase.REST)
-    for share in (0.1, 0.05):
+    for share in (0.3, 0.15):
         state.phase = MultinomialPhase.REST
         steps.reopen(state)
         assert (state.phase, state.is_rough, state.share) == (MultinomialPhase.EVALUATE, False, share)
