@@ -111,7 +111,7 @@ class ClassRows:
             is_rough: Whether float32 will do; where squares are beyond it, float64 is taken.
         """
         if self._is_sparse:
-            for which, rows in self._made_dense(weights.any(axis=0)):
+            for which, rows in self._made_dense(np.any(weights, axis=0)):
                 for each, out in zip(weights, outs, strict=True):
                     add_dense_products([rows], each[which], ALL, intercept, out)
             return

@@ -339,7 +339,7 @@ def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float
         foretold = 2.0 * state.reach * state.decrease
         is_too_long = not value <= state.value - ARMIJO * foretold + rounding
     else:
-        is_too_long = not math.isfinite(value) and state.direction.any()
+        is_too_long = not math.isfinite(value) and bool(state.direction.any())
     if is_too_long:
         state.reach *= SHORTER
         if state.reach < LEAST_REACH:
