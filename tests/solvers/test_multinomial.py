@@ -310,7 +310,6 @@ def test_sizes_decide_how_second_derivatives_are_summed_up(shape, is_narrow, is_
     assert (state.is_narrow, state.is_joint, state.block_rows == 0) == (is_narrow, is_joint, has_all_rows)
     assert state.is_joint or state.is_rough
     assert state.size_of_blocks(K) <= 1 << 22
-    assert 1 <= state.kept_products <= 16
 
 
 # Steps.
@@ -341,7 +340,7 @@ def test_a_task_without_a_preconditioner_has_blocks_summed_up_again():
 def test_refused_certificates_make_products_exact_and_then_ask_for_more():
     """A smaller gap, that is."""
     state = state_in(MultinomialPhase.REST)
-    for share in (0.1, 0.05):
+    for share in (0.3, 0.15):
         state.phase = MultinomialPhase.REST
         steps.reopen(state)
         assert (state.phase, state.is_rough, state.share) == (MultinomialPhase.EVALUATE, False, share)

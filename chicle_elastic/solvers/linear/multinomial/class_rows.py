@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
+from scipy.sparse import issparse, vstack
 
 from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.views import Array
@@ -20,6 +20,8 @@ from chicle_elastic.solvers.local_chunk import RowBlock
 
 VALUES_PER_BLOCK, MOST_ROWS = 1 << 20, 1 << 13
 """Values and rows of a block of dense rows."""
+FEW_VALUES = 1 << 20
+"""Values of all chunks up to which they are put together: a task may have many, and each takes a call per product."""
 SPARSE_ROWS = 1 << 16
 """Rows of a block of sparse rows, whose products with all classes are what takes memory."""
 ROWS_MADE_DENSE = 1 << 12
@@ -42,6 +44,8 @@ class ClassRows:
         self._blocks = blocks
         self._parts: list[Any] = [matrix_of(block.rows) for block in blocks.values()]
         self._is_sparse = issparse(self._parts[0])
+        if sum(part.size for part in self._parts) <= FEW_VALUES:
+            self._parts = [vstack(self._parts, format="csr") if self._is_sparse else np.concatenate(self._parts)]
         self.num_rows = sum(part.shape[0] for part in self._parts)
         self.num_features = int(self._parts[0].shape[1])
 
@@ -52,8 +56,9 @@ class ClassRows:
             DataError: A feature is NaN or infinite.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            for (chunk_id, block), rows in zip(self._blocks.items(), self._parts, strict=True):
-                require_finite(chunk_id, block, np.asarray(rows @ np.ones(self.num_features)))
+            for chunk_id, block in self._blocks.items():
+                products = matrix_of(block.rows) @ np.ones(self.num_features)
+                require_finite(chunk_id, block, np.asarray(products))
 
     def times(self, vectors: Array) -> Array:
         """Scores of all rows without intercepts, shape (K, num_rows), float64; `vectors` has the shape (K, d)."""
@@ -106,7 +111,7 @@ class ClassRows:
             is_rough: Whether float32 will do; where squares are beyond it, float64 is taken.
         """
         if self._is_sparse:
-            for which, rows in self._made_dense(weights.any(axis=0)):
+            for which, rows in self._made_dense(np.any(weights, axis=0)):
                 for each, out in zip(weights, outs, strict=True):
                     add_dense_products([rows], each[which], ALL, intercept, out)
             return

@@ -59,7 +59,7 @@ class MultinomialState(ProgressState):
         num_products: Products of this run of conjugate gradients.
         decrease: By how much the quadratic model has fallen in this run.
         rz, first_rz: Squared residual in the norm of the preconditioner, before the last and before the first product.
-        num_stalls: Evaluations in a row that did not bring the gap down.
+        num_stalls: Evaluations in a row that did not bring the objective down.
         totals: sum_i C_i y_i, shape (K,).
         masses: sum_i of the weights of each class in its block, as of the last evaluation, shape (K,).
         class_sums: sum_i C_i y_i x_i^T, shape (K, d).

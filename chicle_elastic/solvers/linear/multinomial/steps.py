@@ -43,8 +43,6 @@ from chicle_elastic.solvers.linear.progress import NOTHING
 ARMIJO = 1e-4
 ROUNDING = 1e-13
 """Relative change of the objective that is none."""
-MOST_INTERCEPT_STEP = 0.25
-"""Change of an intercept up to which a step of all of them is as good as foretold."""
 LEAST_REACH = 1e-6
 SHORTER = 0.3
 """Share of a direction that was too long which is evaluated next. On separable classes 0.5 takes twice the passes."""
@@ -52,13 +50,11 @@ LEAST_SHARE = 0.05
 """Share of tol that is aimed at, at least: a certificate that refuses that one sees rounding, or rows are missing."""
 INNER_SHARE = 0.3
 """Share of that which the residual of conjugate gradients may leave of the gap."""
-LEAST_ETA, MOST_ETA = 1e-3, 0.3
+LEAST_ETA, MOST_ETA = 1e-2, 0.3
 """Share of the residual, in the norm of the preconditioner, at which conjugate gradients end."""
 MOST_PRODUCTS = 200
-LEAST_FALL = 0.5
-"""Share of the gap that a step may leave which does not bring the objective down."""
 MOST_STALLS = 1
-"""More of those in a row: products are too rough, or rounding is all there is."""
+"""Steps in a row that may not lower the objective: more, and products are too rough, or all is rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,8 +211,6 @@ def _found(
         return model
     residual = gradient[:, -1]
     step = _intercept_step(curvatures, residual, state.is_active(has_intercept=True))
-    if not np.abs(step).max() <= MOST_INTERCEPT_STEP:
-        return model
     left = _half_norm(state, model[:, :-1] + gradient[:, :-1], residual) - 0.5 * dot(residual, step)
     if not left <= state.gap:
         return model
@@ -307,7 +301,7 @@ def _is_solved(state: MultinomialState, goal: Goal) -> bool:
     if left <= INNER_SHARE * state.share * goal.tol * state.value:
         return True
     eta = min(max(math.sqrt(max(state.decrease, 0.0) / max(state.value, TINY)), LEAST_ETA), MOST_ETA)
-    return state.num_products > 1 and state.rz <= eta * eta * min(state.first_rz, 2.0 * state.decrease)
+    return state.rz <= eta * eta * min(state.first_rz, 2.0 * state.decrease)
 
 
 def _end_products(state: MultinomialState) -> None:
@@ -345,14 +339,13 @@ def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float
         foretold = 2.0 * state.reach * state.decrease
         is_too_long = not value <= state.value - ARMIJO * foretold + rounding
     else:
-        is_too_long = not math.isfinite(value) and state.direction.any()
+        is_too_long = not math.isfinite(value) and bool(state.direction.any())
     if is_too_long:
         state.reach *= SHORTER
         if state.reach < LEAST_REACH:
             _stalled(state)
         return model
     has_moved = value < state.value - rounding
-    before = state.gap
     curvatures = sums[2 : 2 + K * K].reshape(K, K)
     state.masses = (K / (K - 1.0)) * np.diagonal(curvatures)
     gradient = sums[2 + K * K : 2 + K * K + K * D].reshape(K, D)
@@ -361,7 +354,7 @@ def _evaluated(state: MultinomialState, model: Array, sums: Array, weight: float
     has_begun = there[:, :-1].any() or not gradient[:, :-1].any()
     if has_begun and _is_good_enough(state, goal):
         return resting
-    state.num_stalls = 0 if has_moved or state.gap <= LEAST_FALL * before else state.num_stalls + 1
+    state.num_stalls = 0 if has_moved else state.num_stalls + 1
     if state.num_stalls > MOST_STALLS:
         _stalled(state)
         return there
