@@ -40,10 +40,12 @@ class NewtonRows(Protocol):
     Attributes:
         num_rows: Rows.
         num_columns: D.
+        is_sparse: Whether they are kept as CSR.
     """
 
     num_rows: int
     num_columns: int
+    is_sparse: bool
 
     def times(self, vector: Array) -> Array:
         """<x_i, vector> of every row, shape (num_rows,), float64."""
@@ -109,6 +111,7 @@ class MergedRows:
     def __init__(self, matrix: Any, *, has_intercept: bool = True) -> None:
         self._matrix = matrix
         self.num_rows, self.num_columns = (int(size) for size in matrix.shape)
+        self.is_sparse = scipy.sparse.issparse(matrix)
         self._has_intercept = has_intercept
         self._rough: Array | None = None
 
@@ -133,7 +136,7 @@ class MergedRows:
 
     def times_many(self, vectors: Array) -> Array:
         """See `NewtonRows`."""
-        if scipy.sparse.issparse(self._matrix):
+        if self.is_sparse:
             return np.ascontiguousarray((self._matrix @ vectors.T).T)
         return np.asarray(vectors @ self._matrix.T)
 
@@ -179,7 +182,7 @@ class MergedRows:
 
     def dense(self, which: Array, columns: Array = ALL, *, is_rough: bool = False) -> Array:
         """See `NewtonRows`."""
-        if scipy.sparse.issparse(self._matrix):
+        if self.is_sparse:
             return _dense(self._matrix[which], columns).astype(_dtype(is_rough), copy=False)
         rows = np.asarray((self._in_float32() if is_rough else self._matrix).take(which, axis=0))
         return rows[:, columns] if len(columns) else rows
@@ -197,6 +200,7 @@ class ChunkedRows:
 
         self._products = products
         self._tables = tables
+        self.is_sparse = isinstance(tables.keep_alive[0].rows, CsrRows)
         self._intercept = intercept
         self._starts = np.concatenate([[0], np.cumsum(tables.samples.lengths)])
         self.num_rows = tables.num_rows
@@ -274,9 +278,8 @@ class ChunkedRows:
 
     def _is_copy_cheaper(self, num_rows: int) -> bool:
         """Whether rough products of so many rows take less time with a dense copy."""
-        is_sparse = isinstance(self._tables.keep_alive[0].rows, CsrRows)
         mean_entries = self._tables.num_values / self.num_rows
-        is_cheaper = not is_sparse or is_rough_copy_cheaper(mean_entries, self.num_columns)
+        is_cheaper = not self.is_sparse or is_rough_copy_cheaper(mean_entries, self.num_columns)
         return is_cheaper and num_rows * self.num_columns <= MAX_COPIED_VALUES
 
     def _rough_copy(self) -> MergedRows:
@@ -349,7 +352,7 @@ class SomeRows:
     def __init__(self, rows: ChunkedRows, which: Array) -> None:
         self._rows = rows
         self._which = which
-        self.num_rows, self.num_columns = len(which), rows.num_columns
+        self.num_rows, self.num_columns, self.is_sparse = len(which), rows.num_columns, rows.is_sparse
 
     def times(self, vector: Array) -> Array:
         """See `NewtonRows`."""

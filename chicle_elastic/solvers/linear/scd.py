@@ -283,8 +283,9 @@ class CoordinatePasses:
     def _begin_finish(self, tables: LocalTables) -> None:
         local, tol = self._local, AGAIN * self.tol
         rows: WideRows
+        full = local.upper if local.loss is Loss.HINGE or local.loss.has_kinks else None
         if self._is_narrow(tables):
-            rows, columns = ExactRows(local.rows), None
+            rows, columns = ExactRows(local.rows, full), None
         elif tables.num_values > MOST_WIDE_VALUES and isinstance(local.rows, ChunkedRows):
             rows, columns = RowsInChunks(local.rows, tables, local.intercept), None
         else:
@@ -294,6 +295,8 @@ class CoordinatePasses:
         tau = first_tau(norms, local.upper, rows.least_tau)
         for k in range(tables.num_outputs):
             signs, upper, duals = local.signs[k], local.upper, local.duals(k)
+            if k and isinstance(rows, ExactRows):  # each has second derivatives of its own
+                rows = ExactRows(local.rows, full)
             if local.loss is Loss.HINGE:
                 self._finish[k] = WideHinge(rows, signs, upper, duals, tol=tol, tau=tau)
             else:

@@ -46,12 +46,14 @@ class Blocks:
 
     Args:
         rows: The rows.
-        row_ids: Finds their numbers in the data set, shape (num_rows,), int64.
+        row_ids: Finds their numbers in the data set, shape (num_rows,), int64; None where no sample is asked for.
         row_step: One row in so many is in the sample.
         full: What c_i is where it is not 0, shape (num_rows,), float64, for the squared hinge; None if it is anything.
     """
 
-    def __init__(self, rows: NewtonRows, row_ids: Callable[[], Array], row_step: int, full: Array | None) -> None:
+    def __init__(
+        self, rows: NewtonRows, row_ids: Callable[[], Array] | None, row_step: int, full: Array | None
+    ) -> None:
         self._rows = rows
         self._row_ids = row_ids
         self._row_step = row_step
@@ -94,6 +96,7 @@ class Blocks:
     def _sampled(self) -> tuple[Array, NewtonRows]:
         """Numbers of the rows in the sample, which are the same for any number of tasks, and these rows."""
         if self._sample is None:
+            assert self._row_ids is not None
             numbers = self._row_ids().astype(np.uint64) * SPREAD >> np.uint64(32)
             which = np.flatnonzero(numbers % np.uint64(self._row_step) == 0)
             self._sample = which, self._rows.subset(which, is_rough=True)
@@ -122,7 +125,8 @@ class Blocks:
         come, gone = curvatures[changed], self._full[changed]
         gone[come != 0] = 0.0
         num_columns = len(columns) or self._rows.num_columns
-        if num_columns <= FEW_COLUMNS and len(changed) * num_columns <= MOST_COPIED:
+        is_dense_cheaper = num_columns <= FEW_COLUMNS or not self._rows.is_sparse
+        if is_dense_cheaper and len(changed) * num_columns <= MOST_COPIED:
             with np.errstate(over="ignore", invalid="ignore"):
                 rows: Any = self._rows.dense(changed, columns, is_rough=kind is not Block.EXACT)
                 weighted = rows * (come - gone)[:, None].astype(rows.dtype)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.newton.blocks import Blocks
+from chicle_elastic.solvers.linear.newton.state import Block
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve, unpack
 from chicle_elastic.solvers.linear.rows import ALL, NewtonRows
 
@@ -19,14 +21,17 @@ class ExactRows:
 
     Args:
         rows: All local rows.
+        full: What curvatures that are not 0 are multiples of, shape (num_rows,): the same multiple for all in a step. None
+            if they are anything; else sums of second derivatives are found from those of the step before.
     """
 
     heavy = None
     least_tau = LEAST_TAU
 
-    def __init__(self, rows: NewtonRows) -> None:
-        self._rows = rows
+    def __init__(self, rows: NewtonRows, full: Array | None) -> None:
+        self._rows, self._full = rows, full
         self.num_columns = rows.num_columns
+        self._blocks = Blocks(rows, None, 1, full)
 
     def times(self, vector: Array) -> Array:
         """See `WideRows`."""
@@ -47,8 +52,12 @@ class ExactRows:
             z_FD = self._rows.dense(which) * np.sqrt(curvatures[which])[:, None]
             matrix = z_FD @ z_FD.T
         else:
-            packed = np.zeros(D * (D + 1) // 2)
-            self._rows.add_products(curvatures, ALL, packed)
+            packed, ratio = np.zeros(D * (D + 1) // 2), 1.0
+            if self._full is not None:
+                ratio = float(curvatures[which[0]] / self._full[which[0]])
+                curvatures = np.where(curvatures != 0, self._full, 0.0)
+            self._blocks.add(0, Block.EXACT, curvatures, ALL, packed)
+            packed *= ratio
             matrix = unpack(packed, D)
         matrix.reshape(-1)[:: len(matrix) + 1] += 1.0
         factor = cholesky_factor(matrix)

@@ -32,7 +32,9 @@ INNER_SHARE = 0.3
 """Share of the gap that may come from w not being the minimum of phi when the centers move."""
 ETA = 1e-2
 """Residual of conjugate gradients as a share of the gradient, in the norm of the preconditioner."""
-MOST_FRUITLESS = 60
+MOST_FRUITLESS = 120
+"""Newton steps without better duals after which rounding is all that is left. Digits at C=1e5 have up to 60 of them
+while centers move and tau grows."""
 
 
 def first_tau(norms: Array, upper: Array, least: float) -> float:
