@@ -21,8 +21,8 @@ class ExactRows:
 
     Args:
         rows: All local rows.
-        full: What curvatures that are not 0 are multiples of, shape (num_rows,): the same multiple for all in a step. None
-            if they are anything; else sums of second derivatives are found from those of the step before.
+        full: What curvatures that are not 0 are multiples of, shape (num_rows,), the same multiple for all rows in a
+            step: then sums of second derivatives are found from those of the step before. None if they are anything.
     """
 
     heavy = None
