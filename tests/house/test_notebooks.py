@@ -50,10 +50,10 @@ def html_of(outputs: list[dict[str, Any]]) -> str:
 def test_the_first_fit(tmp_path: Path) -> None:
     """A bar that is full at the end, the history and the ledger as tables, two figures that show by themselves."""
     outputs, printed = executed("1_first_fit", tmp_path)
-    assert "test accuracy 0.951 after 6 iterations" in printed
+    assert "test accuracy 0.951 after " in printed
     shown = html_of(outputs)
     assert len(FULL_BAR.findall(shown)) == 1
-    assert "<caption>History(6 iterations" in shown
+    assert re.search(r"<caption>History\(\d iterations", shown)
     assert "<caption>JobLedger(71 chunks" in shown
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
 

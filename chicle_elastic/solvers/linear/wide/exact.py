@@ -28,7 +28,7 @@ class ExactRows:
     heavy = None
     least_tau = LEAST_TAU
 
-    def __init__(self, rows: NewtonRows, full: Array | None) -> None:
+    def __init__(self, rows: NewtonRows, full: Array | None = None) -> None:
         self._rows, self._full = rows, full
         self.num_columns = rows.num_columns
         self._blocks = Blocks(rows, None, 1, full)
