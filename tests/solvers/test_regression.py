@@ -217,7 +217,7 @@ def test_the_squared_error_takes_one_product_with_a_factor_and_one_per_column_wi
 
 @pytest.mark.parametrize("is_rough", [False, True])
 def test_a_matrix_that_rounding_has_made_indefinite_is_no_error(is_rough):
-    """The factor is then an estimate, and products do the rest; a rough one is summed up again with more digits."""
+    """The factor is then an estimate, and products do the rest."""
     loss = SquaredEpsilonInsensitive()
     state = RegressionState.fresh(2, has_factor=True, is_parabola=True, is_rough=is_rough)
     state.phase, state.num_rows = RegressionPhase.EVALUATE, 3.0
@@ -225,9 +225,40 @@ def test_a_matrix_that_rounding_has_made_indefinite_is_no_error(is_rough):
     sums[1], found = 3.0, state.evaluation(sums[HEAD:])
     found.v[:], found.second[:] = 1.0, (1.0, 2.0, 1.0)  # eigenvalues 3 and -1
     steps.advance(state, problem(loss, alpha=1e-9, tol=1e-9), np.zeros(2), sums, 1.0)
-    assert state.phase is (RegressionPhase.EVALUATE if is_rough else RegressionPhase.MULTIPLY)
-    assert not state.is_rough
-    assert is_rough or state.conjugate @ state.residual > 0
+    assert state.phase is RegressionPhase.MULTIPLY
+    assert state.conjugate @ state.residual > 0
+
+
+def test_an_intercept_column_of_any_value_counts_where_all_weights_are_0():
+    """Features that are 0 leave weights of 0, and the intercept alone."""
+    y = np.random.default_rng(0).normal(5.0, 1.0, size=100)
+    trainer = RegressionTrainer(loss=SquaredEpsilonInsensitive(), alpha=1.0, intercept_scaling=10.0, tol=1e-9)
+    outcome = InProcess().run(Job(trainer=trainer, source=ArraySource(np.zeros((100, 2)), y), max_iterations=50))
+    b = outcome.model[-1]
+    assert b == pytest.approx(10.0 * y.sum() / (100.0 * len(y) + 0.5))
+    assert outcome.certificate.metrics["loss"] == pytest.approx(((y - 10.0 * b) ** 2).sum())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_weights_that_float32_has_no_room_for(dtype):
+    """Sums of second derivatives would be 0 in float32."""
+    rng = np.random.default_rng(0)
+    X, tiny = rng.normal(size=(60, 4)).astype(dtype), 1e-60
+    y = X @ [1.0, 2.0, 3.0, 4.0] + 1.0 + rng.normal(size=60)
+    trainer = RegressionTrainer(loss=SquaredEpsilonInsensitive(), alpha=2.0 * tiny, penalises_intercept=False, tol=1e-9)
+    source = ArraySource(X, y, weights=np.full(60, tiny))
+    outcome = InProcess().run(Job(trainer=trainer, source=source, max_iterations=50))
+    assert outcome.history[-1].figures["duality_gap"] <= 1e-9
+    assert len(outcome.history) <= 6
+
+
+def test_a_certificate_before_the_means_are_known_proves_nothing():
+    """It has a model from elsewhere, and has looked at the targets only."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 4)) + 3.0, rng.normal(size=60)
+    trainer = RegressionTrainer(loss=SquaredEpsilonInsensitive(), penalises_intercept=False)
+    job = Job(trainer=trainer, source=ArraySource(X, y), max_iterations=1, initial_model=np.ones(5))
+    assert InProcess().run(job).history[-1].figures["dual_objective"] == 0.0
 
 
 def test_parameters_and_data_that_cannot_be_are_refused():

@@ -28,6 +28,7 @@ class LocalRows:
     """
 
     def __init__(self, chunks: dict[ChunkId, LocalChunk], *, intercept: float) -> None:
+        self._intercept = intercept
         bounds = Bounds(C=1.0, class_weights=None)  # so that C_i is the weight of the sample
         notes: dict[ChunkId, Notes] = {}
         self.tables: LocalTables = build_tables(chunks, notes, bounds)
@@ -38,7 +39,7 @@ class LocalRows:
     def residuals(self, model: Array) -> Array:
         """r_i at w and b, shape (num_rows,)."""
         if not model[:-1].any():  # the first ones
-            return self.targets - model[-1]
+            return self.targets - self._intercept * model[-1]
         return self.targets - self.rows.times(model)
 
     def weighted_sum(self) -> Array:

@@ -78,7 +78,7 @@ def evaluated(
         if have_directions[j]:
             w[k] = there[j]
             output.serial += 1
-            if plan.has_all_columns and plan.loss.has_kinks:
+            if plan.has_all_columns and (plan.loss.has_kinks or output.damping):
                 _damp(output)
         if plan.has_free_intercept:
             _balance(output, group.values[j, 0, 1:])
@@ -114,7 +114,7 @@ def _factored(plan: NewtonPlan, output: OutputState, group: Group, j: int) -> Pr
     block = group.blocks[0][0][j]
     diagonal = packed_diagonal(block, plan.D) if plan.has_all_columns else group.diagonals[0][0][j]
     ridge = plan.ridge
-    if plan.has_all_columns and plan.loss.has_kinks:
+    if plan.has_all_columns:
         output.most = np.maximum(output.most, diagonal) if len(output.most) else diagonal.copy()
         ridge = ridge + output.damping * output.most
     factored = factorise(block, diagonal, output.columns, ridge)
@@ -262,8 +262,8 @@ def _refused(plan: NewtonPlan, w: Array, output: OutputState, group: Group, j: i
 def _damp(output: OutputState) -> None:
     """Trust w more after a step that was a small share of its direction, and less after a whole one.
 
-    Second derivatives of a loss with kinks do not foresee rows whose curvature begins on the way, as on separable data
-    (Levenberg and Marquardt).
+    Second derivatives of a loss with kinks do not foresee rows whose curvature begins on the way, as on separable data;
+    and those of the logistic loss are 0, for rounding, where features are huge (Levenberg and Marquardt).
     """
     if output.reach < SHORT:
         output.damping = max(output.damping * FACTOR, FIRST_DAMPING)
@@ -277,6 +277,8 @@ def _look_again(plan: NewtonPlan, output: OutputState, share: float, direction: 
     output.reach *= share
     output.num_rejected += 1
     if output.num_rejected >= MOST_REJECTED:
+        if plan.has_all_columns and output.block is Block.EXACT:  # it would be the same direction again
+            output.damping = max(output.damping * FACTOR, FIRST_DAMPING)
         output.num_rejected, output.value = 0, np.inf
         output.direction = np.zeros(len(direction))
     if not plan.needs_products:

@@ -132,8 +132,8 @@ class OutputState(ProgressState):
 VECTORS = {
     NewtonPhase.EVALUATE: ("direction", "gradient", "beside", "most", "columns"),
     NewtonPhase.MULTIPLY: ("gradient", "p", "x", "r", "scale", "factor", "pairs", "met", "beside", "columns"),
-    NewtonPhase.REST: ("direction", "point"),
-    NewtonPhase.BALANCE: ("direction", "point"),
+    NewtonPhase.REST: ("direction", "point", "most"),
+    NewtonPhase.BALANCE: ("direction", "point", "most"),
 }
 """Which vectors of an output go on to the next pass."""
 

@@ -102,8 +102,8 @@ def reopen(plan: NewtonPlan, model: Array, state: NewtonState) -> None:
     state.share *= 0.5
     for w, output in zip(model.reshape(plan.num_outputs, plan.D), state.outputs, strict=True):
         output.phase = NewtonPhase.EVALUATE
-        # The end of the direction may be better than what was certified, w of its duals.
-        output.direction = output.point + output.direction - w if output.has_newton_duals else np.zeros(plan.D)
+        # w of its duals was certified, and may be far worse than where it rested.
+        output.direction = output.point - w if output.has_newton_duals else np.zeros(plan.D)
         if plan.has_free_intercept and abs(w[-1]) >= -LEFT_OUT:  # of rows that were of one class, and are no more
             output.direction = -w
         output.keeps_duals = output.has_newton_duals = output.is_exact = False

@@ -69,8 +69,8 @@ LEAST_SHARE = 0.05
 """Share of tol that is aimed at, at least."""
 LAST_WORD = 0.5
 """Share of `FIRST_SHARE` below which the w of a parabola stays: two certificates were refused, and it has no room."""
-JITTER = 1e-12
-"""Added to a diagonal of ones where rounding has made a matrix indefinite."""
+JITTER, ROUGH_JITTERS = 1e-12, (1e-6, 1e-4)
+"""Added to a diagonal of ones where rounding has made a matrix indefinite, of float64 or of float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,7 @@ def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evalua
     state.shift = state.shift - direction
     gradient = alpha * penalised - found.v
     state.value = half + round_loss
-    if not _keep_products(state, found, ridge):  # those of float32 rows are too rough
+    if not _keep_products(state, found, ridge):  # float32 has no room for them
         state.direction, state.change = np.zeros(len(w)), 0.0
         return w
     steepness, before = _steepness(state, gradient, alpha), state.steepness
@@ -254,11 +254,12 @@ def _keep_products(state: RegressionState, found: Evaluation, ridge: Array) -> b
     state.beside = found.second[-D:]
     if not state.is_parabola:
         return True
-    matrix, state.scale = _scaled(found.second, ridge)
-    factor = cholesky_factor(matrix, *(() if state.is_rough else (JITTER,)))
-    if factor is None and state.is_rough:
+    if state.is_rough and state.has_free_intercept and not state.beside[-1] > 0:  # weights are too small for float32
         state.is_rough = False
         return False
+    # Whether there is a factor differs from one processor to another, so it decides on nothing but the factor.
+    matrix, state.scale = _scaled(found.second, ridge)
+    factor = cholesky_factor(matrix, *(ROUGH_JITTERS if state.is_rough else (JITTER,)))
     state.factor, state.has_products = np.zeros(len(found.second)), True
     pack(np.eye(D) if factor is None else factor, state.factor)
     return True
@@ -411,6 +412,8 @@ def _multiplied(state: RegressionState, problem: Problem, w: Array, sums: Array,
     if state.num_products < MOST_PRODUCTS:
         state.conjugate = z - (dot(z, product) / curvature) * p
         state.phase = RegressionPhase.MULTIPLY
+    elif state.is_parabola:
+        w, state.shift = w + state.shift, np.zeros(D)
     return w
 
 

@@ -151,7 +151,7 @@ class RegressionTrainer(CertifiedTrainer):
         w, of_duals = problem.penalised(model), problem.penalised(v) / alpha
         primal = 0.5 * alpha * squared(w) + metrics["loss"]
         lack += 0.5 * alpha * squared(w - of_duals)
-        if is_centred and metrics["rows"] != state.num_rows:  # the means are of other rows
+        if is_centred and (metrics["rows"] != state.num_rows or not state.has_products):  # the means are of other rows
             lack = primal
         elif self._has_free_intercept and not is_centred:
             unit = state.typical if self.loss.is_of_residuals else 1.0
