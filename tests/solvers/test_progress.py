@@ -114,7 +114,7 @@ def test_a_class_with_other_fields_is_another_kind():
             Block.KEPT,
             {"direction", "gradient", "beside", "most", "columns", "scale", "factor", "pairs"},
         ),
-        (NewtonPhase.REST, Block.EXACT, {"direction", "point"}),
+        (NewtonPhase.REST, Block.EXACT, {"direction", "point", "most"}),
     ],
 )
 def test_what_a_phase_does_not_need_is_left_out(phase, block, kept):
