@@ -54,7 +54,7 @@ class Pace:
         return window * math.log(now / max(tol, 1e-16)) / math.log(before / now) if now < before else math.inf
 
     def is_slow(self, tol: float, *, num_duals: int, row_values: float, step_values: int) -> bool:
-        """Whether the passes to come cost more than `NEWTON_STEPS` Newton steps.
+        """Say whether the passes to come cost more than `NEWTON_STEPS` Newton steps.
 
         Args:
             tol: Relative gap to reach.

@@ -40,6 +40,8 @@ losses have nearly three."""
 WIDE_STEP = 12
 """What the products of conjugate gradients cost in a Newton step over wide rows, per value of the rows, as a number of
 values of a pass of coordinate descent, which waits for the value before it."""
+MOST_KEPT_VALUES = 1 << 22
+"""Values of the second derivatives of all outputs up to which they are kept from step to step: 32 MiB."""
 VALUES_PER_ITERATION = 1 << 22
 """Feature values that passes of one thread visit before the runtime is asked what next; a pass is always finished."""
 FIRST_CORRECTION, LEAST_CORRECTION, AGAIN = 0.5, 0.1, 0.8
@@ -283,7 +285,9 @@ class CoordinatePasses:
     def _begin_finish(self, tables: LocalTables) -> None:
         local, tol = self._local, AGAIN * self.tol
         rows: WideRows
-        full = local.upper if local.loss is Loss.HINGE or local.loss.has_kinks else None
+        num_kept = tables.num_outputs * tables.rows.num_features**2 // 2
+        is_kept = (local.loss is Loss.HINGE or local.loss.has_kinks) and num_kept <= MOST_KEPT_VALUES
+        full = local.upper if is_kept else None
         if self._is_narrow(tables):
             rows, columns = ExactRows(local.rows, full), None
         elif tables.num_values > MOST_WIDE_VALUES and isinstance(local.rows, ChunkedRows):

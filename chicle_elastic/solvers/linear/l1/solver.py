@@ -99,7 +99,7 @@ class L1Solver(PassSolver[L1State, LabelledRows]):
         return True
 
     def run_pass(self, state: L1State, model: Array, sums: Array, budget: Budget) -> None:
-        """What each output needs: sums over the local rows, or a direction where it is this task's turn."""
+        """Find what each output needs: sums over the local rows, or a direction where it is this task's turn."""
         if state.is_looking:
             self._look(state, sums[HEAD : HEAD + state.D])
         outputs = zip(state.outputs, model.reshape(-1, state.D), state.parts(sums), strict=True)

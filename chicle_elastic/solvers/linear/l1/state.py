@@ -127,7 +127,7 @@ class L1State(ProgressState):
 
     @property
     def reads_rows(self) -> bool:
-        """Whether the next pass reads the rows."""
+        """Say whether the next pass reads the rows."""
         return any(output.phase not in (L1Phase.SOLVE, L1Phase.REST) for output in self.outputs)
 
     @property

@@ -131,7 +131,7 @@ class NewtonPlan:
 
     @property
     def needs_products(self) -> bool:
-        """Whether steps are found by conjugate gradients, because a block is not all of the second derivatives.
+        """Say whether steps are found by conjugate gradients, because a block is not all of the second derivatives.
 
         With kinks a sum of all costs no more than the rows that have changed sides, and damped steps need it.
         """

@@ -43,7 +43,7 @@ class RegressionLoss(ABC):
 
     @property
     def is_parabola(self) -> bool:
-        """Whether it is (y - z)^2, whose second derivatives are the same everywhere."""
+        """Say whether it is (y - z)^2, whose second derivatives are the same everywhere."""
         return False
 
     @abstractmethod
@@ -145,7 +145,7 @@ class SquaredEpsilonInsensitive(RegressionLoss):
 
     @property
     def is_parabola(self) -> bool:
-        """Whether there is no tube."""
+        """Say whether there is no tube."""
         return self.epsilon == 0.0
 
     def values(self, scores: Array, targets: Array, theta: float) -> Array:

@@ -146,7 +146,7 @@ class RegressionState(ProgressState):
 
     @property
     def needs_products(self) -> bool:
-        """Whether an evaluation sums up second derivatives."""
+        """Say whether an evaluation sums up second derivatives."""
         return not (self.is_parabola and self.has_products)
 
     @property

@@ -31,7 +31,7 @@ STEPS_PER_ITERATION = 16
 """Newton steps at most before the runtime is asked what next; with 8 fits take a quarter more iterations."""
 FAR = 10.0
 """Share of the gap of the best duals that 1/2 |gradient|^2 is, beyond which the duals one step on are not looked at. On
-dense rows of 40 to 500 columns none were better there, of those looked at below one in four."""
+dense rows of 40 to 500 columns 6 of 133 were better there, by a factor of 1.5 at most; of those below it 26 of 99."""
 RIDGE = 1e-9
 """Added to products of heavy columns, as a share of their diagonal: columns may be alike."""
 
@@ -135,7 +135,7 @@ class WideFinish(ABC):
 
     @property
     def is_there(self) -> bool:
-        """Whether the gap is at most `tol` times P of these rows alone."""
+        """Say whether the gap is at most `tol` times P of these rows alone."""
         return self.gap <= self._tol * self._primal
 
     def run(self, is_spent: Callable[[], bool], goal: float | None = None) -> None:
