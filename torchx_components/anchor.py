@@ -57,6 +57,7 @@ from torchx_components.meeting import SECRET_NAME, MeetingPlace
 from torchx_components.node import PASSED_ON
 from torchx_components.serving import Members, serve
 from torchx_components.slurm import SlurmNodes
+from torchx_components.submission import FIT_TASK
 
 SCHEDULERS = ("auto", "local", "slurm", "kubernetes")
 
@@ -131,7 +132,8 @@ def run(arguments: argparse.Namespace, scheduler: str) -> int:
     state = StateWriter(out, JobState(phase="preparing", run=str(folder), host=socket.gethostname(), wanted=begin))
     try:
         secret = make_secret(folder / SECRET_NAME, arguments.secret_file)
-        data = prepare(arguments.train, folder, most)
+        is_staged = arguments.module == FIT_TASK
+        data = absolute_place(arguments.train) if is_staged else prepare(arguments.train, folder, most)
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(StoreServer(f"{host}:0"))
             listener = stack.enter_context(socket.create_server((host, 0)))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import torchx.specs as specs
 
 FILE_NAME = "submitted.json"
+FIT_TASK = "estimators.submitted.task"
+"""Module of the tasks that fit what an estimator has written; the folder of their --train is its own, no chunk folder."""
 VERSION = 1
 COMMAND_S = 30.0
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torchx.specs as specs
 
 SCHEDULERS = ("slurm", "local_cwd")
-TASK, WAITING = "estimators.submitted.task", "estimators.submitted.fit"
+WAITING = "estimators.submitted.fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class TorchXRuntime:
             "memMB": self.memory_mb,
             "gpu": self.gpu,
         }
-        return anchor_of(given, list(self.member_options), [TASK])
+        return anchor_of(given, list(self.member_options), [submission.FIT_TASK])
 
 
 def _wait(job: Path, **observers: Any) -> JobState:
