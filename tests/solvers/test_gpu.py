@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from chicle_elastic.cluster.local.local_cluster import shared_cluster
 from chicle_elastic.solvers.engines.eager import EagerEngine
 from chicle_elastic.solvers.engines.samples import GatheredSamples
 from estimators import ChicleCNNClassifier
@@ -77,8 +78,11 @@ def test_a_change_that_stays_on_the_device_is_the_one_that_is_copied_out():
 def test_two_tasks_on_one_card_train_over_the_host():
     """A cluster of this machine; what they have learned is what two tasks on the CPU have, about."""
     X, y = bars()
-    scores = [
-        ChicleCNNClassifier(nets.Tiny, **{**FAST, "max_epochs": 6}, device=device, n_workers=2).fit(X, y).score(X, y)
-        for device in ("cuda", "cpu")
-    ]
+    with shared_cluster(2):
+        scores = [
+            ChicleCNNClassifier(nets.Tiny, **{**FAST, "max_epochs": 6}, device=device, n_workers=2)
+            .fit(X, y)
+            .score(X, y)
+            for device in ("cuda", "cpu")
+        ]
     assert min(scores) > 0.9

@@ -122,9 +122,10 @@ class ProcessGroup:
         """
         with self._lock:
             self._require_whole()
+            self._network = network
             if self.size == 1:
                 return
-            self._link, self._network = link, network
+            self._link = link
             self._before = own_sockets()
         threading.Thread(
             target=self._connect, args=(link, prefix, network, timeout_s), name="chicle-group-connect"
