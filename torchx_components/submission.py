@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "submitted.json"
 FIT_TASK = "estimators.submitted.task"
-"""Module of the tasks that fit what an estimator has written; the folder of their --train is its own, no chunk folder."""
+"""Module of the tasks that fit what an estimator has written; their --train is a folder of its own, no chunk folder."""
 VERSION = 1
 COMMAND_S = 30.0
 
