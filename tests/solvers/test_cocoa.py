@@ -210,12 +210,9 @@ def test_threads_split_the_pass_and_damp_their_steps(monkeypatch):
 def test_a_certificate_makes_the_next_pass_look_at_every_row():
     """Screening guesses; without this a row left out wrongly could keep the certified gap above tol for ever."""
     problem = Problem()
-    trainer = LinearTrainer(C=0.01, tol=0.0)
+    trainer = LinearTrainer(C=0.01, tol=0.0, algorithm="cocoa")
     (task,) = make_tasks(trainer, problem.chunks(trainer), 1)
     model = trainer.init(problem.schema, np.random.default_rng(0))
-    task._solver._coordinates._consider_newton = lambda *arguments: (
-        None
-    )  # passes only, also where Newton steps would pay
     for iteration in range(1, 6):
         model = iterate(trainer, [task], model, iteration)
 

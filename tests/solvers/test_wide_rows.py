@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from chicle_elastic.solvers.linear.race import Work
 from chicle_elastic.solvers.linear.rows import ChunkedRows
 from chicle_elastic.solvers.linear.wide.rows import CopiedRows, RowsInChunks, SplitRows
 from tests.solvers.click_rows import INTERCEPT, click_like, tables_of, whole_of
@@ -79,7 +80,7 @@ def test_columns_that_one_row_has_take_no_products(monkeypatch):
     for row in range(6):
         whole[row, [2 * row, 2 * row + 1]] = rng.normal(size=2)
     whole[:, 12] = rng.normal(size=6)
-    split = SplitRows(sp.csr_array(whole), np.array([12]))
+    split = SplitRows(sp.csr_array(whole), np.array([12]), Work())
     curvatures, gradient = 10.0 ** np.arange(-2, 10, 2), rng.normal(size=14)
 
     def block(c):

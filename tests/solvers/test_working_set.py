@@ -8,7 +8,6 @@ import scipy.sparse as sp
 
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
-from chicle_elastic.solvers.linear.scd import CoordinatePasses
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.wide.hinge import WideHinge
 from chicle_elastic.solvers.linear.wide.rows import CopiedRows
@@ -145,17 +144,13 @@ def test_a_set_that_would_have_too_many_values_is_not_gathered(monkeypatch):
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
-def test_one_task_goes_over_to_newton_where_coordinate_descent_crawls(loss, monkeypatch):
-    """On counts that nobody scaled, if there is no local finish; hashed categories alone are easy."""
-    monkeypatch.setattr(CoordinatePasses, "_may_finish", lambda *_: False)
-    data, trainer = counts(), LinearTrainer(loss=loss, tol=TOL)
-    crawling = data.run(trainer, 1)
-    assert is_newton_job(crawling)
-    assert_optimal(data, trainer, crawling)
-    easy, trainer = Problem(X=data.X[:, 3:], y=data.y), LinearTrainer(loss=loss, C=0.1, tol=1e-3)
-    outcome = easy.run(trainer, 1)
+@pytest.mark.parametrize("C", [0.1, 1.0, 100.0])
+def test_one_task_gets_there_by_itself_on_counts_that_nobody_scaled(loss, C):
+    """No method that needs sums of several tasks takes over."""
+    data, trainer = counts(), LinearTrainer(loss=loss, C=C, tol=TOL)
+    outcome = data.run(trainer, 1)
     assert not is_newton_job(outcome)
-    assert_optimal(easy, trainer, outcome)
+    assert_optimal(data, trainer, outcome)
 
 
 def test_a_finish_over_some_rows_leaves_all_others_as_they_are():

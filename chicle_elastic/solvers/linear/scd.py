@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -14,16 +13,12 @@ from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.kernels.tables import DenseKind
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.pace import BLAS_ADVANTAGE, CALL_VALUES, Pace
-from chicle_elastic.solvers.linear.rows import ChunkedRows
+from chicle_elastic.solvers.linear.race import DENSE_VALUE, LOOK_VALUES, PASS_VALUES, ROW_VALUES, Race
 from chicle_elastic.solvers.linear.screening import Screening
-from chicle_elastic.solvers.linear.tables import LocalTables, num_between_bounds, screen_addresses
+from chicle_elastic.solvers.linear.tables import LocalTables, screen_addresses
 from chicle_elastic.solvers.linear.threads import ThreadChoice
-from chicle_elastic.solvers.linear.wide.exact import MAX_FEATURES, ExactRows
-from chicle_elastic.solvers.linear.wide.finish import WideFinish
-from chicle_elastic.solvers.linear.wide.hinge import WideHinge, first_tau
-from chicle_elastic.solvers.linear.wide.rows import CopiedRows, RowsInChunks, WideRows
-from chicle_elastic.solvers.linear.wide.smooth import WideSmooth
+from chicle_elastic.solvers.linear.wide.exact import MAX_FEATURES
+from chicle_elastic.solvers.linear.wide.local_newton import LocalNewton, step_work
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
 BLOCKS_PER_LOOK = 16
@@ -31,17 +26,13 @@ BLOCKS_PER_LOOK = 16
 AHEAD_BYTES = 4096
 MAX_ROWS_AHEAD = 40
 """Rows are asked for this far ahead: about as much as arrives while the rows before it are worked on."""
+DESCENT, NEWTON = 0, 1
+"""Methods of the race."""
+FIRST_STEPS = 24
+"""Newton steps of each output that the first turn of the race pays for: most problems do not need more in all."""
 FINEST_GAP = 1e-9
 """Relative gap at which Newton steps end: rounding in their gradient is as large. Passes go on from there."""
 NO_ADDRESSES = np.empty(0, dtype=np.uint64)
-MOST_WIDE_VALUES = 1 << 23
-"""Feature values of wide sparse data up to which they are copied for a Newton finish: 96 MiB a copy, of which smooth
-losses have nearly three."""
-WIDE_STEP = 12
-"""What the products of conjugate gradients cost in a Newton step over wide rows, per value of the rows, as a number of
-values of a pass of coordinate descent, which waits for the value before it."""
-MOST_KEPT_VALUES = 1 << 22
-"""Values of the second derivatives of all outputs up to which they are kept from step to step: 32 MiB."""
 VALUES_PER_ITERATION = 1 << 22
 """Feature values that passes of one thread visit before the runtime is asked what next; a pass is always finished."""
 FIRST_CORRECTION, LEAST_CORRECTION, AGAIN = 0.5, 0.1, 0.8
@@ -51,7 +42,7 @@ FIRST_CORRECTION, LEAST_CORRECTION, AGAIN = 0.5, 0.1, 0.8
 class CoordinatePasses:
     """Of one solver, for as long as it lives.
 
-    One class because each pass leaves what the next one begins with: screening, gaps, the pace, the finish.
+    One class because each pass leaves what the next one begins with: screening, gaps, the race, Newton's steps.
 
     Args:
         ctx: Of the task.
@@ -77,10 +68,10 @@ class CoordinatePasses:
         self._chunks = chunks
         self._screening: Screening | None = None
         self._must_visit_all = False
-        self._finish: dict[int, WideFinish] = {}
-        self._columns: Array = np.empty(0, dtype=np.int64)
+        self._race: Race | None = None
+        self._newton: LocalNewton | None = None
+        self._own: tuple[Array, list[Array], Array] | None = None
         self._is_stuck = False
-        self._pace = Pace()
         self._gaps: Array = np.empty(0)
         self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, tol
         self._choice = ThreadChoice(local.num_threads)
@@ -90,10 +81,11 @@ class CoordinatePasses:
         """Chunks have come or gone."""
         self._choice = ThreadChoice(self._local.num_threads)
         self._growth = 1.0
-        self._end_finish()
+        self._end_newton()
 
-    def _end_finish(self, *, is_stuck: bool = False) -> None:
-        self._finish, self._pace, self._is_stuck = {}, Pace(), is_stuck
+    def _end_newton(self, *, is_stuck: bool = False) -> None:
+        self._newton, self._race, self._own = None, None, None
+        self._is_stuck = is_stuck
 
     def raise_bounds(self, ratio: float) -> None:
         """All C_i have become `ratio` times as large, and there are duals from before.
@@ -104,10 +96,10 @@ class CoordinatePasses:
         self._must_visit_all = True
         self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, self.tol
         self._choice = ThreadChoice(self._local.num_threads)
-        had_finish = bool(self._finish)
-        self._end_finish()
-        if had_finish and self._is_narrow(self._local.tables):
-            self._begin_finish(self._local.tables)
+        is_newton = self._is_newton
+        self._end_newton()
+        if is_newton and self._is_narrow(self._local.tables):
+            self._race = self._new_race(self._local.tables, first=NEWTON)
         elif self._local.loss is Loss.HINGE:
             self._growth = ratio
 
@@ -130,10 +122,30 @@ class CoordinatePasses:
             DataError: A feature is NaN or infinite.
         """
         tables = self._local.tables
-        if budget.num_tasks > 1 or budget.samples is not None or budget.is_spent() or not self._finish:
-            self._finish = {}  # the duals go on without it
-            return self._iteration(tables, model, budget)
-        return self._newton_steps(tables, model, budget)
+        if budget.num_tasks > 1 or budget.samples is not None or budget.is_spent():
+            self._end_newton(is_stuck=self._is_stuck)  # the duals go on without it
+        elif self._is_newton:
+            return self._newton_steps(tables, model, budget)
+        return self._iteration(tables, model, budget)
+
+    @property
+    def _is_newton(self) -> bool:
+        """Whether it is the turn of Newton steps."""
+        return self._race is not None and self._race.running == NEWTON
+
+    def _new_race(self, tables: LocalTables, first: int) -> Race:
+        return Race(FIRST_STEPS * tables.num_outputs * step_work(tables), first)
+
+    def _left(self, w: Array) -> float:
+        """What is left to do, over all outputs: the logarithm of the gap over that of a certificate."""
+        goal = min(max(self._goal / self._correction, FINEST_GAP), 1.0)
+        return float(np.log(np.clip(self._relative_gaps(w, self._gaps), goal, 1.0) / goal).sum())
+
+    def _pass_work(self, tables: LocalTables, num_visited: float) -> float:
+        """What a pass costs that visits so many rows, over all outputs."""
+        value = DENSE_VALUE if isinstance(tables.rows.kind, DenseKind) else 1.0
+        row_values = value * tables.num_values / tables.num_rows + ROW_VALUES
+        return num_visited * row_values + LOOK_VALUES * tables.num_rows * tables.num_outputs + PASS_VALUES
 
     def _iteration(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
         w = model.reshape(tables.num_outputs, -1)
@@ -141,7 +153,7 @@ class CoordinatePasses:
         num_threads = self._local.useful_threads
         if budget.num_tasks == 1:
             num_threads = min(num_threads, self._choice.num_threads)
-        start = self._grown(w, budget)
+        start = self._own_w(w) if self._own is not None else self._grown(w, budget)
         work = _Work(
             screen=self._screen_table(tables, start, budget.iteration),
             sigma=float(budget.num_tasks * num_threads),
@@ -184,9 +196,9 @@ class CoordinatePasses:
         has_screen = work.screen.is_on
         while True:
             self._learn(tables, work.vectors[0], stats)
-            values += stats[:, 3].sum() * tables.num_values / tables.num_rows + CALL_VALUES
+            values += stats[:, 3].sum() * tables.num_values / tables.num_rows + PASS_VALUES
             is_enough = values >= VALUES_PER_ITERATION or self._current_screening(tables).is_on != has_screen
-            if is_enough or self._finish or self._is_near or budget.is_spent():
+            if is_enough or self._is_newton or self._is_near or budget.is_spent():
                 return
             _, stats, _ = self._pass(tables, work, budget)
             self._gaps = stats[:, 0]
@@ -197,8 +209,14 @@ class CoordinatePasses:
     def _learn(self, tables: LocalTables, w: Array, stats: Array) -> None:
         """Learn from a pass of the only task that led to `w`."""
         self._last_gap = float(np.max(self._relative_gaps(w, self._gaps)))
-        if self._may_finish(tables):
-            self._consider_newton(tables, self._last_gap, w.shape[1], int(stats[:, 3].sum()))
+        if not self._may_finish(tables) or self._last_gap <= FINEST_GAP:
+            return
+        if self._race is None:
+            self._race = self._new_race(tables, first=DESCENT)
+        if not self._is_near:  # a certificate may end it all
+            self._race.add(self._pass_work(tables, stats[:, 3].sum()), self._left(w))
+        if self._is_newton:
+            self._own = w.copy(), [self._local.duals(k) for k in range(len(w))], self._dual_objectives(w)
 
     @property
     def _is_near(self) -> bool:
@@ -260,69 +278,41 @@ class CoordinatePasses:
         self._carry_dual_sums(tables, stats)
         return np.sum([part for part, _ in results], axis=0), stats, duration_s
 
-    def _consider_newton(self, tables: LocalTables, gap: float, D: int, num_visited: int) -> None:
-        """Learn how a pass got on; the next iteration is a Newton step if the passes to come would cost more."""
-        self._pace.add(gap, num_visited)
-        if gap <= FINEST_GAP or self._pace.passes_to(self.tol) == 0.0:
-            return
-        is_slow = partial(
-            self._pace.is_slow,
-            self.tol,
-            num_duals=tables.num_rows * tables.num_outputs,
-            row_values=tables.num_values / tables.num_rows,
-        )
-        if not is_slow(step_values=0):
-            return  # the duals between their bounds need not be counted
-        if self._is_narrow(tables):
-            num_free = num_between_bounds(tables, self._local.notes, self._local.loss, self._local.bounds.C)
-            step_values = (num_free + tables.num_outputs * D // 3) * D * D // BLAS_ADVANTAGE  # built and solved with
-        else:
-            step_values = WIDE_STEP * tables.num_values
-        if not is_slow(step_values=step_values):
-            return
-        self._begin_finish(tables)
+    def _dual_objectives(self, w: Array) -> Array:
+        """D per output where w is that of the duals, shape (outputs,)."""
+        return self._local.dual_sums - 0.5 * np.einsum("kd,kd->k", w, w)
 
-    def _begin_finish(self, tables: LocalTables) -> None:
-        local, tol = self._local, AGAIN * self.tol
-        rows: WideRows
-        num_kept = tables.num_outputs * tables.rows.num_features**2 // 2
-        is_kept = (local.loss is Loss.HINGE or local.loss.has_kinks) and num_kept <= MOST_KEPT_VALUES
-        full = local.upper if is_kept else None
-        if self._is_narrow(tables):
-            rows, columns = ExactRows(local.rows, full), None
-        elif tables.num_values > MOST_WIDE_VALUES and isinstance(local.rows, ChunkedRows):
-            rows, columns = RowsInChunks(local.rows, tables, local.intercept), None
-        else:
-            rows, columns = CopiedRows.of(tables, local.intercept)
-        self._columns = np.arange(rows.num_columns) if columns is None else columns
-        norms = np.concatenate([local.notes[chunk_id].norms for chunk_id in tables.ids])
-        tau = first_tau(norms, local.upper, rows.least_tau)
-        for k in range(tables.num_outputs):
-            signs, upper, duals = local.signs[k], local.upper, local.duals(k)
-            if k and isinstance(rows, ExactRows):  # each has second derivatives of its own
-                rows = ExactRows(local.rows, full)
-            if local.loss is Loss.HINGE:
-                self._finish[k] = WideHinge(rows, signs, upper, duals, tol=tol, tau=tau)
-            else:
-                self._finish[k] = WideSmooth(rows, local.loss, signs, upper, duals, tol=tol)
-        self._screening = None
-        self._must_visit_all = True  # Newton steps move duals that were settled
+    def _own_w(self, w: Array) -> Array:
+        """w to go on from when it is the turn of the passes again: theirs of before where that has the larger D."""
+        assert self._own is not None
+        (own_w, own_duals, own_objectives), self._own = self._own, None
+        is_better = own_objectives > self._dual_objectives(w)
+        for k in np.flatnonzero(is_better).tolist():
+            self._local.write_duals(k, own_duals[k])
+        return np.where(is_better[:, None], own_w, w)
 
     def _newton_steps(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
-        w = model.reshape(tables.num_outputs, -1)
-        delta, self._gaps = np.negative(w), np.zeros(tables.num_outputs)
-        # At least one output, because an iteration that changes nothing would be repeated for ever.
-        open_ones = [finish for finish in self._finish.values() if not finish.is_there] or [*self._finish.values()]
-        for finish in open_ones:
-            finish.run(budget.is_spent)
-        for k, finish in self._finish.items():
-            self._local.write_duals(k, finish.alpha)
-            delta[k, self._columns] += finish.w
-            self._gaps[k] = finish.gap
+        race, w = self._race, model.reshape(tables.num_outputs, -1)
+        assert race is not None
+        if self._newton is None:
+            self._newton = LocalNewton(self._local, tables, AGAIN * self.tol)
+        elif self._screening is not None:
+            self._newton.offer([self._local.duals(k) for k in range(len(w))])
+        newton = self._newton
+        before = newton.work
+        if self._screening is not None:
+            self._gaps = newton.gaps
+            race.begin(self._left(newton.w()))
+        self._screening = None
+        self._must_visit_all = True  # Newton steps move duals that were settled
+        newton.run(lambda: budget.is_spent() or race.is_over(newton.work - before))
+        for k, duals in enumerate(newton.duals):
+            self._local.write_duals(k, duals)
+        delta, self._gaps = newton.w() - w, newton.gaps
         self._last_gap = float(np.max(self._relative_gaps(w + delta, self._gaps)))
-        is_stuck = any(finish.is_stuck for finish in self._finish.values())
-        if is_stuck or self._last_gap <= FINEST_GAP:
-            self._end_finish(is_stuck=is_stuck)
+        race.add(newton.work - before, self._left(w + delta))
+        if newton.is_stuck or self._last_gap <= FINEST_GAP:
+            self._end_newton(is_stuck=newton.is_stuck)
             self._local.drop_rows()
         return Update(
             delta=delta.ravel(),

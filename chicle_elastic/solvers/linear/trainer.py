@@ -42,10 +42,6 @@ AGAIN = 0.8
 """Share of `tol` that one task aims at after a certificate that was not good enough: another one costs as much as two
 passes over all rows, and estimates scatter. Several tasks also wait for each other in each iteration that it costs."""
 
-HINGE_PATIENCE, SMOOTH_PATIENCE = 3, 10
-"""Coordinate descent may go on if so many times `PASSES_BETWEEN` more passes will do. A working set takes the hinge
-about as many passes as that; Newton's method takes smooth losses some dozens, which are cheaper, though."""
-
 
 def num_outputs(schema: DataSchema, num_classes: int | None = None) -> int:
     """One output for two classes, else one per class; `num_classes` where target codes tell more than the class.
@@ -182,14 +178,14 @@ class LinearTrainer(Trainer):
         method = self._choice(schema, num_tasks).method
         descent = WorkingSetState.decode(progress) if WorkingSetState.is_of(progress) else None
         is_slow = descent is not None and descent.phase is not WorkingSetPhase.DESCEND
-        if method is Method.NEWTON or (is_slow and loss is not Loss.HINGE):
+        if method is Method.NEWTON:
             is_free = not self.penalises_intercept
             plan = newton_plan(
                 loss, schema, num_outputs=outputs, tol=self.tol, num_tasks=num_tasks, has_free_intercept=is_free
             )
             return steps.start(plan, model).encode()
-        if loss is Loss.HINGE and method is Method.COORDINATES and not is_slow:
-            return NO_PROGRESS  # of the hinge on one task the solver knows the pace itself
+        if method is Method.COORDINATES and not is_slow:
+            return NO_PROGRESS
         if descent is None:
             return rounds.start(outputs, schema.num_rows).encode()
         if descent.phase is WorkingSetPhase.REST:
@@ -237,8 +233,7 @@ class LinearTrainer(Trainer):
     def _advance_round(self, state: WorkingSetState, model: Array, summed: Summed) -> tuple[Array, Array]:
         if state.phase is WorkingSetPhase.DESCEND:
             model = self.merge(model, summed.delta, summed.weight)
-            patience = HINGE_PATIENCE if self.loss == "hinge" else SMOOTH_PATIENCE
-            rounds.descended(state, self._estimated_gap(model, summed.metrics), self.tol, patience)
+            rounds.descended(state, self._estimated_gap(model, summed.metrics), self.tol)
         else:
             model = rounds.advance(state, model, summed.delta, self.tol)
         return model, state.encode()

@@ -49,6 +49,9 @@ class Blocks:
         row_ids: Finds their numbers in the data set, shape (num_rows,), int64; None where no sample is asked for.
         row_step: One row in so many is in the sample.
         full: What c_i is where it is not 0, shape (num_rows,), float64, for the squared hinge; None if it is anything.
+
+    Attributes:
+        num_added: Rows whose products were added or taken away so far.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Blocks:
         self._sample: tuple[Array, NewtonRows] | None = None
         self._full = full
         self._known: dict[int, _Sum] = {}
+        self.num_added = 0
 
     def add(self, k: int, kind: Block, curvatures: Array, columns: Array, out: Array) -> None:
         """Add the sum of output `k`.
@@ -130,6 +134,7 @@ class Blocks:
             with np.errstate(over="ignore", invalid="ignore"):
                 rows: Any = self._rows.dense(changed, columns, is_rough=kind is not Block.EXACT)
                 weighted = rows * (come - gone)[:, None].astype(rows.dtype)
+                self.num_added += len(changed)
                 pack(weighted.T @ rows, out)
             return
         spread = np.zeros(len(curvatures))
@@ -141,6 +146,7 @@ class Blocks:
         out -= taken
 
     def _add(self, kind: Block, weights: Array, columns: Array, out: Array) -> None:
+        self.num_added += int(np.count_nonzero(weights))
         self._rows.add_products(weights, columns, out, is_rough=kind is not Block.EXACT)
 
 

@@ -8,6 +8,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.newton.blocks import Blocks
 from chicle_elastic.solvers.linear.newton.state import Block
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve, unpack
+from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, Work
 from chicle_elastic.solvers.linear.rows import ALL, NewtonRows
 
 MAX_FEATURES = 2047
@@ -21,6 +22,7 @@ class ExactRows:
 
     Args:
         rows: All local rows.
+        num_values: Feature values of them.
         full: What curvatures that are not 0 are multiples of, shape (num_rows,), the same multiple for all rows in a
             step: then sums of second derivatives are found from those of the step before. None if they are anything.
     """
@@ -28,17 +30,21 @@ class ExactRows:
     heavy = None
     least_tau = LEAST_TAU
 
-    def __init__(self, rows: NewtonRows, full: Array | None = None) -> None:
+    def __init__(self, rows: NewtonRows, num_values: int, full: Array | None = None) -> None:
         self._rows, self._full = rows, full
         self.num_columns = rows.num_columns
+        self._product = num_values if rows.is_sparse else DENSE_VALUE * num_values
+        self.work = Work()
         self._blocks = Blocks(rows, None, 1, full)
 
     def times(self, vector: Array) -> Array:
         """See `WideRows`."""
+        self.work.add(self._product)
         return self._rows.times(vector)
 
     def weighted_sum(self, weights: Array) -> Array:
         """See `WideRows`."""
+        self.work.add(self._product)
         return self._rows.weighted_sum(weights)
 
     def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
@@ -51,15 +57,19 @@ class ExactRows:
             # H is I plus few rows z_i = sqrt(c_i) x_i, so that H^-1 = I - Z^T (I + Z Z^T)^-1 Z (Woodbury).
             z_FD = self._rows.dense(which) * np.sqrt(curvatures[which])[:, None]
             matrix = z_FD @ z_FD.T
+            self.work.add(MULTIPLICATION * len(which) ** 2 * D)
         else:
             packed, ratio = np.zeros(D * (D + 1) // 2), 1.0
             if self._full is not None:
                 ratio = float(curvatures[which[0]] / self._full[which[0]])
                 curvatures = np.where(curvatures != 0, self._full, 0.0)
+            before = self._blocks.num_added
             self._blocks.add(0, Block.EXACT, curvatures, ALL, packed)
+            self.work.add(MULTIPLICATION * (self._blocks.num_added - before) * D * D / 2)
             packed *= ratio
             matrix = unpack(packed, D)
         matrix.reshape(-1)[:: len(matrix) + 1] += 1.0
+        self.work.add(MULTIPLICATION * len(matrix) ** 3 / 3)
         factor = cholesky_factor(matrix)
         if factor is None:  # more digits than float64 has
             return -gradient

@@ -22,6 +22,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
+from chicle_elastic.solvers.linear.race import STEP_VALUES
 from chicle_elastic.solvers.linear.wide.rows import WideRows
 
 FLAT = 0.3
@@ -128,6 +129,22 @@ class WideFinish(ABC):
         self.gap, self._primal = self._gap(self._margins, alpha, self.w)
         self._duals_there, self._w_of_duals = alpha, self.w
 
+    def offer(self, alpha: Array) -> None:
+        """Go on from these duals, shape (num_rows,), if they are better."""
+        w = self._w_of(alpha)
+        margins = self._signs * self._rows.times(w)
+        gap, primal = self._gap(margins, alpha, w)
+        if gap < self.gap:
+            self.alpha, self.w, self.gap, self._primal, self._num_fruitless = alpha, w, gap, primal, 0
+            self._go_back()
+
+    def _go_back(self) -> None:
+        """To the best duals, and their w."""
+        self._point = self.w
+        self._margins = self._signs * self._rows.times(self.w)
+        self._duals_there = self._duals(self._margins)
+        self._w_of_duals = self._w_of(self._duals_there)
+
     @property
     def is_stuck(self) -> bool:
         """Whether steps have led nowhere for long."""
@@ -193,6 +210,7 @@ class WideFinish(ABC):
 
     def _step(self, is_spent: Callable[[], bool]) -> None:
         rows, w = self._rows, self._point
+        rows.work.add(STEP_VALUES)
         duals, w_of_duals = self._duals_there, self._w_of_duals
         curvatures = self._curvatures(self._margins, duals)
         gradient = w - w_of_duals

@@ -115,7 +115,8 @@ class WideHinge(WideFinish):
         """The minimum of phi was too far away: go on from the best duals, with shorter steps."""
         self.tau *= SHORTER
         self._num_inner = self._num_fruitless = 0  # else digits do not end at C=1e5: a smaller tau is worth a try
-        self._centers, self._point = self.alpha, self.w
-        self._margins = self._signs * self._rows.times(self.w)
-        self._duals_there = self._duals(self._margins)
-        self._w_of_duals = self._w_of(self._duals_there)
+        self._go_back()
+
+    def _go_back(self) -> None:
+        self._centers = self.alpha
+        super()._go_back()

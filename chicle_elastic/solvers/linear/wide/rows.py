@@ -16,6 +16,7 @@ import scipy.sparse
 
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
+from chicle_elastic.solvers.linear.race import MULTIPLICATION, Work
 from chicle_elastic.solvers.linear.rows import ChunkedRows
 from chicle_elastic.solvers.linear.tables import LocalTables
 
@@ -34,6 +35,8 @@ MOST_GATHERED_VALUES = 1 << 23
 MOST_EXACT = 256
 """Rows with curvature up to which the equations are solved exactly, over the rows."""
 MOST_PRODUCTS = 1000
+SPLIT = 10
+"""What it costs to copy rows, or to tell their columns apart, per value, in values of a product."""
 LEAST_TAU = 0.2
 """Least first tau of the hinge: with 1 conjugate gradients take so long on click logs that no step comes to an end."""
 ROWS_IN_CACHE = 1 << 13
@@ -45,9 +48,11 @@ class WideRows(Protocol):
 
     Attributes:
         num_columns: Length of w here.
+        work: What all products and directions have cost so far.
     """
 
     num_columns: int
+    work: Work
 
     @property
     def heavy(self) -> "HeavyColumns | None":
@@ -124,10 +129,19 @@ class CurvedRows:
         diagonal: Of X^T c X, shape (n,).
         heavy: Places of the heaviest columns.
         block: X^T c X in the heaviest columns.
+        count: Told of each product.
     """
 
-    def __init__(self, product: Callable[[Array], Array], diagonal: Array, heavy: Array, block: Array) -> None:
+    def __init__(
+        self,
+        product: Callable[[Array], Array],
+        diagonal: Array,
+        heavy: Array,
+        block: Array,
+        count: Callable[[], None],
+    ) -> None:
         self._product = product
+        self._count = count
         self._diagonal = 1.0 + diagonal
         self._heavy = heavy
         self._factor = _factor(block)
@@ -145,6 +159,7 @@ class CurvedRows:
         p, rz = z, float(r @ z)
         goal = eta * eta * rz
         for _ in range(MOST_PRODUCTS):
+            self._count()
             product = self._product(p)
             product += p
             bend = float(p @ product)
@@ -176,10 +191,13 @@ class SplitRows:
     Args:
         matrix: CSR, float64.
         heavy: Columns that are not eliminated in any case, ascending, int64.
+        work: Is added to.
     """
 
-    def __init__(self, matrix: Any, heavy: Array) -> None:
+    def __init__(self, matrix: Any, heavy: Array, work: Work) -> None:
         num_rows, num_columns = matrix.shape
+        self._work, self._num_values = work, matrix.nnz
+        work.add(SPLIT * matrix.nnz)
         counts = np.bincount(matrix.indices, minlength=num_columns)
         counts[heavy] = 2
         is_shared = counts > 1
@@ -215,6 +233,7 @@ class SplitRows:
             gradient, eta, is_spent: As there.
         """
         shared, rows, columns = self._shared, self._single_rows, self._single_columns
+        self._work.add(3 * self._num_values + MULTIPLICATION * len(curvatures) * len(self._heavy) ** 2)
         shrink = 1.0 + curvatures * self._single_squares
         c = curvatures / shrink
         from_single = np.bincount(rows, weights=self._single_values * gradient[columns], minlength=len(c))
@@ -223,7 +242,13 @@ class SplitRows:
         found = self._exact(c, rhs)
         if found is None:
             diagonal = np.asarray(self._squares.T @ c)
-            system = CurvedRows(lambda p: np.asarray(shared.T @ (c * (shared @ p))), diagonal, self._heavy, block(c))
+            system = CurvedRows(
+                lambda p: np.asarray(shared.T @ (c * (shared @ p))),
+                diagonal,
+                self._heavy,
+                block(c),
+                lambda: self._work.add(2 * shared.nnz),
+            )
             found = system.solve(rhs, eta, is_spent)
         direction[self._columns] = found
         changes = c * (shared @ found - from_single)
@@ -238,6 +263,7 @@ class SplitRows:
         rows = self._shared[which]
         products = (rows @ rows.T).toarray()
         products.reshape(-1)[:: len(which) + 1] += 1.0 / c[which]
+        self._work.add(MULTIPLICATION * len(which) ** 3)
         factor = cholesky_factor(products)
         if factor is None:  # not enough digits, or values that are none
             return None
@@ -262,6 +288,8 @@ class CopiedRows:
 
     def __init__(self, matrix: Any) -> None:
         self._matrix = matrix
+        self.work = Work()
+        self.work.add(SPLIT * matrix.nnz)
         self._split: SplitRows | None = None
         self.num_columns = int(matrix.shape[1])
         with np.errstate(over="ignore"):  # no step with such squares is taken
@@ -287,10 +315,12 @@ class CopiedRows:
 
     def times(self, vector: Array) -> Array:
         """See `WideRows`."""
+        self.work.add(self._matrix.nnz)
         return np.asarray(self._matrix @ vector)
 
     def weighted_sum(self, weights: Array) -> Array:
         """See `WideRows`."""
+        self.work.add(self._matrix.nnz)
         return np.asarray(self._matrix.T @ weights)
 
     def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
@@ -300,10 +330,10 @@ class CopiedRows:
             return -gradient
         is_minority = len(which) <= GATHERED_SHARE * len(curvatures)
         if not is_minority and self._split is None:
-            self._split = SplitRows(self._matrix, self.heavy.columns)
+            self._split = SplitRows(self._matrix, self.heavy.columns, self.work)
         split = self._split
         if is_minority or split is None:
-            split, curvatures = SplitRows(self._matrix[which], self.heavy.columns), curvatures[which]
+            split, curvatures = SplitRows(self._matrix[which], self.heavy.columns, self.work), curvatures[which]
         else:
             which = np.arange(len(curvatures))
         return split.direction(curvatures, lambda c: self.heavy.products_of(which, c), gradient, eta, is_spent)
@@ -326,16 +356,20 @@ class RowsInChunks:
         self._parts = [block.rows for block in tables.keep_alive if isinstance(block.rows, CsrRows)]
         self._starts = np.cumsum([0, *(len(part.indptr) - 1 for part in self._parts)])
         self._row_values = tables.num_values / tables.num_rows
+        self._num_values = tables.num_values
+        self.work = Work()
         self.num_columns = rows.num_columns
         columns = _heaviest(rows.squares_sum(np.ones(rows.num_rows)), self._row_values)
         self.heavy = HeavyColumns(columns, rows.column_values(columns))
 
     def times(self, vector: Array) -> Array:
         """See `WideRows`."""
+        self.work.add(self._num_values)
         return self._rows.times(vector)
 
     def weighted_sum(self, weights: Array) -> Array:
         """See `WideRows`."""
+        self.work.add(self._num_values)
         return self._rows.weighted_sum(weights)
 
     def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
@@ -345,7 +379,7 @@ class RowsInChunks:
             return -gradient
         is_minority = len(which) <= GATHERED_SHARE * len(curvatures)
         if is_minority and len(which) * self._row_values <= MOST_GATHERED_VALUES:
-            split, c = SplitRows(self._gathered(which), heavy.columns), curvatures[which]
+            split, c = SplitRows(self._gathered(which), heavy.columns, self.work), curvatures[which]
             return split.direction(c, lambda c: heavy.products_of(which, c), gradient, eta, is_spent)
         rows = self._rows
         system = CurvedRows(
@@ -353,6 +387,7 @@ class RowsInChunks:
             rows.squares_sum(curvatures),
             heavy.columns,
             heavy.products_of(which, curvatures[which]),
+            lambda: self.work.add(2 * self._num_values),
         )
         return system.solve(-gradient, eta, is_spent)
 

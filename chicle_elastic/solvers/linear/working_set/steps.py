@@ -27,6 +27,8 @@ from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhas
 
 FIRST_LOOK, PASSES_BETWEEN = 8, 4
 """Passes of coordinate descent before the first look at their pace, and over which it is measured."""
+PATIENCE = 3
+"""Another `PASSES_BETWEEN` passes follow if so many times as many will do."""
 MOST_ROWS = 1 << 20
 """Rows of a data set at most: SELECT sends a number for each."""
 MOST_VALUES = 1 << 24
@@ -53,14 +55,13 @@ def reopen(state: WorkingSetState) -> None:
     state.phase = WorkingSetPhase.SELECT
 
 
-def descended(state: WorkingSetState, gap: float, tol: float, patience: int) -> None:
+def descended(state: WorkingSetState, gap: float, tol: float) -> None:
     """Decide after a pass of coordinate descent, with this estimate of the relative gap, whether to go on so.
 
     Args:
         state: In phase DESCEND; changed in place.
         gap: The estimate.
         tol: Relative gap to reach.
-        patience: Another `PASSES_BETWEEN` passes may follow if so many times as many will do.
     """
     state.num_passes += 1
     state.gap = gap
@@ -69,7 +70,7 @@ def descended(state: WorkingSetState, gap: float, tol: float, patience: int) -> 
     if state.num_passes < state.next_look:
         return
     factor, foreseen = min(gap / max(state.gap_then, TINY), 1.0), gap
-    for _ in range(patience):
+    for _ in range(PATIENCE):
         foreseen *= factor
     if foreseen <= tol:
         state.next_look, state.gap_then = state.num_passes + PASSES_BETWEEN, gap

@@ -1,0 +1,68 @@
+"""Turns of two methods: what is done in vain is bounded, whatever the traces of both are."""
+
+import numpy as np
+import pytest
+
+from chicle_elastic.solvers.linear.race import AHEAD, Race
+
+STEP = 10.0
+FLIGHTS = (0.899, 0.833, 0.76, 0.707, 0.6, 0.5, 0.4, 0.327, 0.26, 0.2, 0.16, 0.13, 0.1, 0.08, 0.07, 0.06)
+"""Relative gaps of coordinate descent on flights one-hot, per pass."""
+
+
+def run(traces, first_turn):
+    """Race two methods whose gaps are `traces[i](step)`, to the first gap of 0; the steps of each, and who ended."""
+    race, done = Race(first_turn), [0, 0]
+    while True:
+        own = race.running
+        gap = traces[own](done[own])
+        done[own] += 1
+        race.add(STEP, gap)
+        if gap == 0.0:
+            return done, own
+
+
+def ending(num_steps, gaps):
+    """A trace with these gaps, again and again, that ends after so many steps."""
+    return lambda step: 0.0 if step + 1 >= num_steps else gaps[step % len(gaps)]
+
+
+def adversarial(rng):
+    """Gaps that say nothing of the end: flat, falling, rising, jumping, tiny."""
+    kind = rng.integers(5)
+    if kind == 0:
+        return [1.0]
+    if kind == 1:
+        return list(0.5 ** np.arange(1, 40))
+    if kind == 2:
+        return list(0.5 ** np.arange(40, 1, -1))
+    if kind == 3:
+        return list(10.0 ** rng.uniform(-12, 0, 50))
+    return [1e-300, 1e300]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_both_do_at_most_three_times_the_work_of_the_one_that_ends(seed):
+    """And the first turn, and a step on top."""
+    rng = np.random.default_rng(seed)
+    first_turn = float(rng.choice([0.0, 4 * STEP, 1000.0]))
+    lengths = 10.0 ** rng.uniform(0, 4, 2)
+    done, _ = run([ending(length, adversarial(rng)) for length in lengths], first_turn)
+    best = STEP * np.ceil(lengths.min())
+    assert STEP * sum(done) <= (1.0 + AHEAD) * best + first_turn + 2 * STEP
+
+
+def test_who_seems_faster_does_two_thirds_at_most():
+    """The other is not given up: it may be the one that ends."""
+    fast, slow = list(0.9 ** np.arange(1, 1000)), [1.0]
+    done, winner = run([ending(10_000, slow), ending(900, fast)], 4 * STEP)
+    assert winner == 1
+    assert 0.5 * done[1] - 5 <= done[0] <= done[1]
+
+
+def test_slow_passes_at_first_do_not_lose_the_race():
+    """What flights one-hot do: passes that end after 60, against Newton steps that begin well and take thousands."""
+    newton = list(np.geomspace(0.5, 0.01, 3000))
+    done, winner = run([ending(60, (*FLIGHTS, *np.geomspace(0.05, 1e-3, 44))), ending(3000, newton)], 4 * STEP)
+    assert winner == 0
+    assert sum(done) <= 3 * 60 + 5
