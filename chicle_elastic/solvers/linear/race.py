@@ -24,6 +24,8 @@ AHEAD = 2.0
 IN_SIGHT = 0.25
 """Share of the first turn in which a slower method has to come to its end, as it seems, to keep its turn: the other
 one rarely needs a whole first turn."""
+LEAST_TRY = 1.0 / 32.0
+"""Share of the first turn that a method does before it may lose its turn: the first steps say little."""
 
 
 class Work:
@@ -79,7 +81,8 @@ class Race:
         self._work[own] += work
         self._turn.append((self._work[own], left))
         half = (len(self._turn) - 1) // 2  # methods slow down towards the end
-        may_yield = half > 0 and not self._is_too_far_ahead(other)
+        has_tried = half > 0 and self._work[own] - self._turn[0][0] >= LEAST_TRY * self._first_turn
+        may_yield = has_tried and not self._is_too_far_ahead(other)
         pace = self._rate_since(half)
         is_slow = pace < self._rates[other] and left > pace * IN_SIGHT * self._first_turn
         if self.is_over() or (may_yield and is_slow):

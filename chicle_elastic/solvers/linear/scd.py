@@ -33,6 +33,8 @@ FIRST_STEPS = 24
 FINEST_GAP = 1e-9
 """Relative gap at which Newton steps end: rounding in their gradient is as large. Passes go on from there."""
 NO_ADDRESSES = np.empty(0, dtype=np.uint64)
+MOST_AT_ONCE = 16
+"""Passes that are one call of the kernel, where a call costs more than they do."""
 VALUES_PER_ITERATION = 1 << 22
 """Feature values that passes of one thread visit before the runtime is asked what next; a pass is always finished."""
 FIRST_CORRECTION, LEAST_CORRECTION, AGAIN = 0.5, 0.1, 0.8
@@ -160,7 +162,10 @@ class CoordinatePasses:
             scratches=[scd.make_scratch(tables.rows, tables.num_outputs) for _ in range(num_threads)],
             vectors=[start.copy() for _ in range(num_threads)],
         )
-        processed, stats, duration_s = self._pass(tables, work, budget)
+        order = self._order(tables)
+        if budget.samples is not None:
+            order = order[: -(-budget.samples // tables.bucket_rows)]
+        processed, stats, duration_s = self._visit(tables, work, order, budget)
         for chunk_id, num_rows in zip(tables.ids, processed.tolist(), strict=True):
             self._chunks[chunk_id].count(num_rows)  # once, however many passes follow
         samples = int(processed.sum())
@@ -200,7 +205,9 @@ class CoordinatePasses:
             is_enough = values >= VALUES_PER_ITERATION or self._current_screening(tables).is_on != has_screen
             if is_enough or self._is_newton or self._is_near or budget.is_spent():
                 return
-            _, stats, _ = self._pass(tables, work, budget)
+            values_of_pass = tables.num_outputs * (tables.num_values + ROW_VALUES * tables.num_rows)
+            number = 1 if has_screen else min(max(PASS_VALUES // values_of_pass, 1), MOST_AT_ONCE)
+            stats = self._passes(tables, work, budget, number)
             self._gaps = stats[:, 0]
             if not has_screen:
                 share = stats[:, 2].sum() / max(1.0, stats[:, 3].sum())
@@ -230,18 +237,30 @@ class CoordinatePasses:
         """Whether there are Newton steps for such data."""
         if self._descends_only or self._is_stuck:
             return False
-        is_sparse = not isinstance(tables.rows.kind, DenseKind) and tables.num_outputs == 1
-        return self._is_narrow(tables) or is_sparse
+        return self._is_narrow(tables) or not isinstance(tables.rows.kind, DenseKind)
 
-    def _pass(self, tables: LocalTables, work: "_Work", budget: Budget) -> tuple[Array, Array, float]:
-        """One pass.
+    def _passes(self, tables: LocalTables, work: "_Work", budget: Budget, number: int) -> Array:
+        """So many passes; the statistics of the last one, but for all visits."""
+        visits: Array | float = 0.0
+        if number > 1:
+            order = np.concatenate([self._order(tables) for _ in range(number - 1)])
+            visits = self._visit(tables, work, order, budget)[1][:, 3]
+        stats = self._visit(tables, work, self._order(tables), budget)[1]
+        stats[:, 2] *= number  # so that shares of the visits stay what they are
+        stats[:, 3] += visits
+        return stats
+
+    def _order(self, tables: LocalTables) -> Array:
+        """All buckets, shuffled."""
+        order: Array = self.ctx.rng.permutation(np.arange(len(tables.bucket_row), dtype=np.int32))
+        return order
+
+    def _visit(self, tables: LocalTables, work: "_Work", order: Array, budget: Budget) -> tuple[Array, Array, float]:
+        """Steps over the buckets of `order`.
 
         Returns:
             Rows processed per chunk, shape (num_chunks,); the statistics of `scd_pass`; and how long it took.
         """
-        order = self.ctx.rng.permutation(np.arange(len(tables.bucket_row), dtype=np.int32))
-        if budget.samples is not None:
-            order = order[: -(-budget.samples // tables.bucket_rows)]
         cursor = np.zeros(1, dtype=np.int64)
 
         def run(number: int) -> tuple[Array, Array]:
