@@ -92,7 +92,7 @@ def run_job(
         tol=tol,
         has_policies=has_policies(estimator, runtime),
         method_on=partial(trainer.method, training.source.schema),
-        params=estimator.get_params(deep=False),
+        params=None if estimator.logdir is None else estimator.get_params(deep=False),
     ) as told:
         bridge = CallbackBridge(
             estimator,
