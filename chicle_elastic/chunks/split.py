@@ -54,9 +54,7 @@ def cut_rows(bytes_per_row: Array | int, num_rows: int, chunk_bytes: int) -> Arr
         raise UsageError(f"chunks of {chunk_bytes} bytes cannot be; give a size >= 1, or None for the default")
     if not isinstance(bytes_per_row, np.ndarray):
         step = min(num_rows, _whole_buckets(max(1, chunk_bytes // max(1, bytes_per_row))))
-        cuts = np.arange(0, num_rows + step, step, dtype=np.int64)
-        cuts[-1] = num_rows
-        return cuts
+        return np.minimum(np.arange(0, num_rows + step, step, dtype=np.int64), num_rows)
     ends = np.cumsum(bytes_per_row, dtype=np.int64)
     cuts = [0]
     while cuts[-1] < num_rows:

@@ -153,7 +153,7 @@ class _Shell:
         self.scheduler = Scheduler(settings, policies if sink is None else [*map(RecordedPolicy, policies)])
         self.handler = self.scheduler if sink is None else Recorder(self.scheduler, sink)
         self.mailboxes = Mailboxes()
-        self.context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self.mailboxes)
+        self.context = LocalContext(TRAINER, [job.seed, 0], self.mailboxes)
         self.tasks: dict[NodeId, UniTask] = {}
         self.under_notice: set[NodeId] = set()
         self.num_joined = 0
@@ -409,7 +409,7 @@ class _Shell:
         """Begin a task, and announce it."""
         self.num_joined += 1
         self.mailboxes.add(node)
-        context = LocalContext(node, np.random.default_rng([self.job.seed, self.num_joined]), self.mailboxes)
+        context = LocalContext(node, [self.job.seed, self.num_joined], self.mailboxes)
         self.tasks[node] = UniTask(node, self.job.trainer, context, self.clock, self.job.source.schema)
         self.inbox.append(events.NodeJoined(node=node))
 
