@@ -41,9 +41,9 @@ def cpu_quota(proc: Path = PROC) -> float | None:
         For instance 1.5; None where nothing limits it.
     """
     quotas = [_text(folder / "cpu.max").partition(" ")[::2] for folder in _folders("", proc)]
-    for folder in _folders("cpu", proc):
-        quota_us = _text(folder / "cpu.cfs_quota_us")
-        quotas.append((quota_us, _text(folder / "cpu.cfs_period_us") if quota_us.isdecimal() else ""))
+    quotas += [
+        (_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")) for folder in _folders("cpu", proc)
+    ]
     # "max" (version 2) and -1 (version 1) mean that this level sets no limit.
     limits = [
         int(quota_us) / int(period_us)
@@ -174,7 +174,6 @@ def _field(file: Path, name: str) -> int | None:
 def _text(file: Path) -> str:
     """Stripped content; empty where the file is missing or unreadable."""
     try:
-        with open(file, "rb", buffering=0) as raw:  # every fit reads some of these files
-            return raw.readall().decode(errors="replace").strip()
+        return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
