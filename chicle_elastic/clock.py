@@ -18,3 +18,19 @@ class MonotonicClock:
     def now(self) -> float:
         """Seconds of `time.perf_counter`."""
         return time.perf_counter()
+
+
+class Stopwatch:
+    """Tells the seconds since it was made, or since it is said to have been started."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.reset()
+
+    def reset(self, elapsed_s: float = 0.0) -> None:
+        """Go on from this many seconds."""
+        self._started_s = self._clock.now() - elapsed_s
+
+    def elapsed_s(self) -> float:
+        """Return the seconds since the start."""
+        return self._clock.now() - self._started_s

@@ -148,18 +148,25 @@ def available_cores(environ: Mapping[str, str] | None = None, *, proc: Path = PR
         At least 1.
     """
     environ = os.environ if environ is None else environ
-    limits = [os.cpu_count() or 1]
+    limits = [_cores_of_machine(proc, os.getpid())]
     if sys.platform == "linux":
         limits.append(len(os.sched_getaffinity(0)))
-    quota = cpu_quota(proc)
-    if quota is not None:
-        limits.append(math.ceil(quota))
     for name in ("LOKY_MAX_CPU_COUNT", "OMP_NUM_THREADS"):
         # OpenMP allows a list, one number per level of nesting; the first is the outermost.
         first = environ.get(name, "").split(",")[0].strip()
         if first.isdecimal() and int(first) > 0:
             limits.append(int(first))
     return max(1, min(limits))
+
+
+@functools.lru_cache(maxsize=4)
+def _cores_of_machine(proc: Path, pid: int) -> int:
+    """Cores of the machine, or fewer where a control group says so; read once per process, as scikit-learn does.
+
+    Every fit asks, and reading them takes as long as scikit-learn's checks of a small X.
+    """
+    cores, quota = os.cpu_count() or 1, cpu_quota(proc)
+    return cores if quota is None else min(cores, math.ceil(quota))
 
 
 THREAD_LIMITS = (

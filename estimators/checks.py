@@ -3,6 +3,7 @@
 Nothing here writes to what the user passed, and nothing is copied that already has the right form.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -134,17 +135,18 @@ def require_moderate(estimator: Any, data: Mapping[str, Any], *, is_first: bool 
     """
     if not data or (is_first and data["X"].size > MAX_VALUES_CHECKED_FIRST):
         return
-    X, weights = data["X"], (data["metadata"] or {}).get("sample_weight", np.ones(1))
-    y = data["y"] if is_regressor(estimator) else np.ones(1)
+    X, weights = data["X"], (data["metadata"] or {}).get("sample_weight")
+    y = data["y"] if is_regressor(estimator) else None
     values = X.data if sparse.issparse(X) else X
     feature, target, weight = (
-        max(float(part.max(initial=0.0)), -float(part.min(initial=0.0))) for part in (values, y, weights)
+        1.0 if part is None else max(float(part.max(initial=0.0)), -float(part.min(initial=0.0)))
+        for part in (values, y, weights)
     )
     weight *= float(getattr(estimator, "C", 1.0))
-    with np.errstate(over="ignore"):
-        square = np.square([feature, target, 1.0]).max() * X.shape[0] * max(weight, 1.0)
-        if np.isfinite(square * square):
-            return
+    largest = max(feature, target, 1.0)
+    square = largest * largest * X.shape[0] * max(weight, 1.0)
+    if math.isfinite(square * square):
+        return
     found = f"C times the largest weight is {weight:.1e}", "lower C, or divide sample_weight by its mean"
     if feature >= max(target, weight):
         scales = np.asarray(abs(X).max(axis=0).todense() if sparse.issparse(X) else np.abs(X).max(axis=0)).ravel()

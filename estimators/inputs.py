@@ -250,7 +250,8 @@ def _encode_whole_numbers(y: Array) -> tuple[Array, Array, Array] | None:
             return None
         before, after = max(0, low - int(block_low)), max(0, int(block_high) - low + 1 - len(counts))
         if before or after:
-            counts, low = np.pad(counts, (before, after)), low - before
+            none = [np.zeros(number, dtype=np.int64) for number in (before, after)]
+            counts, low = np.concatenate([none[0], counts, none[1]]), low - before
         if block_low >= 0 and block_high <= 1:  # at a tenth of the cost
             num_ones = np.count_nonzero(part)
             counts[-low] += len(part) - num_ones

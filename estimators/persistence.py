@@ -14,6 +14,7 @@ Readers take older versions and refuse newer ones; `tests/golden/models` holds a
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import uuid
@@ -43,7 +44,7 @@ PARAMS_LEFT_OUT = ("runtime", "n_workers", "policy", "augment")
 
 
 class SaveMixin:
-    """`save` and `load` of linear models.
+    """`save` and `load` of linear models, and the names of the parameters that a file holds.
 
     Attributes:
         _file_arrays: Attributes that are arrays.
@@ -54,6 +55,12 @@ class SaveMixin:
     _file_arrays: ClassVar[tuple[str, ...]] = ARRAYS
     _file_required: ClassVar[tuple[str, ...]] = REQUIRED_ARRAYS
     _file_values: ClassVar[tuple[str, ...]] = VALUES
+
+    @classmethod
+    @functools.cache  # every fit asks, and inspecting a signature takes as long as the checks of a small X
+    def _get_param_names(cls) -> list[str]:
+        names: list[str] = super()._get_param_names()  # type: ignore[misc]
+        return names
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file, without pickle.

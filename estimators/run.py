@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from sklearn.exceptions import ConvergenceWarning
 
-from estimators.watch import CallbackBridge, frames_to_the_user, watcher
+from estimators.watch import CallbackBridge, NoContext, frames_to_the_user, watcher
 
 if TYPE_CHECKING:
     from chicle_elastic.chunks.sources import ChunkSource
@@ -82,7 +82,10 @@ def run_job(
     from estimators.place import has_policies, policies_of
 
     tol = float(getattr(estimator, "tol", 0.0))
-    context = estimator._init_callback_context(max_subtasks=estimator.max_iter)
+    has_callbacks = bool(getattr(estimator, "_skl_callbacks", ()))
+    context: Any = NoContext()
+    if has_callbacks or hasattr(estimator, "_parent_callback_ctx"):  # of a meta-estimator
+        context = estimator._init_callback_context(max_subtasks=estimator.max_iter)
     context.call_on_fit_task_begin(estimator=estimator, **training.hook_arguments)
     with watcher(
         getattr(estimator, "_shown_name", type(estimator).__name__),
@@ -92,7 +95,7 @@ def run_job(
         tol=tol,
         has_policies=has_policies(estimator, runtime),
         method_on=partial(trainer.method, training.source.schema),
-        params=estimator.get_params(deep=False),
+        params=None if estimator.logdir is None else estimator.get_params(deep=False),
     ) as told:
         bridge = CallbackBridge(
             estimator,
@@ -102,7 +105,6 @@ def run_job(
             arguments=training.hook_arguments,
             attributes=partial(estimator._predicting_attributes, trainer, training),
         )
-        has_callbacks = bool(getattr(estimator, "_skl_callbacks", ()))
         if has_callbacks:
             bridge.begin()
         outcome = runtime.run(

@@ -1,5 +1,7 @@
 """Memory for many samples at once."""
 
+import itertools
+import math
 import mmap
 import sys
 from collections.abc import Sequence
@@ -20,7 +22,7 @@ def zeros(shape: tuple[int, ...], dtype: str) -> Array:
     A fit touches a few bytes of each sample, in random order and for the first time. In pages of 4 KiB the faults and
     the searches for addresses took as long as a pass over the data.
     """
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     if sys.platform != "linux" or size < LEAST_LARGE_BYTES:
         return np.zeros(shape, dtype=dtype)
     # A page more than is needed, of which only the aligned part is ever touched.
@@ -40,7 +42,7 @@ def aligned_zeros(shape: tuple[int, ...], dtype: str) -> Array:
 
     So vectors of values seldom cross one, and threads that write next to each other do not take it from one another.
     """
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     data = np.zeros(-(-size // ALIGNMENT) * ALIGNMENT + ALIGNMENT, dtype=np.uint8)
     start = -data.ctypes.data % ALIGNMENT
     return data[start : start + size].view(dtype).reshape(shape)
@@ -58,5 +60,5 @@ def zeros_per_chunk(lengths: Sequence[int], shape: tuple[int, ...], dtype: str) 
         Arrays of shape (length, *shape), C-contiguous.
     """
     block = zeros((sum(lengths), *shape), dtype)
-    ends = np.cumsum(lengths, dtype=np.int64).tolist()
+    ends = itertools.accumulate(lengths)
     return [block[end - length : end] for length, end in zip(lengths, ends, strict=True)]

@@ -250,8 +250,7 @@ class ChunkFolderWriter:
 
 def _cuts(rows: Chunk, chunk_bytes: int) -> list[int]:
     other_bytes = rows.targets.itemsize + rows.row_ids.itemsize + (0 if rows.weights is None else rows.weights.itemsize)
-    cuts: list[int] = cut_rows(bytes_per_row(rows.rows) + other_bytes, rows.num_rows, chunk_bytes).tolist()
-    return cuts
+    return cut_rows(bytes_per_row(rows.rows) + other_bytes, rows.num_rows, chunk_bytes)
 
 
 def _checked_labels(classes: Sequence[Any]) -> tuple[Label, ...]:

@@ -4,6 +4,7 @@ A source gives the same chunk, bit for bit, however often it is asked; only the 
 arrays that are in memory, `chunks.folder.ChunkFolder` reads files.
 """
 
+import itertools
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -180,7 +181,7 @@ class ArraySource:
         start, stop = self._span(chunk_id)
         if self._state_spec is None and self._order is None:
             self._state_spec = state
-            lengths = np.diff(self._cuts).tolist()
+            lengths = [stop - start for start, stop in itertools.pairwise(self._cuts)]
             blocks = zeros_per_chunk(lengths, state.shape(0)[1:], state.dtype)
             self._states = dict(zip(map(ChunkId, range(self.num_chunks)), blocks, strict=True))
         if state == self._state_spec and chunk_id in self._states:
@@ -188,7 +189,7 @@ class ArraySource:
         return state.zeros(stop - start)
 
     def _span(self, chunk_id: int) -> tuple[int, int]:
-        return int(self._cuts[chunk_id]), int(self._cuts[chunk_id + 1])
+        return self._cuts[chunk_id], self._cuts[chunk_id + 1]
 
     def _info(self, chunk_id: ChunkId, state: StateSpec) -> ChunkInfo:
         start, stop = self._span(chunk_id)

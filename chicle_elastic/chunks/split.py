@@ -32,7 +32,7 @@ def choose_chunk_bytes(total_bytes: int, max_tasks: int, *, is_image: bool = Fal
     return max(1, min(largest, total_bytes // (MIN_CHUNKS_PER_TASK * max_tasks)))
 
 
-def cut_rows(bytes_per_row: Array | int, num_rows: int, chunk_bytes: int) -> Array:
+def cut_rows(bytes_per_row: Array | int, num_rows: int, chunk_bytes: int) -> list[int]:
     """Cut rows into chunks of at most `chunk_bytes`, in their order.
 
     A chunk has at least one row, and whole buckets of 8 rows where it has room for one (the last one takes the rest).
@@ -45,7 +45,7 @@ def cut_rows(bytes_per_row: Array | int, num_rows: int, chunk_bytes: int) -> Arr
         chunk_bytes: Bytes of a chunk.
 
     Returns:
-        ndarray of shape (num_chunks + 1,), int64: chunk `i` is the rows `cuts[i]` to `cuts[i + 1] - 1`.
+        Of num_chunks + 1 numbers: chunk `i` is the rows `cuts[i]` to `cuts[i + 1] - 1`.
 
     Raises:
         UsageError: `chunk_bytes` is not positive.
@@ -54,7 +54,7 @@ def cut_rows(bytes_per_row: Array | int, num_rows: int, chunk_bytes: int) -> Arr
         raise UsageError(f"chunks of {chunk_bytes} bytes cannot be; give a size >= 1, or None for the default")
     if not isinstance(bytes_per_row, np.ndarray):
         step = _whole_buckets(max(1, chunk_bytes // max(1, bytes_per_row)))
-        return np.append(np.arange(0, num_rows, step, dtype=np.int64), np.int64(num_rows))
+        return [*range(0, num_rows, step), num_rows]
     ends = np.cumsum(bytes_per_row, dtype=np.int64)
     cuts = [0]
     while cuts[-1] < num_rows:
@@ -62,7 +62,7 @@ def cut_rows(bytes_per_row: Array | int, num_rows: int, chunk_bytes: int) -> Arr
         begin_bytes = int(ends[start - 1]) if start else 0
         stop = int(np.searchsorted(ends, begin_bytes + chunk_bytes, side="right"))
         cuts.append(stop if stop == num_rows else start + _whole_buckets(max(1, stop - start)))
-    return np.array(cuts, dtype=np.int64)
+    return cuts
 
 
 def _whole_buckets(num_rows: int) -> int:

@@ -123,7 +123,7 @@ class StateSpec:
 
     def without_notes(self) -> "StateSpec":
         """The same state where it stays: a solver can keep its notes by itself."""
-        return dataclasses.replace(self, note_bytes=0)
+        return dataclasses.replace(self, note_bytes=0) if self.note_bytes else self
 
 
 NO_STATE = StateSpec()

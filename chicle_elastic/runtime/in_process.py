@@ -20,7 +20,7 @@ import numpy as np
 from chicle_elastic.cgroups import PROC, memory_headroom
 from chicle_elastic.chunks.sources import ChunkSource
 from chicle_elastic.chunks.views import Array, Chunk, StateSpec
-from chicle_elastic.clock import Clock, MonotonicClock
+from chicle_elastic.clock import Clock, MonotonicClock, Stopwatch
 from chicle_elastic.errors import CapacityError, ProtocolError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.job_ledger import JobLedger
@@ -153,7 +153,7 @@ class _Shell:
         self.scheduler = Scheduler(settings, policies if sink is None else [*map(RecordedPolicy, policies)])
         self.handler = self.scheduler if sink is None else Recorder(self.scheduler, sink)
         self.mailboxes = Mailboxes()
-        self.context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self.mailboxes)
+        self.context = LocalContext(TRAINER, [job.seed, 0], self.mailboxes)
         self.tasks: dict[NodeId, UniTask] = {}
         self.under_notice: set[NodeId] = set()
         self.num_joined = 0
@@ -161,8 +161,8 @@ class _Shell:
         self.num_offers = 0
         self.inbox: deque[events.Event] = deque()
         self.changes: dict[int, int] = {}
-        self.started_s = clock.now()
-        self.training = Training(job, context=self.context, elapsed_s=lambda: clock.now() - self.started_s)
+        self.watch = Stopwatch(clock)
+        self.training = Training(job, context=self.context, elapsed_s=self.watch.elapsed_s)
         self.is_rebuilding = False
         identity = JobIdentity.of(job.trainer, job.source.schema, num_parameters=len(self.training.model))
         self.resumption = Resumption(job, job.checkpoint, identity)
@@ -196,7 +196,7 @@ class _Shell:
         try:
             while self.reason is None:
                 event = self.inbox.popleft()
-                for effect in self.handler.handle(event, now=self.clock.now() - self.started_s):
+                for effect in self.handler.handle(event, now=self.watch.elapsed_s()):
                     dispatch(effect, self)
         except KeyboardInterrupt:
             if not self.training.history:  # nothing that could be returned
@@ -227,7 +227,7 @@ class _Shell:
         """Be where the checkpoint is that the job goes on from, or at the beginning of one of its own."""
         began = self.resumption.found
         if began:
-            self.started_s = self.clock.now() - self.resumption.at(began).restore(self.training)
+            self.watch.reset(self.resumption.at(began).restore(self.training))
         elif self.checkpoint_trigger is not None:
             self.checkpoint_trigger.require_unused()
         self.is_rebuilding = began > 0 or self.job.initial_state is not None
@@ -394,7 +394,7 @@ class _Shell:
     def ask_manager(self, managed: ManagedNodes) -> None:
         """Carry out what the resource manager says."""
         staying = [node for node in self.tasks if node not in self.under_notice]
-        news = managed.poll(self.clock.now() - self.started_s, staying)
+        news = managed.poll(self.watch.elapsed_s(), staying)
         for node in news.assigned:
             self.join(node)
         for revoked in news.revoked:
@@ -409,7 +409,7 @@ class _Shell:
         """Begin a task, and announce it."""
         self.num_joined += 1
         self.mailboxes.add(node)
-        context = LocalContext(node, np.random.default_rng([self.job.seed, self.num_joined]), self.mailboxes)
+        context = LocalContext(node, [self.job.seed, self.num_joined], self.mailboxes)
         self.tasks[node] = UniTask(node, self.job.trainer, context, self.clock, self.job.source.schema)
         self.inbox.append(events.NodeJoined(node=node))
 

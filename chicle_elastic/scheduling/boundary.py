@@ -44,6 +44,9 @@ from chicle_elastic.values import (
     SetParameter,
 )
 
+ANY = np.random.default_rng(0)
+"""Where nothing depends on what is drawn; to make a generator takes as long as a plan for few chunks."""
+
 
 class Purpose(IntEnum):
     """What randomness is drawn for; a part of the seed."""
@@ -170,7 +173,8 @@ class Boundary:
         if not chunks:
             return
         avoid = self._loads.failed_nodes()
-        placement = plan.plan_first(chunks, self._eligible(for_loads=True), self._rng(Purpose.LOAD), avoid=avoid)
+        rng = self._rng(Purpose.LOAD) if len(chunks) > 1 else ANY  # one chunk has one order
+        placement = plan.plan_first(chunks, self._eligible(for_loads=True), rng, avoid=avoid)
         if placement.unplaced:
             self._precopies.discard_all(round=self._members.round)  # they may have the room
             return
@@ -183,6 +187,8 @@ class Boundary:
 
     def unplaced(self) -> list[ChunkId]:
         """Missing chunks that are neither on their way nor given up."""
+        if not self._ledger.num_missing:
+            return []
         known = self._loads.pending() | self._loads.stuck.keys() | self._leases.in_flight.keys()
         return [chunk for chunk in self._ledger.missing if chunk not in known]
 
@@ -318,6 +324,8 @@ class Boundary:
             return
         for node in joiners:
             self._members.filled(node)
+        if len(self._members.eligible) == 1:  # no node has chunks for it
+            return
         movable = self._movable()
         rng = self._rng(Purpose.JOIN)
         moves = plan.plan_join(movable, self._eligible(), joiners, rng, index=movable)

@@ -138,6 +138,8 @@ class Loads:
 
     def settle(self, *, round: int) -> None:
         """At a boundary: nodes own what they have loaded."""
+        if not self._arrived:
+            return
         arrived: dict[NodeId, list[ChunkId]] = {}
         for chunk, node in self._arrived.items():
             arrived.setdefault(node, []).append(chunk)

@@ -43,15 +43,23 @@ class PresentNode:
     joined_round: int = 0
 
 
-GROUPS: Mapping[str, Callable[[PresentNode], bool]] = {
-    "staying": lambda member: not (member.is_leaving or member.is_arriving),
-    "leaving": lambda member: member.is_leaving,
-    "preparing": lambda member: member.is_arriving or member.is_departing,
-    "eligible": lambda member: member.in_round and not member.is_leaving,
-    "joiners": lambda member: member.in_round and not member.is_leaving and member.is_new,
-    "in_round": lambda member: member.in_round,
-}
-"""Who belongs to which group."""
+class Group:
+    """A group of nodes in the order in which they joined; found when it is asked for, and remembered by the object.
+
+    Args:
+        belongs: Says whether a node belongs to it.
+    """
+
+    def __init__(self, belongs: Callable[[PresentNode], bool]) -> None:
+        self.belongs = belongs
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, members: "Members", owner: type) -> tuple[NodeId, ...]:
+        nodes = tuple(node for node, member in members.present.items() if self.belongs(member))
+        vars(members)[self._name] = nodes  # where Python looks first from now on
+        return nodes
 
 
 class Members:
@@ -64,48 +72,30 @@ class Members:
         present: Every present node, in the order in which they joined; to be read only.
         round: Number of the round that is current, or that was asked for.
         asked: Who is to be in the round that was asked for.
+        staying: Nodes that are or should be members: neither on their way out nor still arriving.
+        leaving: Nodes under notice, on their way out.
+        preparing: Nodes that arrive or depart, for which rows are copied ahead.
+        eligible: Members of the current round that stay.
+        joiners: Those of them that have not got their share of chunks yet.
+        in_round: Members of the current round, keepers among them.
     """
+
+    staying = Group(lambda member: not (member.is_leaving or member.is_arriving))
+    leaving = Group(lambda member: member.is_leaving)
+    preparing = Group(lambda member: member.is_arriving or member.is_departing)
+    eligible = Group(lambda member: member.in_round and not member.is_leaving)
+    joiners = Group(lambda member: member.in_round and not member.is_leaving and member.is_new)
+    in_round = Group(lambda member: member.in_round)
 
     def __init__(self) -> None:
         self.present: dict[NodeId, PresentNode] = {}
         self.round = 0
         self.asked: tuple[NodeId, ...] = ()
         self._formed: frozenset[NodeId] | None = None
-        self._groups: dict[str, tuple[NodeId, ...]] = {}
         self._is_due: bool | None = None
 
     def __contains__(self, node: object) -> bool:
         return node in self.present
-
-    @property
-    def staying(self) -> tuple[NodeId, ...]:
-        """Nodes that are or should be members: neither on their way out nor still arriving."""
-        return self._group("staying")
-
-    @property
-    def leaving(self) -> tuple[NodeId, ...]:
-        """Nodes under notice, on their way out."""
-        return self._group("leaving")
-
-    @property
-    def preparing(self) -> tuple[NodeId, ...]:
-        """Nodes that arrive or depart, for which rows are copied ahead."""
-        return self._group("preparing")
-
-    @property
-    def eligible(self) -> tuple[NodeId, ...]:
-        """Members of the current round that stay."""
-        return self._group("eligible")
-
-    @property
-    def joiners(self) -> tuple[NodeId, ...]:
-        """Seats that have not got their share of chunks yet."""
-        return self._group("joiners")
-
-    @property
-    def in_round(self) -> tuple[NodeId, ...]:
-        """Members of the current round, keepers among them."""
-        return self._group("in_round")
 
     @property
     def keepers(self) -> tuple[NodeId, ...]:
@@ -198,22 +188,24 @@ class Members:
         self._formed = None
         self._changed()
 
-    def _group(self, name: str) -> tuple[NodeId, ...]:
-        if name not in self._groups:
-            belongs = GROUPS[name]
-            self._groups[name] = tuple(node for node, member in self.present.items() if belongs(member))
-        return self._groups[name]
-
     def _changed(self, node: NodeId | None = None) -> None:
         """Forget the groups, or correct them for the node that came last: thousands may come one after the other."""
         self._is_due = None
+        known = vars(self)
+        groups = GROUPS.keys() & known.keys()  # those that were asked for
         if node is None or node != next(reversed(self.present)):
-            self._groups.clear()
+            for name in groups:
+                del known[name]
             return
         member = self.present[node]
-        for name, nodes in self._groups.items():
-            belongs, did_belong = GROUPS[name](member), nodes[-1:] == (node,)
+        for name in groups:
+            nodes: tuple[NodeId, ...] = known[name]
+            belongs, did_belong = GROUPS[name].belongs(member), nodes[-1:] == (node,)
             if belongs and not did_belong:
-                self._groups[name] = (*nodes, node)
+                known[name] = (*nodes, node)
             elif did_belong and not belongs:
-                self._groups[name] = nodes[:-1]
+                known[name] = nodes[:-1]
+
+
+GROUPS: Mapping[str, Group] = {name: value for name, value in vars(Members).items() if isinstance(value, Group)}
+"""By name."""

@@ -31,8 +31,10 @@ At a boundary, `_advance` goes as far as it can; it is called after every event.
   shell can never say is a `ProtocolError`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from chicle_elastic.errors import ProtocolError
@@ -86,8 +88,9 @@ class Scheduler:
         self.policies = tuple(policies)
         self.ledger = Ledger()
         self.state = State.WAITING
+        # No part of this object refers to it, so that it goes, with all chunks of its job, without garbage collection.
         self._effects: list[Effect] = []
-        emit = self._emit
+        emit = self._emit = self._effects.append
         self._members = Members()
         self._leases = Leases(self.ledger, emit, max_attempts=settings.max_copy_attempts)
         self._loads = Loads(self.ledger, emit, max_attempts=settings.max_load_attempts)
@@ -106,36 +109,15 @@ class Scheduler:
             self._pending_transitions,
             emit,
             settings,
-            leave=self._let_go,
+            leave=partial(Scheduler._let_go, weakref.proxy(self)),
         )
-        answers = PendingOrders(self.ledger, self._members, self._leases, self._loads, emit)
+        self._answers = PendingOrders(self.ledger, self._members, self._leases, self._loads, emit)
         self._has_begun = False
         self._started = (0, 0)
         self._pause_reason: str | None = None
         self._stop_reason: str | None = None
         self._now = self._boundary_since = self._round_since = 0.0
         self._round_ms = 0.0
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            events.ChunksDeclared: self._on_chunks_declared,
-            events.NodeJoined: self._on_node_joined,
-            events.LeaveNoticed: self._on_leave_noticed,
-            events.NodeLost: self._on_node_lost,
-            events.RoundFormed: self._on_round_formed,
-            events.InventoryReported: self._on_inventory_reported,
-            events.ChunksLoaded: answers.on_chunks_loaded,
-            events.LoadFailed: answers.on_load_failed,
-            events.ChunksCopied: answers.on_chunks_copied,
-            events.CopyFailed: answers.on_copy_failed,
-            events.PrecopiesEnded: self._precopies.ended,
-            events.HandoverDue: self._on_handover_due,
-            events.ChunksFreed: answers.on_chunks_freed,
-            events.IterationFinished: self._on_iteration_finished,
-            events.IterationAborted: self._on_iteration_aborted,
-            events.Proposal: self._on_proposal,
-            events.PolicyDisabled: lambda event: self._pending_policies.disable(event.policy, event.reason),
-            events.ResourcesOffered: self._pending_policies.resources_offered,
-            events.StopRequested: self._on_stop_requested,
-        }
 
     @property
     def round(self) -> int:
@@ -198,16 +180,16 @@ class Scheduler:
             ProtocolError: The event is one that a correct shell can never send; nothing has changed.
         """
         self._now = now
-        self._effects = []
-        handler = self._handlers.get(type(event))
+        self._effects.clear()
+        handler = HANDLERS.get(type(event))
         if handler is None:
             raise ProtocolError(f"{event!r} is not an event of chicle_elastic.scheduling.events")
         if self.state is State.FINISHED:
             self._log(f"{type(event).__name__} is ignored: the job is over")
         else:
-            handler(event)
+            handler(self, event)
             self._advance()
-        return self._effects
+        return self._effects.copy()
 
     # The data set and the nodes.
 
@@ -514,8 +496,9 @@ class Scheduler:
 
         A copy may come from a node that owns nothing: it was lost when the copy began, and has joined again.
         """
-        keepers = self._members.keepers
-        for node in self._members.leaving:
+        leaving = self._members.leaving
+        keepers = self._members.keepers if leaving else ()
+        for node in leaving:
             is_needed = (
                 bool(self.ledger.node_chunks[node].copies)
                 or any(lease.source == node for lease in self._leases.in_flight.values())
@@ -530,5 +513,26 @@ class Scheduler:
     def _log(self, text: str) -> None:
         self._emit(Log(text=text))
 
-    def _emit(self, effect: Effect) -> None:
-        self._effects.append(effect)
+
+HANDLERS: Mapping[type, Callable[[Scheduler, Any], None]] = {
+    events.ChunksDeclared: Scheduler._on_chunks_declared,
+    events.NodeJoined: Scheduler._on_node_joined,
+    events.LeaveNoticed: Scheduler._on_leave_noticed,
+    events.NodeLost: Scheduler._on_node_lost,
+    events.RoundFormed: Scheduler._on_round_formed,
+    events.InventoryReported: Scheduler._on_inventory_reported,
+    events.ChunksLoaded: lambda scheduler, event: scheduler._answers.on_chunks_loaded(event),
+    events.LoadFailed: lambda scheduler, event: scheduler._answers.on_load_failed(event),
+    events.ChunksCopied: lambda scheduler, event: scheduler._answers.on_chunks_copied(event),
+    events.CopyFailed: lambda scheduler, event: scheduler._answers.on_copy_failed(event),
+    events.PrecopiesEnded: lambda scheduler, event: scheduler._precopies.ended(event),
+    events.HandoverDue: Scheduler._on_handover_due,
+    events.ChunksFreed: lambda scheduler, event: scheduler._answers.on_chunks_freed(event),
+    events.IterationFinished: Scheduler._on_iteration_finished,
+    events.IterationAborted: Scheduler._on_iteration_aborted,
+    events.Proposal: Scheduler._on_proposal,
+    events.PolicyDisabled: lambda scheduler, event: scheduler._pending_policies.disable(event.policy, event.reason),
+    events.ResourcesOffered: lambda scheduler, event: scheduler._pending_policies.resources_offered(event),
+    events.StopRequested: Scheduler._on_stop_requested,
+}
+"""What learns an event, by its type."""

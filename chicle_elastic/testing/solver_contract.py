@@ -45,7 +45,7 @@ def check_solver_contract(
     tasks = []
     for k in range(num_tasks):
         mailboxes.add(f"task-{k}")
-        context = LocalContext(f"task-{k}", np.random.default_rng([0, k]), mailboxes)
+        context = LocalContext(f"task-{k}", [0, k], mailboxes)
         tasks.append(UniTask(NodeId(context.name), trainer, context, clock, schema))
     owners: dict[ChunkId, int] = {}
     current = {chunk.id: _moved(chunk) for chunk in chunks}

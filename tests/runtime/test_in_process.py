@@ -1,6 +1,8 @@
 """The in-process runtime: a job through the real scheduler, while tasks join and leave."""
 
 import dataclasses
+import gc
+import weakref
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -101,6 +103,21 @@ def test_tasks_join_and_leave_after_the_iterations_that_were_asked_for():
         assert sum(held) == num_chunks
         assert all(abs(count - num_chunks / len(held)) <= 1 for count in held)
     assert any("under notice: task-" in line for line in outcome.history[4].events)
+
+
+@pytest.mark.parametrize("runtime", [InProcess(), ELASTIC])
+def test_a_job_gives_its_memory_back_without_garbage_collection(runtime):
+    """No cycle holds the data: the next fit needs the memory before the collector comes by."""
+    X, y = regression()
+    source = ArraySource(X, y, max_tasks=runtime.most_tasks())
+    data = weakref.ref(source)
+    gc.disable()
+    try:
+        runtime.run(Job(trainer=CountingTrainer(), source=source, max_iterations=10))
+        del source
+        assert data() is None
+    finally:
+        gc.enable()
 
 
 class ParallelismSolver(CountingSolver):

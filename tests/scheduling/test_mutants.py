@@ -182,14 +182,13 @@ def merges_are_miscounted(patch):
 
 def partial_is_called_complete(patch):
     """Missing chunks are not mentioned."""
-    emit = Scheduler._emit
+    handle = Scheduler.handle
 
-    def boast(self, effect):
-        if isinstance(effect, StartIteration):
-            effect = dataclasses.replace(effect, is_complete=True)
-        emit(self, effect)
+    def boast(self, event, *, now):
+        for effect in handle(self, event, now=now):
+            yield dataclasses.replace(effect, is_complete=True) if isinstance(effect, StartIteration) else effect
 
-    patch.setattr(Scheduler, "_emit", boast)
+    patch.setattr(Scheduler, "handle", lambda self, event, *, now: list(boast(self, event, now=now)))
 
 
 def copies_are_not_booked(patch):

@@ -33,8 +33,6 @@ import traceback
 import zlib
 from collections.abc import Iterator
 
-import numpy as np
-
 from chicle_elastic.chunks import layout
 from chicle_elastic.clock import Clock
 from chicle_elastic.errors import (
@@ -179,8 +177,8 @@ class ClusterTask:
             import torch.distributed  # noqa: F401 - takes a second or more
         except ImportError as error:
             raise MissingExtraError.for_package("torch", extra="cluster", purpose="a task of a cluster") from error
-        context = LocalContext(self._node, np.random.default_rng([job.seed, seed]), self._message_router)
-        self._context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self._message_router)
+        context = LocalContext(self._node, [job.seed, seed], self._message_router)
+        self._context = LocalContext(TRAINER, [job.seed, 0], self._message_router)
         self._task = UniTask(self._node, job.trainer, context, self._clock, job.source.schema)
         self._training = Training(job, context=self._context, elapsed_s=self._shared_elapsed_s, keeps_address=True)
         self._device = device_of_updates(job.trainer)

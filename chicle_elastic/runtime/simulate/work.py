@@ -227,7 +227,7 @@ class Real:
         self._spec: StateSpec = job.trainer.state(job.source.schema).without_notes()
         self.infos = job.source.infos(self._spec)
         self._mailboxes = Mailboxes()
-        self._context = LocalContext(TRAINER, np.random.default_rng([job.seed, 0]), self._mailboxes)
+        self._context = LocalContext(TRAINER, [job.seed, 0], self._mailboxes)
         self._training = Training(job, context=self._context, elapsed_s=clock.now)
         self._tasks: dict[NodeId, UniTask] = {}
         self._num_joined = 0
@@ -253,7 +253,7 @@ class Real:
         """Give the node a task."""
         self._num_joined += 1
         self._mailboxes.add(node)
-        context = LocalContext(node, np.random.default_rng([self._job.seed, self._num_joined]), self._mailboxes)
+        context = LocalContext(node, [self._job.seed, self._num_joined], self._mailboxes)
         self._tasks[node] = UniTask(node, self._job.trainer, context, self._clock, self._job.source.schema)
 
     def leave(self, node: NodeId) -> None:

@@ -149,6 +149,7 @@ class Training:
         verdict = self._verdict(report)
         figures = {f"{PARAMETERS_PREFIX}{name}": value for name, value in result.parameters.items()}
         figures |= trainer.figures(self.model, report)
+        record: IterationRecord | None = None
         try:
             if verdict.action is Action.CERTIFY:
                 report = self.certify(result, lambda: _require_metrics(evaluate(), self))
@@ -162,8 +163,9 @@ class Training:
                 if self.last_certificate < result.iteration:
                     # The last certificate is of an older model.
                     figures |= self._certified_figures(self.certify(result, evaluate))
+                    record = None
         finally:
-            self.history.append(self._record(result, figures))
+            self.history.append(record or self._record(result, figures))
         if report.is_certificate and verdict.action is not Action.STOP:
             model, self.progress = trainer.certified(self.model, self.progress, report)
             if model is not self.model:

@@ -6,6 +6,7 @@ It is the same object in process and in the task process of a node; it knows no 
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -87,13 +88,24 @@ class Exchange(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LocalContext:
-    """The `Context` of a party whose mailbox is in this process."""
+    """The `Context` of a party whose mailbox is in this process.
+
+    Attributes:
+        name: Of the party.
+        seed: Of its generator, or a generator.
+        mailboxes: Take its messages.
+    """
 
     name: str
-    rng: np.random.Generator
+    seed: Sequence[int] | int | np.random.Generator
     mailboxes: Exchange
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """Generator of this party; most solvers draw nothing from it."""
+        return np.random.default_rng(self.seed)
 
     def send(self, to: str, payload: Any) -> None:
         """Send `payload` (JSON values) to a task by name, to "trainer", or to "*" (everyone else)."""
