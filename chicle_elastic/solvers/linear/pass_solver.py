@@ -23,7 +23,7 @@ class PassState(Protocol):
     """Says what the next pass adds up."""
 
     @classmethod
-    def decode(cls, progress: Array) -> Self:
+    def look(cls, progress: Array) -> Self:
         """See `ProgressState`."""
         ...
 
@@ -84,7 +84,7 @@ class PassSolver(Solver, Generic[State, Rows]):
         Raises:
             DataError: A feature is NaN or infinite.
         """
-        state: State = self.state_type.decode(budget.progress)  # type: ignore[assignment]
+        state: State = self.state_type.look(budget.progress)  # type: ignore[assignment]
         sums = np.zeros(state.sums_size)
         if self.run_without_rows(state, model, sums, budget):
             return Update(delta=sums, samples=0, weight=1.0, is_partial=True)

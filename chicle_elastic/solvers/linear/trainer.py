@@ -28,7 +28,7 @@ from chicle_elastic.solvers.linear.agreement import dots
 from chicle_elastic.solvers.linear.methods import ALGORITHMS, Algorithm, Choice, Method, choose, newton_plan
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
-from chicle_elastic.solvers.linear.newton.state import NewtonState, is_at_rest
+from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.screening import NOTE_BYTES
 from chicle_elastic.solvers.linear.working_set import steps as rounds
@@ -172,15 +172,15 @@ class LinearTrainer(Trainer):
         """Choose the method where there is none yet, and let a Newton run go on that rested too early."""
         loss, outputs = Loss.named(self.loss), self.num_outputs(schema)
         if NewtonState.is_of(progress):
-            if not is_at_rest(progress):
+            if not NewtonState.look(progress).is_at_rest:
                 return progress
-            state = NewtonState.decode(progress)
+            state = NewtonState.take(progress)
             steps.reopen(self._plan(state, model), model, state)
             return state.encode()
         if self.algorithm == "cocoa":
             return NO_PROGRESS
         method = self._choice(schema, num_tasks).method
-        descent = WorkingSetState.decode(progress) if WorkingSetState.is_of(progress) else None
+        descent = WorkingSetState.look(progress) if WorkingSetState.is_of(progress) else None
         is_slow = descent is not None and descent.phase is not WorkingSetPhase.DESCEND
         if method is Method.NEWTON or (is_slow and loss is not Loss.HINGE):
             is_free = not self.penalises_intercept
@@ -193,6 +193,7 @@ class LinearTrainer(Trainer):
         if descent is None:
             return rounds.start(outputs, schema.num_rows).encode()
         if descent.phase is WorkingSetPhase.REST:
+            descent = WorkingSetState.take(progress)
             rounds.reopen(descent)
             return descent.encode()
         return progress
@@ -215,22 +216,22 @@ class LinearTrainer(Trainer):
     def may_be_cut(self, progress: Array) -> bool:
         """Coordinate descent may: w = w(alpha) after any part of a pass. The sums of other methods need every row."""
         if WorkingSetState.is_of(progress):
-            return WorkingSetState.read(progress, "phase") is WorkingSetPhase.DESCEND
+            return WorkingSetState.look(progress).phase is WorkingSetPhase.DESCEND
         return not NewtonState.is_of(progress)
 
     def update_size(self, model: Array, progress: Array) -> int:
         """The change of w, or the sums of a pass of another method."""
         if WorkingSetState.is_of(progress):
-            return rounds_size(WorkingSetState.decode(progress), len(model))
-        return NewtonState.read(progress, "sums_size") if NewtonState.is_of(progress) else len(model)
+            return rounds_size(WorkingSetState.look(progress), len(model))
+        return NewtonState.look(progress).sums_size if NewtonState.is_of(progress) else len(model)
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `newton.steps` and `working_set.steps` for what is more than a sum."""
         if WorkingSetState.is_of(progress):
-            return self._advance_round(WorkingSetState.decode(progress), model, summed)
+            return self._advance_round(WorkingSetState.take(progress), model, summed)
         if not NewtonState.is_of(progress):
             return self.merge(model, summed.delta, summed.weight), progress
-        state = NewtonState.decode(progress)
+        state = NewtonState.take(progress)
         following = steps.advance(self._plan(state, model), model, state, summed.delta, summed.weight)
         return following, state.encode()
 
@@ -247,21 +248,21 @@ class LinearTrainer(Trainer):
         """w of the duals that a Newton run has written at its end, where w is not quite that."""
         if WorkingSetState.is_of(progress):
             # A job that is interrupted after SOLVE has a model of duals that this evaluation has only now overwritten.
-            phase = WorkingSetState.read(progress, "phase")
+            phase = WorkingSetState.look(progress).phase
             return None if phase in (WorkingSetPhase.DESCEND, WorkingSetPhase.REST) else contribution
         if not NewtonState.is_of(progress):
             return None
-        has_newton_duals = NewtonState.read_parts(progress, "has_newton_duals")
-        if not has_newton_duals.any() or not is_at_rest(progress):
+        state = NewtonState.look(progress)
+        if not state.is_at_rest or not any(output.has_newton_duals for output in state.outputs):
             return None
         if not self.penalises_intercept:
-            outputs, contribution = len(has_newton_duals), contribution.copy()
+            outputs, contribution = len(state.outputs), contribution.copy()
             contribution.reshape(outputs, -1)[:, -1] = model.reshape(outputs, -1)[:, -1]
         return contribution
 
     def has_all_columns(self, model: Array, progress: Array) -> bool:
         """Of a progress of Newton's method, whether its blocks do; if so, smooth losses have it on any tasks."""
-        return self._plan(NewtonState.decode(progress), model).has_all_columns
+        return self._plan(NewtonState.look(progress), model).has_all_columns
 
     def _plan(self, state: NewtonState, model: Array) -> NewtonPlan:
         loss, is_free = Loss.named(self.loss), not self.penalises_intercept
@@ -301,9 +302,9 @@ class LinearTrainer(Trainer):
             primal, dual = self.primal_and_dual(model, report)
             return _largest_ratio(primal - dual, primal)
         if NewtonState.is_of(report.progress):
-            return float(NewtonState.read_parts(report.progress, "gap").max())
+            return max(output.gap for output in NewtonState.look(report.progress).outputs)
         if WorkingSetState.is_of(report.progress):
-            return WorkingSetState.read(report.progress, "gap")
+            return WorkingSetState.look(report.progress).gap
         return self._estimated_gap(model, report.metrics)
 
     def _estimated_gap(self, model: Array, metrics: Mapping[str, float]) -> float:
@@ -347,9 +348,9 @@ class LinearTrainer(Trainer):
     def _rests(self, progress: Array) -> bool | None:
         """Whether the method has done its work; None where the estimates of coordinate descent tell."""
         if NewtonState.is_of(progress):
-            return is_at_rest(progress)
+            return NewtonState.look(progress).is_at_rest
         if WorkingSetState.is_of(progress):
-            phase = WorkingSetState.read(progress, "phase")
+            phase = WorkingSetState.look(progress).phase
             return None if phase is WorkingSetPhase.DESCEND else phase is WorkingSetPhase.REST
         return None
 

@@ -229,7 +229,7 @@ class L1Solver(PassSolver[L1State, LabelledRows]):
         """As delta v of the duals, and as metrics the sums of losses, of dual values and of duals, per output."""
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        state, local, loss = L1State.decode(progress), self.local, self._objective.loss
+        state, local, loss = L1State.look(progress), self.local, self._objective.loss
         delta, metrics = [], {}
         for k, (w, output) in enumerate(zip(model.reshape(len(state.outputs), -1), state.outputs, strict=True)):
             signs = local.signs(k, len(state.outputs))

@@ -109,7 +109,7 @@ class LassoSolver(PassSolver[LassoState, LocalRows]):
         """As delta sum_i s_i r_i x_i and sum_i s_i r_i; as metrics the other sums of `steps.Residuals`, and rows."""
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        state = LassoState.decode(progress)
+        state = LassoState.look(progress)
         sums, part = self._residuals(state, model)
         metrics = {"losses": float(sums[1])}
         if state.change.any():

@@ -116,10 +116,11 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
 
     def _evaluate(self, state: MultinomialState, W: Array, sums: Array) -> None:
         local, K, D = self.local, state.num_classes, state.D
+        direction = state.direction
         if state.is_joint and len(state.blocks):
             is_active = state.is_active(has_intercept=self._has_intercept)
-            state.direction = joint_step(state.blocks, state.residual, is_active, has_intercept=self._has_intercept)
-        there = W + state.reach * state.direction
+            direction = joint_step(state.blocks, state.residual, is_active, has_intercept=self._has_intercept)
+        there = W + state.reach * direction
         found = Softmax.of(self._scores(there), local.codes, local.upper)
         self._known = there, found.probabilities
         sums[:2] = found.loss, found.entropy
@@ -132,7 +133,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
             gradient[:, -1] = slopes.sum(axis=1)
         if state.is_joint:
             joint = sums[2 + K * K + K * D :]
-            joint[: K * D] = state.direction.ravel()
+            joint[: K * D] = direction.ravel()
             dense, has_intercept = local.rows.dense(), self._has_intercept
             joint[K * D :] = joint_block(dense, found.probabilities, local.upper, has_intercept=has_intercept)
 

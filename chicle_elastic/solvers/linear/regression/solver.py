@@ -117,7 +117,7 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
         """
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        local, state, loss = self.local, RegressionState.decode(progress), self._loss
+        local, state, loss = self.local, RegressionState.look(progress), self._loss
         self._known, y = None, self._targets
         with np.errstate(over="ignore", invalid="ignore"):
             scores = self._scores(model)
