@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -51,6 +52,7 @@ class _Plan:
 
     Attributes:
         scalars: Names of its scalars.
+        values: Finds them in a state.
         read: Names of those that are no float, and what makes one of a float.
         arrays: Names of its arrays.
         numbers: Those of integers.
@@ -61,6 +63,7 @@ class _Plan:
     """
 
     scalars: tuple[str, ...]
+    values: Callable[[Any], tuple[float, ...]]
     read: tuple[tuple[str, Callable[[float], Any]], ...]
     arrays: tuple[str, ...]
     numbers: frozenset[str]
@@ -93,6 +96,7 @@ def _cached_plan(cls: Any) -> _Plan:
     of_part = 0.0 if parts[1] is None else _plan(parts[1]).kind
     return _Plan(
         scalars=names[0],
+        values=attrgetter(*names[0]),
         read=tuple((field.name, _reader(field.type)) for field in scalars if field.type is not float),
         arrays=names[1],
         numbers=frozenset(field.name for field in arrays if field.type == Numbers),
@@ -189,7 +193,7 @@ def _add(
 ) -> None:
     """Add scalars and lengths to the head, and those arrays that are kept to the others."""
     kept = state.kept()
-    head += [getattr(state, name) for name in plan.scalars]
+    head += plan.values(state)
     for name in plan.empty:
         array = getattr(state, name)
         size = array.size if name in kept else 0

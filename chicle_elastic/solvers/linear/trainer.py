@@ -170,7 +170,6 @@ class LinearTrainer(Trainer):
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Choose the method where there is none yet, and let a Newton run go on that rested too early."""
-        loss, outputs = Loss.named(self.loss), self.num_outputs(schema)
         if NewtonState.is_of(progress):
             if not NewtonState.look(progress).is_at_rest:
                 return progress
@@ -179,6 +178,7 @@ class LinearTrainer(Trainer):
             return state.encode()
         if self.algorithm == "cocoa":
             return NO_PROGRESS
+        loss, outputs = Loss.named(self.loss), self.num_outputs(schema)
         method = self._choice(schema, num_tasks).method
         descent = WorkingSetState.look(progress) if WorkingSetState.is_of(progress) else None
         is_slow = descent is not None and descent.phase is not WorkingSetPhase.DESCEND
@@ -232,7 +232,8 @@ class LinearTrainer(Trainer):
         if not NewtonState.is_of(progress):
             return self.merge(model, summed.delta, summed.weight), progress
         state = NewtonState.take(progress)
-        following = steps.advance(self._plan(state, model), model, state, summed.delta, summed.weight)
+        with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; such a step is not taken
+            following = steps.advance(self._plan(state, model), model, state, summed.delta, summed.weight)
         return following, state.encode()
 
     def _advance_round(self, state: WorkingSetState, model: Array, summed: Summed) -> tuple[Array, Array]:
@@ -241,7 +242,8 @@ class LinearTrainer(Trainer):
             patience = HINGE_PATIENCE if self.loss == "hinge" else SMOOTH_PATIENCE
             rounds.descended(state, self._estimated_gap(model, summed.metrics), self.tol, patience)
         else:
-            model = rounds.advance(state, model, summed.delta, self.tol)
+            with np.errstate(over="ignore", invalid="ignore"):
+                model = rounds.advance(state, model, summed.delta, self.tol)
         return model, state.encode()
 
     def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
@@ -299,8 +301,7 @@ class LinearTrainer(Trainer):
     def relative_gap(self, model: Array, report: Report) -> float:
         """Largest (P - D) / P over the outputs; an estimate unless the report is a certificate."""
         if report.is_certificate:
-            primal, dual = self.primal_and_dual(model, report)
-            return _largest_ratio(primal - dual, primal)
+            return self.figures(model, report)["duality_gap"]
         if NewtonState.is_of(report.progress):
             return max(output.gap for output in NewtonState.look(report.progress).outputs)
         if WorkingSetState.is_of(report.progress):
@@ -314,10 +315,10 @@ class LinearTrainer(Trainer):
 
     def figures(self, model: Array, report: Report) -> Mapping[str, float]:
         """ "objective", "dual_objective" and "duality_gap" at a certificate, else "duality_gap_estimate"."""
-        gap = self.relative_gap(model, report)
         if not report.is_certificate:
-            return {"duality_gap_estimate": gap}
+            return {"duality_gap_estimate": self.relative_gap(model, report)}
         primal, dual = self.primal_and_dual(model, report)
+        gap = _largest_ratio(primal - dual, primal)
         return {"objective": float(primal.sum()), "dual_objective": float(dual.sum()), "duality_gap": gap}
 
     def verdict(self, model: Array, report: Report) -> Verdict:
@@ -380,4 +381,5 @@ def _column(metrics: Mapping[str, float], name: str) -> Array:
 def _half_norms(model: Array, num_outputs: int) -> Array:
     """1/2 |w_k|^2 per output, shape (outputs,)."""
     w = model.reshape(num_outputs, -1)
-    return 0.5 * dots(w, w)
+    with np.errstate(over="ignore"):
+        return 0.5 * dots(w, w)

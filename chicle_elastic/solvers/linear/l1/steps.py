@@ -157,9 +157,10 @@ def _evaluated(state: L1State, w: Array, output: OutputState, part: Array, objec
     sums = SlopeSums.of(part[:size], state.num_sides)
     direction = output.direction
     there = w + direction
-    value = float(sums.losses.sum()) + objective.penalty(there)
+    penalty = objective.penalty(there)
+    value = float(sums.losses.sum()) + penalty
     if not output.is_chosen:
-        foretold = objective.penalty(there) - objective.penalty(w) - dot(output.slopes, direction)
+        foretold = penalty - objective.penalty(w) - dot(output.slopes, direction)
         if not value <= output.value + ARMIJO * min(foretold, 0.0) + ROUNDING * abs(output.value):
             output.phase = L1Phase.SEARCH
             return

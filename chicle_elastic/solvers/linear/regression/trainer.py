@@ -133,6 +133,7 @@ class RegressionTrainer(CertifiedTrainer):
             following = steps.advance(state, self._problem, model, summed.delta, summed.weight)
         return following, state.encode()
 
+    @np.errstate(over="ignore", invalid="ignore")
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate.
 
