@@ -18,10 +18,11 @@ from chicle_elastic.solvers.kernels import columns as kernels
 from chicle_elastic.solvers.linear.certified import STUCK
 from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
-from chicle_elastic.solvers.linear.l1.state import HEAD, SHARES, L1Phase, L1State
+from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State
 from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
 from chicle_elastic.solvers.linear.lasso.columns import working_set
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
+from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.slopes import each_loss_and_slope, losses_and_slopes, slopes_of, sum_of_losses
 
 LOSSES = (Loss.SQUARED_HINGE, Loss.LOGISTIC)

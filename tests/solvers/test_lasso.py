@@ -18,6 +18,7 @@ from chicle_elastic.solvers.linear.lasso.state import LassoPhase, LassoState
 from chicle_elastic.solvers.linear.lasso.steps import Penalty, Residuals
 from chicle_elastic.solvers.linear.lasso.subproblem import minimise, worst_slope
 from chicle_elastic.solvers.linear.lasso.trainer import LassoTrainer
+from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import add_dense_products
 
 PENALTY = Penalty(l1=0.2, l2=0.0)
@@ -146,7 +147,7 @@ def test_the_turn_goes_to_another_task_where_one_has_no_chunks():
     model, sums = np.zeros(4), np.zeros(state.sums_size)
     assert advance(state, model, sums) is model
     assert (state.phase, state.turn) == (LassoPhase.SOLVE, 1)
-    sums[2:] = 1.0, 1.0, 0.0, 2.0, 0.0
+    sums[HEAD:] = 1.0, 1.0, 0.0, 2.0, 0.0
     np.testing.assert_array_equal(advance(state, model, sums)[:3], [0.0, 2.0, 0.0])
     assert state.phase is LassoPhase.REST
 

@@ -22,8 +22,9 @@ from chicle_elastic.solvers.linear.agreement import solve_positive
 from chicle_elastic.solvers.linear.multinomial import class_rows, objective, steps
 from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
 from chicle_elastic.solvers.linear.multinomial.preconditioner import ClassBlocks, block_weights, joint_block, joint_step
-from chicle_elastic.solvers.linear.multinomial.state import HEAD, MultinomialPhase
+from chicle_elastic.solvers.linear.multinomial.state import MultinomialPhase
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer, first_state
+from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.local_chunk import RowBlock
 
 GOAL = steps.Goal(tol=1e-3, has_intercept=True)
@@ -331,7 +332,7 @@ def test_a_task_without_a_preconditioner_has_blocks_summed_up_again():
     """It came after the pass in which the others made theirs."""
     state = state_in(MultinomialPhase.MULTIPLY)
     model, sums = np.zeros((3, 4)), np.zeros(state.sums_size)
-    sums[:HEAD] = 0.0, 90.0, 1.0
+    sums[1], sums[HEAD] = 90.0, 1.0
     steps.advance(state, model, sums, 2.0, GOAL)
     assert (state.phase, state.needs_blocks) == (MultinomialPhase.EVALUATE, True)
     assert not state.direction.any()

@@ -7,6 +7,7 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.regression import steps
 from chicle_elastic.solvers.linear.regression.losses import (
     EpsilonInsensitive,
@@ -15,7 +16,7 @@ from chicle_elastic.solvers.linear.regression.losses import (
     RegressionLoss,
     SquaredEpsilonInsensitive,
 )
-from chicle_elastic.solvers.linear.regression.state import HEAD, SHARES, RegressionPhase, RegressionState
+from chicle_elastic.solvers.linear.regression.state import SHARES, RegressionPhase, RegressionState
 from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 
 LOSSES = [

@@ -27,8 +27,7 @@ def squared(a: Array) -> float:
 
 def dots(a: Array, b: Array) -> Array:
     """<a_k, b_k> of each row of two float64 matrices of equal shape; shape (rows,)."""
-    with np.errstate(over="ignore", invalid="ignore"):  # who needs a finite sum looks
-        products = a * b
+    products = a * b
     num_rows, length = products.shape
     whole = length // LANES * LANES
     partial = products[:, whole:]

@@ -62,17 +62,14 @@ class CertifiedTrainer(Trainer):
 
     def relative_gap(self, model: Array, report: Report) -> float:
         """(P - D) / P, the largest one of several outputs; an estimate unless the report is a certificate."""
-        if not report.is_certificate:
-            return self.estimate(model, report)[0]
-        primal, dual = self.primal_and_dual(model, report)
-        return float(np.max((primal - dual) / np.maximum(primal, self.floor(report))))
+        return self.figures(model, report)["duality_gap" if report.is_certificate else "duality_gap_estimate"]
 
     def figures(self, model: Array, report: Report) -> Mapping[str, float]:
         """ "objective", "dual_objective" and "duality_gap" at a certificate, else "duality_gap_estimate"."""
-        gap = self.relative_gap(model, report)
         if not report.is_certificate:
-            return {"duality_gap_estimate": gap}
+            return {"duality_gap_estimate": self.estimate(model, report)[0]}
         primal, dual = self.primal_and_dual(model, report)
+        gap = float(np.max((primal - dual) / np.maximum(primal, self.floor(report))))
         return {"objective": float(np.sum(primal)), "dual_objective": float(np.sum(dual)), "duality_gap": gap}
 
     def verdict(self, model: Array, report: Report) -> Verdict:

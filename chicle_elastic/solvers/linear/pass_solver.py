@@ -1,7 +1,7 @@
 """A solver whose iteration is one pass over the rows of its chunks: what is common to all losses.
 
-The sums of a pass begin with the number of tasks that were interrupted (nothing may follow from the sums then) and the
-number of rows read; what follows is a matter of the state's phase.
+The sums of a pass begin with the number of tasks that were interrupted (nothing may follow from the sums then), the
+number of rows read, and 1 if the task is the only one; what follows is a matter of the state's phase.
 """
 
 from abc import abstractmethod
@@ -15,15 +15,15 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
-INTERRUPTED, ROWS = 0, 1
-"""Places in the sums of a pass."""
+INTERRUPTED, ROWS, ALONE, HEAD = 0, 1, 2, 3
+"""Places in the sums of a pass, and how many there are."""
 
 
 class PassState(Protocol):
     """Says what the next pass adds up."""
 
     @classmethod
-    def decode(cls, progress: Array) -> Self:
+    def look(cls, progress: Array) -> Self:
         """See `ProgressState`."""
         ...
 
@@ -84,8 +84,9 @@ class PassSolver(Solver, Generic[State, Rows]):
         Raises:
             DataError: A feature is NaN or infinite.
         """
-        state: State = self.state_type.decode(budget.progress)  # type: ignore[assignment]
+        state: State = self.state_type.look(budget.progress)  # type: ignore[assignment]
         sums = np.zeros(state.sums_size)
+        sums[ALONE] = budget.num_ranks == 1
         if self.run_without_rows(state, model, sums, budget):
             return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
         if not self.chunks:

@@ -88,7 +88,7 @@ class PathState(ProgressState):
         size = 2 + num_parameters
         if not cls.is_of(progress):
             return cls(results=np.zeros((0, size)))
-        state = cls.decode(progress)
+        state = cls.look(progress)
         state.results = state.results.reshape(-1, size)
         return state
 
@@ -152,8 +152,8 @@ class PathTrainer(Trainer):
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """As the present stage."""
         state = PathState.of(progress, len(model))
-        state.inner = self.stages[state.stage].begin(schema, model, state.inner, num_tasks)
-        return state.encode()
+        inner = self.stages[state.stage].begin(schema, model, state.inner, num_tasks)
+        return replace(state, inner=inner).encode()
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """Of the first stage."""
@@ -171,9 +171,8 @@ class PathTrainer(Trainer):
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """As the present stage."""
         state = PathState.of(progress, len(model))
-        model, state.inner = self.stages[state.stage].advance(model, state.inner, summed)
-        state.is_first = False
-        return model, state.encode()
+        model, inner = self.stages[state.stage].advance(model, state.inner, summed)
+        return model, replace(state, inner=inner, is_first=False).encode()
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         """As a stage."""

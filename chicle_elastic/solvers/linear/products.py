@@ -98,8 +98,18 @@ def diagonal_places(size: int) -> Array:
     return np.cumsum(np.arange(1, size + 1)) - 1
 
 
+@lru_cache(maxsize=8)
+def _mirrored_places(size: int) -> Array:
+    """Place in a packed triangle of each value of the symmetric matrix, shape (size, size), int64."""
+    rows, columns = np.indices((size, size))
+    later, earlier = np.maximum(rows, columns), np.minimum(rows, columns)
+    return np.asarray(later * (later + 1) // 2 + earlier)
+
+
 def symmetric(packed: Array, size: int) -> Array:
     """The symmetric matrix of shape (size, size) whose lower triangle is `packed`."""
+    if size <= MOST_LISTED:
+        return packed.take(_mirrored_places(size))
     matrix = unpack(packed, size)
     matrix += np.tril(matrix, -1).T
     return matrix

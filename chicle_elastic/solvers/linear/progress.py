@@ -10,15 +10,17 @@ A vector goes along with the sums of every pass, so an array that the next pass 
 checkpoint keeps the vector. A class with other fields, or fields in another order, has another kind, so that nothing
 is ever
 read from the wrong place.
+
+A task that has made a vector keeps the state behind it, so that it decodes only what comes from elsewhere.
 """
 
 import typing
-import weakref
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -50,6 +52,7 @@ class _Plan:
 
     Attributes:
         scalars: Names of its scalars.
+        values: Finds them in a state.
         read: Names of those that are no float, and what makes one of a float.
         arrays: Names of its arrays.
         numbers: Those of integers.
@@ -60,6 +63,7 @@ class _Plan:
     """
 
     scalars: tuple[str, ...]
+    values: Callable[[Any], tuple[float, ...]]
     read: tuple[tuple[str, Callable[[float], Any]], ...]
     arrays: tuple[str, ...]
     numbers: frozenset[str]
@@ -92,6 +96,7 @@ def _cached_plan(cls: Any) -> _Plan:
     of_part = 0.0 if parts[1] is None else _plan(parts[1]).kind
     return _Plan(
         scalars=names[0],
+        values=attrgetter(*names[0]),
         read=tuple((field.name, _reader(field.type)) for field in scalars if field.type is not float),
         arrays=names[1],
         numbers=frozenset(field.name for field in arrays if field.type == Numbers),
@@ -109,8 +114,9 @@ def _reader(kind: Any) -> Callable[[float], Any]:
     return read
 
 
-_seen: dict[Any, tuple[Any, Any]] = {}
-"""By class, the vector that was looked at last and its state."""
+_last: dict[Any, tuple[Any, Any]] = {}
+"""By class, the vector that was made or looked at last and its state."""
+NONE = None, None
 
 
 class ProgressState:
@@ -124,17 +130,21 @@ class ProgressState:
         return _plan(type(self)).arrays
 
     def encode(self) -> Array:
-        """Make one vector, float64."""
-        head, arrays = [_plan(type(self)).kind], [NOTHING]
-        _add(self, head, arrays)
-        name, part = _plan(type(self)).parts
+        """Make one vector, float64. The state is kept with it, and is left as `decode` would have it."""
+        plan = _plan(type(self))
+        head, arrays = [plan.kind], [NOTHING]
+        _add(plan, self, head, arrays)
+        name, part = plan.parts
         if part is not None:
-            found = getattr(self, name)
+            found, of_part = getattr(self, name), _plan(part)
             head.append(len(found))
             for each in found:
-                _add(each, head, arrays)
+                _add(of_part, each, head, arrays)
         arrays[0] = np.array(head, dtype=np.float64)
-        return np.concatenate(arrays)  # integers become float64 on the way
+        vector = np.concatenate(arrays)  # integers become float64 on the way
+        _fill(self, head, vector)
+        _last[type(self)] = vector, self
+        return vector
 
     @classmethod
     def is_of(cls, progress: Array) -> bool:
@@ -150,63 +160,73 @@ class ProgressState:
         if part is not None:
             count, width = int(progress[end]), _plan(part).width
             end += 1 + count * width
-        values = progress[:end].tolist()
-        assert values[0] == plan.kind, f"no progress of {cls.__name__}"
-        found, position = _fields(plan, values[1:], progress, end)
+        head = progress[:end].tolist()
+        assert head[0] == plan.kind, f"no progress of {cls.__name__}"
+        found = _fields(plan, head[1:])
         if part is not None:
-            plan, found[name] = _plan(part), []
-            for first in range(end - count * width, end, width):
-                of_part, position = _fields(plan, values[first : first + width], progress, position)
-                found[name].append(part(**of_part))
-        return cls(**found)
-
-    @classmethod
-    def look(cls, progress: Array) -> Self:
-        """Decode for reading only: the state of the vector that was looked at last is kept."""
-        vector, state = _seen.get(cls, (None, None))
-        if vector is None or vector() is not progress:
-            state = cls.decode(progress)
-            _seen[cls] = weakref.ref(progress), state
+            found[name] = [part(**_fields(_plan(part), head[end - k * width :])) for k in range(count, 0, -1)]
+        state = cls(**found)
+        _fill(state, head, progress)
         return state
 
     @classmethod
-    def read(cls, progress: Array, name: str) -> Any:
-        """Read one scalar, and nothing else: what is asked for several times in an iteration."""
-        plan = _plan(cls)
-        place = plan.scalars.index(name)
-        return dict(plan.read).get(name, float)(float(progress[1 + place]))
+    def look(cls, progress: Array) -> Self:
+        """Return the state for reading only."""
+        vector, state = _last.get(cls, NONE)
+        if vector is not progress:
+            state = cls.decode(progress)
+            _last[cls] = progress, state
+        return state
 
     @classmethod
-    def read_parts(cls, progress: Array, name: str) -> Array:
-        """Read one scalar of all parts, as float64, and nothing else."""
-        part = _plan(_plan(cls).parts[1])
-        start = 2 + _plan(cls).width
-        rows = progress[start : start + round(progress[start - 1]) * part.width].reshape(-1, part.width)
-        return rows[:, part.scalars.index(name)]
+    def take(cls, progress: Array) -> Self:
+        """Return the state to change it, but not what is in its arrays; nobody else gets this one."""
+        vector, state = _last.pop(cls, NONE)
+        return state if vector is progress else cls.decode(progress)
 
 
-def _add(state: ProgressState, head: list[float], arrays: list[Array]) -> None:
-    plan, kept = _plan(type(state)), state.kept()
-    head += [getattr(state, name) for name in plan.scalars]
-    for name in plan.arrays:
-        array = getattr(state, name) if name in kept else NOTHING
-        head.append(array.size)
-        if array.size:
+def _add(
+    plan: _Plan,
+    state: ProgressState,
+    head: list[float],  # OUT
+    arrays: list[Array],  # OUT
+) -> None:
+    """Add scalars and lengths to the head, and those arrays that are kept to the others."""
+    kept = state.kept()
+    head += plan.values(state)
+    for name in plan.empty:
+        array = getattr(state, name)
+        size = array.size if name in kept else 0
+        head.append(size)
+        if size:
             arrays.append(array.reshape(-1))
 
 
-def _fields(plan: _Plan, values: list[float], progress: Array, position: int) -> tuple[dict[str, Any], int]:
-    """Read fields from scalars and lengths, and arrays from `position` on; return where they end, too."""
+def _fields(plan: _Plan, values: list[float]) -> dict[str, Any]:
+    """Read the scalars; arrays are empty."""
     found: dict[str, Any] = dict(zip(plan.scalars, values, strict=False))
     for name, read in plan.read:
         found[name] = read(found[name])
-    found.update(plan.empty)
-    for name, length in zip(plan.arrays, values[len(plan.scalars) :], strict=False):
-        if length:
-            end = position + int(length)
-            array = progress[position:end]
-            if name in plan.rows:
-                array = array.reshape(found[plan.rows[name]], -1)
-            found[name] = array.astype(np.int64) if name in plan.numbers else array
-            position = end
-    return found, position
+    return found | plan.empty
+
+
+def _fill(state: ProgressState, head: list[float], vector: Array) -> None:
+    """Have all arrays of a state be views of its vector, which begins with the head."""
+    plan = _plan(type(state))
+    name, part = plan.parts
+    all_of_them = [(state, plan)]
+    if part is not None:
+        all_of_them += [(each, _plan(part)) for each in getattr(state, name)]
+    first, end = 1, len(head)
+    for each, plan in all_of_them:
+        lengths = head[first + len(plan.scalars) : first + plan.width]
+        for (field, array), length in zip(plan.empty.items(), lengths, strict=True):
+            if length:
+                begin, end = end, end + int(length)
+                array = vector[begin:end]
+                if field in plan.rows:
+                    array = array.reshape(getattr(each, plan.rows[field]), -1)
+                elif field in plan.numbers:
+                    array = array.astype(np.int64)
+            setattr(each, field, array)
+        first += plan.width + (each is state)

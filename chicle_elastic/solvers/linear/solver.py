@@ -96,7 +96,7 @@ class LinearSolver(Solver):
         if NewtonState.is_of(budget.progress):
             return self._newton_pass(model, budget)
         if WorkingSetState.is_of(budget.progress):
-            state = WorkingSetState.decode(budget.progress)
+            state = WorkingSetState.look(budget.progress)
             if state.phase is not WorkingSetPhase.DESCEND:
                 return self._round(state, model, budget)
         if not self.chunks:
@@ -104,7 +104,7 @@ class LinearSolver(Solver):
         return self._coordinates.run(model, budget)
 
     def _newton_pass(self, model: Array, budget: Budget) -> Update:
-        state = NewtonState.decode(budget.progress)
+        state = NewtonState.look(budget.progress)
         plan = self._plan(state, model)
         sums = np.zeros(state.sums_size)
         if not self.chunks:
@@ -157,9 +157,9 @@ class LinearSolver(Solver):
         In a Newton run the duals are written here: those that belong to `model`.
         """
         if NewtonState.is_of(progress) and self.chunks:
-            return self._evaluate_newton(NewtonState.decode(progress), model)
+            return self._evaluate_newton(NewtonState.look(progress), model)
         if WorkingSetState.is_of(progress) and self.chunks:
-            self._working_set_passes().write_duals(WorkingSetState.decode(progress))
+            self._working_set_passes().write_duals(WorkingSetState.look(progress))
         return self._evaluate(model, has_losses=True)
 
     def _evaluate_newton(self, state: NewtonState, model: Array) -> Update:

@@ -28,7 +28,7 @@ from chicle_elastic.solvers.linear.agreement import dots
 from chicle_elastic.solvers.linear.methods import ALGORITHMS, Algorithm, Choice, Method, choose, newton_plan
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
-from chicle_elastic.solvers.linear.newton.state import NewtonState, is_at_rest
+from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.screening import NOTE_BYTES
 from chicle_elastic.solvers.linear.working_set import steps as rounds
@@ -166,17 +166,17 @@ class LinearTrainer(Trainer):
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Choose the method where there is none yet, and let a Newton run go on that rested too early."""
-        loss, outputs = Loss.named(self.loss), self.num_outputs(schema)
         if NewtonState.is_of(progress):
-            if not is_at_rest(progress):
+            if not NewtonState.look(progress).is_at_rest:
                 return progress
-            state = NewtonState.decode(progress)
+            state = NewtonState.take(progress)
             steps.reopen(self._plan(state, model), model, state)
             return state.encode()
         if self.algorithm == "cocoa":
             return NO_PROGRESS
+        loss, outputs = Loss.named(self.loss), self.num_outputs(schema)
         method = self._choice(schema, num_tasks).method
-        descent = WorkingSetState.decode(progress) if WorkingSetState.is_of(progress) else None
+        descent = WorkingSetState.look(progress) if WorkingSetState.is_of(progress) else None
         is_slow = descent is not None and descent.phase is not WorkingSetPhase.DESCEND
         if method is Method.NEWTON:
             is_free = not self.penalises_intercept
@@ -189,6 +189,7 @@ class LinearTrainer(Trainer):
         if descent is None:
             return rounds.start(outputs, schema.num_rows).encode()
         if descent.phase is WorkingSetPhase.REST:
+            descent = WorkingSetState.take(progress)
             rounds.reopen(descent)
             return descent.encode()
         return progress
@@ -211,23 +212,24 @@ class LinearTrainer(Trainer):
     def may_be_cut(self, progress: Array) -> bool:
         """Coordinate descent may: w = w(alpha) after any part of a pass. The sums of other methods need every row."""
         if WorkingSetState.is_of(progress):
-            return WorkingSetState.read(progress, "phase") is WorkingSetPhase.DESCEND
+            return WorkingSetState.look(progress).phase is WorkingSetPhase.DESCEND
         return not NewtonState.is_of(progress)
 
     def update_size(self, model: Array, progress: Array) -> int:
         """The change of w, or the sums of a pass of another method."""
         if WorkingSetState.is_of(progress):
-            return rounds_size(WorkingSetState.decode(progress), len(model))
-        return NewtonState.read(progress, "sums_size") if NewtonState.is_of(progress) else len(model)
+            return rounds_size(WorkingSetState.look(progress), len(model))
+        return NewtonState.look(progress).sums_size if NewtonState.is_of(progress) else len(model)
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `newton.steps` and `working_set.steps` for what is more than a sum."""
         if WorkingSetState.is_of(progress):
-            return self._advance_round(WorkingSetState.decode(progress), model, summed)
+            return self._advance_round(WorkingSetState.take(progress), model, summed)
         if not NewtonState.is_of(progress):
             return self.merge(model, summed.delta, summed.weight), progress
-        state = NewtonState.decode(progress)
-        following = steps.advance(self._plan(state, model), model, state, summed.delta, summed.weight)
+        state = NewtonState.take(progress)
+        with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; such a step is not taken
+            following = steps.advance(self._plan(state, model), model, state, summed.delta, summed.weight)
         return following, state.encode()
 
     def _advance_round(self, state: WorkingSetState, model: Array, summed: Summed) -> tuple[Array, Array]:
@@ -235,28 +237,29 @@ class LinearTrainer(Trainer):
             model = self.merge(model, summed.delta, summed.weight)
             rounds.descended(state, self._estimated_gap(model, summed.metrics), self.tol)
         else:
-            model = rounds.advance(state, model, summed.delta, self.tol)
+            with np.errstate(over="ignore", invalid="ignore"):
+                model = rounds.advance(state, model, summed.delta, self.tol)
         return model, state.encode()
 
     def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
         """w of the duals that a Newton run has written at its end, where w is not quite that."""
         if WorkingSetState.is_of(progress):
             # A job that is interrupted after SOLVE has a model of duals that this evaluation has only now overwritten.
-            phase = WorkingSetState.read(progress, "phase")
+            phase = WorkingSetState.look(progress).phase
             return None if phase in (WorkingSetPhase.DESCEND, WorkingSetPhase.REST) else contribution
         if not NewtonState.is_of(progress):
             return None
-        has_newton_duals = NewtonState.read_parts(progress, "has_newton_duals")
-        if not has_newton_duals.any() or not is_at_rest(progress):
+        state = NewtonState.look(progress)
+        if not state.is_at_rest or not any(output.has_newton_duals for output in state.outputs):
             return None
         if not self.penalises_intercept:
-            outputs, contribution = len(has_newton_duals), contribution.copy()
+            outputs, contribution = len(state.outputs), contribution.copy()
             contribution.reshape(outputs, -1)[:, -1] = model.reshape(outputs, -1)[:, -1]
         return contribution
 
     def has_all_columns(self, model: Array, progress: Array) -> bool:
         """Of a progress of Newton's method, whether its blocks do; if so, smooth losses have it on any tasks."""
-        return self._plan(NewtonState.decode(progress), model).has_all_columns
+        return self._plan(NewtonState.look(progress), model).has_all_columns
 
     def _plan(self, state: NewtonState, model: Array) -> NewtonPlan:
         loss, is_free = Loss.named(self.loss), not self.penalises_intercept
@@ -293,12 +296,11 @@ class LinearTrainer(Trainer):
     def relative_gap(self, model: Array, report: Report) -> float:
         """Largest (P - D) / P over the outputs; an estimate unless the report is a certificate."""
         if report.is_certificate:
-            primal, dual = self.primal_and_dual(model, report)
-            return _largest_ratio(primal - dual, primal)
+            return self.figures(model, report)["duality_gap"]
         if NewtonState.is_of(report.progress):
-            return float(NewtonState.read_parts(report.progress, "gap").max())
+            return max(output.gap for output in NewtonState.look(report.progress).outputs)
         if WorkingSetState.is_of(report.progress):
-            return WorkingSetState.read(report.progress, "gap")
+            return WorkingSetState.look(report.progress).gap
         return self._estimated_gap(model, report.metrics)
 
     def _estimated_gap(self, model: Array, metrics: Mapping[str, float]) -> float:
@@ -308,10 +310,10 @@ class LinearTrainer(Trainer):
 
     def figures(self, model: Array, report: Report) -> Mapping[str, float]:
         """ "objective", "dual_objective" and "duality_gap" at a certificate, else "duality_gap_estimate"."""
-        gap = self.relative_gap(model, report)
         if not report.is_certificate:
-            return {"duality_gap_estimate": gap}
+            return {"duality_gap_estimate": self.relative_gap(model, report)}
         primal, dual = self.primal_and_dual(model, report)
+        gap = _largest_ratio(primal - dual, primal)
         return {"objective": float(primal.sum()), "dual_objective": float(dual.sum()), "duality_gap": gap}
 
     def verdict(self, model: Array, report: Report) -> Verdict:
@@ -342,9 +344,9 @@ class LinearTrainer(Trainer):
     def _rests(self, progress: Array) -> bool | None:
         """Whether the method has done its work; None where the estimates of coordinate descent tell."""
         if NewtonState.is_of(progress):
-            return is_at_rest(progress)
+            return NewtonState.look(progress).is_at_rest
         if WorkingSetState.is_of(progress):
-            phase = WorkingSetState.read(progress, "phase")
+            phase = WorkingSetState.look(progress).phase
             return None if phase is WorkingSetPhase.DESCEND else phase is WorkingSetPhase.REST
         return None
 
@@ -374,4 +376,5 @@ def _column(metrics: Mapping[str, float], name: str) -> Array:
 def _half_norms(model: Array, num_outputs: int) -> Array:
     """1/2 |w_k|^2 per output, shape (outputs,)."""
     w = model.reshape(num_outputs, -1)
-    return 0.5 * dots(w, w)
+    with np.errstate(over="ignore"):
+        return 0.5 * dots(w, w)

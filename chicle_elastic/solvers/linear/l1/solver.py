@@ -7,12 +7,11 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
+from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
-from chicle_elastic.solvers.linear.l1.state import HEAD, SHARES, L1Phase, L1State, OutputState
-from chicle_elastic.solvers.linear.lasso.subproblem import minimise, worst_slope
+from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State, OutputState
 from chicle_elastic.solvers.linear.objectives import dual_values
-from chicle_elastic.solvers.linear.pass_solver import INTERRUPTED, PassSolver
-from chicle_elastic.solvers.linear.products import symmetric
+from chicle_elastic.solvers.linear.pass_solver import HEAD, INTERRUPTED, PassSolver
 from chicle_elastic.solvers.linear.rows import NewtonRows, newton_rows
 from chicle_elastic.solvers.linear.slopes import each_loss_and_slope, losses_and_slopes, slopes_of, sum_of_losses
 from chicle_elastic.solvers.linear.tables import (
@@ -27,13 +26,6 @@ from chicle_elastic.solvers.local_chunk import LocalChunk
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.linear.l1.columns import Columns
-
-MOST_EXACT = 256
-"""Columns up to which the second order model is minimised to rounding."""
-LEAST_ACCURACY = 0.01
-"""Share of how far slopes were off that they may be where signs do not come to rest."""
-ROUGH_DIAGONAL = 1e-6
-"""Share of the diagonal that is added to second derivatives of float32, which rounding may have made indefinite."""
 
 
 class LabelledRows:
@@ -106,7 +98,11 @@ class L1Solver(PassSolver[L1State, LabelledRows]):
         for k, (output, w, part) in enumerate(outputs):
             if output.phase is L1Phase.SOLVE:
                 if budget.rank == (state.turn + k) % budget.num_ranks:
-                    self._solve(state, k, output, w, part, budget)
+                    part[0] = 1.0
+                    if state.from_columns:
+                        part[1:] = self._from_columns(state, k, output, w, budget)
+                    else:
+                        part[1:] = steps.direction(state, output, w, self._objective, is_spent=budget.is_spent)
             elif budget.is_spent():
                 sums[INTERRUPTED] = 1.0
                 return
@@ -164,25 +160,6 @@ class L1Solver(PassSolver[L1State, LabelledRows]):
     def _multiply(self, output: OutputState, curvatures: Array, sums: Array) -> None:
         self.local.rows.add_products(curvatures, output.columns, sums, is_rough=output.is_rough)
 
-    def _solve(self, state: L1State, k: int, output: OutputState, w: Array, sums: Array, budget: Budget) -> None:
-        if state.from_columns:
-            sums[0], sums[1:] = 1.0, self._from_columns(state, k, output, w, budget)
-            return
-        places = output.columns if len(output.columns) else np.arange(len(w))
-        H = symmetric(output.products, len(places))
-        if output.is_rough:
-            H.ravel()[:: len(H) + 1] *= 1.0 + ROUGH_DIAGONAL
-        H.ravel()[:: len(H) + 1] += self._damping(state, output)[places]
-        sums[0] = 1.0
-        with np.errstate(all="ignore"):  # of squares beyond all numbers; the gap is then NaN
-            sums[1:] = self._direction(H, output.slopes[places], w[places], output.accuracy, budget)
-
-    def _damping(self, state: L1State, output: OutputState) -> Array:
-        """What is added to the diagonal of the second derivatives, shape (D,)."""
-        if not output.damping:  # squared lengths may be beyond all numbers
-            return np.zeros(len(state.norms))
-        return output.damping * self._objective.loss.most_curvature * state.norms**2
-
     def _from_columns(self, state: L1State, k: int, output: OutputState, w: Array, budget: Budget) -> Array:
         """The direction of the task that has all rows, shape (D,)."""
         from chicle_elastic.solvers.linear.l1.columns import Columns
@@ -197,39 +174,16 @@ class L1Solver(PassSolver[L1State, LabelledRows]):
             curvatures,
             output.slopes,
             w,
-            damping=self._damping(state, output),
+            damping=steps.damping(state, output, self._objective),
             accuracy=output.accuracy,
             is_spent=budget.is_spent,
         )
-
-    def _direction(self, H: Array, q: Array, w: Array, accuracy: float, budget: Budget) -> Array:
-        """Where the second order model with the penalties is least, less w; all of shape (h,)."""
-        objective = self._objective
-        l1, l2 = objective.l1, objective.l2
-        h = H[-1, :-1]
-        if objective.has_free_intercept:
-            # The best intercept for any weights is known: what is left are columns centred by their curvatures.
-            top = max(float(H[-1, -1]), np.finfo(np.float64).tiny)
-            H, q, w, offset = H[:-1, :-1] - np.outer(h, h / top), q[:-1] - h * (q[-1] / top), w[:-1], q[-1]
-        worst = worst_slope(q, w, l1, l2)
-        found, _ = minimise(
-            H,
-            q,
-            w,
-            l1=l1,
-            l2=l2,
-            enough=0.0 if len(H) <= MOST_EXACT else accuracy * worst,
-            accuracy=LEAST_ACCURACY * worst,
-            is_spent=budget.is_spent,
-        )
-        found -= w
-        return np.append(found, (offset - h @ found) / top) if objective.has_free_intercept else found
 
     def evaluate(self, model: Array, progress: Array) -> Update:
         """As delta v of the duals, and as metrics the sums of losses, of dual values and of duals, per output."""
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        state, local, loss = L1State.decode(progress), self.local, self._objective.loss
+        state, local, loss = L1State.look(progress), self.local, self._objective.loss
         delta, metrics = [], {}
         for k, (w, output) in enumerate(zip(model.reshape(len(state.outputs), -1), state.outputs, strict=True)):
             signs = local.signs(k, len(state.outputs))

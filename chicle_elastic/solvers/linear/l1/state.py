@@ -10,10 +10,9 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.l1.objective import SlopeSums
+from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.progress import Numbers, ProgressState, no_numbers, nothing
 
-HEAD = 2
-"""Values that every sum begins with: tasks that were interrupted; rows read."""
 SHARES = (0.75, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.025, 0.01, 1e-3, 1e-4, 1e-6)
 """Shares of a direction that is too long at which a pass looks."""
 FIRST_SHARE = 0.9

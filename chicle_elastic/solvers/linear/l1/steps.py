@@ -9,7 +9,8 @@ improved GLMNET for l1-regularized logistic regression"), output by output:
     MULTIPLY   Second derivatives, weighted products of columns, of the working set W at w.
     SOLVE      One task minimises the second order model, with the penalties as they are, over the weights of W, from
                these sums alone: the subproblem of the lasso. It sends the changes of the weights, which are the
-               direction, because signs and zeros follow from rounding.
+               direction, because signs and zeros follow from rounding. A task that has nobody to send them to does it
+               at once.
     SEARCH     Losses at some shares of a direction that was too long: the best one is taken. If it was much too long,
                the next models are damped.
 
@@ -21,6 +22,7 @@ A task that is alone and has sparse rows of many columns goes without products a
 columns of its rows (`columns`).
 """
 
+from collections.abc import Callable
 from decimal import Decimal
 
 import numpy as np
@@ -28,9 +30,12 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot
 from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
-from chicle_elastic.solvers.linear.l1.state import HEAD, SHARES, L1Phase, L1State, OutputState
+from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State, OutputState
 from chicle_elastic.solvers.linear.lasso.columns import working_set
+from chicle_elastic.solvers.linear.lasso.subproblem import minimise, worst_slope
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
+from chicle_elastic.solvers.linear.pass_solver import HEAD
+from chicle_elastic.solvers.linear.products import symmetric
 from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
 
 ARMIJO = 1e-4
@@ -49,6 +54,12 @@ STILL, MOST_STILL = 0.5, 3
 """Share of the gap that is progress where rounding hides that of the objective, and steps without any that end it."""
 MOST_LEFT = 0.1
 """Share of how far slopes are off that a solution may leave; less where the gap is smaller than that."""
+MOST_EXACT = 256
+"""Columns up to which the second order model is minimised to rounding."""
+LEAST_ACCURACY = 0.01
+"""Share of how far slopes were off that they may be where signs do not come to rest."""
+ROUGH_DIAGONAL = 1e-6
+"""Share of the diagonal that is added to second derivatives of float32, which rounding may have made indefinite."""
 
 
 def reopen(state: L1State) -> None:
@@ -91,7 +102,7 @@ def advance(state: L1State, model: Array, sums: Array, objective: Objective, *, 
     Returns:
         The new w, of the same shape.
     """
-    num_interrupted, num_rows = sums[:HEAD].tolist()
+    num_interrupted, num_rows, num_alone = sums[:HEAD].tolist()
     if num_interrupted > 0:  # the pass is made again
         return model
     following = model.copy()
@@ -117,6 +128,8 @@ def advance(state: L1State, model: Array, sums: Array, objective: Objective, *, 
             is_turned |= not _solved(output, part, D)
         elif output.phase is L1Phase.SEARCH:
             _searched(w, output, part, objective)
+        if num_alone and output.phase is L1Phase.SOLVE and not state.from_columns:
+            _solved(output, np.append(1.0, direction(state, output, w, objective)), D)
     if is_turned:  # a task whose turn it was has no chunks, and so no part in an iteration
         state.turn += 1
     return following
@@ -144,9 +157,10 @@ def _evaluated(state: L1State, w: Array, output: OutputState, part: Array, objec
     sums = SlopeSums.of(part[:size], state.num_sides)
     direction = output.direction
     there = w + direction
-    value = float(sums.losses.sum()) + objective.penalty(there)
+    penalty = objective.penalty(there)
+    value = float(sums.losses.sum()) + penalty
     if not output.is_chosen:
-        foretold = objective.penalty(there) - objective.penalty(w) - dot(output.slopes, direction)
+        foretold = penalty - objective.penalty(w) - dot(output.slopes, direction)
         if not value <= output.value + ARMIJO * min(foretold, 0.0) + ROUNDING * abs(output.value):
             output.phase = L1Phase.SEARCH
             return
@@ -181,7 +195,45 @@ def _begin_solution(state: L1State, w: Array, output: OutputState, objective: Ob
     room = state.most_columns - len(w) + len(slopes)
     columns = working_set(slopes, weights, norms, l1=objective.l1, first=FIRST_COLUMNS, most=room)
     free = np.arange(len(slopes), len(w))  # the intercept, where it is not penalised
-    output.columns, output.phase = np.append(columns, free).astype(np.float64), L1Phase.MULTIPLY
+    output.columns, output.phase = np.append(columns, free), L1Phase.MULTIPLY
+
+
+def damping(state: L1State, output: OutputState, objective: Objective) -> Array:
+    """What is added to the diagonal of the second derivatives, shape (D,)."""
+    if not output.damping:  # squared lengths may be beyond all numbers
+        return np.zeros(len(state.norms))
+    return output.damping * objective.loss.most_curvature * state.norms**2
+
+
+def direction(
+    state: L1State, output: OutputState, w: Array, objective: Objective, *, is_spent: Callable[[], bool] = lambda: False
+) -> Array:
+    """Where the second order model with the penalties is least over the weights of W, less w; shape (h,)."""
+    places = output.columns if len(output.columns) else np.arange(len(w))
+    H = symmetric(output.products, len(places))
+    if output.is_rough:
+        H.ravel()[:: len(H) + 1] *= 1.0 + ROUGH_DIAGONAL
+    H.ravel()[:: len(H) + 1] += damping(state, output, objective)[places]
+    q, w, l1, l2 = output.slopes[places], w[places], objective.l1, objective.l2
+    with np.errstate(all="ignore"):  # of squares beyond all numbers; the gap is then NaN
+        h = H[-1, :-1]
+        if objective.has_free_intercept:
+            # The best intercept for any weights is known: what is left are columns centred by their curvatures.
+            top = max(float(H[-1, -1]), np.finfo(np.float64).tiny)
+            H, q, w, offset = H[:-1, :-1] - np.outer(h, h / top), q[:-1] - h * (q[-1] / top), w[:-1], q[-1]
+        worst = worst_slope(q, w, l1, l2)
+        found, _ = minimise(
+            H,
+            q,
+            w,
+            l1=l1,
+            l2=l2,
+            enough=0.0 if len(H) <= MOST_EXACT else output.accuracy * worst,
+            accuracy=LEAST_ACCURACY * worst,
+            is_spent=is_spent,
+        )
+        found -= w
+        return np.append(found, (offset - h @ found) / top) if objective.has_free_intercept else found
 
 
 def _solved(output: OutputState, part: Array, D: int) -> bool:

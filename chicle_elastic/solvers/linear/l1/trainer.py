@@ -93,8 +93,12 @@ class L1Trainer(CertifiedTrainer):
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Begin with a look at the data, and again after a certificate that was not good enough."""
+        is_alone = _has_columns(schema, num_tasks)
         if L1State.is_of(progress):
-            state = L1State.decode(progress)
+            state = L1State.look(progress)
+            if not state.is_at_rest and state.from_columns == is_alone:
+                return progress
+            state = L1State.take(progress)
             if state.is_at_rest:
                 steps.reopen(state)
         else:
@@ -107,7 +111,7 @@ class L1Trainer(CertifiedTrainer):
                 most_columns=most_block_columns(outputs),
                 num_sides=self._objective.num_sides,
             )
-        steps.set_alone(state, model, self._objective, is_alone=_has_columns(schema, num_tasks))
+        steps.set_alone(state, model, self._objective, is_alone=is_alone)
         return state.encode()
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
@@ -128,7 +132,7 @@ class L1Trainer(CertifiedTrainer):
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`."""
-        state = L1State.decode(progress)
+        state = L1State.take(progress)
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
             following = steps.advance(state, model, summed.delta, self._objective, tol=self.tol)
         return following, state.encode()

@@ -4,20 +4,12 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget, Context, Update
-from chicle_elastic.solvers.linear.lasso.state import HEAD, LassoPhase, LassoState
+from chicle_elastic.solvers.linear.lasso import steps
+from chicle_elastic.solvers.linear.lasso.state import LassoPhase, LassoState
 from chicle_elastic.solvers.linear.lasso.steps import Penalty
-from chicle_elastic.solvers.linear.lasso.subproblem import minimise, step_with_signs, worst_slope
-from chicle_elastic.solvers.linear.pass_solver import PassSolver
-from chicle_elastic.solvers.linear.products import symmetric
+from chicle_elastic.solvers.linear.pass_solver import HEAD, PassSolver
 from chicle_elastic.solvers.linear.rows import ALL
 from chicle_elastic.solvers.linear.target_rows import LocalRows
-
-ROUGH_DIAGONAL = 1e-6
-"""Share of the diagonal that is added to second derivatives of float32, which rounding may have made indefinite."""
-SLOPE_SHARE = 0.05
-"""Share of tol that slopes may be off at a solution, by l1."""
-WIDE_SHARE = 0.01
-"""Share of how far they were off that they may be where the working set may lack columns."""
 
 
 class LassoSolver(PassSolver[LassoState, LocalRows]):
@@ -45,7 +37,7 @@ class LassoSolver(PassSolver[LassoState, LocalRows]):
     def run_without_rows(self, state: LassoState, model: Array, sums: Array, budget: Budget) -> bool:
         """Solve in the phase SOLVE, if it is this task's turn."""
         if state.phase is LassoPhase.SOLVE and budget.rank == state.turn % budget.num_ranks:
-            self._minimise(state, model, sums[HEAD:], budget)
+            sums[HEAD:] = steps.solution(state, model, self._penalty, tol=self._tol, is_spent=budget.is_spent)
         return state.phase is LassoPhase.SOLVE
 
     def run_pass(self, state: LassoState, model: Array, sums: Array, budget: Budget) -> None:
@@ -82,34 +74,11 @@ class LassoSolver(PassSolver[LassoState, LocalRows]):
         means = state.means[columns]
         self.local.add_products(means, sums, is_rough=state.is_rough, columns=ALL if state.is_narrow else columns)
 
-    def _minimise(self, state: LassoState, model: Array, sums: Array, budget: Budget) -> None:
-        places, H = state.columns, symmetric(state.products, len(state.columns))
-        if state.is_rough:
-            H.ravel()[:: len(H) + 1] *= 1.0 + ROUGH_DIAGONAL
-        q, w, l1, l2 = state.slopes[places], model[places], self._penalty.l1, self._penalty.l2
-        accuracy = SLOPE_SHARE * self._tol * l1
-        with np.errstate(all="ignore"):  # of squares beyond all numbers; the gap is then NaN
-            if state.has_last_word:
-                sums[0], sums[1], sums[2:] = 1.0, 1.0, step_with_signs(H, q, w, l1=l1, l2=l2)
-                return
-            enough = 0.0 if state.is_narrow else max(accuracy, WIDE_SHARE * worst_slope(q, w, l1, l2))
-            sums[2:], sums[1] = minimise(
-                H,
-                q,
-                w,
-                l1=l1,
-                l2=l2,
-                enough=enough,
-                accuracy=accuracy,
-                is_spent=budget.is_spent,
-            )
-        sums[0] = 1.0
-
     def evaluate(self, model: Array, progress: Array) -> Update:
         """As delta sum_i s_i r_i x_i and sum_i s_i r_i; as metrics the other sums of `steps.Residuals`, and rows."""
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        state = LassoState.decode(progress)
+        state = LassoState.look(progress)
         sums, part = self._residuals(state, model)
         metrics = {"losses": float(sums[1])}
         if state.change.any():

@@ -9,10 +9,9 @@ from enum import IntEnum
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.progress import NOTHING, Numbers, ProgressState
 
-HEAD = 2
-"""Values that every sum begins with: tasks that were interrupted; rows read."""
 FIRST_SHARE = 0.9
 """Share of tol that is aimed at before a certificate has refused anything."""
 PATIENCE = 3
@@ -29,7 +28,7 @@ class LassoPhase(IntEnum):
     MULTIPLY = 2
     """Products of the columns of the working set."""
     SOLVE = 3
-    """Nothing: one task solves for the weights of the working set."""
+    """Nothing: one of several tasks solves for the weights of the working set."""
     REST = 4
     """Nothing: w is good enough, and a certificate follows."""
 

@@ -10,7 +10,8 @@ like this:
 
     EVALUATE   residuals at w, which give the gap and the gradient of all columns
     MULTIPLY   second derivatives of the working set, W
-    SOLVE      One task minimises over the weights of W, from these sums alone (`subproblem`), and sends them.
+    SOLVE      One task minimises over the weights of W, from these sums alone (`subproblem`), and sends them. A task
+               that has nobody to send them to does it at once.
 
 Of narrow data W has all columns, and the first EVALUATE brings the second derivatives along: then one solution is all,
 and sums do not depend on which task has a row. Of wide data W has the columns with a weight and those that are closest
@@ -30,6 +31,7 @@ residuals at any w are mostly rounding of w. Then the last solution is a change 
 of its own, and the duals are those of w + change.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,8 +40,11 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import ROUNDING, TINY, has_progress
 from chicle_elastic.solvers.linear.lasso.columns import working_set
-from chicle_elastic.solvers.linear.lasso.state import HEAD, LassoPhase, LassoState
+from chicle_elastic.solvers.linear.lasso.state import LassoPhase, LassoState
+from chicle_elastic.solvers.linear.lasso.subproblem import minimise, step_with_signs, worst_slope
 from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
+from chicle_elastic.solvers.linear.pass_solver import HEAD
+from chicle_elastic.solvers.linear.products import symmetric
 
 LEAST_SHARE = 0.05
 """Share of tol that is aimed at, at least."""
@@ -51,6 +56,13 @@ MOST_ABOVE = 1e-9
 """Share of P that D may be above it, for rounding."""
 LEAST_FALL = 0.1
 """Share of the gap that a solution may leave where products are rough; if it leaves more, they are too rough."""
+
+ROUGH_DIAGONAL = 1e-6
+"""Share of the diagonal that is added to second derivatives of float32, which rounding may have made indefinite."""
+SLOPE_SHARE = 0.05
+"""Share of tol that slopes may be off at a solution, by l1."""
+WIDE_SHARE = 0.01
+"""Share of how far they were off that they may be where the working set may lack columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +127,7 @@ def advance(
     Returns:
         The new w and b, of the same shape.
     """
-    num_interrupted, num_rows = sums[:HEAD].tolist()
+    num_interrupted, num_rows, num_alone = sums[:HEAD].tolist()
     if num_interrupted > 0 or state.phase is LassoPhase.REST:  # the pass is made again
         return model
     if state.phase is LassoPhase.SOLVE:
@@ -129,6 +141,8 @@ def advance(
         _multiplied(state, sums[HEAD:])
     else:
         _evaluated(state, model[:-1], sums[HEAD:], penalty, tol, has_intercept=has_intercept)
+    if num_alone and state.phase is LassoPhase.SOLVE:
+        return _solved(state, model, solution(state, model, penalty, tol=tol))
     return model
 
 
@@ -232,6 +246,24 @@ def _chosen(state: LassoState, w: Array, penalty: Penalty) -> Array:
     """The columns of the next working set, ascending, int64."""
     slopes = state.slopes - penalty.l2 * w
     return working_set(slopes, w, state.norms, l1=penalty.l1, first=FIRST_COLUMNS, most=MOST_SET_COLUMNS)
+
+
+def solution(
+    state: LassoState, model: Array, penalty: Penalty, *, tol: float, is_spent: Callable[[], bool] = lambda: False
+) -> Array:
+    """Minimise over the weights of W; returns the sums of a pass in phase SOLVE, after HEAD."""
+    places, H = state.columns, symmetric(state.products, len(state.columns))
+    if state.is_rough:
+        H.ravel()[:: len(H) + 1] *= 1.0 + ROUGH_DIAGONAL
+    q, w, l1, l2 = state.slopes[places], model[places], penalty.l1, penalty.l2
+    accuracy = SLOPE_SHARE * tol * l1
+    with np.errstate(all="ignore"):  # of squares beyond all numbers; the gap is then NaN
+        if state.has_last_word:
+            found, is_found = step_with_signs(H, q, w, l1=l1, l2=l2), True
+        else:
+            enough = 0.0 if state.is_narrow else max(accuracy, WIDE_SHARE * worst_slope(q, w, l1, l2))
+            found, is_found = minimise(H, q, w, l1=l1, l2=l2, enough=enough, accuracy=accuracy, is_spent=is_spent)
+    return np.concatenate([[1.0, is_found], found])
 
 
 def _solved(state: LassoState, model: Array, sums: Array) -> Array:

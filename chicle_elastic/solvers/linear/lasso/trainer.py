@@ -89,9 +89,9 @@ class LassoTrainer(CertifiedTrainer):
             return LassoState.fresh(
                 schema.num_features, is_sparse=is_sparse, is_rough=is_rough, is_narrow=is_narrow(schema)
             ).encode()
-        state = LassoState.decode(progress)
-        if state.phase is not LassoPhase.REST:
+        if LassoState.look(progress).phase is not LassoPhase.REST:
             return progress
+        state = LassoState.take(progress)
         steps.reopen(state)
         return state.encode()
 
@@ -108,7 +108,7 @@ class LassoTrainer(CertifiedTrainer):
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`."""
-        state = LassoState.decode(progress)
+        state = LassoState.take(progress)
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
             following = steps.advance(
                 state, model, summed.delta, penalty=self._penalty, tol=self.tol, has_intercept=self.has_intercept

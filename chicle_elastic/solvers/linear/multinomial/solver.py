@@ -21,12 +21,11 @@ from chicle_elastic.solvers.linear.multinomial.preconditioner import (
     joint_step,
 )
 from chicle_elastic.solvers.linear.multinomial.state import (
-    HEAD,
     MultinomialPhase,
     MultinomialState,
 )
 from chicle_elastic.solvers.linear.objectives import upper_bounds
-from chicle_elastic.solvers.linear.pass_solver import PassSolver
+from chicle_elastic.solvers.linear.pass_solver import HEAD, PassSolver
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
 GOLDEN_RATIO = 0.6180339887498949
@@ -90,7 +89,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
             MultinomialPhase.LOOK: partial(self._look, state, sums[HEAD:]),
             MultinomialPhase.EVALUATE: partial(self._evaluate, state, W, sums[HEAD:]),
             MultinomialPhase.BLOCKS: partial(self._sum_blocks, state, W, sums[HEAD:]),
-            MultinomialPhase.MULTIPLY: partial(self._multiply, state, W, sums),
+            MultinomialPhase.MULTIPLY: partial(self._multiply, state, W, sums[HEAD:]),
         }
         if state.phase in passes:
             with np.errstate(over="ignore", invalid="ignore"):  # of values beyond all numbers; the gap is then infinite
@@ -116,10 +115,11 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
 
     def _evaluate(self, state: MultinomialState, W: Array, sums: Array) -> None:
         local, K, D = self.local, state.num_classes, state.D
+        direction = state.direction
         if state.is_joint and len(state.blocks):
             is_active = state.is_active(has_intercept=self._has_intercept)
-            state.direction = joint_step(state.blocks, state.residual, is_active, has_intercept=self._has_intercept)
-        there = W + state.reach * state.direction
+            direction = joint_step(state.blocks, state.residual, is_active, has_intercept=self._has_intercept)
+        there = W + state.reach * direction
         found = Softmax.of(self._scores(there), local.codes, local.upper)
         self._known = there, found.probabilities
         sums[:2] = found.loss, found.entropy
@@ -132,7 +132,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
             gradient[:, -1] = slopes.sum(axis=1)
         if state.is_joint:
             joint = sums[2 + K * K + K * D :]
-            joint[: K * D] = state.direction.ravel()
+            joint[: K * D] = direction.ravel()
             dense, has_intercept = local.rows.dense(), self._has_intercept
             joint[K * D :] = joint_block(dense, found.probabilities, local.upper, has_intercept=has_intercept)
 
@@ -162,13 +162,13 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         K, D = state.num_classes, state.D
         preconditioner = self._blocks(state)
         if preconditioner is None:
-            sums[2] = 1.0
+            sums[0] = 1.0
             return
         z = preconditioner.solve(state.residual)
         rz = float(np.vdot(state.residual, z))
         vector = z + (rz / state.rz) * state.conjugate if state.num_products else z
-        sums[HEAD] = rz
-        parts = sums[HEAD + 1 :].reshape(2, K, D)
+        sums[1] = rz
+        parts = sums[2:].reshape(2, K, D)
         parts[0] = vector
         parts[1] = self._curved(state, W, vector)
 

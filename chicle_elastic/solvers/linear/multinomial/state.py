@@ -10,10 +10,8 @@ from enum import IntEnum
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.progress import ROWS, ProgressState, nothing
-
-HEAD = 3
-"""Values that every sum begins with: tasks that were interrupted; rows read; tasks without a preconditioner."""
 
 
 class MultinomialPhase(IntEnum):
@@ -119,7 +117,7 @@ class MultinomialState(ProgressState):
         EVALUATE:  HEAD, loss, entropy, second derivatives of the intercepts (K K), gradient (K D), and where there is a
                    joint block the direction (K D) and that block
         BLOCKS:    HEAD, K blocks
-        MULTIPLY:  HEAD, <r, z>, the vector p (K D), second derivatives times p (K D)
+        MULTIPLY:  HEAD, tasks without a preconditioner, <r, z>, the vector p (K D), second derivatives times p (K D)
         REST:      HEAD
         """
         K, D = self.num_classes, self.D
@@ -130,7 +128,7 @@ class MultinomialState(ProgressState):
         if self.phase is MultinomialPhase.BLOCKS:
             return HEAD + self.size_of_blocks(K)
         if self.phase is MultinomialPhase.MULTIPLY:
-            return HEAD + 1 + 2 * K * D
+            return HEAD + 2 + 2 * K * D
         return HEAD
 
     def kept(self) -> tuple[str, ...]:

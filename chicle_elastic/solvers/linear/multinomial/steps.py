@@ -33,11 +33,8 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, solve_positive, squared
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.multinomial import objective
-from chicle_elastic.solvers.linear.multinomial.state import (
-    HEAD,
-    MultinomialPhase,
-    MultinomialState,
-)
+from chicle_elastic.solvers.linear.multinomial.state import MultinomialPhase, MultinomialState
+from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.progress import NOTHING
 
 ARMIJO = 1e-4
@@ -109,7 +106,7 @@ def advance(state: MultinomialState, model: Array, sums: Array, weight: float, g
     Returns:
         The new W and b, of the same shape.
     """
-    num_interrupted, num_rows, num_lacking = sums[:HEAD].tolist()
+    num_interrupted, num_rows, _ = sums[:HEAD].tolist()
     if num_interrupted > 0 or state.phase is MultinomialPhase.REST:  # the pass is made again
         return model
     sums = sums[HEAD:]
@@ -117,10 +114,6 @@ def advance(state: MultinomialState, model: Array, sums: Array, weight: float, g
         return _looked(state, model, sums, num_rows, goal)
     if num_rows != state.num_rows:  # rows were lost or have come back: another objective
         _look_again(state)
-        return model
-    if num_lacking > 0:
-        state.needs_blocks = True
-        _evaluate_here(state)
         return model
     if state.phase is MultinomialPhase.EVALUATE:
         return _evaluated(state, model, sums, weight, goal)
@@ -271,9 +264,13 @@ def _begin_products(state: MultinomialState, residual: Array) -> None:
 
 
 def _multiplied(state: MultinomialState, sums: Array, weight: float, goal: Goal) -> None:
-    """A step of conjugate gradients."""
-    rz = float(sums[0]) / weight
-    p, product = sums[1:].reshape(2, state.num_classes, state.D)
+    """A step of conjugate gradients, if all tasks have the preconditioner."""
+    if sums[0] > 0:
+        state.needs_blocks = True
+        _evaluate_here(state)
+        return
+    rz = float(sums[1]) / weight
+    p, product = sums[2:].reshape(2, state.num_classes, state.D)
     p = p / weight
     product = product.copy()
     product[:, :-1] += p[:, :-1]

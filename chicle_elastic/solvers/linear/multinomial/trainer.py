@@ -94,9 +94,9 @@ class MultinomialTrainer(CertifiedTrainer):
         """Begin with a look at the data, and go on after a certificate that was not good enough."""
         if not MultinomialState.is_of(progress):
             return first_state(schema, is_cold=not model.any()).encode()
-        if MultinomialState.read(progress, "phase") is not MultinomialPhase.REST:
+        if MultinomialState.look(progress).phase is not MultinomialPhase.REST:
             return progress
-        state = MultinomialState.decode(progress)
+        state = MultinomialState.take(progress)
         steps.reopen(state)
         return state.encode()
 
@@ -121,7 +121,7 @@ class MultinomialTrainer(CertifiedTrainer):
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`."""
-        state = MultinomialState.decode(progress)
+        state = MultinomialState.take(progress)
         with np.errstate(over="ignore", invalid="ignore"):  # of values beyond all numbers; the gap is then infinite
             W = model.reshape(state.num_classes, state.D)
             following = steps.advance(state, W, summed.delta, summed.weight, self._goal)
@@ -149,9 +149,9 @@ class MultinomialTrainer(CertifiedTrainer):
         """See `CertifiedTrainer`."""
         if not len(report.progress):
             return np.inf, False
-        phase, gap, value = (MultinomialState.read(report.progress, name) for name in ("phase", "gap", "value"))
-        is_known = np.isfinite(gap) and np.isfinite(value)
-        return gap / max(value, TINY) if is_known else np.inf, phase is MultinomialPhase.REST
+        state = MultinomialState.look(report.progress)
+        is_known = np.isfinite(state.gap) and np.isfinite(state.value)
+        return state.gap / max(state.value, TINY) if is_known else np.inf, state.phase is MultinomialPhase.REST
 
 
 def first_state(schema: DataSchema, *, is_cold: bool) -> MultinomialState:

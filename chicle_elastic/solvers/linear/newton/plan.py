@@ -35,6 +35,7 @@ the smooth losses only the losses are in `values`: w, losses and gradient have a
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -49,7 +50,7 @@ GRID = np.array([1e-3, 0.01, 0.05, 0.12, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0, 8.
 """Shares of a direction at which slopes are looked at in case that no candidate is good enough."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class NewtonPlan:
     """The same in every task, whatever their number.
 
@@ -75,12 +76,12 @@ class NewtonPlan:
     has_many_rows: bool = False
     has_free_intercept: bool = False
 
-    @classmethod
+    @staticmethod
     def of(
-        cls, state: NewtonState, num_parameters: int, *, loss: Loss, tol: float, has_free_intercept: bool = False
+        state: NewtonState, num_parameters: int, *, loss: Loss, tol: float, has_free_intercept: bool = False
     ) -> "NewtonPlan":
-        """The plan that a state follows."""
-        return cls(
+        """The plan that a state follows; the same object again and again."""
+        return _plan(
             loss=loss,
             tol=tol,
             num_outputs=len(state.outputs),
@@ -92,7 +93,7 @@ class NewtonPlan:
             has_free_intercept=has_free_intercept,
         )
 
-    @property
+    @cached_property
     def ridge(self) -> Array:
         """Second derivatives of the penalty: 1, or 0 of a free intercept; shape (D,)."""
         ridge = np.ones(self.D)
@@ -107,29 +108,29 @@ class NewtonPlan:
         w[..., -1] = 0.0
         return w
 
-    @property
+    @cached_property
     def is_smooth(self) -> bool:
         """Whether the loss has second derivatives as it is."""
         return self.loss is not Loss.HINGE
 
-    @property
+    @cached_property
     def candidates(self) -> tuple[float, ...]:
         """Shares of the direction that a pass evaluates."""
         is_cheap = self.num_outputs * self.block_columns * (self.block_columns + 1) // 2 <= FEW_VALUES
         is_cheap = is_cheap and not self.has_many_rows
         return (1.0, 0.4, 0.15) if is_cheap and not self.is_smooth else (1.0,)
 
-    @property
+    @cached_property
     def num_variants(self) -> int:
         """See the module."""
         return 1 if self.is_smooth else 2
 
-    @property
+    @cached_property
     def has_all_columns(self) -> bool:
         """Whether the block has all columns."""
         return self.block_columns >= self.D
 
-    @property
+    @cached_property
     def needs_products(self) -> bool:
         """Say whether steps are found by conjugate gradients, because a block is not all of the second derivatives.
 
@@ -137,7 +138,7 @@ class NewtonPlan:
         """
         return self.is_smooth and not (self.has_all_columns and (self.is_cheap or self.loss.has_kinks))
 
-    @property
+    @cached_property
     def first_block(self) -> Block:
         """What the first evaluation adds up. Of the hinge the block is all there is."""
         if self.needs_products:
@@ -188,6 +189,9 @@ class NewtonPlan:
             found.append(Group(self, layout, numbers, buffer[position : position + size].reshape(len(numbers), -1)))
             position += size
         return found
+
+
+_plan = lru_cache(maxsize=8)(NewtonPlan)
 
 
 class Layout(NamedTuple):

@@ -63,8 +63,8 @@ def factorise(packed: Array, diagonal: Array, columns: Array, ridge: Array | flo
     with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then
         matrix *= inner
         matrix *= inner[:, None]
-    of_penalty = np.broadcast_to(ridge, len(scale))
-    matrix.reshape(-1)[:: size + 1] += inner * inner * (of_penalty[columns] if len(columns) else of_penalty)
+    of_penalty = scale * scale * ridge
+    matrix.reshape(-1)[:: size + 1] += of_penalty[columns] if len(columns) else of_penalty
     lower = cholesky_factor(matrix, HEAVIER * size)
     if lower is None:
         return PreconditionerBlock(np.zeros(0), scale, columns)

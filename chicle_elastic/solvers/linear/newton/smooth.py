@@ -116,7 +116,8 @@ def _factored(plan: NewtonPlan, output: OutputState, group: Group, j: int) -> Pr
     ridge = plan.ridge
     if plan.has_all_columns:
         output.most = np.maximum(output.most, diagonal) if len(output.most) else diagonal.copy()
-        ridge = ridge + output.damping * output.most
+        if output.damping:
+            ridge = ridge + output.damping * output.most
     factored = factorise(block, diagonal, output.columns, ridge)
     if not plan.has_all_columns and not len(output.columns):  # from the next evaluation on there is a block
         output.columns = heaviest_columns(diagonal, plan.block_columns)

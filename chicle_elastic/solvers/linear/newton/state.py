@@ -161,8 +161,3 @@ class NewtonState(ProgressState):
     def is_at_rest(self) -> bool:
         """Whether no output has anything left to do."""
         return all(output.phase is NewtonPhase.REST for output in self.outputs)
-
-
-def is_at_rest(progress: Array) -> bool:
-    """Say whether no output of a state has anything left to do, without the rest of the state."""
-    return bool((NewtonState.read_parts(progress, "phase") == NewtonPhase.REST).all())

@@ -4,11 +4,9 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget, Context, Update
-from chicle_elastic.solvers.linear.pass_solver import PassSolver
+from chicle_elastic.solvers.linear.pass_solver import HEAD, PassSolver
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 from chicle_elastic.solvers.linear.regression.state import (
-    ALONE,
-    HEAD,
     SHARES,
     Evaluation,
     RegressionPhase,
@@ -65,7 +63,6 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
     def run_pass(self, state: RegressionState, model: Array, sums: Array, budget: Budget) -> None:
         """See `RegressionState.sums_size`."""
         local, part = self.local, sums[HEAD:]
-        sums[ALONE] = budget.num_ranks == 1
         y = local.targets if state.phase is RegressionPhase.LOOK else self._targets
         with np.errstate(over="ignore", invalid="ignore"):  # of steps that lead far beyond; they are not taken
             if state.phase is RegressionPhase.LOOK:
@@ -117,7 +114,7 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
         """
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        local, state, loss = self.local, RegressionState.decode(progress), self._loss
+        local, state, loss = self.local, RegressionState.look(progress), self._loss
         self._known, y = None, self._targets
         with np.errstate(over="ignore", invalid="ignore"):
             scores = self._scores(model)

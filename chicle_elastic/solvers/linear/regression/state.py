@@ -10,11 +10,11 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.objectives import TINY
+from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.progress import ProgressState, nothing
 
-HEAD, ALONE, SCALARS = 3, 2, 7
-"""Values that every sum begins with (`pass_solver`), the place of tasks that are the only one, and the values of an
-evaluation after them."""
+SCALARS = 7
+"""Values that an evaluation begins with."""
 SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.13, 0.08, 0.04, 0.02, 0.005, 0.001)
 """Shares of a direction that a pass looks at."""
 FIRST_SHARE = 0.9

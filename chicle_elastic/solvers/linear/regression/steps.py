@@ -35,11 +35,11 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import ROUNDING as ROUNDED
 from chicle_elastic.solvers.linear.certified import TINY
+from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve, pack, unpack
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 from chicle_elastic.solvers.linear.regression.state import (
     FIRST_SHARE,
-    HEAD,
     SHARES,
     Evaluation,
     RegressionPhase,

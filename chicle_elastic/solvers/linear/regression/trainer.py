@@ -109,9 +109,9 @@ class RegressionTrainer(CertifiedTrainer):
                 is_parabola=self.loss.is_parabola,
                 is_rough=self.loss.is_parabola and schema.dtype == "float32" and schema.kind != "csr",
             ).encode()
-        state = RegressionState.decode(progress)
-        if state.phase is not RegressionPhase.REST:
+        if RegressionState.look(progress).phase is not RegressionPhase.REST:
             return progress
+        state = RegressionState.take(progress)
         steps.reopen(state)
         return state.encode()
 
@@ -128,11 +128,12 @@ class RegressionTrainer(CertifiedTrainer):
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`."""
-        state = RegressionState.decode(progress)
+        state = RegressionState.take(progress)
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
             following = steps.advance(state, self._problem, model, summed.delta, summed.weight)
         return following, state.encode()
 
+    @np.errstate(over="ignore", invalid="ignore")
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate.
 
