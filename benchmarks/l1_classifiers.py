@@ -34,10 +34,11 @@ from sklearn.svm import LinearSVC
 
 from benchmarks.bars import Row
 from benchmarks.datasets import DataSet
-from benchmarks.fits import coef_of
+from benchmarks.fits import coef_of, intercept_of
 from benchmarks.glm_real import load_real
 from benchmarks.glm_shapes import tfidf_text
 from benchmarks.peers import Peer
+from benchmarks.problems import one_vs_rest_loss
 from benchmarks.regression import FOLDER, HEADER, compare
 from benchmarks.report import finish
 from estimators import ChicleLogisticRegression, ChicleSVM
@@ -118,19 +119,11 @@ class Classification:
     def of(self, model: Any, data: DataSet) -> float:
         """The function that both sides minimise, of all outputs, in float64; a sign that is the other way is mended."""
         coef = np.asarray(coef_of(model, data), dtype=np.float64)
-        intercept = np.zeros(len(coef))
-        if self.ours.fit_intercept:
-            parts = getattr(model, "estimators_", [model])
-            intercept = np.concatenate([np.ravel(np.asarray(part.intercept_, np.float64)) for part in parts])
-        classes, total, C = np.unique(data.y), 0.0, self.ours.C
-        scores = data.X @ coef.T + intercept
+        intercept = intercept_of(model) if self.ours.fit_intercept else np.zeros(len(coef))
         is_svm = isinstance(self.ours, ChicleSVM)
-        for k in range(len(coef)):
-            signs = np.where(data.y == (classes[1] if len(coef) == 1 else classes[k]), 1.0, -1.0)
-            margins = signs * scores[:, k]
-            losses = np.maximum(1.0 - margins, 0.0) ** 2 if is_svm else np.logaddexp(0.0, -margins)
-            total += C * float(losses.sum()) + float(np.abs(coef[k]).sum())
-            total += abs(float(intercept[k])) if is_svm else 0.0
+        loss = one_vs_rest_loss("squared_hinge" if is_svm else "logistic", data.X @ coef.T + intercept, data.y)
+        penalty = float(np.abs(coef).sum()) + (float(np.abs(intercept).sum()) if is_svm else 0.0)
+        total = self.ours.C * loss + penalty
         return total if np.isfinite(total) else np.inf
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import xlogy
+from scipy.special import logsumexp, xlogy
 
 from benchmarks.datasets import BLOCK_ROWS, DataSet
 
@@ -70,6 +70,18 @@ def losses_of(loss: str, margins: np.ndarray) -> np.ndarray:
         return np.logaddexp(0.0, -margins)
     slack = np.maximum(0.0, 1.0 - margins)
     return slack if loss == "hinge" else slack**2
+
+
+def one_vs_rest_loss(loss: str, scores: np.ndarray, y: np.ndarray) -> float:
+    """Sum of the losses of all outputs, of scores of shape (rows, outputs); one output means the second class."""
+    classes = np.unique(y)
+    positive = classes[1:] if scores.shape[1] == 1 else classes
+    return float(losses_of(loss, np.where(y[:, None] == positive, 1.0, -1.0) * scores).sum())
+
+
+def softmax_loss(scores: np.ndarray, own: np.ndarray) -> float:
+    """Sum of the losses of a softmax, of scores of shape (rows, classes) and the class of each row as a number."""
+    return float((logsumexp(scores, axis=1) - scores[np.arange(len(scores)), own]).sum())
 
 
 def conjugates_of(loss: str, alpha: np.ndarray, C: float) -> np.ndarray:

@@ -4,6 +4,7 @@ import json
 import math
 import platform
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def finish(
     repeats: int,
     started_s: float,
     path: Path | None,
+    cells: Sequence[dict[str, Any]] = (),
 ) -> int:
     """Print the summary and one line of JSON.
 
@@ -43,6 +45,7 @@ def finish(
         repeats: Timed fits of each side.
         started_s: `time.perf_counter()` at the start.
         path: File for the result as JSON, too.
+        cells: What the rows sum up, for the file only.
 
     Returns:
         Exit code: 1 when a gate is missed.
@@ -72,5 +75,6 @@ def finish(
     print(json.dumps(result))
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        more = {"cells": without_infinities(list(cells))} if cells else {}
+        path.write_text(json.dumps({**result, **more}, indent=2) + "\n", encoding="utf-8")
     return 1 if missed else 0
