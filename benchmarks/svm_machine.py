@@ -84,17 +84,17 @@ def timed_passes() -> Iterator[list[dict[str, float]]]:
     as it is, that is where the pass begins: rename it here when it is renamed there.
     """
     passes: list[dict[str, float]] = []
-    scd_pass = CoordinatePasses._pass
+    visit = CoordinatePasses._visit
 
     def timed(self: CoordinatePasses, *arguments: Any) -> Any:
         start = time.perf_counter()
-        processed, stats, duration_s = scd_pass(self, *arguments)
+        processed, stats, duration_s = visit(self, *arguments)
         seconds = time.perf_counter() - start
         duals = max(1, int(processed.sum()) * len(stats))
         passes.append({"seconds": seconds, "share_moved": float(stats[:, 2].sum()) / duals})
         return processed, stats, duration_s
 
-    with patch.object(CoordinatePasses, "_pass", timed):
+    with patch.object(CoordinatePasses, "_visit", timed):
         yield passes
 
 
