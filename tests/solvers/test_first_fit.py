@@ -52,6 +52,6 @@ def test_a_first_fit_compiles_what_its_data_and_loss_need(tmp_path: Path, kind: 
     )
     found = json.loads(run.stdout)
     types = {"DenseKind", "CsrKind", "Hinge", "SquaredHinge", "Logistic"} & set(re.findall(r"\w+", run.stdout))
-    assert "scd_pass" in [name for name, _ in found]
+    assert "descend" in [name for name, _ in found]
     assert types == {kind, loss}
     assert len(found) <= 12

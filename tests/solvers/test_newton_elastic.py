@@ -63,7 +63,7 @@ def test_a_run_that_ends_amid_changes_says_the_truth(loss):
 def test_one_task_of_the_hinge_goes_on_with_newton_once_there_are_four():
     """Coordinate descent until then; its duals are the centers to begin with."""
     data, trainer = problem(**NARROW), trainer_of("hinge")
-    outcome = data.run(trainer, InProcess(num_tasks=1, changes=((2, 4),)))
+    outcome = data.run(trainer, InProcess(num_tasks=1, changes=((1, 4),)))
     assert is_newton_job(outcome)
     assert_optimal(data, trainer, outcome)
     fixed = data.run(trainer, 4)

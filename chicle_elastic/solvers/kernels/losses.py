@@ -210,3 +210,21 @@ def is_settled(loss, margin, alpha, upper):
         return margin > 1.0 if alpha == 0.0 else alpha == 4.0 * upper and margin < -1.0
 
     return hinge, squared_hinge, lambda loss, margin, alpha, upper: False, modified_huber
+
+
+@by_loss
+def pull(loss, margin, alpha, upper):
+    """Derivative of -D by the dual: a dual at 0 stays there where it is positive, one at its upper bound where not.
+
+    0 for losses whose duals come to no bound.
+    """
+
+    def squared_hinge(loss, margin, alpha, upper):
+        return margin - 1.0 + 0.5 * alpha / upper
+
+    return (
+        lambda loss, margin, alpha, upper: margin - 1.0,
+        squared_hinge,
+        lambda loss, margin, alpha, upper: 0.0,
+        squared_hinge,
+    )

@@ -26,6 +26,8 @@ from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.working_set.steps import MOST_ROWS
 
+SMALL_VALUES = 1 << 18
+"""Feature values up to which NumPy is as fast as a kernel, the kernel's compilation not counted."""
 MOST_COLUMNS = 2048
 """Columns, the intercept included, up to which the block has all of them."""
 MOST_BLOCK_VALUES = 1 << 22
@@ -101,6 +103,8 @@ def choose(
         if schema.num_rows <= MOST_ROWS:
             return Choice(method=Method.WORKING_SET, reason=too_wide)
         return Choice(method=Method.COORDINATES, reason=f"{too_wide}, nor a number for each of {schema.num_rows} rows")
+    if num_tasks == 1 and loss.has_kinks and schema.num_rows * D <= SMALL_VALUES:
+        return Choice(method=Method.COORDINATES, reason="one task with little data")
     if is_narrow:
         return Choice(
             method=Method.NEWTON, reason=f"a smooth loss, and second derivatives of {where} fit into a message"

@@ -12,13 +12,14 @@ import scipy.sparse
 
 from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.solvers.linear.methods import SMALL_VALUES
 from chicle_elastic.solvers.linear.products import (
     add_dense_products,
     column_places,
     is_rough_copy_cheaper,
     is_sparse_cheaper,
 )
-from chicle_elastic.solvers.linear.tables import SMALL_VALUES, LocalTables
+from chicle_elastic.solvers.linear.tables import LocalTables
 
 ROWS_MADE_DENSE = 1 << 12
 """Sparse rows that are made dense at a time."""

@@ -11,9 +11,17 @@ from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.kernels import scd
 from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.kernels.tables import DenseKind
+from chicle_elastic.solvers.linear.descent import Descent
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.race import DENSE_VALUE, LOOK_VALUES, PASS_VALUES, ROW_VALUES, Race
+from chicle_elastic.solvers.linear.race import (
+    CACHED_ROW_VALUES,
+    DENSE_VALUE,
+    LOOK_VALUES,
+    PASS_VALUES,
+    ROW_VALUES,
+    Race,
+)
 from chicle_elastic.solvers.linear.screening import Screening
 from chicle_elastic.solvers.linear.tables import LocalTables, screen_addresses
 from chicle_elastic.solvers.linear.threads import ThreadChoice
@@ -30,13 +38,13 @@ DESCENT, NEWTON = 0, 1
 """Methods of the race."""
 FIRST_STEPS = 24
 """Newton steps of each output that the first turn of the race pays for: most problems do not need more in all."""
+MOST_CACHED_VALUES = 1 << 21
+"""Feature values that stay in the caches of a processor, where rows may be visited in any order: 16 MiB of float64."""
 FINEST_GAP = 1e-9
 """Relative gap at which Newton steps end: rounding in their gradient is as large. Passes go on from there."""
 NO_ADDRESSES = np.empty(0, dtype=np.uint64)
-MOST_AT_ONCE = 16
-"""Passes that are one call of the kernel, where a call costs more than they do."""
 VALUES_PER_ITERATION = 1 << 22
-"""Feature values that passes of one thread visit before the runtime is asked what next; a pass is always finished."""
+"""Feature values of small data that passes visit before the runtime is asked what next; a pass is always finished."""
 FIRST_CORRECTION, LEAST_CORRECTION, AGAIN = 0.5, 0.1, 0.8
 """When a certificate is worth while, as in `LinearTrainer.verdict`."""
 
@@ -72,6 +80,8 @@ class CoordinatePasses:
         self._must_visit_all = False
         self._race: Race | None = None
         self._newton: LocalNewton | None = None
+        self._descent: Descent | None = None
+        self._has_turned = False  # to the other method, which has to learn of it
         self._own: tuple[Array, list[Array], Array] | None = None
         self._is_stuck = False
         self._gaps: Array = np.empty(0)
@@ -86,7 +96,7 @@ class CoordinatePasses:
         self._end_newton()
 
     def _end_newton(self, *, is_stuck: bool = False) -> None:
-        self._newton, self._race, self._own = None, None, None
+        self._newton = self._race = self._own = self._descent = None
         self._is_stuck = is_stuck
 
     def raise_bounds(self, ratio: float) -> None:
@@ -95,7 +105,7 @@ class CoordinatePasses:
         Newton steps over narrow rows go on from these duals. Coordinate descent of the hinge goes on faster from duals
         that have grown with their bounds, and w with them; several tasks would have to agree on that, and keep them.
         """
-        self._must_visit_all = True
+        self._must_visit_all = self._has_turned = True
         self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, self.tol
         self._choice = ThreadChoice(self._local.num_threads)
         is_newton = self._is_newton
@@ -128,7 +138,40 @@ class CoordinatePasses:
             self._end_newton(is_stuck=self._is_stuck)  # the duals go on without it
         elif self._is_newton:
             return self._newton_steps(tables, model, budget)
+        elif self._local.useful_threads == 1 and tables.num_values <= MOST_CACHED_VALUES:
+            return self._descend(tables, model, budget)
         return self._iteration(tables, model, budget)
+
+    def _descend(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
+        """Some passes over small data: what is between two iterations takes longer than a pass."""
+        w = model.reshape(tables.num_outputs, -1)
+        if self._descent is None:
+            self._descent = Descent(self._local, self.ctx.rng, self._grown(w, budget))
+        elif self._has_turned:
+            self._descent.offer(w)
+        descent, self._has_turned = self._descent, False
+        values_of_visit = self._visit_work(tables, CACHED_ROW_VALUES)
+        begun = descent.visits
+        while True:
+            before = descent.visits
+            descent.run(self._goal / self._correction, int(PASS_VALUES / values_of_visit), budget.stop)
+            if descent.has_huge_rows:
+                self._local.check_all_rows()
+            self._gaps = descent.gaps
+            self._local.set_dual_sums(descent.dual_sums)
+            self._learn(tables, descent.w, (descent.visits - before) * values_of_visit + PASS_VALUES)
+            is_enough = (descent.visits - begun) * values_of_visit >= VALUES_PER_ITERATION
+            if is_enough or self._is_newton or self._is_near or budget.is_spent():
+                break
+        for k, duals in enumerate(descent.duals):
+            self._local.write_duals(k, duals)
+        self._local.set_dual_sums(descent.dual_sums)
+        return Update(
+            delta=(descent.w - w).ravel(),
+            samples=self._local.count_all(),
+            weight=1.0,
+            metrics=metrics_of(gap=self._gaps, dual=descent.dual_sums),
+        )
 
     @property
     def _is_newton(self) -> bool:
@@ -143,11 +186,10 @@ class CoordinatePasses:
         goal = min(max(self._goal / self._correction, FINEST_GAP), 1.0)
         return float(np.log(np.clip(self._relative_gaps(w, self._gaps), goal, 1.0) / goal).sum())
 
-    def _pass_work(self, tables: LocalTables, num_visited: float) -> float:
-        """What a pass costs that visits so many rows, over all outputs."""
+    def _visit_work(self, tables: LocalTables, row_values: int) -> float:
+        """What a visit of a row costs in a pass, on average."""
         value = DENSE_VALUE if isinstance(tables.rows.kind, DenseKind) else 1.0
-        row_values = value * tables.num_values / tables.num_rows + ROW_VALUES
-        return num_visited * row_values + LOOK_VALUES * tables.num_rows * tables.num_outputs + PASS_VALUES
+        return value * tables.num_values / tables.num_rows + row_values
 
     def _iteration(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
         w = model.reshape(tables.num_outputs, -1)
@@ -172,11 +214,15 @@ class CoordinatePasses:
         self._local.check_rows(samples)
         self._gaps = stats[:, 0]
         self._current_screening(tables).end_pass(stats[:, 2].sum() / max(1, samples * tables.num_outputs))
-        if is_alone and self._local.useful_threads == 1:
-            self._more_passes(tables, work, stats, budget)
         delta = work.change_of(w)
-        if is_alone and self._local.useful_threads > 1 and (self._may_finish(tables) or self._choice.is_open):
-            self._learn(tables, w + delta, stats)
+        if is_alone and (self._may_finish(tables) or self._choice.is_open):
+            of_visits = stats[:, 3].sum() * self._visit_work(tables, ROW_VALUES)
+            of_looks = LOOK_VALUES * tables.num_rows * tables.num_outputs
+            self._learn(tables, w + delta, of_visits + of_looks + PASS_VALUES)
+            if self._is_newton:
+                w_there = w + delta
+                own_duals = [self._local.duals(k) for k in range(len(w))]
+                self._own = w_there, own_duals, self._dual_objectives(w_there)
             self._choice.add(self._last_gap, duration_s / max(1.0, stats[:, 3].sum()))
         return Update(
             delta=delta.ravel(),
@@ -195,35 +241,16 @@ class CoordinatePasses:
             self._local.write_duals(k, np.minimum(growth * self._local.duals(k), self._local.upper))
         return growth * w
 
-    def _more_passes(self, tables: LocalTables, work: "_Work", stats: Array, budget: Budget) -> None:
-        """What an iteration of one thread does after its first pass, which came to `stats`."""
-        values = 0.0
-        has_screen = work.screen.is_on
-        while True:
-            self._learn(tables, work.vectors[0], stats)
-            values += stats[:, 3].sum() * tables.num_values / tables.num_rows + PASS_VALUES
-            is_enough = values >= VALUES_PER_ITERATION or self._current_screening(tables).is_on != has_screen
-            if is_enough or self._is_newton or self._is_near or budget.is_spent():
-                return
-            values_of_pass = tables.num_outputs * (tables.num_values + ROW_VALUES * tables.num_rows)
-            number = 1 if has_screen else min(max(PASS_VALUES // values_of_pass, 1), MOST_AT_ONCE)
-            stats = self._passes(tables, work, budget, number)
-            self._gaps = stats[:, 0]
-            if not has_screen:
-                share = stats[:, 2].sum() / max(1.0, stats[:, 3].sum())
-                self._current_screening(tables).end_pass(share)
-
-    def _learn(self, tables: LocalTables, w: Array, stats: Array) -> None:
-        """Learn from a pass of the only task that led to `w`."""
+    def _learn(self, tables: LocalTables, w: Array, work: float) -> None:
+        """Learn from passes of the only task that led to `w`."""
         self._last_gap = float(np.max(self._relative_gaps(w, self._gaps)))
         if not self._may_finish(tables) or self._last_gap <= FINEST_GAP:
             return
         if self._race is None:
             self._race = self._new_race(tables, first=DESCENT)
         if not self._is_near:  # a certificate may end it all
-            self._race.add(self._pass_work(tables, stats[:, 3].sum()), self._left(w))
-        if self._is_newton:
-            self._own = w.copy(), [self._local.duals(k) for k in range(len(w))], self._dual_objectives(w)
+            self._race.add(work, self._left(w))
+            self._has_turned = self._is_newton
 
     @property
     def _is_near(self) -> bool:
@@ -238,17 +265,6 @@ class CoordinatePasses:
         if self._descends_only or self._is_stuck:
             return False
         return self._is_narrow(tables) or not isinstance(tables.rows.kind, DenseKind)
-
-    def _passes(self, tables: LocalTables, work: "_Work", budget: Budget, number: int) -> Array:
-        """So many passes; the statistics of the last one, but for all visits."""
-        visits: Array | float = 0.0
-        if number > 1:
-            order = np.concatenate([self._order(tables) for _ in range(number - 1)])
-            visits = self._visit(tables, work, order, budget)[1][:, 3]
-        stats = self._visit(tables, work, self._order(tables), budget)[1]
-        stats[:, 2] *= number  # so that shares of the visits stay what they are
-        stats[:, 3] += visits
-        return stats
 
     def _order(self, tables: LocalTables) -> Array:
         """All buckets, shuffled."""
@@ -315,14 +331,14 @@ class CoordinatePasses:
         assert race is not None
         if self._newton is None:
             self._newton = LocalNewton(self._local, tables, AGAIN * self.tol)
-        elif self._screening is not None:
+        elif self._has_turned:
             self._newton.offer([self._local.duals(k) for k in range(len(w))])
         newton = self._newton
         before = newton.work
-        if self._screening is not None:
+        if self._has_turned:
             self._gaps = newton.gaps
             race.begin(self._left(newton.w()))
-        self._screening = None
+        self._screening, self._has_turned = None, False
         self._must_visit_all = True  # Newton steps move duals that were settled
         newton.run(lambda: budget.is_spent() or race.is_over(newton.work - before))
         for k, duals in enumerate(newton.duals):
@@ -330,6 +346,7 @@ class CoordinatePasses:
         delta, self._gaps = newton.w() - w, newton.gaps
         self._last_gap = float(np.max(self._relative_gaps(w + delta, self._gaps)))
         race.add(newton.work - before, self._left(w + delta))
+        self._has_turned = not self._is_newton
         if newton.is_stuck or self._last_gap <= FINEST_GAP:
             self._end_newton(is_stuck=newton.is_stuck)
             self._local.drop_rows()

@@ -12,12 +12,13 @@ from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.kernels import scd
 from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.methods import SMALL_VALUES
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.scd import CoordinatePasses, metrics_of
-from chicle_elastic.solvers.linear.tables import SMALL_VALUES, Bounds, objective_sums
+from chicle_elastic.solvers.linear.tables import Bounds, objective_sums
 from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses, solve, tells_if_long
 from chicle_elastic.solvers.linear.working_set.state import (
     Sums,

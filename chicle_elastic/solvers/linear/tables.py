@@ -20,9 +20,6 @@ from chicle_elastic.solvers.linear.finite import require_finite
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses, upper_bounds
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 
-SMALL_VALUES = 1 << 18
-"""Feature values up to which NumPy is as fast as a kernel, the kernel's compilation not counted."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
