@@ -170,7 +170,7 @@ def test_state_carries_a_job_on_where_another_ended():
 
     def fit(**changes):
         source = ArraySource(X, codes, num_classes=2)
-        trainer = LinearTrainer(tol=1e-6, C=0.1)
+        trainer = LinearTrainer(tol=1e-6, C=100.0)
         return InProcess().run(Job(trainer=trainer, source=source, max_iterations=500, **changes))
 
     cold = fit(keep_state=True)

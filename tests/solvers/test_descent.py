@@ -1,4 +1,4 @@
-"""Coordinate descent over small data: where it ends, whatever the rows, and that it comes to what large data comes to."""
+"""Coordinate descent over small data: where it ends, whatever the rows, and that large data comes to the same."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,9 @@ from chicle_elastic.errors import DataError
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.solvers.linear import scd
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from tests.solvers.linear_jobs import Problem, assert_optimal, problem
+from tests.solvers.linear_jobs import Problem, assert_optimal, assert_true, problem
 
-LOSSES = ["hinge", "squared_hinge", "modified_huber", "logistic"]
+LOSSES = ["hinge", "squared_hinge", "logistic"]
 FORMS = {
     "float64": lambda X: X,
     "float32": lambda X: X.astype(np.float32),
@@ -58,7 +58,7 @@ def test_tasks_come_and_go_between_its_passes(loss):
     """Its duals are those of the chunks, and go with them."""
     data, trainer = problem(rows=300, features=9, classes=3), LinearTrainer(loss=loss, C=5.0, tol=1e-7)
     runtime = InProcess(num_tasks=1, changes=((1, 3), (3, 1), (5, 2), (7, 1)))
-    assert_optimal(data, trainer, data.run(trainer, runtime))
+    assert assert_true(data, trainer, data.run(trainer, runtime)).gap <= trainer.tol
 
 
 def test_rows_without_any_value_and_two_that_contradict_each_other():

@@ -176,8 +176,8 @@ class LocalData:
             DataError: A feature is NaN or infinite.
         """
         if not self._are_rows_checked:
-            # 0 times a value is 0 but for NaN and infinity.
-            require_finite_values(self.tables, self.rows.times(np.zeros(self.rows.num_columns)))
+            with np.errstate(invalid="ignore"):  # 0 times a value is 0 but for NaN and infinity
+                require_finite_values(self.tables, self.rows.times(np.zeros(self.rows.num_columns)))
             self._are_rows_checked = True
 
     def count_all(self) -> int:

@@ -350,11 +350,13 @@ class CoordinatePasses:
         if newton.is_stuck or self._last_gap <= FINEST_GAP:
             self._end_newton(is_stuck=newton.is_stuck)
             self._local.drop_rows()
+        has_given_up = newton.is_stuck and self._local.loss is not Loss.HINGE
+        gaps = np.full(len(w), np.inf) if has_given_up else newton.gaps
         return Update(
             delta=delta.ravel(),
             samples=self._local.count_all(),
             weight=1.0,
-            metrics=metrics_of(gap=self._gaps, dual=self._local.dual_sums),
+            metrics=metrics_of(gap=gaps, dual=self._local.dual_sums),
         )
 
     def _relative_gaps(self, w: Array, gaps: Array) -> Array:

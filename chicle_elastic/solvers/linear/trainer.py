@@ -15,6 +15,7 @@ and the dual objective at w(alpha), rebuilt from the duals. P(w) - D(alpha) boun
 whatever w is, so rounding drift between w and w(alpha) cannot fake it. Only a certificate stops a run.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 AGAIN = 0.8
 """Share of `tol` that one task aims at after a certificate that was not good enough: another one costs as much as two
 passes over all rows, and estimates scatter. Several tasks also wait for each other in each iteration that it costs."""
+GIVEN_UP = np.array([-1.0])
+"""Progress after an iteration without an estimate of the gap: the only task has come to the end of what its own Newton
+steps can do, whose w is always that of duals. On features of 1e8 rounding of the duals is all of that w."""
 
 
 def num_outputs(schema: DataSchema, num_classes: int | None = None) -> int:
@@ -178,7 +182,7 @@ class LinearTrainer(Trainer):
         method = self._choice(schema, num_tasks).method
         descent = WorkingSetState.look(progress) if WorkingSetState.is_of(progress) else None
         is_slow = descent is not None and descent.phase is not WorkingSetPhase.DESCEND
-        if method is Method.NEWTON:
+        if method is Method.NEWTON or np.array_equal(progress, GIVEN_UP):
             is_free = not self.penalises_intercept
             plan = newton_plan(
                 loss, schema, num_outputs=outputs, tol=self.tol, num_tasks=num_tasks, has_free_intercept=is_free
@@ -226,7 +230,8 @@ class LinearTrainer(Trainer):
         if WorkingSetState.is_of(progress):
             return self._advance_round(WorkingSetState.take(progress), model, summed)
         if not NewtonState.is_of(progress):
-            return self.merge(model, summed.delta, summed.weight), progress
+            has_given_up = self.loss != "hinge" and np.isinf(_column(summed.metrics, "gap")).any()
+            return self.merge(model, summed.delta, summed.weight), GIVEN_UP if has_given_up else progress
         state = NewtonState.take(progress)
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; such a step is not taken
             following = steps.advance(self._plan(state, model), model, state, summed.delta, summed.weight)
@@ -362,6 +367,8 @@ def _correction(report: Report) -> float:
 
 def _largest_ratio(gap: Array, primal: Array) -> float:
     with np.errstate(over="ignore"):  # beyond all numbers, where the objective is next to nothing
+        if np.isinf(gap).any():  # there is no estimate
+            return math.inf
         return float(np.max(gap / np.maximum(primal, np.finfo(np.float64).tiny)))
 
 
