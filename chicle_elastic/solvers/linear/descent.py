@@ -42,6 +42,7 @@ class Descent:
         self._places = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
         self._norms = np.zeros(len(self._chunks))
         self.w, self.visits = w.copy(), 0
+        self._has_begun = np.zeros(len(w), dtype=bool)
         order = np.flatnonzero(local.upper).astype(np.int32)
         seeds = rng.integers(1, np.iinfo(np.int64).max, len(w))
         self._outputs = [
@@ -64,6 +65,7 @@ class Descent:
             output.counts[kernels.ACTIVE] = len(output.order)
             output.figures[:] = np.inf, -np.inf, 0.0, sums[k]
             self.w[k] = w[k]
+            self._has_begun[k] = False
 
     @property
     def duals(self) -> Sequence[Array]:
@@ -86,10 +88,17 @@ class Descent:
         return not np.isfinite(self._norms).all()
 
     def run(self, goal: float, most_visits: int, stop: StopFlag) -> None:
-        """Make passes for each output until its gap seems to be `goal` of its objective, or after so many visits."""
+        """Make passes for each output until its gap seems to be `goal` of its objective, or after so many visits.
+
+        Of those for which it does already only if it does for all: a certificate was of another opinion.
+        """
         local = self._local
         signs, upper = local.signs, local.upper
-        for k, output in enumerate(self._outputs):
+        primals = self.dual_sums - _half_squares(self.w) + self.gaps
+        is_open = (self.gaps > goal * primals) | ~self._has_begun
+        self._has_begun[:] = True
+        for k in np.flatnonzero(is_open if is_open.any() else ~is_open).tolist():
+            output = self._outputs[k]
             kernels.descend(
                 LOSSES[local.loss],
                 local.tables.rows,
