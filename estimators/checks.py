@@ -256,7 +256,7 @@ class Columns:
             return X
         renumbered = np.zeros(self.number, dtype=X.indices.dtype)
         renumbered[self.places[:-1]] = np.arange(len(self.places) - 1)
-        parts = X.data[: X.nnz], renumbered[X.indices[: X.nnz]], X.indptr
+        parts = X.data[: X.nnz], renumbered.take(X.indices[: X.nnz]), X.indptr
         rows = sparse.csr_matrix(parts, shape=(X.shape[0], len(self.places) - 1))
         rows.has_canonical_format = True  # as the rows that the user passed
         return rows
