@@ -268,7 +268,8 @@ class LinearClassifier(
         if is_of_others or found.shape != (num_outputs, self.n_features_in_):
             return None
         intercept = np.broadcast_to(getattr(self, "intercept_", 0.0), num_outputs)  # coef_ set by hand may lack it
-        return np.column_stack([found, intercept / (trainer.intercept_scaling or np.inf)]).ravel()
+        whole = np.column_stack([found, intercept / (trainer.intercept_scaling or np.inf)])
+        return training.columns.of_fit(whole)
 
     def _initial_state(self, trainer: "ClassifierTrainer", training: "TrainingSet") -> Array | None:
         """Duals of the last fit, when there were some and they belong to the same data."""
@@ -281,7 +282,7 @@ class LinearClassifier(
         self, trainer: "ClassifierTrainer", training: "TrainingSet", model: Array, num_iterations: int
     ) -> dict[str, Any]:
         """What an estimator needs to predict with a model."""
-        w = model.reshape(-1, self.n_features_in_ + 1)
+        w = training.columns.full(model)
         return {
             "classes_": training.classes,
             "coef_": w[:, :-1].copy(),

@@ -1,10 +1,13 @@
 """Validation of features: scikit-learn's own, plus the column of a value that is not finite, and rows as kernels need.
 
+`Columns` leaves empty columns of sparse rows out of a fit.
+
 Nothing here writes to what the user passed, and nothing is copied that already has the right form.
 """
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,11 @@ DTYPES = (np.float64, np.float32)
 MAX_VALUES_CHECKED_FIRST = 1 << 20
 """Values of X up to which NaN and infinity are looked for before a fit; beyond, the solver finds them in its first
 pass, because one look at all of X costs a tenth of a fit."""
+VALUES_PER_EMPTY = 1 << 10
+"""Values of X for each empty column, up to which the columns are renumbered, at about 1 ns and one index for a value.
+Hashed clicks (2,600 columns with values) with 38, 159 and 869 values for each empty column: fits take 0 to 37 %, 0 to
+23 % and 0 to 25 % less time with the columns renumbered. Text with 64 takes as long either way. So four times lower
+loses some of that; four times higher costs at most an index more for each value."""
 
 
 def validated_features(estimator: Any, X: Any) -> Any:
@@ -207,3 +215,62 @@ def require_auto(estimator: Any, what: str) -> None:
     """
     if estimator.algorithm != "auto":
         raise UsageError(f"algorithm={estimator.algorithm!r} does not go with {what}, which has a method of its own")
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns that a linear fit goes over; all others get the weight 0.
+
+    A column without values has the weight 0 at the optimum of every penalised problem. Hashed and one-hot rows leave
+    most columns empty, and every vector with a number per column then costs more than the rows do.
+
+    Attributes:
+        number: Columns of X.
+        places: ndarray, int64. Where the weights of a fit, of one output and with its intercept, stand among `number`
+            weights and an intercept; None where the fit goes over all columns.
+    """
+
+    number: int
+    places: Array | None = None
+
+    @classmethod
+    def of(cls, X: Any) -> "Columns":
+        """Find the columns of validated rows that have values; all columns where few of them are empty."""
+        from chicle_elastic.solvers.kernels.csr import mark_columns
+
+        number = X.shape[1]
+        if not sparse.issparse(X) or X.nnz > VALUES_PER_EMPTY * number:
+            return cls(number)
+        occurs = np.zeros(number + 1, dtype=np.bool_)
+        occurs[-1] = True
+        are_columns = mark_columns(X.indices[: X.nnz], occurs[:-1])
+        occurs[0] |= X.nnz == 0  # chunks have at least one column
+        places = np.flatnonzero(occurs)
+        if not are_columns or X.nnz > VALUES_PER_EMPTY * (len(occurs) - len(places)):
+            return cls(number)
+        return cls(number, places)
+
+    def rows(self, X: Any) -> Any:
+        """Return the rows with the columns of the fit alone; of a CSR matrix only the indices are copied."""
+        if self.places is None:
+            return X
+        renumbered = np.zeros(self.number, dtype=X.indices.dtype)
+        renumbered[self.places[:-1]] = np.arange(len(self.places) - 1)
+        parts = X.data[: X.nnz], renumbered.take(X.indices[: X.nnz]), X.indptr
+        rows = sparse.csr_matrix(parts, shape=(X.shape[0], len(self.places) - 1))
+        rows.has_canonical_format = True  # as the rows that the user passed
+        return rows
+
+    def full(self, model: Array) -> Array:
+        """Return the weights of all columns, and the intercept last; shape (outputs, number + 1)."""
+        if self.places is None:
+            return model.reshape(-1, self.number + 1)
+        w = model.reshape(-1, len(self.places))
+        full = np.zeros((len(w), self.number + 1))
+        full[:, self.places] = w
+        return full
+
+    def of_fit(self, model: Array) -> Array:
+        """Return the model of the fit, flat, out of weights of all columns; the opposite of `full`."""
+        w = model.reshape(-1, self.number + 1)
+        return (w if self.places is None else w[:, self.places]).ravel()

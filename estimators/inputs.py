@@ -18,7 +18,7 @@ from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.objectives import upper_bounds
-from estimators.checks import require_finite, validated_samples
+from estimators.checks import Columns, require_finite, validated_samples
 from estimators.streaming import chunks_of, is_folder, require_no_labels, rows_in_order
 from estimators.warm import fingerprint_of
 from estimators.weights import class_weight_vector, require_two_classes
@@ -42,12 +42,14 @@ class TrainingSet(ABC):
 
     Attributes:
         source: Where the runtime takes the chunks from.
+        columns: Those that have values there.
         classes: ndarray of shape (n_classes,). Labels, sorted; a class code is a position in it.
         class_weights: ndarray of shape (n_classes,), float64, or None. Factor of C per class code.
         hook_arguments: `X`, `y` and `metadata` for the hooks of callbacks; empty where there is no X.
     """
 
     source: ChunkSource
+    columns: Columns
     classes: Array
     class_weights: Array | None
     hook_arguments: dict[str, Any] = field(default_factory=dict)
@@ -112,7 +114,7 @@ class ArrayTrainingSet(TrainingSet):
         """See `diagnosis`."""
         from estimators.diagnosis import findings
 
-        w = model.reshape(-1, self.features.shape[1] + 1)
+        w = self.columns.full(model)
         return findings(
             self.features,
             self.codes,
@@ -195,9 +197,10 @@ def _from_arrays(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_task
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         metadata = {"sample_weight": weights}
     totals = counts if weights is None else np.bincount(codes, weights=weights, minlength=len(classes))
+    columns = Columns.of(X)
     return ArrayTrainingSet(
         source=ArraySource(
-            X,
+            columns.rows(X),
             codes,
             weights=weights,
             num_classes=len(classes),
@@ -205,6 +208,7 @@ def _from_arrays(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_task
             chunk_bytes=estimator.chunk_size,
             seed=seed,
         ),
+        columns=columns,
         classes=classes,
         class_weights=_checked_class_weights(estimator, classes, totals),
         hook_arguments={"X": X, "y": y, "metadata": metadata},
@@ -283,6 +287,7 @@ def _from_folder(estimator: Any, folder: ChunkFolder) -> TrainingSet:
         totals = _class_totals(folder, len(classes))
     return FolderTrainingSet(
         source=folder,
+        columns=Columns(schema.num_features),
         classes=classes,
         class_weights=_checked_class_weights(estimator, classes, totals),
         folder=folder,

@@ -122,7 +122,9 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         require_moderate(self, training.hook_arguments, is_first=True)
         trainer = self._trainer()
         try:
-            outcome = run_job(self, runtime, trainer, training, seed, initial_model=self._initial_model())
+            first = self._initial_model()
+            first = None if first is None else training.columns.of_fit(first)
+            outcome = run_job(self, runtime, trainer, training, seed, initial_model=first)
         except DataError:
             training.require_finite(self)  # says it with names of columns
             raise
@@ -148,9 +150,10 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         self, trainer: "CertifiedTrainer", training: "RegressionSet", model: Array, num_iterations: int
     ) -> dict[str, Any]:
         """What an estimator needs to predict with a model."""
+        (w,) = training.columns.full(model)
         return {
-            "coef_": model[:-1].copy(),
-            "intercept_": float(model[-1]) * self._intercept_factor(),
+            "coef_": w[:-1].copy(),
+            "intercept_": float(w[-1]) * self._intercept_factor(),
             "n_iter_": num_iterations,
         }
 

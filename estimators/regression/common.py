@@ -10,7 +10,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
-from estimators.checks import require_finite, validated_features, validated_samples
+from estimators.checks import Columns, require_finite, validated_features, validated_samples
 from estimators.persistence import SaveMixin
 from estimators.prediction import PredictionMixin, products
 from estimators.streaming import chunks_of, is_folder, require_no_labels, require_same_features, rows_in_order
@@ -25,11 +25,13 @@ class RegressionSet:
 
     Attributes:
         source: Where the runtime takes the chunks from.
+        columns: Those that have values there.
         features: ndarray or CSR matrix of shape (n_samples, n_features); None where the rows lie in a folder.
         hook_arguments: `X`, `y` and `metadata` for the hooks of callbacks; empty where there is no X.
     """
 
     source: ChunkSource
+    columns: Columns
     features: Any = None
     hook_arguments: dict[str, Any] = field(default_factory=dict)
 
@@ -78,15 +80,17 @@ def regression_set(estimator: Any, X: Any, y: Any, sample_weight: Any, *, max_ta
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         metadata = {"sample_weight": weights}
         _require_weight(name, float(weights.sum()))
+    columns = Columns.of(X)
     source = ArraySource(
-        X,
+        columns.rows(X),
         y.astype(np.float64, copy=False),
         weights=weights,
         max_tasks=max_tasks,
         chunk_bytes=estimator.chunk_size,
         seed=seed,
     )
-    return RegressionSet(source=source, features=X, hook_arguments={"X": X, "y": y, "metadata": metadata})
+    hook_arguments = {"X": X, "y": y, "metadata": metadata}
+    return RegressionSet(source=source, columns=columns, features=X, hook_arguments=hook_arguments)
 
 
 def _from_folder(estimator: Any, folder: "ChunkFolder") -> RegressionSet:
@@ -100,7 +104,7 @@ def _from_folder(estimator: Any, folder: "ChunkFolder") -> RegressionSet:
         _require_weight(type(estimator).__name__, _total_weight(folder))
     estimator.n_features_in_ = schema.num_features
     estimator.__dict__.pop("feature_names_in_", None)
-    return RegressionSet(source=folder)
+    return RegressionSet(source=folder, columns=Columns(schema.num_features))
 
 
 def _total_weight(folder: "ChunkFolder") -> float:

@@ -16,6 +16,7 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import JobFailedError
 from chicle_elastic.monitoring.records import IterationRecord
+from estimators.checks import Columns
 from estimators.place import policies_of, runtime_of
 from estimators.search.calls import Fitted, SearchCall, failures_noted
 from estimators.search.rows import Rows
@@ -153,8 +154,9 @@ class ClassifierWork:
 
         estimator = parts[0].chain.estimator
         seed = int(check_random_state(estimator.random_state).randint(np.iinfo(np.int32).max))
+        columns = Columns.of(self.rows.features)
         source = ArraySource(
-            self.rows.features,
+            columns.rows(self.rows.features),
             codes.codes,
             weights=self.rows.weights,
             num_classes=len(codes.classes),
@@ -182,9 +184,9 @@ class ClassifierWork:
         if outcome.is_interrupted:
             raise KeyboardInterrupt
         if not stop.is_set():
-            self._learn(parts, trainer, outcome)
+            self._learn(parts, trainer, columns, outcome)
 
-    def _learn(self, parts: list[Stages], trainer: Any, outcome: "Outcome") -> None:
+    def _learn(self, parts: list[Stages], trainer: Any, columns: Columns, outcome: "Outcome") -> None:
         """Give each call what its stage has found."""
         from chicle_elastic.solvers.linear.path import StageResult, results_of
 
@@ -199,8 +201,7 @@ class ClassifierWork:
         owners = [(part, call) for part in parts for call in part.chain.calls]
         for (part, call), result, taken in zip(owners, results, seconds, strict=True):
             estimator = call.estimator
-            estimator.n_features_in_ = self.rows.names["n_features_in_"]
-            training: Any = SimpleNamespace(classes=part.labels)
+            training: Any = SimpleNamespace(classes=part.labels, columns=columns)
             attributes = estimator._predicting_attributes(trainer.stages[0], training, result.model, result.iterations)
             attributes = {**self.rows.names, **attributes, "duality_gap_": result.gap}
             call.outcome = Fitted(attributes=attributes, seconds=taken, warn=_warning(estimator, result.gap))

@@ -28,6 +28,13 @@ def digits() -> tuple[Array, Array]:
     return scale(X), y
 
 
+def widened(X: Array, num_columns: int) -> sparse.csr_matrix:
+    """Append columns that have one explicit zero each, because a fit leaves out columns without values."""
+    columns = np.arange(num_columns)
+    zeros = sparse.csr_matrix((np.zeros(num_columns), (columns % len(X), columns)), shape=(len(X), num_columns))
+    return sparse.hstack([sparse.csr_matrix(X), zeros]).tocsr()
+
+
 def a9a() -> tuple[sparse.csr_matrix, Array]:
     """The real a9a: 32561 samples, 123 features, 2 classes, CSR with int64 indices."""
     path = SHARED_DATA / "a9a" / "a9a.gz"

@@ -138,7 +138,7 @@ def test_a_lasso_goes_on_without_a_killed_process(of_two):
 def test_an_l1_penalty_goes_on_without_a_killed_process(of_two, num_columns):
     """From products of all columns, and of wide data from a working set, from columns of one task, and back."""
     X, y = problems.cancer()
-    X = sparse.hstack([sparse.csr_matrix(X), sparse.csr_matrix((len(y), num_columns))]).tocsr()
+    X = problems.widened(X, num_columns)
 
     def kill():
         os.kill(of_two.members()["n1"].pid, signal.SIGKILL)

@@ -417,12 +417,12 @@ def test_the_method_is_said_for_each_shape_of_the_data():
     """In words, with what decides it."""
     X, y = problems.cancer()
     assert "on chunks, because products of 31 columns and 1 output cost little" in logistic().fit(X, y).history_.method
-    wide = sparse.hstack([sparse.csr_matrix(X), sparse.csr_matrix((len(y), 3000))]).tocsr()
+    wide = problems.widened(X, 3000)
     assert "on the columns of one task, because" in svm(C=0.1).fit(wide, y).history_.method
     several = svm(C=0.1, runtime=InProcess(num_tasks=2)).fit(wide, y)
     assert "with a working set of columns, because products of 3031 columns" in several.history_.method
     assert "do not fit into a message" in several.history_.method
-    large = sparse.hstack([sparse.csr_matrix(np.tile(X, (400, 1))), sparse.csr_matrix((400 * len(y), 90))]).tocsr()
+    large = problems.widened(np.tile(X, (400, 1)), 90)
     assert "would take long" in logistic(C=1e-4, tol=1e-2).fit(large, np.tile(y, 400)).history_.method
 
 

@@ -306,3 +306,15 @@ def test_descents_are_counted_as_numpy_does(indptr, indices, dtype):
     space = {"np": np, "indptr": np.array(indptr, dtype), "indices": np.array(indices, dtype)}
     exec(textwrap.dedent(inspect.getdoc(csr.count_descents.py_func).split("NumPy equivalent::")[1]), space)
     assert csr.count_descents(space["indptr"], space["indices"]) == space["result"]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_columns_with_values_are_marked_as_numpy_does(dtype):
+    """An index that is no column ends it, on either side."""
+    space = {"np": np, "indices": np.array([4, 1, 4, 6], dtype), "occurs": np.zeros(8, bool)}
+    exec(textwrap.dedent(inspect.getdoc(csr.mark_columns.py_func).split("NumPy equivalent::")[1]), space)
+    found = np.zeros(8, bool)
+    assert csr.mark_columns(space["indices"], found)
+    np.testing.assert_array_equal(found, space["occurs"])
+    for bad in (-1, 8):
+        assert not csr.mark_columns(np.array([0, bad], dtype), found)

@@ -26,3 +26,24 @@ def count_descents(indptr, indices):
         if begin < start < end and start != np.uintp(indptr[row - 1]):
             total -= np.int64(indices[start] <= indices[start - one])
     return total
+
+
+@kernel
+def mark_columns(indices, occurs):
+    """Mark the columns that have values; False where an index is no column, and the marks are then not complete.
+
+    Args:
+        indices: Shape (num_values,), int32 or int64.
+        occurs: Shape (num_features,), bool. Written: True for every index.
+
+    NumPy equivalent::
+
+        occurs[indices] = True
+    """
+    number = np.uintp(len(occurs))
+    for entry in range(np.uintp(0), np.uintp(len(indices))):
+        column = np.uintp(indices[entry])  # huge where the index is below 0
+        if column >= number:
+            return False
+        occurs[column] = True
+    return True
