@@ -95,9 +95,10 @@ class NewtonRows(Protocol):
         ...
 
 
-def newton_rows(tables: LocalTables, intercept: float) -> NewtonRows:
-    """The rows behind these tables, which must outlive the result."""
-    return MergedRows.of(tables, intercept) if tables.num_values <= SMALL_VALUES else ChunkedRows(tables, intercept)
+def newton_rows(tables: LocalTables, intercept: float, num_parts: int = 1) -> NewtonRows:
+    """The rows behind these tables, which must outlive the result; see `ChunkedRows` for `num_parts`."""
+    is_small = tables.num_values <= SMALL_VALUES
+    return MergedRows.of(tables, intercept) if is_small else ChunkedRows(tables, intercept, num_parts)
 
 
 class MergedRows:
@@ -193,13 +194,20 @@ class MergedRows:
 
 
 class ChunkedRows:
-    """The rows where they are."""
+    """The rows where they are.
 
-    def __init__(self, tables: LocalTables, intercept: float) -> None:
+    Args:
+        tables: Where that is.
+        intercept: Value of the intercept column; 0 for none.
+        num_parts: Such matrices at the same time, all of which together copy `MAX_COPIED_VALUES` at most.
+    """
+
+    def __init__(self, tables: LocalTables, intercept: float, num_parts: int = 1) -> None:
         from chicle_elastic.solvers.kernels import products
 
         self._products = products
         self._tables = tables
+        self._num_parts = num_parts
         self.is_sparse = isinstance(tables.keep_alive[0].rows, CsrRows)
         self._intercept = intercept
         self._starts = np.concatenate([[0], np.cumsum(tables.samples.lengths)])
@@ -280,7 +288,11 @@ class ChunkedRows:
         """Whether rough products of so many rows take less time with a dense copy."""
         mean_entries = self._tables.num_values / self.num_rows
         is_cheaper = not self.is_sparse or is_rough_copy_cheaper(mean_entries, self.num_columns)
-        return is_cheaper and num_rows * self.num_columns <= MAX_COPIED_VALUES
+        return is_cheaper and self._is_copied(num_rows)
+
+    def _is_copied(self, num_rows: int) -> bool:
+        """Whether so many rows may be copied."""
+        return self._num_parts * num_rows * self.num_columns <= MAX_COPIED_VALUES
 
     def _rough_copy(self) -> MergedRows:
         """Of sparse rows."""
@@ -341,7 +353,7 @@ class ChunkedRows:
             copy = self.dense(which, is_rough=True)
             if np.isfinite(copy).all():
                 return MergedRows(copy, has_intercept=self._intercept != 0.0)
-        elif not is_rough and len(which) * self.num_columns <= MAX_COPIED_VALUES:
+        elif not is_rough and self._is_copied(len(which)):
             return MergedRows(self.dense(which))
         return self if len(which) == self._tables.num_rows else SomeRows(self, which)
 
