@@ -4,7 +4,7 @@ Small data is put together into one matrix of float64, so that each product is o
 and kernels go through it at the speed of memory. D is num_features + 1, the intercept column included.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -273,7 +273,8 @@ class ChunkedRows:
         if not dense and not len(columns) and is_rough and self._is_copy_cheaper(self.num_rows):
             self._rough_copy().add_products(weights, columns, out, is_rough=True)
         elif dense:
-            _add_dense(dense, weights, features, intercept, out, rough=dense if is_rough else None)
+            rough, kernel = dense if is_rough else None, self._products.scaled_rows
+            _add_dense(dense, weights, features, intercept, out, rough=rough, scale_rows=kernel)
         elif is_sparse_cheaper(self._tables.num_values / self.num_rows, size):
             places = column_places(columns, self.num_columns)
             lengths = self._tables.samples.lengths
@@ -426,16 +427,17 @@ def _add_dense(
     out: Array,  # OUT
     *,
     rough: list[Array] | None,
+    scale_rows: Callable[..., None] | None = None,
 ) -> None:
     """As `add_dense_products`: in float32 of the rows `rough` where these are given and no square is beyond float32."""
     if rough is not None:
         total = np.zeros(len(out))
         with np.errstate(over="ignore", invalid="ignore"):
-            add_dense_products(rough, weights, features, intercept, total, is_rough=True)
+            add_dense_products(rough, weights, features, intercept, total, is_rough=True, scale_rows=scale_rows)
         if np.isfinite(total).all():
             out += total
             return
-    add_dense_products(parts, weights, features, intercept, out)
+    add_dense_products(parts, weights, features, intercept, out, scale_rows=scale_rows)
 
 
 def _mean_entries(matrix: Any) -> float:
