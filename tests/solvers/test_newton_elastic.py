@@ -19,6 +19,7 @@ from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, Un
 from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Summed
 from chicle_elastic.solvers.linear import local, methods, rows
 from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.newton import parts
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.solvers.linear_jobs import LOSSES, SMOOTH, assert_optimal, assert_true, is_newton_job, problem, recompute
@@ -87,6 +88,14 @@ def test_threads_come_to_the_same_but_for_rounding(loss, shape, num_threads, alw
     np.testing.assert_allclose(outcomes[0].model, expected.model, rtol=0, atol=1e-6 * np.abs(expected.model).max())
     np.testing.assert_array_equal(outcomes[0].model, outcomes[1].model)
     np.testing.assert_array_equal(outcomes[0].state, outcomes[1].state)
+
+
+def test_threads_are_fewer_where_their_sums_would_take_more_memory_than_the_rows(always_threads, monkeypatch):
+    """Second derivatives of three outputs beside a few rows."""
+    monkeypatch.setattr(parts, "MAX_COPIED_VALUES", 0)
+    monkeypatch.setattr(LocalData, "run_parts", lambda self, run, parts, stop=None: [run(part) for [part] in [parts]])
+    data, trainer = problem(**NARROW), trainer_of("hinge", num_threads=2)
+    assert_optimal(data, trainer, data.run(trainer, 4))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
