@@ -186,9 +186,9 @@ class LocalData:
 
         They stay as long as the chunks do, and `most`.
         """
-        tables = self.tables
-        cuts = tables.even_cuts(min(self.useful_threads, most))
-        if len(cuts) == 2:
+        tables, most = self.tables, min(self.useful_threads, most)
+        cuts = tables.even_cuts(most) if most > 1 else []
+        if len(cuts) <= 2:
             return [self.whole]
         num_parts = len(cuts) - 1
         if len(self._parts) != num_parts:

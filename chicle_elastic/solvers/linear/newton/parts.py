@@ -38,7 +38,7 @@ class NewtonParts:
         self._local = local
         room = max(local.tables.num_values, MAX_COPIED_VALUES)
         parts = local.parts(max(1, room // max(plan.most_block_values, 1)))
-        self._parts = [_Part(plan, part) for part in parts]
+        self._parts = [_Part(plan, part, is_first=part is parts[0]) for part in parts]
 
     def raise_bounds(self, ratio: float) -> None:
         """All C_i have become `ratio` times as large, and the next pass is a first one."""
@@ -64,10 +64,7 @@ class NewtonParts:
         size = max(1, VALUES_AT_ONCE // local.tables.num_rows)
         run = functools.partial(_Part.run, state=state, w=w, size=size, budget=budget)
         local.set_dual_sums(None)  # the centers of the hinge may move
-        sums = _total(local.run_parts(run, self._parts, budget.stop))
-        for group in self.plan.groups(state.outputs, sums):
-            group.add_directions(state.outputs)
-        return sums
+        return _total(local.run_parts(run, self._parts, budget.stop))
 
     def settle(self, state: NewtonState, w: Array) -> Array:
         """Write the duals that are certified together with the model, and learn the sums of their values.
@@ -85,10 +82,11 @@ class NewtonParts:
 
 
 class _Part:
-    """The rows of one thread."""
+    """The rows of one thread; the first one adds what is added once per task."""
 
-    def __init__(self, plan: NewtonPlan, local: LocalPart) -> None:
+    def __init__(self, plan: NewtonPlan, local: LocalPart, *, is_first: bool) -> None:
         self.local = local
+        self._is_first = is_first
         self.passes = NewtonPasses(plan, local.rows, local.upper, local.signs, lambda: local.row_ids)
 
     def run(self, state: NewtonState, w: Array, size: int, budget: Budget) -> Array:
@@ -100,6 +98,8 @@ class _Part:
                 break
             duals = {k: self.local.duals(k) for k in group.numbers if passes.needs_duals(state.outputs[k])}
             passes.run(group, state.outputs, w, duals)
+            if self._is_first:
+                group.add_directions(state.outputs)
             for k in group.numbers:
                 if state.outputs[k].old_tau:
                     self.local.write_duals(k, duals[k])
