@@ -1,6 +1,7 @@
 """Newton's method while tasks come and go, are stopped, and go on from a checkpoint."""
 
 import dataclasses
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -15,8 +16,10 @@ from chicle_elastic.runtime.checkpoint.format import JobIdentity
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.uni_task import LocalContext, Mailboxes, UniTask
-from chicle_elastic.solvers.base import NO_PROGRESS, Budget, StopFlag, Summed
-from chicle_elastic.solvers.linear import methods
+from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Summed
+from chicle_elastic.solvers.linear import local, methods, rows
+from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.newton import parts
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.solvers.linear_jobs import LOSSES, SMOOTH, assert_optimal, assert_true, is_newton_job, problem, recompute
@@ -28,9 +31,16 @@ SAMPLED = {"rows": 13_000, "features": 3}
 FOUR_ONE_FOUR = ((2, 1), (4, 4))
 
 
-def trainer_of(loss, *, is_wide=False):
+def trainer_of(loss, *, is_wide=False, num_threads=1):
     """To 1e-6; smooth losses on wide data are easier with less of them."""
-    return LinearTrainer(loss=loss, tol=1e-6, C=0.02 if is_wide else 1.0)
+    return LinearTrainer(loss=loss, tol=1e-6, C=0.02 if is_wide else 1.0, num_threads=num_threads)
+
+
+@pytest.fixture
+def always_threads(monkeypatch):
+    """Threads are used however few the rows are, and these stay where they are."""
+    monkeypatch.setattr(local, "MIN_VALUES_PER_THREAD", 1)
+    monkeypatch.setattr(rows, "SMALL_VALUES", 0)
 
 
 @pytest.mark.parametrize("changes", [FOUR_ONE_FOUR, ((1, 1), (2, 4), (3, 1), (4, 4)), ((1, 7), (3, 2))])
@@ -49,6 +59,43 @@ def test_tasks_that_come_and_go_cost_no_iterations(loss, shape, changes):
     assert_optimal(data, trainer, elastic)
     assert len(elastic.history) <= 1.1 * len(fixed.history)
     assert np.abs(elastic.model - fixed.model).max() <= 1e-2 * np.abs(fixed.model).max()
+
+
+@pytest.mark.parametrize("num_threads", [2, 40])
+@pytest.mark.parametrize(
+    ("loss", "shape"),
+    [*((loss, NARROW) for loss in LOSSES), *((loss, shape) for shape in (WIDE, SAMPLED) for loss in SMOOTH)],
+    ids=[*LOSSES, *(f"{shape} {loss}" for shape in ("wide", "sampled") for loss in SMOOTH)],
+)
+def test_threads_come_to_the_same_but_for_rounding(loss, shape, num_threads, always_threads, monkeypatch):
+    """While chunks come and go, fewer of them than threads among it; and twice to the same bits."""
+    calls = []
+    run_parts = LocalData.run_parts
+    monkeypatch.setattr(
+        LocalData,
+        "run_parts",
+        lambda self, run, parts, *rest: (calls.append(len(parts)), run_parts(self, run, parts, *rest))[1],
+    )
+    data, one = problem(**shape), trainer_of(loss, is_wide=shape is WIDE)
+    runtime, many = InProcess(num_tasks=4, changes=FOUR_ONE_FOUR), dataclasses.replace(one, num_threads=num_threads)
+    expected = data.run(one, runtime)
+    assert set(calls) == {1}
+    outcomes = [data.run(many, runtime) for _ in range(2)]
+    assert max(calls) > 1
+    assert is_newton_job(outcomes[0])
+    assert_optimal(data, many, outcomes[0])
+    assert len(outcomes[0].history) == len(expected.history)
+    np.testing.assert_allclose(outcomes[0].model, expected.model, rtol=0, atol=1e-6 * np.abs(expected.model).max())
+    np.testing.assert_array_equal(outcomes[0].model, outcomes[1].model)
+    np.testing.assert_array_equal(outcomes[0].state, outcomes[1].state)
+
+
+def test_threads_are_fewer_where_their_sums_would_take_more_memory_than_the_rows(always_threads, monkeypatch):
+    """Second derivatives of three outputs beside a few rows."""
+    monkeypatch.setattr(parts, "MAX_COPIED_VALUES", 0)
+    monkeypatch.setattr(LocalData, "run_parts", lambda self, run, parts, stop=None: [run(part) for [part] in [parts]])
+    data, trainer = problem(**NARROW), trainer_of("hinge", num_threads=2)
+    assert_optimal(data, trainer, data.run(trainer, 4))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -92,6 +139,17 @@ def assert_true_besides_history(data, trainer, outcome):
     assert trainer.relative_gap(outcome.model, outcome.certificate) == pytest.approx(found.gap, rel=1e-9, abs=1e-11)
 
 
+class CountingClock:
+    """Tells how often it was looked at before."""
+
+    def __init__(self):
+        self._looks = itertools.count()
+
+    def now(self):
+        """As a number of seconds."""
+        return float(next(self._looks))
+
+
 class Tasks:
     """Tasks that a test drives itself, pass by pass."""
 
@@ -111,21 +169,18 @@ class Tasks:
         self.progress = NO_PROGRESS
         self.iteration = 0
 
-    def iterate(self, stopped=()):
-        """One pass, in which some tasks have been told to stop; their updates."""
+    def iterate(self, stopped=(), *, after=0):
+        """One pass, in which some tasks are told to stop at their first look, or after some; their updates."""
         self.iteration += 1
         begun = self.trainer.begin(self.schema, self.model, self.progress, len(self.tasks))
         updates = []
         for k, task in enumerate(self.tasks):
-            stop = StopFlag()
-            if k in stopped:
-                stop.set()
             budget = Budget(
-                clock=MonotonicClock(),
+                clock=CountingClock() if k in stopped else MonotonicClock(),
+                deadline_s=after if k in stopped else None,
                 num_tasks=len(self.tasks),
                 iteration=self.iteration,
                 progress=begun,
-                stop=stop,
                 rank=k,
                 num_ranks=len(self.tasks),
             )
@@ -152,19 +207,23 @@ class Tasks:
         return np.concatenate([chunk.state for chunk in chunks])[order]
 
 
+@pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize(
     ("loss", "shape"),
     [*((loss, NARROW) for loss in LOSSES), *((loss, shape) for shape in (WIDE, SAMPLED) for loss in SMOOTH)],
     ids=[*LOSSES, *(f"{shape} {loss}" for shape in ("wide", "sampled") for loss in SMOOTH)],
 )
-def test_a_pass_that_one_task_did_not_finish_is_made_again(loss, shape):
-    """Whatever phase it is in: the others' sums count for nothing, and in the end all is as without it."""
-    data, trainer = problem(**shape), trainer_of(loss, is_wide=shape is WIDE)
+def test_a_pass_that_one_task_did_not_finish_is_made_again(loss, shape, num_threads, always_threads):
+    """Whatever phase it is in: the others' sums count for nothing, and in the end all is as without it.
+
+    Of two threads one had made its part.
+    """
+    data, trainer = problem(**shape), trainer_of(loss, is_wide=shape is WIDE, num_threads=num_threads)
     plain, stopped = Tasks(data, trainer, 3), Tasks(data, trainer, 3)
     for _ in range(12):
         plain.iterate()
         before = stopped.model.copy(), stopped.progress.copy()
-        updates = stopped.iterate(stopped={stopped.iteration % 3})
+        updates = stopped.iterate(stopped={stopped.iteration % 3}, after=num_threads - 1)
         assert [update.is_partial for update in updates].count(True) == 1
         assert sum(update.samples for update in updates) < len(data.y)
         assert np.array_equal(stopped.model, before[0])

@@ -35,7 +35,7 @@ def matrix_of(num_rows=300, num_features=9, density=0.4, seed=0):
     return X.astype(np.float32).astype(np.float64)
 
 
-def rows_of(X, kind, intercept=0.5, cuts=(0, 40, 41, 130, 300)):
+def tables_of(X, kind, cuts=(0, 40, 41, 130, 300)):
     """The rows of X in chunks."""
     chunks = {}
     for start, stop in itertools.pairwise(cuts):
@@ -49,7 +49,12 @@ def rows_of(X, kind, intercept=0.5, cuts=(0, 40, 41, 130, 300)):
             state=np.zeros((stop - start, 1, 1)),
         )
         chunks[chunk.id] = LocalChunk(chunk, OPEN)
-    tables = build_tables(chunks, {}, Bounds(C=1.0, class_weights=None))
+    return build_tables(chunks, {}, Bounds(C=1.0, class_weights=None))
+
+
+def rows_of(X, kind, intercept=0.5, cuts=(0, 40, 41, 130, 300)):
+    """The rows of X as a matrix."""
+    tables = tables_of(X, kind, cuts)
     return MergedRows.of(tables, intercept) if kind.startswith("merged") else ChunkedRows(tables, intercept)
 
 
@@ -93,6 +98,18 @@ def test_products_of_no_row_at_all_add_nothing(kind):
     out = np.zeros(55)
     rows_of(matrix_of(), kind).add_products(np.zeros(300), ALL, out)
     np.testing.assert_array_equal(out, 0.0)
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+def test_parts_of_tables_have_the_rows_of_their_chunks(kind):
+    """Cut between chunks, nearest to where the rows are halved; every chunk is in one part."""
+    X, vector = matrix_of(), np.arange(10.0)
+    tables = tables_of(X, kind)
+    assert [tables.even_cuts(most) for most in (1, 2, 3, 9)] == [[0, 4], [0, 3, 4], [0, 3, 4], [0, 1, 2, 3, 4]]
+    parts = [ChunkedRows(tables.part(begin, end), 0.5) for begin, end in ((0, 2), (2, 4))]
+    assert [part.num_rows for part in parts] == [41, 259]
+    found = np.concatenate([part.times(vector) for part in parts])
+    np.testing.assert_allclose(found, augmented(X) @ vector, rtol=1e-12)
 
 
 def test_products_without_any_part_add_nothing():
@@ -182,9 +199,7 @@ def test_sums_of_two_tasks_are_those_of_one(loss, kind):
         sums_of(loss, X[s], signs[None, s], upper[s], cuts, kind, w[None], outputs)[0]
         for s, cuts in ((slice(0, 41), (0, 40, 41)), (slice(41, 300), (0, 89, 259)))
     ]
-    both = halves[0] + halves[1]
-    both[1:11] /= 2  # the direction of each
-    np.testing.assert_allclose(both, whole, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(halves[0] + halves[1], whole, rtol=1e-9, atol=1e-9)
     margins = signs * (augmented(X) @ (w + direction))
     assert group.values[0, 0, 0] == pytest.approx(primal_losses(loss, margins, upper).sum(), rel=1e-12)
     assert np.isfinite(whole).all()

@@ -1,9 +1,14 @@
 """How many threads help, and where they run."""
 
 import os
+import time
 
 import pytest
 
+from chicle_elastic.solvers.base import StopFlag
+from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.threads import PHASE, ThreadChoice, kernel_threads
 
 
@@ -50,3 +55,24 @@ def test_each_thread_has_a_processor_of_its_own():
     finally:
         pool.shutdown()
     assert os.sched_getaffinity(0) == available
+
+
+def test_an_interrupted_pass_leaves_no_thread_at_work():
+    """The others are told to stop, and waited for."""
+    bounds = Bounds(C=1.0, class_weights=None)
+    local, stop, ended = LocalData({}, loss=Loss.HINGE, bounds=bounds, intercept=1.0, num_threads=2), StopFlag(), []
+
+    def run(part):
+        if part == 0:
+            raise KeyboardInterrupt
+        while not stop.is_set():
+            time.sleep(0.001)
+        ended.append(part)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            local.run_parts(run, [0, 1], stop)
+        assert ended == [1]
+    finally:
+        stop.set()
+        local.close()

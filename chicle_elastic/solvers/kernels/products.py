@@ -179,6 +179,38 @@ def squares_sum(
 
 
 @kernel
+def scaled_rows(
+    first,
+    like,
+    scales,
+    last,
+    begin,
+    out,  # OUT
+):
+    """Dense rows times a factor each, in one look at them and in the precision of the product.
+
+    Args:
+        first: Address of the rows, which follow each other; they may be those of `out` that are written.
+        like: A number of their dtype.
+        scales: Shape (n,).
+        last: Value of one more column at the end; 0 for no such column.
+        begin: The first row of `out` to be written.
+        out: Shape (num_rows, num_columns), the last column included.
+
+    NumPy equivalent::
+
+        out[begin : begin + n] = scales[:, None] * rows
+    """
+    num_features = out.shape[1] - (1 if last != 0.0 else 0)
+    for row in range(len(scales)):
+        scale, start = scales[row], np.uintp(row) * np.uintp(num_features)
+        for column in range(np.uintp(num_features)):
+            out[begin + row, column] = load(first, start + column, like) * scale
+        if last != 0.0:
+            out[begin + row, num_features] = scale * last
+
+
+@kernel
 def sparse_products(
     rows,
     lengths,

@@ -1,5 +1,6 @@
 """The chunks of one task as the methods see them: tables for kernels, columns per output, and threads."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
@@ -36,6 +37,86 @@ _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
 
 
+class LocalPart:
+    """Keep what passes read of the rows of some chunks: a matrix, bounds, signs and duals.
+
+    Args:
+        tables: Over these chunks.
+        notes: What is remembered of each chunk.
+        C: Factor of the sum of losses.
+        intercept: Value of the intercept column; 0 for none.
+        num_parts: Parts that the local chunks are cut into, which share what memory copies may take.
+    """
+
+    def __init__(
+        self, tables: LocalTables, notes: Mapping[ChunkId, Notes], C: float, intercept: float, num_parts: int = 1
+    ) -> None:
+        self.tables = tables
+        self._notes = notes
+        self._C = C
+        self._intercept = intercept
+        self._num_parts = num_parts
+        self._rows: NewtonRows | None = None
+        self._upper: Array | None = None
+        self._signs: Array | None = None
+
+    def raise_bounds(self, C: float) -> None:
+        """Forget the C_i, which have grown with C; the matrix stays."""
+        self._C, self._upper = C, None
+        self.tables.samples = self.tables.samples._replace(uniform_upper=C)
+
+    @property
+    def rows(self) -> NewtonRows:
+        """All rows, the intercept column included."""
+        if self._rows is None:
+            self._rows = newton_rows(self.tables, self._intercept, self._num_parts)
+        return self._rows
+
+    def drop_rows(self) -> None:
+        """Give back the memory of `rows`, which may be a copy."""
+        self._rows = None
+
+    @property
+    def upper(self) -> Array:
+        """C_i of all rows, shape (num_rows,), float64."""
+        if self._upper is None:
+            self._upper = upper_of_rows(self.tables, self._notes, self._C)
+        return self._upper
+
+    @property
+    def row_ids(self) -> Array:
+        """Numbers of all rows in the data set, shape (num_rows,), int64."""
+        return np.concatenate([block.row_ids for block in self.tables.keep_alive])
+
+    @property
+    def signs(self) -> Array:
+        """+1 where the class is that of the output, else -1, shape (num_outputs, num_rows), float64."""
+        if self._signs is None:
+            codes = np.concatenate([block.targets for block in self.tables.keep_alive])
+            positives = scd.positives(self.tables.num_outputs)
+            self._signs = np.where(codes == positives[:, None], 1.0, -1.0)
+        return self._signs
+
+    def duals(self, k: int) -> Array:
+        """A copy of the duals of output `k`, shape (num_rows,), float64."""
+        return np.concatenate([block.state[:, k, 0] for block in self.tables.keep_alive])
+
+    def write_duals(self, k: int, duals: Array) -> None:
+        """Write the duals of output `k` into the chunks."""
+        starts = np.cumsum(self.tables.samples.lengths)[:-1]
+        for block, part in zip(self.tables.keep_alive, np.split(duals, starts), strict=True):
+            block.state[:, k, 0] = part
+
+    def require_finite(self) -> None:
+        """Look at all values.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        with np.errstate(invalid="ignore"):  # 0 times a value is 0 but for NaN and infinity
+            require_finite_values(self.tables, self.rows.times(np.zeros(self.rows.num_columns)))
+
+
 class LocalData:
     """Of one solver. What is made of the chunks is made inside an iteration, when they may be read, and kept until
     some come or go.
@@ -62,10 +143,8 @@ class LocalData:
         self.notes: dict[ChunkId, Notes] = {}
         self.arrived: set[ChunkId] = set()
         self._chunks = chunks
-        self._tables: LocalTables | None = None
-        self._rows: NewtonRows | None = None
-        self._upper: Array | None = None
-        self._signs: Array | None = None
+        self._whole: LocalPart | None = None
+        self._parts: list[LocalPart] = []
         self._dual_sums: Array | None = None
         self._are_rows_checked = False
         self._pool: ThreadPoolExecutor | None = None
@@ -76,7 +155,8 @@ class LocalData:
             self.notes.pop(chunk_id, None)
         self.arrived.difference_update(removed)
         self.arrived.update(added)
-        self._tables = self._rows = self._upper = self._dual_sums = self._signs = None
+        self._whole = self._dual_sums = None
+        self._parts = []
         self._are_rows_checked = False
 
     def raise_bounds(self, bounds: Bounds) -> None:
@@ -89,58 +169,66 @@ class LocalData:
         for chunk_id, note in self.notes.items():
             if note.upper is not None:
                 note.upper[...] = bounds.of(self._chunks[chunk_id].peek())
-        if self._tables is not None:
-            self._tables.samples = self._tables.samples._replace(uniform_upper=bounds.C)
-        self._upper = self._dual_sums = None
+        for part in self._parts if self._whole is None else (self._whole, *self._parts):
+            part.raise_bounds(bounds.C)
+        self._dual_sums = None
+
+    @property
+    def whole(self) -> LocalPart:
+        """All local rows; there is at least one chunk."""
+        if self._whole is None:
+            tables = build_tables(self._chunks, self.notes, self.bounds)
+            self._whole = LocalPart(tables, self.notes, self.bounds.C, self.intercept)
+        return self._whole
+
+    def parts(self, most: int) -> list[LocalPart]:
+        """Cut all local rows into a part for each useful thread, `most` at most; a chunk is in one part.
+
+        They stay as long as the chunks do, and `most`.
+        """
+        tables, most = self.tables, min(self.useful_threads, most)
+        cuts = tables.even_cuts(most) if most > 1 else []
+        if len(cuts) <= 2:
+            return [self.whole]
+        num_parts = len(cuts) - 1
+        if len(self._parts) != num_parts:
+            self._parts = [
+                LocalPart(tables.part(begin, end), self.notes, self.bounds.C, self.intercept, num_parts)
+                for begin, end in itertools.pairwise(cuts)
+            ]
+        return self._parts
 
     @property
     def tables(self) -> LocalTables:
         """For the kernels; there is at least one chunk."""
-        if self._tables is None:
-            self._tables = build_tables(self._chunks, self.notes, self.bounds)
-        return self._tables
+        return self.whole.tables
 
     @property
     def rows(self) -> NewtonRows:
-        """All rows, the intercept column included."""
-        if self._rows is None:
-            self._rows = newton_rows(self.tables, self.intercept)
-        return self._rows
+        """See `LocalPart`."""
+        return self.whole.rows
 
     def drop_rows(self) -> None:
-        """Give back the memory of `rows`, which may be a copy."""
-        self._rows = None
+        """See `LocalPart`."""
+        self.whole.drop_rows()
 
     @property
     def upper(self) -> Array:
-        """C_i of all rows, shape (num_rows,), float64."""
-        if self._upper is None:
-            self._upper = upper_of_rows(self.tables, self.notes, self.bounds.C)
-        return self._upper
-
-    @property
-    def row_ids(self) -> Array:
-        """Numbers of all rows in the data set, shape (num_rows,), int64."""
-        return np.concatenate([block.row_ids for block in self.tables.keep_alive])
+        """See `LocalPart`."""
+        return self.whole.upper
 
     @property
     def signs(self) -> Array:
-        """+1 where the class is that of the output, else -1, shape (num_outputs, num_rows), float64."""
-        if self._signs is None:
-            codes = np.concatenate([block.targets for block in self.tables.keep_alive])
-            positives = scd.positives(self.tables.num_outputs)
-            self._signs = np.where(codes == positives[:, None], 1.0, -1.0)
-        return self._signs
+        """See `LocalPart`."""
+        return self.whole.signs
 
     def duals(self, k: int) -> Array:
-        """A copy of the duals of output `k`, shape (num_rows,), float64."""
-        return np.concatenate([block.state[:, k, 0] for block in self.tables.keep_alive])
+        """See `LocalPart`."""
+        return self.whole.duals(k)
 
     def write_duals(self, k: int, duals: Array) -> None:
-        """Write the duals of output `k` into the chunks."""
-        starts = np.cumsum(self.tables.samples.lengths)[:-1]
-        for block, part in zip(self.tables.keep_alive, np.split(duals, starts), strict=True):
-            block.state[:, k, 0] = part
+        """See `LocalPart`."""
+        self.whole.write_duals(k, duals)
         self._dual_sums = None
 
     @property
@@ -169,15 +257,17 @@ class LocalData:
             require_finite_rows(self.tables, self.notes)
             self._are_rows_checked = num_visited == self.tables.num_rows
 
-    def check_all_rows(self) -> None:
+    def check_all_rows(self, parts: Sequence[LocalPart] | None = None) -> None:
         """Look at all rows, where no pass finds their norms.
+
+        Args:
+            parts: All rows, for a thread each; by default in one piece.
 
         Raises:
             DataError: A feature is NaN or infinite.
         """
         if not self._are_rows_checked:
-            with np.errstate(invalid="ignore"):  # 0 times a value is 0 but for NaN and infinity
-                require_finite_values(self.tables, self.rows.times(np.zeros(self.rows.num_columns)))
+            self.run_parts(LocalPart.require_finite, parts or [self.whole])
             self._are_rows_checked = True
 
     def count_all(self) -> int:
@@ -196,7 +286,7 @@ class LocalData:
     ) -> list[_Result]:
         """`run` on each part: here when there is one, else on the persistent threads; results in order.
 
-        When it is interrupted no thread is left writing duals behind the caller's back.
+        When it is interrupted no thread is left writing behind the caller's back.
         """
         if len(parts) == 1:
             return [run(parts[0])]

@@ -4,7 +4,7 @@ Packed means the lower triangle by rows, shape (h (h + 1) / 2,) for h columns.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -146,6 +146,7 @@ def add_dense_products(
     *,
     is_rough: bool = False,
     shift: Array | None = None,
+    scale_rows: Callable[..., None] | None = None,
 ) -> None:
     """Add sum_i weights_i x_i x_i^T; rows of weight 0 are not multiplied.
 
@@ -157,6 +158,8 @@ def add_dense_products(
         out: Packed; added to.
         is_rough: Whether float32 will do, in half the time: for a preconditioner.
         shift: Subtracted from each row first, one value for each of `columns`, float64.
+        scale_rows: The kernel `products.scaled_rows`, which scales all columns in a third of the time; None for NumPy.
+            The parts are C-contiguous then.
     """
     dtype = np.float32 if is_rough else np.float64
     scales = np.sqrt(weights).astype(dtype, copy=False)
@@ -192,6 +195,10 @@ def add_dense_products(
                 # In place where that is possible: memory that is new costs as much as what is done with it.
                 is_alike = rows.dtype == dtype and not len(columns) and not has_column
                 chosen = rows.take(curved, axis=0, out=into if is_alike else None, mode="clip")
+            if scale_rows is not None and not len(columns) and shift is None:
+                scale_rows(chosen.ctypes.data, chosen.dtype.type(0), scale, last, num_filled, buffer)
+                num_filled = end
+                continue
             if len(columns):
                 chosen = chosen[:, columns]
             if shift is None:

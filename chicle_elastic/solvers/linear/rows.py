@@ -4,7 +4,7 @@ Small data is put together into one matrix of float64, so that each product is o
 and kernels go through it at the speed of memory. D is num_features + 1, the intercept column included.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -96,9 +96,10 @@ class NewtonRows(Protocol):
         ...
 
 
-def newton_rows(tables: LocalTables, intercept: float) -> NewtonRows:
-    """The rows behind these tables, which must outlive the result."""
-    return MergedRows.of(tables, intercept) if tables.num_values <= SMALL_VALUES else ChunkedRows(tables, intercept)
+def newton_rows(tables: LocalTables, intercept: float, num_parts: int = 1) -> NewtonRows:
+    """The rows behind these tables, which must outlive the result; see `ChunkedRows` for `num_parts`."""
+    is_small = tables.num_values <= SMALL_VALUES
+    return MergedRows.of(tables, intercept) if is_small else ChunkedRows(tables, intercept, num_parts)
 
 
 class MergedRows:
@@ -194,13 +195,20 @@ class MergedRows:
 
 
 class ChunkedRows:
-    """The rows where they are."""
+    """The rows where they are.
 
-    def __init__(self, tables: LocalTables, intercept: float) -> None:
+    Args:
+        tables: Where that is.
+        intercept: Value of the intercept column; 0 for none.
+        num_parts: Such matrices at the same time, all of which together copy `MAX_COPIED_VALUES` at most.
+    """
+
+    def __init__(self, tables: LocalTables, intercept: float, num_parts: int = 1) -> None:
         from chicle_elastic.solvers.kernels import products
 
         self._products = products
         self._tables = tables
+        self._num_parts = num_parts
         self.is_sparse = isinstance(tables.keep_alive[0].rows, CsrRows)
         self._intercept = intercept
         self._starts = np.concatenate([[0], np.cumsum(tables.samples.lengths)])
@@ -266,7 +274,8 @@ class ChunkedRows:
         if not dense and not len(columns) and is_rough and self._is_copy_cheaper(self.num_rows):
             self._rough_copy().add_products(weights, columns, out, is_rough=True)
         elif dense:
-            _add_dense(dense, weights, features, intercept, out, rough=dense if is_rough else None)
+            rough, kernel = dense if is_rough else None, self._products.scaled_rows
+            _add_dense(dense, weights, features, intercept, out, rough=rough, scale_rows=kernel)
         elif is_sparse_cheaper(self._tables.num_values / self.num_rows, size):
             places = column_places(columns, self.num_columns)
             lengths = self._tables.samples.lengths
@@ -281,7 +290,11 @@ class ChunkedRows:
         """Whether rough products of so many rows take less time with a dense copy."""
         mean_entries = self._tables.num_values / self.num_rows
         is_cheaper = not self.is_sparse or is_rough_copy_cheaper(mean_entries, self.num_columns)
-        return is_cheaper and num_rows * self.num_columns <= MAX_COPIED_VALUES
+        return is_cheaper and self._is_copied(num_rows)
+
+    def _is_copied(self, num_rows: int) -> bool:
+        """Whether so many rows may be copied."""
+        return self._num_parts * num_rows * self.num_columns <= MAX_COPIED_VALUES
 
     def _rough_copy(self) -> MergedRows:
         """Of sparse rows."""
@@ -342,7 +355,7 @@ class ChunkedRows:
             copy = self.dense(which, is_rough=True)
             if np.isfinite(copy).all():
                 return MergedRows(copy, has_intercept=self._intercept != 0.0)
-        elif not is_rough and len(which) * self.num_columns <= MAX_COPIED_VALUES:
+        elif not is_rough and self._is_copied(len(which)):
             return MergedRows(self.dense(which))
         return self if len(which) == self._tables.num_rows else SomeRows(self, which)
 
@@ -415,16 +428,17 @@ def _add_dense(
     out: Array,  # OUT
     *,
     rough: list[Array] | None,
+    scale_rows: Callable[..., None] | None = None,
 ) -> None:
     """As `add_dense_products`: in float32 of the rows `rough` where these are given and no square is beyond float32."""
     if rough is not None:
         total = np.zeros(len(out))
         with np.errstate(over="ignore", invalid="ignore"):
-            add_dense_products(rough, weights, features, intercept, total, is_rough=True)
+            add_dense_products(rough, weights, features, intercept, total, is_rough=True, scale_rows=scale_rows)
         if np.isfinite(total).all():
             out += total
             return
-    add_dense_products(parts, weights, features, intercept, out)
+    add_dense_products(parts, weights, features, intercept, out, scale_rows=scale_rows)
 
 
 def _mean_entries(matrix: Any) -> float:

@@ -13,10 +13,10 @@ from chicle_elastic.solvers.kernels import scd
 from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.methods import SMALL_VALUES
-from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
+from chicle_elastic.solvers.linear.newton.parts import NewtonParts
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
 from chicle_elastic.solvers.linear.newton.state import NewtonState
-from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
+from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.scd import CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.tables import Bounds, objective_sums
 from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses, solve, tells_if_long
@@ -27,9 +27,6 @@ from chicle_elastic.solvers.linear.working_set.state import (
     sums_size,
 )
 from chicle_elastic.solvers.local_chunk import LocalChunk
-
-VALUES_AT_ONCE = 1 << 22
-"""Rows x outputs whose margins and the like a pass of Newton's method finds at once: 32 MiB each."""
 
 
 class LinearSolver(Solver):
@@ -63,7 +60,7 @@ class LinearSolver(Solver):
         self._has_free_intercept = has_free_intercept
         self._local = LocalData(self.chunks, loss=loss, bounds=bounds, intercept=intercept, num_threads=num_threads)
         self._coordinates = CoordinatePasses(ctx, self._local, self.chunks, tol=tol, descends_only=descends_only)
-        self._newton: NewtonPasses | None = None
+        self._newton: NewtonParts | None = None
         self._rebuilt: Array | None = None
         self._working_set: WorkingSetPasses | None = None
 
@@ -85,7 +82,7 @@ class LinearSolver(Solver):
         self._coordinates.raise_bounds(ratio)
         self._rebuilt = None
         if self._newton is not None:
-            self._newton.raise_bounds(self._local.upper, ratio)
+            self._newton.raise_bounds(ratio)
 
     def solve(self, model: Array, budget: Budget) -> Update:
         """At least one pass over the local samples; each counts once, however many passes an iteration has.
@@ -107,23 +104,12 @@ class LinearSolver(Solver):
     def _newton_pass(self, model: Array, budget: Budget) -> Update:
         state = NewtonState.look(budget.progress)
         plan = self._plan(state, model)
-        sums = np.zeros(state.sums_size)
         if not self.chunks:
-            return Update(delta=sums, samples=0, weight=0.0)
-        self._local.check_all_rows()
-        passes = self._newton_passes(plan)
-        w = model.reshape(plan.num_outputs, plan.D)
-        size = max(1, VALUES_AT_ONCE // self._local.tables.num_rows)
-        for group in (part for whole in plan.groups(state.outputs, sums) for part in whole.split(size)):
-            if budget.is_spent():
-                sums[0] = 1.0
-                return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
-            duals = {k: self._local.duals(k) for k in group.numbers if passes.needs_duals(state.outputs[k])}
-            passes.run(group, state.outputs, w, duals)
-            for k in group.numbers:
-                if state.outputs[k].old_tau:
-                    self._local.write_duals(k, duals[k])
-        return Update(delta=sums, samples=self._local.count_all(), weight=1.0)
+            return Update(delta=np.zeros(state.sums_size), samples=0, weight=0.0)
+        sums = self._newton_parts(plan).run(state, model.reshape(plan.num_outputs, plan.D), budget)
+        is_partial = bool(sums[0] > 0)
+        samples = 0 if is_partial else self._local.count_all()
+        return Update(delta=sums, samples=samples, weight=1.0, is_partial=is_partial)
 
     def _round(self, state: WorkingSetState, model: Array, budget: Budget) -> Update:
         """A pass of the working set."""
@@ -171,24 +157,14 @@ class LinearSolver(Solver):
         """
         local, plan = self._local, self._plan(state, model)
         w = model.reshape(plan.num_outputs, plan.D)
-        passes, losses = self._newton_passes(plan), np.zeros(plan.num_outputs)
         self._coordinates.visit_all()
         has_losses = self._rebuilt is not None or not (
             state.is_at_rest and any(output.has_newton_duals for output in state.outputs)
         )
+        parts = self._newton_parts(plan)
         if self._rebuilt is None:
-            self._rebuilt, sums = np.zeros_like(w), np.zeros(plan.num_outputs)
-            for k, output in enumerate(state.outputs):
-                alpha = local.duals(k)
-                if passes.settle(k, output, w[k], alpha):
-                    local.write_duals(k, alpha)
-                sums[k] = passes.sum_of(dual_values, alpha)
-                self._rebuilt[k] = local.rows.weighted_sum(local.signs[k] * alpha)
-            local.set_dual_sums(sums)
-        if has_losses:
-            for k in range(plan.num_outputs):
-                margins = local.signs[k] * local.rows.times(w[k])
-                losses[k] = passes.sum_of(primal_losses, margins)
+            self._rebuilt = parts.settle(state, w)
+        losses = parts.losses(w) if has_losses else np.zeros(plan.num_outputs)
         return Update(
             delta=self._rebuilt.ravel().copy(),
             samples=0,
@@ -253,10 +229,9 @@ class LinearSolver(Solver):
             has_free_intercept=self._has_free_intercept,
         )
 
-    def _newton_passes(self, plan: NewtonPlan) -> NewtonPasses:
+    def _newton_parts(self, plan: NewtonPlan) -> NewtonParts:
         if self._newton is None or self._newton.plan != plan:
-            local = self._local
-            self._newton = NewtonPasses(plan, local.rows, local.upper, local.signs, lambda: local.row_ids)
+            self._newton = NewtonParts(plan, self._local)
         return self._newton
 
     def _working_set_passes(self) -> WorkingSetPasses:

@@ -86,6 +86,32 @@ class LocalTables:
         """Local samples."""
         return int(self.samples.lengths.sum())
 
+    def even_cuts(self, most: int) -> list[int]:
+        """Cut the chunks into at most so many parts of about as many rows: where each begins, and the last one ends."""
+        ends = np.cumsum(self.samples.lengths)
+        goals = np.arange(1, most) * (ends[-1] / most)
+        after = np.searchsorted(ends, goals)  # the chunk with that row goes to the part that has more of it
+        cuts = after + (2.0 * goals > 2.0 * ends[after] - self.samples.lengths[after])
+        return np.unique([0, *cuts, len(ends)]).tolist()
+
+    def part(self, begin: int, end: int) -> "LocalTables":
+        """Select chunks by their positions, the last one excluded."""
+        chunks = slice(begin, end)
+        buckets = slice(*np.searchsorted(self.bucket_chunk, [begin, end]))
+        blocks = self.keep_alive[chunks]
+        samples = {name: table[chunks] for name, table in self.samples._asdict().items() if name != "uniform_upper"}
+        return LocalTables(
+            ids=self.ids[chunks],
+            rows=self.rows._replace(places=self.rows.places[chunks]),
+            samples=self.samples._replace(**samples),
+            bucket_chunk=self.bucket_chunk[buckets] - np.int32(begin),
+            bucket_row=self.bucket_row[buckets],
+            bucket_rows=self.bucket_rows,
+            num_outputs=self.num_outputs,
+            num_values=sum(num_values(block) for block in blocks),
+            keep_alive=blocks,
+        )
+
 
 def build_tables(chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Notes], bounds: Bounds) -> LocalTables:
     """Tables over `chunks` (at least one); `notes` of new chunks are added."""

@@ -1,6 +1,6 @@
-"""What one task adds up over its rows in a pass of Newton's method.
+"""What one thread of a task adds up over its rows in a pass of Newton's method.
 
-Between passes a task remembers, per output, the margins at w and by how much they change along the direction, so that a
+Between passes it remembers, per output, the margins at w and by how much they change along the direction, so that a
 step costs one product of its rows with a vector and one or two sums over them. Both are found anew where rows have come
 or gone, and now and then because their rounding errors add up.
 """
@@ -40,11 +40,11 @@ class _Known:
 
 
 class NewtonPasses:
-    """Over the local rows of one task, as long as they stay.
+    """Over some local rows of one task, as long as they stay.
 
     Args:
         plan: The same in every task.
-        rows: All local rows, the intercept column included.
+        rows: These rows, the intercept column included.
         upper: C_i, shape (num_rows,), float64.
         signs: +1 or -1, shape (num_outputs, num_rows).
         row_ids: Finds the numbers of the rows in the data set, shape (num_rows,), int64.
@@ -88,7 +88,7 @@ class NewtonPasses:
         """Add up what some outputs need.
 
         Args:
-            group: Views of zeros.
+            group: Views of zeros, but for the directions, which are not looked at.
             outputs: Of all outputs.
             w: Shape (num_outputs, D).
             duals: Of those outputs that need them (`needs_duals`), by number, shape (num_rows,), float64. Those of the
@@ -106,9 +106,7 @@ class NewtonPasses:
             self._multiply(group, outputs)
         if group.is_product or group.is_balance:
             return
-        directions = np.array([outputs[k].direction for k in group.numbers])
-        group.direction += directions
-        self._find_changes(group.numbers, directions)
+        self._find_changes(group.numbers, np.array([outputs[k].direction for k in group.numbers]))
         for j, k in enumerate(group.numbers):
             output = outputs[k]
             if self._known[k].changes is None and output.serial == 0 and duals[k].any():  # else all values are 0
@@ -263,11 +261,10 @@ class NewtonPasses:
 
     def _multiply(self, group: Group, outputs: Sequence[OutputState]) -> None:
         for j, k in enumerate(group.numbers):
-            known, p = self._known[k], outputs[k].p
+            known = self._known[k]
             curvatures = self._slopes(known.margins)[1] if known.curvatures is None else known.curvatures
             known.curvatures = curvatures
-            group.direction[j] += p
-            group.product[j] += self._rows.curved_product(curvatures, p)
+            group.product[j] += self._rows.curved_product(curvatures, outputs[k].p)
 
     # Hinge.
 

@@ -145,6 +145,12 @@ class NewtonPlan:
             return Block.SAMPLED if self.row_step > 1 else Block.EXACT
         return Block.ROUGH if self.is_smooth else Block.EXACT
 
+    @cached_property
+    def most_block_values(self) -> int:
+        """Values of all blocks of a pass at most, which is what most sums are."""
+        h = min(self.block_columns, self.D)
+        return self.num_outputs * len(self.candidates) * self.num_variants * h * (h + 1) // 2
+
     def sums_size(self, outputs: Sequence[OutputState]) -> int:
         """Length of the sums of the next pass."""
         return 1 + sum(self._size(self._layout(output)) for output in outputs)
@@ -256,6 +262,11 @@ class Group:
         self.blocks = [[found[c][v][1] for v in variants] for c in candidates]
         self.diagonals = [[found[c][v][2] for v in variants] for c in candidates]
         self.beside = take(D if layout.has_beside else 0)
+
+    def add_directions(self, outputs: Sequence[OutputState]) -> None:
+        """Add where the outputs go, once per task; the other sums are those over its rows."""
+        if not self.is_balance:
+            self.direction += [outputs[k].p if self.is_product else outputs[k].direction for k in self.numbers]
 
     def split(self, size: int) -> "list[Group]":
         """The same sums as groups of so many outputs at most."""
