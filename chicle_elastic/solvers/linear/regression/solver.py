@@ -1,5 +1,7 @@
 """The local part of a regression: the sums of a pass over the rows of one task."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
@@ -14,6 +16,28 @@ from chicle_elastic.solvers.linear.regression.state import (
 )
 from chicle_elastic.solvers.linear.rows import ALL
 from chicle_elastic.solvers.linear.target_rows import LocalRows
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """What is known of all rows at a w.
+
+    Attributes:
+        model: w.
+        scores: As the loss has them.
+        slopes, curvatures: Of the loss.
+        duals: Those that the step to w has foretold.
+    """
+
+    model: Array
+    scores: Array
+    slopes: Array
+    curvatures: Array
+    duals: Array
+
+    def foretold(self, scores: Array) -> Array:
+        """Return the duals of a loss with corners after a step that leads to these scores."""
+        return np.asarray(np.clip(self.slopes + self.curvatures * (self.scores - scores), -1.0, 1.0))
 
 
 class RegressionSolver(PassSolver[RegressionState, LocalRows]):
@@ -35,6 +59,7 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
         self._intercept = intercept
         self._upper = self._targets = np.zeros(0)
         self._known: tuple[Array, Array] | None = None
+        self._points: list[_Point] = []  # with corners: at the last w, and at the end of a direction from there
 
     def read_chunks(self) -> LocalRows:
         """Make tables of them.
@@ -50,8 +75,8 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
         return local
 
     def forget(self) -> None:
-        """Forget the scores."""
-        self._known = None
+        """Forget the scores, and duals: slopes will do."""
+        self._known, self._points = None, []
 
     def _scores(self, model: Array) -> Array:
         """z_i at w, less y_i where targets are 0 for the loss, shape (num_rows,): one product of the rows per w."""
@@ -72,28 +97,48 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
             elif state.phase is RegressionPhase.EVALUATE:
                 self._evaluate(state, model, state.evaluation(part))
             elif state.phase is RegressionPhase.MULTIPLY:
-                curvatures = self._upper * self._loss.curvatures(self._scores(model), y, state.theta)
+                point = self._point(model)
+                scores = self._scores(model)
+                curvatures = point.curvatures if point else self._loss.curvatures(scores, y, state.theta)
+                curvatures = self._upper * curvatures
                 part[: len(model)] = local.rows.curved_product(curvatures, state.conjugate)
                 part[len(model) :] = state.conjugate
             elif state.phase is RegressionPhase.SEARCH:
                 scores, changes = self._scores(model), local.rows.times(state.direction)
                 for number, share in enumerate(SHARES):
                     step = state.reach * share
-                    losses = self._loss.values(scores + step * changes, y, state.theta + step * state.change)
+                    theta = state.theta + (0.0 if self._loss.has_corners else step * state.change)
+                    losses = self._loss.values(scores + step * changes, y, theta)
                     part[number] = self._upper @ losses
                 part[len(SHARES) :] = state.step
+
+    def _point(self, model: Array) -> _Point | None:
+        """Return what is known at w, of a loss with corners."""
+        return next((point for point in self._points if np.array_equal(point.model, model)), None)
 
     def _evaluate(self, state: RegressionState, model: Array, found: Evaluation) -> None:
         rows, loss, upper, y, scalars = self.local.rows, self._loss, self._upper, self._targets, found.scalars
         scores, theta = self._scores(model + state.direction), state.theta + state.change
         found.step[:] = state.step
-        slopes, curvatures = loss.slopes(scores, y, theta), upper * loss.curvatures(scores, y, theta)
+        slopes = duals = loss.slopes(scores, y, theta)
         scalars[0] = scalars[1] = upper @ loss.values(scores, y, theta)
         if loss.has_corners:
+            before = self._point(model)
+            duals = before.foretold(scores) if before else slopes
+            is_first = state.dual == -np.inf  # then a step has to come down from far above
+            curvatures = loss.curvatures_beside(np.zeros(len(y)) if is_first else duals, scores, y, theta)
+            here = _Point(model + state.direction, scores, slopes, curvatures, duals)
+            self._points = [before, here] if before else [here]
             scalars[1] = upper @ loss.values(scores, y, 0.0)
-            scalars[2] = scalars[1] - upper @ loss.dual_values(slopes, scores, y)
+            scalars[2] = scalars[1] - upper @ loss.dual_values(duals, scores, y)
+            scalars[7] = upper @ loss.values(scores, y, state.theta)
+            scalars[8] = scalars[1] - upper @ loss.dual_values(slopes, scores, y)
+            found.of_duals[:] = rows.weighted_sum(upper * duals)
+        else:
+            curvatures = loss.curvatures(scores, y, theta)
+        curvatures = upper * curvatures
         if state.has_free_intercept:
-            scalars[3:5] = upper @ np.maximum(slopes, 0.0), upper @ np.maximum(-slopes, 0.0)
+            scalars[3:5] = upper @ np.maximum(duals, 0.0), upper @ np.maximum(-duals, 0.0)
         found.v[:] = rows.weighted_sum(upper * slopes)
         if state.has_factor and state.needs_products:
             rows.add_products(curvatures, ALL, found.second, is_rough=state.is_rough)
@@ -103,24 +148,27 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
             found.beside[:] = rows.weighted_sum(curvatures)
         if state.has_scale:
             first, second, mixed = loss.by_scale(scores, y, theta)
-            scalars[5:] = upper @ first, upper @ second
+            scalars[5:7] = upper @ first, upper @ second
             found.mixed[:] = rows.weighted_sum(upper * mixed)
 
     def evaluate(self, model: Array, progress: Array) -> Update:
         """Return as delta sum_i c_i a_i x_i of the duals; as metrics losses, these less dual values, sum c a^2, c
         and scores, and rows.
 
-        The duals are the slopes at w + shift, and not at w.
+        The duals are the slopes at w + shift, and not at w; with corners those that the last step has foretold.
         """
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         local, state, loss = self.local, RegressionState.look(progress), self._loss
-        self._known, y = None, self._targets
+        y, point = self._targets, self._point(model)
         with np.errstate(over="ignore", invalid="ignore"):
             scores = self._scores(model)
             there = scores + local.rows.times(state.shift) if state.shift.any() else scores
-            duals = loss.slopes(there, y, state.dual_theta)
-            duals *= np.where(duals > 0, state.plus, state.minus)
+            if point:
+                duals = point.foretold(there) if state.shift.any() else point.duals
+            else:
+                duals = loss.slopes(there, y, state.dual_theta)
+            duals = duals * np.where(duals > 0, state.plus, state.minus)
             losses = loss.values(scores, y, 0.0 if loss.has_corners else state.theta)
             metrics = {
                 "loss": float(self._upper @ losses),

@@ -105,6 +105,7 @@ class RegressionTrainer(CertifiedTrainer):
                 len(model),
                 has_factor=is_narrow(schema),
                 has_scale=self.loss.has_scale,
+                has_corners=self.loss.has_corners,
                 has_free_intercept=self._has_free_intercept,
                 is_parabola=self.loss.is_parabola,
                 is_rough=self.loss.is_parabola and schema.dtype == "float32" and schema.kind != "csr",
