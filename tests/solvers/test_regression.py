@@ -113,7 +113,7 @@ def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
 
 @pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss.has_corners])
 def test_duals_other_than_the_slopes_make_a_loss_with_corners_more_curved(loss):
-    """Slopes have the curvatures of the loss itself, and no dual makes it concave; in the tube it may be less curved."""
+    """Slopes have the curvatures of the loss itself, and no dual makes it concave; the tube is left out."""
     z, y, _ = samples()
     slopes = loss.slopes(z, y, THETA)
     of_slopes = loss.curvatures_beside(slopes, z, y, THETA)

@@ -107,15 +107,15 @@ class EpsilonInsensitive(RegressionLoss):
         residuals = targets - scores
         if theta == 0.0:
             return np.maximum(np.abs(residuals) - self.epsilon, 0.0)
-        above, below = self._roots(residuals, theta)
-        t = residuals - self.epsilon, residuals + self.epsilon
-        return np.asarray(0.5 * (t[0] ** 2 / (above + theta) + t[1] ** 2 / (below + theta)) - self.epsilon)
+        (t, above), (u, below) = self._corners(residuals, theta)
+        if self.epsilon == 0.0:
+            return np.asarray(t * t / (above + theta))
+        return np.asarray(0.5 * (t * t / (above + theta) + u * u / (below + theta)) - self.epsilon)
 
     def slopes(self, scores: Array, targets: Array, theta: float) -> Array:
         """Return numbers within [-1, 1]."""
-        residuals = targets - scores
-        above, below = self._roots(residuals, theta)
-        return np.asarray(0.5 * ((residuals - self.epsilon) / above + (residuals + self.epsilon) / below))
+        (t, above), (u, below) = self._corners(targets - scores, theta)
+        return np.asarray(t / above if self.epsilon == 0.0 else 0.5 * (t / above + u / below))
 
     def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
         """Return those of the round loss, which is curved everywhere."""
@@ -129,10 +129,10 @@ class EpsilonInsensitive(RegressionLoss):
         Mulet 1999, "A nonlinear primal-dual method for total variation-based image restoration").
         """
         residuals = targets - scores
-        above, below = self._roots(residuals, theta)
+        (t, above), (u, below) = self._corners(residuals, theta)
         if self.epsilon == 0.0:
-            return np.asarray((1.0 - duals * residuals / above) / above)
-        at = (residuals - self.epsilon) / above, (residuals + self.epsilon) / below
+            return np.asarray((1.0 - duals * t / above) / above)
+        at = t / above, u / below
         is_above = residuals > 0  # the corner that is nearer has what the other one leaves of the dual
         of_above = np.where(is_above, np.clip(2.0 * duals - at[1], -1.0, 1.0), at[0])
         of_below = np.where(is_above, at[1], np.clip(2.0 * duals - at[0], -1.0, 1.0))
@@ -140,15 +140,14 @@ class EpsilonInsensitive(RegressionLoss):
 
     def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
         """Return a (y - z) - epsilon |a|."""
-        return np.asarray(duals * (targets - scores) - self.epsilon * np.abs(duals))
+        values = duals * (targets - scores)
+        return values if self.epsilon == 0.0 else values - self.epsilon * np.abs(duals)
 
-    def _roots(self, residuals: Array, width: float) -> tuple[Array, Array]:
-        """sqrt(t^2 + width^2) of t = r - epsilon and of t = -r - epsilon."""
-        if self.epsilon == 0.0:
-            both = np.sqrt(residuals * residuals + width * width)
-            return both, both
-        above, below = residuals - self.epsilon, residuals + self.epsilon
-        return np.sqrt(above * above + width * width), np.sqrt(below * below + width * width)
+    def _corners(self, residuals: Array, width: float) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Return t and sqrt(t^2 + width^2) of t = r - epsilon and of t = r + epsilon; without a tube they are one."""
+        ts = (residuals,) if self.epsilon == 0.0 else (residuals - self.epsilon, residuals + self.epsilon)
+        pairs = [(t, np.sqrt(t * t + width * width)) for t in ts]
+        return pairs[0], pairs[-1]
 
 
 @dataclass(frozen=True, slots=True)

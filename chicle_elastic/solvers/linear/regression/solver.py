@@ -37,7 +37,7 @@ class _Point:
 
     def foretold(self, scores: Array) -> Array:
         """Return the duals of a loss with corners after a step that leads to these scores."""
-        return np.asarray(np.clip(self.slopes + self.curvatures * (self.scores - scores), -1.0, 1.0))
+        return np.minimum(np.maximum(self.slopes + self.curvatures * (self.scores - scores), -1.0), 1.0)
 
 
 class RegressionSolver(PassSolver[RegressionState, LocalRows]):
@@ -80,7 +80,7 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
 
     def _scores(self, model: Array) -> Array:
         """z_i at w, less y_i where targets are 0 for the loss, shape (num_rows,): one product of the rows per w."""
-        if self._known is None or not np.array_equal(self._known[0], model):
+        if self._known is None or (self._known[0] != model).any():
             scores = -self.local.residuals(model) if self._loss.is_of_residuals else self.local.rows.times(model)
             self._known = model.copy(), scores
         return self._known[1]
@@ -114,11 +114,12 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
 
     def _point(self, model: Array) -> _Point | None:
         """Return what is known at w, of a loss with corners."""
-        return next((point for point in self._points if np.array_equal(point.model, model)), None)
+        return next((point for point in self._points if (point.model == model).all()), None)
 
     def _evaluate(self, state: RegressionState, model: Array, found: Evaluation) -> None:
         rows, loss, upper, y, scalars = self.local.rows, self._loss, self._upper, self._targets, found.scalars
-        scores, theta = self._scores(model + state.direction), state.theta + state.change
+        there, theta = model + state.direction, state.theta + state.change
+        scores = self._scores(there)
         found.step[:] = state.step
         slopes = duals = loss.slopes(scores, y, theta)
         scalars[0] = scalars[1] = upper @ loss.values(scores, y, theta)
@@ -127,12 +128,12 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
             duals = before.foretold(scores) if before else slopes
             is_first = state.dual == -np.inf  # then a step has to come down from far above
             curvatures = loss.curvatures_beside(np.zeros(len(y)) if is_first else duals, scores, y, theta)
-            here = _Point(model + state.direction, scores, slopes, curvatures, duals)
+            here = _Point(there, scores, slopes, curvatures, duals)
             self._points = [before, here] if before else [here]
-            scalars[1] = upper @ loss.values(scores, y, 0.0)
-            scalars[2] = scalars[1] - upper @ loss.dual_values(duals, scores, y)
-            scalars[7] = upper @ loss.values(scores, y, state.theta)
-            scalars[8] = scalars[1] - upper @ loss.dual_values(slopes, scores, y)
+            sharp = float(upper @ loss.values(scores, y, 0.0))
+            scalars[1], scalars[2] = sharp, sharp - upper @ loss.dual_values(duals, scores, y)
+            scalars[7] = upper @ loss.values(scores, y, state.theta) if state.change else scalars[0]
+            scalars[8] = sharp - upper @ loss.dual_values(slopes, scores, y)
             found.of_duals[:] = rows.weighted_sum(upper * duals)
         else:
             curvatures = loss.curvatures(scores, y, theta)

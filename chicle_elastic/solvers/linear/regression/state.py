@@ -5,6 +5,7 @@ D is num_features + 1, the intercept column included; theta, c_i and alpha are t
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -223,6 +224,6 @@ class Evaluation:
     @classmethod
     def of(cls, state: RegressionState, sums: Array) -> "Evaluation":
         """Views of the sums of a pass, without HEAD."""
-        ends = np.cumsum((SCALARS, *cls.sizes(state)))
-        scalars, v, of_duals, second, beside, mixed, step = np.split(sums, ends[:-1])
+        ends = list(accumulate((0, SCALARS, *cls.sizes(state))))
+        scalars, v, of_duals, second, beside, mixed, step = (sums[a:b] for a, b in pairwise(ends))
         return cls(scalars=scalars, v=v, of_duals=of_duals, second=second, beside=beside, mixed=mixed, step=step)

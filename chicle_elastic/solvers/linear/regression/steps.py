@@ -8,7 +8,7 @@ furthest down. A scale of the residuals is one more unknown of the equations; wi
 own.
 
 With the slopes at w as duals the gap has two parts: |gradient|^2 / (2 alpha), and what the corners leave. A smooth loss
-has no second part. Corners become narrower along with every step, the more the less it foretells beside the second part,
+has no second part. Corners become narrower with every step, the more the less it foretells beside the second part,
 and no narrower than `tol` needs. Each task remembers the duals that the last step has foretold for its rows, the slopes
 and their change to first order: with these the first part is next to nothing after a whole step, and the gap is known
 long before the gradient is small. They say how curved corners count in the next step, too (`curvatures_beside`). A task
@@ -188,10 +188,8 @@ def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evalua
     ridge, penalised = problem.ridge(state), problem.penalised(there)
     half = 0.5 * alpha * squared(penalised)
     if (direction.any() or state.change) and not state.is_chosen:
-        fall, rounding = (
-            state.value - half - (loss_before if state.has_corners else round_loss),
-            max(ROUNDING, FEW * problem.tol) * abs(state.value),
-        )
+        fall = state.value - half - (loss_before if state.has_corners else round_loss)
+        rounding = max(ROUNDING, FEW * problem.tol) * abs(state.value)
         if abs(fall) <= rounding:  # the gradient tells, if it is one of the same corners
             state.is_blind = not (state.has_corners and state.change)
         elif not fall >= -ENOUGH * state.slope:
