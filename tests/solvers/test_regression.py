@@ -280,6 +280,21 @@ def test_a_certificate_before_the_means_are_known_proves_nothing():
     assert InProcess().run(job).history[-1].figures["dual_objective"] == 0.0
 
 
+@pytest.mark.parametrize("loss", [EpsilonInsensitive(0.1), Huber(), Poisson()])
+@pytest.mark.parametrize("has_factor", [True, False])
+def test_several_passes_of_the_only_task_are_those_of_as_many_iterations(loss, has_factor, monkeypatch):
+    """Bit for bit, the state included, without which they would part."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 4)), rng.poisson(2.0, size=60).astype(float)
+    monkeypatch.setattr("chicle_elastic.solvers.linear.regression.trainer.is_narrow", lambda schema: has_factor)
+    job = Job(trainer=RegressionTrainer(loss=loss, tol=1e-6), source=ArraySource(X, y), max_iterations=500)
+    at_once = InProcess(num_tasks=1).run(job)
+    monkeypatch.setattr(steps, "passes_at_once", lambda values: 1)
+    alone = InProcess(num_tasks=1).run(job)
+    np.testing.assert_array_equal(at_once.model, alone.model)
+    assert 1 < len(at_once.history) < len(alone.history)
+
+
 def test_parameters_and_data_that_cannot_be_are_refused():
     """By the trainer, too, which scripts use without an estimator."""
     for params in ({"C": 0.0}, {"C": np.nan}, {"alpha": 0.0}, {"tol": -1.0}):

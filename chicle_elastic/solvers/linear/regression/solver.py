@@ -1,19 +1,21 @@
 """The local part of a regression: the sums of a pass over the rows of one task."""
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget, Context, Update
-from chicle_elastic.solvers.linear.pass_solver import HEAD, PassSolver
-from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
+from chicle_elastic.solvers.linear.pass_solver import ALONE, HEAD, ROWS, PassSolver
+from chicle_elastic.solvers.linear.regression import steps
 from chicle_elastic.solvers.linear.regression.state import (
     SHARES,
     Evaluation,
     RegressionPhase,
     RegressionState,
 )
+from chicle_elastic.solvers.linear.regression.steps import Problem
 from chicle_elastic.solvers.linear.rows import ALL
 from chicle_elastic.solvers.linear.target_rows import LocalRows
 
@@ -45,16 +47,16 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
 
     Args:
         ctx: Of the task.
-        loss: The loss.
+        problem: What is minimised.
         C: Factor of the losses.
         intercept: Value of the intercept column; 0 for none.
     """
 
     state_type = RegressionState
 
-    def __init__(self, ctx: Context, *, loss: RegressionLoss, C: float, intercept: float) -> None:
+    def __init__(self, ctx: Context, *, problem: Problem, C: float, intercept: float) -> None:
         super().__init__(ctx)
-        self._loss = loss
+        self._problem, self._loss = problem, problem.loss
         self._C = C
         self._intercept = intercept
         self._upper = self._targets = np.zeros(0)
@@ -84,6 +86,34 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
             scores = -self.local.residuals(model) if self._loss.is_of_residuals else self.local.rows.times(model)
             self._known = model.copy(), scores
         return self._known[1]
+
+    def solve(self, model: Array, budget: Budget) -> Update:
+        """Make a pass over the local rows, or with little data and no other task several.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        update, state = super().solve(model, budget), RegressionState.look(budget.progress)
+        if state.passes == 1:
+            return update
+        room = np.zeros(len(model) + len(budget.progress))
+        if budget.num_ranks == 1 and update.samples:
+            room = self._go_on(copy.copy(state), model, update.delta, budget)
+        return replace(update, delta=np.concatenate([update.delta, room]))
+
+    def _go_on(self, state: RegressionState, model: Array, sums: Array, budget: Budget) -> Array:
+        """Go on from a pass of the only task; returns w and the state, as the trainer would have them."""
+        num_rows = sums[ROWS]
+        with np.errstate(over="ignore", invalid="ignore"):  # as in the trainer
+            model = steps.advance(state, self._problem, model, sums, 1.0)
+            for _ in range(state.passes - 1):
+                if state.phase in (RegressionPhase.LOOK, RegressionPhase.REST) or budget.is_spent():
+                    break
+                sums = np.zeros(state.sums_size)
+                sums[ROWS], sums[ALONE] = num_rows, 1.0
+                self.run_pass(state, model, sums, budget)
+                model = steps.advance(state, self._problem, model, sums, 1.0)
+        return np.concatenate([model, state.encode()])
 
     def run_pass(self, state: RegressionState, model: Array, sums: Array, budget: Budget) -> None:
         """See `RegressionState.sums_size`."""

@@ -51,6 +51,8 @@ class RegressionState(ProgressState):
         has_corners: Of the loss; the tasks remember the duals that the last step has foretold.
         has_free_intercept: The last weight is not penalised.
         num_rows: Rows that were looked at first.
+        passes: How many the next iteration has if there is one task; with more than 1 its update has room for the w and
+            the state that they lead to.
         total: Sum of the c_i.
         typical: Mean size of the targets, by weight; 1 where all are 0.
         theta: Of the loss, above 0.
@@ -91,6 +93,7 @@ class RegressionState(ProgressState):
     has_corners: bool = False
     has_free_intercept: bool = False
     num_rows: float = 0.0
+    passes: int = 1
     total: float = 1.0
     theta: float = 1.0
     typical: float = 1.0
@@ -152,6 +155,11 @@ class RegressionState(ProgressState):
             residual=zeros,
             conjugate=zeros,
         )
+
+    def kept(self) -> tuple[str, ...]:
+        """See `ProgressState`: what conjugate gradients need is left out where a step comes from a factor alone."""
+        is_short = self.has_factor and not self.is_parabola
+        return ("direction", "shift") if is_short else super(RegressionState, self).kept()
 
     @property
     def needs_products(self) -> bool:

@@ -41,6 +41,7 @@ from chicle_elastic.solvers.linear.certified import ROUNDING as ROUNDED
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve, pack, unpack
+from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, ROW_VALUES, passes_at_once
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 from chicle_elastic.solvers.linear.regression.state import (
     FIRST_SHARE,
@@ -142,6 +143,7 @@ def advance(state: RegressionState, problem: Problem, model: Array, sums: Array,
     sums = sums[HEAD:]
     if state.phase is RegressionPhase.LOOK:
         state.num_rows = num_rows
+        state.passes = _passes_at_once(state) if num_alone else 1
         return _looked(state, problem, model, sums)
     if num_rows != state.num_rows:  # rows were lost or have come back: another objective
         _restart(state)
@@ -157,6 +159,12 @@ def advance(state: RegressionState, problem: Problem, model: Array, sums: Array,
     if state.phase is RegressionPhase.MULTIPLY:
         return _multiplied(state, problem, model, sums, weight)
     return _searched(state, problem, model, sums, weight)
+
+
+def _passes_at_once(state: RegressionState) -> int:
+    D = len(state.direction)
+    of_row = DENSE_VALUE * D + 0.5 * MULTIPLICATION * D * D * state.has_factor + ROW_VALUES
+    return 1 if state.is_parabola else passes_at_once(state.num_rows * of_row)
 
 
 def _looked(state: RegressionState, problem: Problem, model: Array, sums: Array) -> Array:
