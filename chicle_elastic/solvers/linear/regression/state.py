@@ -69,7 +69,7 @@ class RegressionState(ProgressState):
         is_wary: The last direction was too long, and the next one is searched along at once.
         steepness: What the gradient adds to the gap at w, with the slopes as duals.
         corners: What the corners add to it then.
-        narrowest: Factor of their width that is narrow enough for `share`.
+        enough: The gap at which the run rests, not relative.
         is_refused: A certificate was not good enough, and no step was taken since.
         is_blind: The last step is so short that rounding hides what it did to the objective.
         plus, minus: What positive and negative slopes are multiplied by for duals that are feasible; 0 where that is
@@ -111,7 +111,7 @@ class RegressionState(ProgressState):
     is_wary: bool = False
     steepness: float = np.inf
     corners: float = 0.0
-    narrowest: float = 0.0
+    enough: float = 0.0
     is_refused: bool = False
     is_blind: bool = False
     plus: float = 1.0
