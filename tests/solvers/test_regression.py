@@ -289,7 +289,7 @@ def test_several_passes_of_the_only_task_are_those_of_as_many_iterations(loss, h
     monkeypatch.setattr("chicle_elastic.solvers.linear.regression.trainer.is_narrow", lambda schema: has_factor)
     job = Job(trainer=RegressionTrainer(loss=loss, tol=1e-6), source=ArraySource(X, y), max_iterations=500)
     at_once = InProcess(num_tasks=1).run(job)
-    monkeypatch.setattr(steps, "passes_at_once", lambda values: 1)
+    monkeypatch.setattr(steps, "_passes_at_once", lambda state: 1)
     alone = InProcess(num_tasks=1).run(job)
     np.testing.assert_array_equal(at_once.model, alone.model)
     assert 1 < len(at_once.history) < len(alone.history)

@@ -19,8 +19,6 @@ DENSE_VALUE = 0.25
 """A value of dense rows in a product with a vector, and in a pass; one of sparse rows is the unit."""
 MULTIPLICATION = 0.125
 """A multiplication and addition in a product of matrices."""
-MOST_AT_ONCE = 16
-"""Passes that are one call of the kernel, where a call costs more than they do."""
 AHEAD = 2.0
 """How many times as much work as the other a method may have done (besides the first turn)."""
 IN_SIGHT = 0.25
@@ -28,11 +26,6 @@ IN_SIGHT = 0.25
 one rarely needs a whole first turn."""
 LEAST_TRY = 1.0 / 32.0
 """Share of the first turn that a method does before it may lose its turn: the first steps say little."""
-
-
-def passes_at_once(values: float) -> int:
-    """Say how many passes of so many values each an only task makes in one iteration."""
-    return int(min(max(PASS_VALUES // max(values, 1.0), 1), MOST_AT_ONCE))
 
 
 class Work:

@@ -13,7 +13,7 @@ from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.kernels.tables import DenseKind
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.race import DENSE_VALUE, LOOK_VALUES, PASS_VALUES, ROW_VALUES, Race, passes_at_once
+from chicle_elastic.solvers.linear.race import DENSE_VALUE, LOOK_VALUES, PASS_VALUES, ROW_VALUES, Race
 from chicle_elastic.solvers.linear.screening import Screening
 from chicle_elastic.solvers.linear.tables import LocalTables, screen_addresses
 from chicle_elastic.solvers.linear.threads import ThreadChoice
@@ -33,6 +33,8 @@ FIRST_STEPS = 24
 FINEST_GAP = 1e-9
 """Relative gap at which Newton steps end: rounding in their gradient is as large. Passes go on from there."""
 NO_ADDRESSES = np.empty(0, dtype=np.uint64)
+MOST_AT_ONCE = 16
+"""Passes that are one call of the kernel, where a call costs more than they do."""
 VALUES_PER_ITERATION = 1 << 22
 """Feature values that passes of one thread visit before the runtime is asked what next; a pass is always finished."""
 FIRST_CORRECTION, LEAST_CORRECTION, AGAIN = 0.5, 0.1, 0.8
@@ -204,7 +206,7 @@ class CoordinatePasses:
             if is_enough or self._is_newton or self._is_near or budget.is_spent():
                 return
             values_of_pass = tables.num_outputs * (tables.num_values + ROW_VALUES * tables.num_rows)
-            number = 1 if has_screen else passes_at_once(values_of_pass)
+            number = 1 if has_screen else min(max(PASS_VALUES // values_of_pass, 1), MOST_AT_ONCE)
             stats = self._passes(tables, work, budget, number)
             self._gaps = stats[:, 0]
             if not has_screen:

@@ -41,7 +41,7 @@ from chicle_elastic.solvers.linear.certified import ROUNDING as ROUNDED
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve, pack, unpack
-from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, ROW_VALUES, passes_at_once
+from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, PASS_VALUES, ROW_VALUES
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 from chicle_elastic.solvers.linear.regression.state import (
     FIRST_SHARE,
@@ -163,9 +163,10 @@ def advance(state: RegressionState, problem: Problem, model: Array, sums: Array,
 
 
 def _passes_at_once(state: RegressionState) -> int:
+    """Say how many passes an only task makes in an iteration: as many as cost about what is between two iterations."""
     D = len(state.direction)
     of_row = DENSE_VALUE * D + 0.5 * MULTIPLICATION * D * D * state.has_factor + ROW_VALUES
-    return 1 if state.is_parabola else passes_at_once(state.num_rows * of_row)
+    return 1 if state.is_parabola else max(int(PASS_VALUES // max(state.num_rows * of_row, 1.0)), 1)
 
 
 def _looked(state: RegressionState, problem: Problem, model: Array, sums: Array) -> Array:
