@@ -131,9 +131,9 @@ class RegressionTrainer(CertifiedTrainer):
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `steps`; an only task may have gone on itself."""
         state = RegressionState.take(progress)
-        w, reached = np.split(summed.delta[-len(model) - len(progress) :], [len(model)])
-        if state.passes > 1 and RegressionState.is_of(reached):
-            return w.copy(), reached.copy()
+        reached = summed.delta[state.sums_size :]
+        if RegressionState.is_of(reached[len(model) :]):
+            return reached[: len(model)].copy(), reached[len(model) :].copy()
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
             following = steps.advance(state, self._problem, model, summed.delta[: state.sums_size], summed.weight)
         return following, state.encode()
