@@ -61,6 +61,7 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
         self._intercept = intercept
         self._upper = self._targets = np.zeros(0)
         self._known: tuple[Array, Array] | None = None
+        self._best: Array | None = None
         self._points: list[_Point] = []  # with corners: at the last w, and at the end of a direction from there
 
     def read_chunks(self) -> LocalRows:
@@ -78,7 +79,7 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
 
     def forget(self) -> None:
         """Forget the scores, and duals: slopes will do."""
-        self._known, self._points = None, []
+        self._known, self._best, self._points = None, None, []
 
     def _scores(self, model: Array) -> Array:
         """z_i at w, less y_i where targets are 0 for the loss, shape (num_rows,): one product of the rows per w."""
@@ -146,6 +147,10 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
         """Return what is known at w, of a loss with corners."""
         return next((point for point in self._points if (point.model == model).all()), None)
 
+    def _best_duals(self, state: RegressionState) -> Array | None:
+        """Return those with the largest D so far, of a loss with corners; None where they are not known."""
+        return self._points[-1].duals if state.is_best and self._points else self._best
+
     def _evaluate(self, state: RegressionState, model: Array, found: Evaluation) -> None:
         rows, loss, upper, y, scalars = self.local.rows, self._loss, self._upper, self._targets, found.scalars
         there, theta = model + state.direction, state.theta + state.change
@@ -154,6 +159,7 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
         slopes = duals = loss.slopes(scores, y, theta)
         scalars[0] = scalars[1] = upper @ loss.values(scores, y, theta)
         if loss.has_corners:
+            self._best = self._best_duals(state)
             before = self._point(model)
             duals = before.foretold(scores) if before else slopes
             is_first = state.dual == -np.inf  # then a step has to come down from far above
@@ -195,10 +201,8 @@ class RegressionSolver(PassSolver[RegressionState, LocalRows]):
         with np.errstate(over="ignore", invalid="ignore"):
             scores = self._scores(model)
             there = scores + local.rows.times(state.shift) if state.shift.any() else scores
-            if point:
-                duals = point.foretold(there) if state.shift.any() else point.duals
-            else:
-                duals = loss.slopes(there, y, state.dual_theta)
+            best = point.foretold(there) if point and state.shift.any() else self._best_duals(state)
+            duals = loss.slopes(there, y, state.dual_theta) if best is None else best
             duals = duals * np.where(duals > 0, state.plus, state.minus)
             losses = loss.values(scores, y, 0.0 if loss.has_corners else state.theta)
             metrics = {

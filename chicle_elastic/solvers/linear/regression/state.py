@@ -62,6 +62,7 @@ class RegressionState(ProgressState):
         gap: Relative duality gap; infinite where it is not known.
         dual: Largest D of slopes so far; they are the duals.
         dual_theta: The theta that these slopes had.
+        is_best: The duals of the last evaluation have that D.
         share: Share of tol below which the run rests.
         reach: Factor of `SHARES`: 1, or less where all of them were too long.
         slope: Of the objective along the direction.
@@ -103,6 +104,7 @@ class RegressionState(ProgressState):
     gap: float = np.inf
     dual: float = -np.inf
     dual_theta: float = 1.0
+    is_best: bool = False
     share: float = FIRST_SHARE
     num_products: int = 0
     reach: float = 1.0

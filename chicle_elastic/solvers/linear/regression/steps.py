@@ -204,11 +204,13 @@ def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evalua
             state.is_blind = not (state.has_corners and state.change)
         elif not fall >= -ENOUGH * state.slope:
             state.phase, state.direction, state.is_wary = RegressionPhase.SEARCH, direction, True
+            state.is_best = False
             return w
     if direction.any():
         state.is_refused = False
     w, state.theta, state.is_chosen = there, state.theta + state.change, False
-    state.shift = state.shift - direction
+    if not state.has_corners:  # whose duals tasks keep themselves
+        state.shift = state.shift - direction
     gradient = alpha * penalised - found.v
     state.value = half + round_loss
     if not _keep_products(state, found, ridge):  # float32 has no room for them
@@ -303,9 +305,10 @@ def _keep_best_duals(state: RegressionState, dual: float, plus: float, minus: fl
     """Take the slopes at w as duals, if D is larger with them than it has been.
 
     A scale goes on to 0 where rows are fitted exactly, and slopes at small ones are rounding of w. With corners tasks
-    remember the last duals only.
+    keep the duals themselves.
     """
-    if not dual > state.dual and not state.is_parabola and not state.has_corners:
+    state.is_best = dual > state.dual or state.is_parabola
+    if not state.is_best:
         return
     state.dual, state.dual_theta, state.shift = dual, state.theta, np.zeros_like(state.shift)
     if state.has_free_intercept and not state.is_parabola:
