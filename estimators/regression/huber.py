@@ -34,7 +34,7 @@ class ChicleHuber(LinearRegressor):
     ``alpha``               above 0: without a penalty nothing is certified     0 and more
     ``tol``                 relative duality gap (P - D) / P, certified before  measure of the solver, 1e-5
                             the fit stops; 1e-3
-    ``max_iter``            iterations, each of one pass over the data; 1000    iterations of the solver; 100
+    ``max_iter``            iterations, each of at least one pass; 1000         iterations of the solver; 100
     method                  Newton's method on sums over all tasks              L-BFGS
     sparse X                stays sparse                                        stays sparse
     ``warm_start``          none                                                keeps `coef_` and `scale_`
@@ -54,7 +54,7 @@ class ChicleHuber(LinearRegressor):
     fit_intercept : bool, default=True
         Whether there is an intercept, which is not penalised.
     max_iter : int, default=1000
-        Most iterations, each of one pass over the data.
+        Most iterations, each of one pass over the data, or of several with little data and one task.
     random_state : int, RandomState instance or None, default=None
         Seed of the shuffle of rows for several tasks.
     verbose : int, default=0

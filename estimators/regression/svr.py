@@ -27,7 +27,7 @@ class ChicleSVR(LinearRegressor):
     features                iterations for ``loss="epsilon_insensitive"``
     ``tol``                 relative duality gap (P - D) / P, certified before  measure of the solver, 1e-4
                             the fit stops; 1e-3
-    ``max_iter``            iterations, each of one pass over the data; 1000    iterations of the solver
+    ``max_iter``            iterations, each of at least one pass; 1000         iterations of the solver
     method                  Newton's method on sums over all tasks              ``dual``
     ``random_state``        decides which rows share a chunk                    decides the order of samples
     dtype                   float32 and float64 input is used as it is; sums    float64
@@ -54,7 +54,7 @@ class ChicleSVR(LinearRegressor):
     intercept_scaling : float, default=1.0
         Value of the constant feature; the larger, the less the intercept is penalised.
     max_iter : int, default=1000
-        Most iterations, each of one pass over the data.
+        Most iterations, each of one pass over the data, or of several with little data and one task.
     random_state : int, RandomState instance or None, default=None
         Seed of the shuffle of rows for several tasks.
     verbose : int, default=0

@@ -111,6 +111,19 @@ def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
     assert state.phase is RegressionPhase.LOOK
 
 
+@pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss.has_corners])
+def test_duals_other_than_the_slopes_make_a_loss_with_corners_more_curved(loss):
+    """Slopes have the curvatures of the loss itself, and no dual makes it concave; the tube is left out."""
+    z, y, _ = samples()
+    slopes = loss.slopes(z, y, THETA)
+    of_slopes = loss.curvatures_beside(slopes, z, y, THETA)
+    np.testing.assert_allclose(of_slopes, loss.curvatures(z, y, THETA))
+    for duals in (np.zeros(len(y)), np.sign(slopes), -np.sign(slopes)):
+        assert np.all(loss.curvatures_beside(duals, z, y, THETA) >= 0)
+    is_outside = np.abs(y - z) > loss.epsilon
+    assert np.all((loss.curvatures_beside(np.zeros(len(y)), z, y, THETA) >= of_slopes)[is_outside])
+
+
 @pytest.mark.parametrize(
     ("loss", "then"),
     [(EpsilonInsensitive(), RegressionPhase.EVALUATE), (SquaredEpsilonInsensitive(), RegressionPhase.REST)],
@@ -154,13 +167,14 @@ def fresh(loss, D, *, has_factor, has_free_intercept):
         D,
         has_factor=has_factor,
         has_scale=loss.has_scale,
+        has_corners=loss.has_corners,
         has_free_intercept=has_free_intercept,
         is_parabola=loss.is_parabola,
     )
 
 
 def sums_of(loss, state, X, y, model):
-    """What a task adds up over its rows."""
+    """What a task adds up over its rows, if it remembers no duals: then they are the slopes."""
     sums = np.zeros(state.sums_size)
     sums[1], part = len(y), sums[HEAD:]
     z, theta = X @ model, state.theta
@@ -172,7 +186,10 @@ def sums_of(loss, state, X, y, model):
         slopes, curvatures = loss.slopes(z, y, theta), loss.curvatures(z, y, theta)
         sharp = loss.values(z, y, 0.0 if loss.has_corners else theta).sum()
         found.scalars[:2] = loss.values(z, y, theta).sum(), sharp
-        found.scalars[2] = sharp - loss.dual_values(slopes, z, y).sum() if loss.has_corners else 0.0
+        if loss.has_corners:
+            found.scalars[2] = found.scalars[8] = sharp - loss.dual_values(slopes, z, y).sum()
+            found.scalars[7] = loss.values(z, y, state.theta).sum()
+            found.of_duals[:] = X.T @ slopes
         found.scalars[3:5] = np.maximum(slopes, 0.0).sum(), np.maximum(-slopes, 0.0).sum()
         found.v[:] = X.T @ slopes
         products = X.T @ (curvatures[:, None] * X)
@@ -182,7 +199,7 @@ def sums_of(loss, state, X, y, model):
             found.beside[:] = products[-1]
         if loss.has_scale:
             first, second, mixed = loss.by_scale(z, y, theta)
-            found.scalars[5:], found.mixed[:] = (first.sum(), second.sum()), X.T @ mixed
+            found.scalars[5:7], found.mixed[:] = (first.sum(), second.sum()), X.T @ mixed
         found.step[:] = state.step
     elif state.phase is RegressionPhase.MULTIPLY:
         curvatures = loss.curvatures(z, y, theta)
@@ -190,7 +207,8 @@ def sums_of(loss, state, X, y, model):
     elif state.phase is RegressionPhase.SEARCH:
         for number, share in enumerate(SHARES):
             step = state.reach * share
-            part[number] = loss.values(z + step * (X @ state.direction), y, theta + step * state.change).sum()
+            at = theta if loss.has_corners else theta + step * state.change
+            part[number] = loss.values(z + step * (X @ state.direction), y, at).sum()
         part[len(SHARES) :] = state.step
     return sums
 
@@ -260,6 +278,21 @@ def test_a_certificate_before_the_means_are_known_proves_nothing():
     trainer = RegressionTrainer(loss=SquaredEpsilonInsensitive(), penalises_intercept=False)
     job = Job(trainer=trainer, source=ArraySource(X, y), max_iterations=1, initial_model=np.ones(5))
     assert InProcess().run(job).history[-1].figures["dual_objective"] == 0.0
+
+
+@pytest.mark.parametrize("loss", [EpsilonInsensitive(0.1), Huber(), Poisson()])
+@pytest.mark.parametrize("has_factor", [True, False])
+def test_several_passes_of_the_only_task_are_those_of_as_many_iterations(loss, has_factor, monkeypatch):
+    """Bit for bit, the state included, without which they would part."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 4)), rng.poisson(2.0, size=60).astype(float)
+    monkeypatch.setattr("chicle_elastic.solvers.linear.regression.trainer.is_narrow", lambda schema: has_factor)
+    job = Job(trainer=RegressionTrainer(loss=loss, tol=1e-6), source=ArraySource(X, y), max_iterations=500)
+    at_once = InProcess(num_tasks=1).run(job)
+    monkeypatch.setattr(steps, "_passes_at_once", lambda state: 1)
+    alone = InProcess(num_tasks=1).run(job)
+    np.testing.assert_array_equal(at_once.model, alone.model)
+    assert 1 < len(at_once.history) < len(alone.history)
 
 
 def test_parameters_and_data_that_cannot_be_are_refused():

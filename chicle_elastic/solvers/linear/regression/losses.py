@@ -58,6 +58,10 @@ class RegressionLoss(ABC):
     def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
         """Return d2f/dz2, >= 0."""
 
+    def curvatures_beside(self, duals: Array, scores: Array, targets: Array, theta: float) -> Array:
+        """Return what stands for d2f/dz2 where a step is meant to bring these duals nearer to the slopes."""
+        return self.curvatures(scores, targets, theta)
+
     @abstractmethod
     def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
         """Return dual(a; y) - a z."""
@@ -103,29 +107,47 @@ class EpsilonInsensitive(RegressionLoss):
         residuals = targets - scores
         if theta == 0.0:
             return np.maximum(np.abs(residuals) - self.epsilon, 0.0)
-        above, below = self._roots(residuals, theta)
-        t = residuals - self.epsilon, residuals + self.epsilon
-        return np.asarray(0.5 * (t[0] ** 2 / (above + theta) + t[1] ** 2 / (below + theta)) - self.epsilon)
+        (t, above), (u, below) = self._corners(residuals, theta)
+        if self.epsilon == 0.0:
+            return np.asarray(t * t / (above + theta))
+        return np.asarray(0.5 * (t * t / (above + theta) + u * u / (below + theta)) - self.epsilon)
 
     def slopes(self, scores: Array, targets: Array, theta: float) -> Array:
         """Return numbers within [-1, 1]."""
-        residuals = targets - scores
-        above, below = self._roots(residuals, theta)
-        return np.asarray(0.5 * ((residuals - self.epsilon) / above + (residuals + self.epsilon) / below))
+        (t, above), (u, below) = self._corners(targets - scores, theta)
+        return np.asarray(t / above if self.epsilon == 0.0 else 0.5 * (t / above + u / below))
 
     def curvatures(self, scores: Array, targets: Array, theta: float) -> Array:
         """Return those of the round loss, which is curved everywhere."""
-        above, below = (theta / root for root in self._roots(targets - scores, theta))
-        return np.asarray((0.5 / theta) * (above**3 + below**3))
+        return self.curvatures_beside(self.slopes(scores, targets, theta), scores, targets, theta)
+
+    def curvatures_beside(self, duals: Array, scores: Array, targets: Array, theta: float) -> Array:
+        """Return those of Newton's method for the equations root(t) a = t, of the residuals and the duals a together.
+
+        Duals of 0 have the curvatures of a parabola that touches the loss and is nowhere below it, slopes have those
+        of the loss: far from the optimum the former lead on where the latter are next to nothing (Chan, Golub and
+        Mulet 1999, "A nonlinear primal-dual method for total variation-based image restoration").
+        """
+        residuals = targets - scores
+        (t, above), (u, below) = self._corners(residuals, theta)
+        if self.epsilon == 0.0:
+            return np.asarray((1.0 - duals * t / above) / above)
+        at = t / above, u / below
+        is_above = residuals > 0  # the corner that is nearer has what the other one leaves of the dual
+        of_above = np.where(is_above, np.clip(2.0 * duals - at[1], -1.0, 1.0), at[0])
+        of_below = np.where(is_above, at[1], np.clip(2.0 * duals - at[0], -1.0, 1.0))
+        return np.asarray(0.5 * ((1.0 - of_above * at[0]) / above + (1.0 - of_below * at[1]) / below))
 
     def dual_values(self, duals: Array, scores: Array, targets: Array) -> Array:
         """Return a (y - z) - epsilon |a|."""
-        return np.asarray(duals * (targets - scores) - self.epsilon * np.abs(duals))
+        values = duals * (targets - scores)
+        return values if self.epsilon == 0.0 else values - self.epsilon * np.abs(duals)
 
-    def _roots(self, residuals: Array, width: float) -> tuple[Array, Array]:
-        """sqrt(t^2 + width^2) of t = r - epsilon and of t = -r - epsilon."""
-        above, below = residuals - self.epsilon, residuals + self.epsilon
-        return np.sqrt(above * above + width * width), np.sqrt(below * below + width * width)
+    def _corners(self, residuals: Array, width: float) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Return t and sqrt(t^2 + width^2) of t = r - epsilon and of t = r + epsilon; without a tube they are one."""
+        ts = (residuals,) if self.epsilon == 0.0 else (residuals - self.epsilon, residuals + self.epsilon)
+        pairs = [(t, np.sqrt(t * t + width * width)) for t in ts]
+        return pairs[0], pairs[-1]
 
 
 @dataclass(frozen=True, slots=True)

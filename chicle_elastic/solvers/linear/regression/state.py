@@ -5,6 +5,7 @@ D is num_features + 1, the intercept column included; theta, c_i and alpha are t
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.progress import ProgressState, nothing
 
-SCALARS = 7
+SCALARS = 9
 """Values that an evaluation begins with."""
 SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.13, 0.08, 0.04, 0.02, 0.005, 0.001)
 """Shares of a direction that a pass looks at."""
@@ -47,23 +48,29 @@ class RegressionState(ProgressState):
         is_rough: They are summed up in float32, and products repair what that does.
         has_products: Of a parabola: they are known.
         has_scale: theta is minimised over, too.
+        has_corners: Of the loss; the tasks remember the duals that the last step has foretold.
         has_free_intercept: The last weight is not penalised.
         num_rows: Rows that were looked at first.
+        passes: How many the next iteration has if there is one task; with more than 1 its update has room for the w and
+            the state that they lead to.
         total: Sum of the c_i.
         typical: Mean size of the targets, by weight; 1 where all are 0.
         theta: Of the loss, above 0.
-        change: By how much theta changes along the direction.
+        change: By how much theta changes along the direction; the width of corners at its end.
         floor: What the objective counts as at least: less is rounding of the targets.
         value: The objective with round corners at w.
         gap: Relative duality gap; infinite where it is not known.
         dual: Largest D of slopes so far; they are the duals.
         dual_theta: The theta that these slopes had.
+        is_best: The duals of the last evaluation have that D.
         share: Share of tol below which the run rests.
         reach: Factor of `SHARES`: 1, or less where all of them were too long.
         slope: Of the objective along the direction.
         is_chosen: The direction has the length that a search has found.
         is_wary: The last direction was too long, and the next one is searched along at once.
-        steepness: What the gradient adds to the gap at w.
+        steepness: What the gradient adds to the gap at w, with the slopes as duals.
+        corners: What the corners add to it then.
+        enough: The gap at which the run rests, not relative.
         is_refused: A certificate was not good enough, and no step was taken since.
         is_blind: The last step is so short that rounding hides what it did to the objective.
         plus, minus: What positive and negative slopes are multiplied by for duals that are feasible; 0 where that is
@@ -84,8 +91,10 @@ class RegressionState(ProgressState):
     is_rough: bool = False
     has_products: bool = False
     has_scale: bool = False
+    has_corners: bool = False
     has_free_intercept: bool = False
     num_rows: float = 0.0
+    passes: int = 1
     total: float = 1.0
     theta: float = 1.0
     typical: float = 1.0
@@ -95,6 +104,7 @@ class RegressionState(ProgressState):
     gap: float = np.inf
     dual: float = -np.inf
     dual_theta: float = 1.0
+    is_best: bool = False
     share: float = FIRST_SHARE
     num_products: int = 0
     reach: float = 1.0
@@ -102,6 +112,8 @@ class RegressionState(ProgressState):
     is_chosen: bool = False
     is_wary: bool = False
     steepness: float = np.inf
+    corners: float = 0.0
+    enough: float = 0.0
     is_refused: bool = False
     is_blind: bool = False
     plus: float = 1.0
@@ -122,6 +134,7 @@ class RegressionState(ProgressState):
         *,
         has_factor: bool,
         has_scale: bool = False,
+        has_corners: bool = False,
         has_free_intercept: bool = False,
         is_parabola: bool = False,
         is_rough: bool = False,
@@ -133,6 +146,7 @@ class RegressionState(ProgressState):
             is_parabola=is_parabola,
             is_rough=is_rough,
             has_scale=has_scale,
+            has_corners=has_corners,
             has_free_intercept=has_free_intercept,
             plus=0.0 if has_free_intercept and not is_parabola else 1.0,
             minus=0.0 if has_free_intercept and not is_parabola else 1.0,
@@ -143,6 +157,11 @@ class RegressionState(ProgressState):
             residual=zeros,
             conjugate=zeros,
         )
+
+    def kept(self) -> tuple[str, ...]:
+        """See `ProgressState`: what conjugate gradients need is left out where a step comes from a factor alone."""
+        is_short = self.has_factor and not self.is_parabola
+        return ("direction", "shift") if is_short else super(RegressionState, self).kept()
 
     @property
     def needs_products(self) -> bool:
@@ -183,9 +202,11 @@ class Evaluation:
     """Sums of c_i times what is said.
 
     Attributes:
-        scalars: Round losses; losses; losses less duals and scores (`dual_values`) of slopes; positive slopes; negative
-            ones; first and second derivatives by a scale. Shape (SCALARS,).
+        scalars: Round losses; losses; these less duals and scores (`dual_values`) of duals; positive duals; negative
+            ones; first and second derivatives by a scale; with corners, round losses of the width before, and losses
+            less duals and scores of slopes. Shape (SCALARS,).
         v: Slopes times rows, shape (D,).
+        of_duals: Duals times rows with corners, shape (D,); else empty, as the duals are the slopes.
         second: Curvatures times x x^T (packed), where there is a factor, else its diagonal (D); empty where those of a
             parabola are known.
         beside: Curvatures times rows, where there is a free intercept and no factor; else empty, and as above.
@@ -195,23 +216,24 @@ class Evaluation:
 
     scalars: Array
     v: Array
+    of_duals: Array
     second: Array
     beside: Array
     mixed: Array
     step: Array
 
     @staticmethod
-    def sizes(state: RegressionState) -> tuple[int, int, int, int, int]:
+    def sizes(state: RegressionState) -> tuple[int, int, int, int, int, int]:
         """Return the lengths of all but the scalars."""
         D = len(state.direction)
         second = D * (D + 1) // 2 if state.has_factor else D
         has_beside = state.has_free_intercept and not state.has_factor
         beside, mixed = D if has_beside else 0, D if state.has_scale else 0
-        return D, second * state.needs_products, beside * state.needs_products, mixed, D + 2
+        return D, D * state.has_corners, second * state.needs_products, beside * state.needs_products, mixed, D + 2
 
     @classmethod
     def of(cls, state: RegressionState, sums: Array) -> "Evaluation":
         """Views of the sums of a pass, without HEAD."""
-        ends = np.cumsum((SCALARS, *cls.sizes(state)))
-        scalars, v, second, beside, mixed, step = np.split(sums, ends[:-1])
-        return cls(scalars=scalars, v=v, second=second, beside=beside, mixed=mixed, step=step)
+        ends = list(accumulate((0, SCALARS, *cls.sizes(state))))
+        scalars, v, of_duals, second, beside, mixed, step = (sums[a:b] for a, b in pairwise(ends))
+        return cls(scalars=scalars, v=v, of_duals=of_duals, second=second, beside=beside, mixed=mixed, step=step)

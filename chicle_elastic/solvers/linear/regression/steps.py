@@ -7,8 +7,12 @@ not fallen by a part of what was foretold, a pass along the direction finds the 
 furthest down. A scale of the residuals is one more unknown of the equations; without a factor it takes a step of its
 own.
 
-With the slopes at w as duals the gap has two parts: |gradient|^2 / (2 alpha), and what the corners leave. Once the
-first is a small part of the whole, the corners become ten times as narrow. A smooth loss has no second part. Of large
+With the slopes at w as duals the gap has two parts: |gradient|^2 / (2 alpha), and what the corners leave. A smooth loss
+has no second part. Corners become narrower with every step, the more the less it foretells beside the second part,
+and no narrower than `tol` needs. Each task remembers the duals that the last step has foretold for its rows, the slopes
+and their change to first order: with these the first part is next to nothing after a whole step, and the gap is known
+long before the gradient is small. They say how curved corners count in the next step, too (`curvatures_beside`). A task
+that has got or lost rows begins with slopes. Of large
 features the gradient at any w is mostly rounding of w; then w is as good as it gets, and the certificate has the duals
 of w + step, which is more than a number has room for. D does not know of a scale: the duals are those of the largest D
 so far, and the scale may go on to 0.
@@ -37,6 +41,7 @@ from chicle_elastic.solvers.linear.certified import ROUNDING as ROUNDED
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve, pack, unpack
+from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, PASS_VALUES, ROW_VALUES
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 from chicle_elastic.solvers.linear.regression.state import (
     FIRST_SHARE,
@@ -48,15 +53,17 @@ from chicle_elastic.solvers.linear.regression.state import (
 
 ENOUGH = 0.25
 """Share of slope times direction by which the objective has to fall; of a parabola it is a half."""
-INNER_SHARE = 0.3
-"""Share of the gap that may come from the gradient when the corners become narrower."""
-NARROWER = 0.1
-"""Factor of the width of the corners. Of five ordinary data sets and 120 small odd ones, 0.03 and 0.3 take a tenth more
-passes of the former; steps of 0.03 lead nowhere a little more often."""
+PER_FALL, NARROWER = 0.3, 0.1
+"""Factor of the width of corners: the fall that a step foretells as a share of what corners add to the gap, times the
+former, and at least the latter. Over 66 small tables 0.1 and 1 in place of the former take up to 6 % more passes, 0.01
+and 0.3 in place of the latter up to 8 % more."""
+JUST_NARROW = 0.4
+"""Share of the gap to reach that corners take, once they are narrow enough; 0.1 and 0.8 take 2 to 5 % more passes."""
 LEAST_THETA = 1e-12
 """As a share of the first one: rounding is as large."""
 ETA, MOST_PRODUCTS = 0.1, 100
-"""Share of the residual at which conjugate gradients end, and their products at most."""
+"""Share of the residual at which conjugate gradients end, and their products at most. With corners it is one of what
+these add to the gap and what the step foretells; on six wide data sets 0.3 and 0.03 take 6 to 9 % more passes."""
 LEAST_REACH, LEAST_FALL = 1e-5, 0.5
 """Of a direction; of |gradient|^2 in a step whose effect on the objective is rounding, else no more are taken."""
 SMALLER, LARGER = 0.9, 10.0
@@ -137,6 +144,7 @@ def advance(state: RegressionState, problem: Problem, model: Array, sums: Array,
     sums = sums[HEAD:]
     if state.phase is RegressionPhase.LOOK:
         state.num_rows = num_rows
+        state.passes = _passes_at_once(state) if num_alone else 1
         return _looked(state, problem, model, sums)
     if num_rows != state.num_rows:  # rows were lost or have come back: another objective
         _restart(state)
@@ -152,6 +160,13 @@ def advance(state: RegressionState, problem: Problem, model: Array, sums: Array,
     if state.phase is RegressionPhase.MULTIPLY:
         return _multiplied(state, problem, model, sums, weight)
     return _searched(state, problem, model, sums, weight)
+
+
+def _passes_at_once(state: RegressionState) -> int:
+    """Say how many passes an only task makes in an iteration: as many as cost about what is between two iterations."""
+    D = len(state.direction)
+    of_row = DENSE_VALUE * D + 0.5 * MULTIPLICATION * D * D * state.has_factor + ROW_VALUES
+    return 1 if state.is_parabola else max(int(PASS_VALUES // max(state.num_rows * of_row, 1.0)), 1)
 
 
 def _looked(state: RegressionState, problem: Problem, model: Array, sums: Array) -> Array:
@@ -177,22 +192,25 @@ def _looked(state: RegressionState, problem: Problem, model: Array, sums: Array)
 def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evaluation, weight: float) -> Array:
     """Take the step if it is good enough, and find the next one."""
     loss, alpha = problem.loss, problem.strength(state)
-    round_loss, sharp_loss, corners, plus, minus, by_scale, _ = found.scalars.tolist()
+    round_loss, sharp_loss, corners, plus, minus, by_scale, _, loss_before, of_slopes = found.scalars.tolist()
     direction = _agreed(state, found.step / weight)
     there = w + direction
     ridge, penalised = problem.ridge(state), problem.penalised(there)
     half = 0.5 * alpha * squared(penalised)
     if (direction.any() or state.change) and not state.is_chosen:
-        fall, rounding = state.value - half - round_loss, max(ROUNDING, FEW * problem.tol) * abs(state.value)
-        if abs(fall) <= rounding:  # the gradient tells
-            state.is_blind = True
+        fall = state.value - half - (loss_before if state.has_corners else round_loss)
+        rounding = max(ROUNDING, FEW * problem.tol) * abs(state.value)
+        if abs(fall) <= rounding:  # the gradient tells, if it is one of the same corners
+            state.is_blind = not (state.has_corners and state.change)
         elif not fall >= -ENOUGH * state.slope:
             state.phase, state.direction, state.is_wary = RegressionPhase.SEARCH, direction, True
+            state.is_best = False
             return w
     if direction.any():
         state.is_refused = False
     w, state.theta, state.is_chosen = there, state.theta + state.change, False
-    state.shift = state.shift - direction
+    if not state.has_corners:  # whose duals tasks keep themselves
+        state.shift = state.shift - direction
     gradient = alpha * penalised - found.v
     state.value = half + round_loss
     if not _keep_products(state, found, ridge):  # float32 has no room for them
@@ -202,27 +220,30 @@ def _evaluated(state: RegressionState, problem: Problem, w: Array, found: Evalua
     corners += state.theta * abs(by_scale)
     value = half + sharp_loss
     primal = max(value, state.floor)
-    _keep_best_duals(state, value - corners - steepness, plus, minus)
+    lead = _steepness(state, alpha * penalised - found.of_duals, alpha) if state.has_corners else steepness
+    _keep_best_duals(state, value - corners - lead, plus, minus)
     left = value - state.dual
     state.gap = left / primal
     is_at_rest = state.is_blind and not steepness < LEAST_FALL * before
     state.steepness, state.is_blind, state.change = steepness, False, 0.0
     state.direction = np.zeros(len(w))
     enough = state.share * problem.tol * primal
+    state.corners, state.enough = of_slopes, enough
     # Of a large alpha w = 0 is within tol, and says nothing of the targets.
     has_begun = not state.is_parabola or penalised.any() or not gradient.any() or value <= enough
     if has_begun and left <= enough and not (state.is_refused and steepness > 0):
         state.phase = RegressionPhase.REST
-    elif is_at_rest and corners <= enough and state.has_factor and not (state.has_scale or state.is_parabola):
+    elif is_at_rest and of_slopes <= enough and state.has_factor and not (state.has_scale or state.is_parabola):
         state.phase, state.shift = RegressionPhase.REST, _newton_direction(state, w, gradient, found, ridge)
         state.change = 0.0
     elif is_at_rest and state.has_scale and state.theta > LEAST_THETA * state.typical:  # w has followed
         state.change, state.slope = -SMALLER * state.theta, -SMALLER * state.theta * by_scale
-    elif is_at_rest or (loss.has_corners and steepness <= INNER_SHARE * (corners + steepness)):
+    elif is_at_rest:
         _narrow(state, loss)
     elif state.has_factor and not state.is_parabola:
         state.direction = _newton_direction(state, w, gradient, found, ridge)
         state.slope = dot(gradient, state.direction) + by_scale * state.change
+        _narrow_along(state)
         state.phase = RegressionPhase.SEARCH if state.is_wary else RegressionPhase.EVALUATE
     else:
         state.change = _of_scale(state, by_scale, float(found.scalars[6])) if state.has_scale else 0.0
@@ -283,9 +304,11 @@ def _preconditioned(state: RegressionState, residual: Array) -> Array:
 def _keep_best_duals(state: RegressionState, dual: float, plus: float, minus: float) -> None:
     """Take the slopes at w as duals, if D is larger with them than it has been.
 
-    A scale goes on to 0 where rows are fitted exactly, and slopes at small ones are rounding of w.
+    A scale goes on to 0 where rows are fitted exactly, and slopes at small ones are rounding of w. With corners tasks
+    keep the duals themselves.
     """
-    if not dual > state.dual and not state.is_parabola:
+    state.is_best = dual > state.dual or state.is_parabola
+    if not state.is_best:
         return
     state.dual, state.dual_theta, state.shift = dual, state.theta, np.zeros_like(state.shift)
     if state.has_free_intercept and not state.is_parabola:
@@ -319,6 +342,15 @@ def _narrow(state: RegressionState, loss: RegressionLoss) -> None:
         state.theta *= NARROWER
     if not loss.has_corners or state.theta < LEAST_THETA * state.typical:
         state.phase, state.is_refused = RegressionPhase.REST, False
+
+
+def _narrow_along(state: RegressionState) -> None:
+    """Have corners be narrower at the end of the direction: the more, the less it foretells beside what they cost."""
+    if state.has_corners:
+        corners = max(state.corners, TINY)
+        just_narrow = math.sqrt(JUST_NARROW * state.enough / corners)
+        share = max(NARROWER, just_narrow, -0.5 * PER_FALL * state.slope / corners)
+        state.change = (min(share, 1.0) - 1.0) * state.theta
 
 
 def _newton_direction(state: RegressionState, w: Array, gradient: Array, found: Evaluation, ridge: Array) -> Array:
@@ -362,7 +394,7 @@ def _with_scale(state: RegressionState, gradient: Array, found: Evaluation, solv
     if not state.has_scale:
         return np.asarray(step)
     coupled = solve(found.mixed)
-    by_scale, curvature = found.scalars[5:].tolist()
+    by_scale, curvature = found.scalars[5:7].tolist()
     bend = max(curvature - float(found.mixed @ coupled), 0.0)
     state.change = _of_scale(state, by_scale + float(found.mixed @ step), bend)
     return np.asarray(step - state.change * coupled)
@@ -407,14 +439,23 @@ def _multiplied(state: RegressionState, problem: Problem, w: Array, sums: Array,
     else:
         state.direction = state.direction + step * p
         state.slope -= step * before  # directions are conjugate: this is the gradient times the step
-        if dot(state.residual, z) <= state.goal:
+        if _leaves_little(state, problem) if state.has_corners else dot(state.residual, z) <= state.goal:
+            _narrow_along(state)
             return w
     if state.num_products < MOST_PRODUCTS:
         state.conjugate = z - (dot(z, product) / curvature) * p
         state.phase = RegressionPhase.MULTIPLY
-    elif state.is_parabola:
+    elif not state.is_parabola:
+        _narrow_along(state)
+    else:
         w, state.shift = w + state.shift, np.zeros(D)
     return w
+
+
+def _leaves_little(state: RegressionState, problem: Problem) -> bool:
+    """Say whether the residual of conjugate gradients is a small part of the gap with the duals that they foretell."""
+    left = 0.5 * squared(problem.penalised(state.residual)) / problem.strength(state)
+    return left <= max(ETA * (state.corners - 0.5 * state.slope), 0.5 * state.enough)
 
 
 def _searched(state: RegressionState, problem: Problem, w: Array, sums: Array, weight: float) -> Array:
@@ -429,8 +470,10 @@ def _searched(state: RegressionState, problem: Problem, w: Array, sums: Array, w
     if is_lower or (abs(values[0] - state.value) <= rounding and state.reach == 1.0):  # then the gradient tells
         best = best if is_lower else 0
         state.is_wary, state.is_blind, share = best > 0, not is_lower, float(shares[best])
+        state.is_wary = state.is_wary and not state.has_corners
         state.phase, state.reach, state.is_chosen = RegressionPhase.EVALUATE, 1.0, True
-        state.direction, state.change = share * direction, share * state.change
+        change = state.change * (share == 1.0 if state.has_corners else share)
+        state.direction, state.change = share * direction, change
     elif state.reach > LEAST_REACH:
         state.direction, state.reach = direction, state.reach * SHARES[-1]
     else:

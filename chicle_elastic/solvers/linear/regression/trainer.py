@@ -96,7 +96,7 @@ class RegressionTrainer(CertifiedTrainer):
         """The local solver of one task; numba is imported here and not before."""
         from chicle_elastic.solvers.linear.regression.solver import RegressionSolver
 
-        return RegressionSolver(ctx, loss=self.loss, C=float(self.C), intercept=float(self.intercept_scaling))
+        return RegressionSolver(ctx, problem=self._problem, C=float(self.C), intercept=float(self.intercept_scaling))
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Begin with a look at the data, and again after a certificate that was not good enough."""
@@ -105,6 +105,7 @@ class RegressionTrainer(CertifiedTrainer):
                 len(model),
                 has_factor=is_narrow(schema),
                 has_scale=self.loss.has_scale,
+                has_corners=self.loss.has_corners,
                 has_free_intercept=self._has_free_intercept,
                 is_parabola=self.loss.is_parabola,
                 is_rough=self.loss.is_parabola and schema.dtype == "float32" and schema.kind != "csr",
@@ -123,14 +124,18 @@ class RegressionTrainer(CertifiedTrainer):
         return f"Newton's method on chunks by conjugate gradients, because {columns} do not fit into a message"
 
     def update_size(self, model: Array, progress: Array) -> int:
-        """See `RegressionState.sums_size`."""
-        return RegressionState.look(progress).sums_size
+        """See `RegressionState.sums_size`; after several passes w and the state follow."""
+        state = RegressionState.look(progress)
+        return state.sums_size + (len(model) + len(progress) if state.passes > 1 else 0)
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
-        """See `steps`."""
+        """See `steps`; an only task may have gone on itself."""
         state = RegressionState.take(progress)
+        reached = summed.delta[state.sums_size :]
+        if RegressionState.is_of(reached[len(model) :]):
+            return reached[: len(model)].copy(), reached[len(model) :].copy()
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
-            following = steps.advance(state, self._problem, model, summed.delta, summed.weight)
+            following = steps.advance(state, self._problem, model, summed.delta[: state.sums_size], summed.weight)
         return following, state.encode()
 
     @np.errstate(over="ignore", invalid="ignore")
