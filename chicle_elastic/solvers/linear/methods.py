@@ -9,10 +9,10 @@ Rows x features of the data, the loss and the number of tasks decide between the
 
 * smooth losses (squared hinge, logistic): Newton's method where the second derivatives of all columns fit into a
   message (`MOST_BLOCK_VALUES`), and with several tasks in any case; there a block of the heaviest columns is the
-  preconditioner of conjugate gradients.
+  preconditioner of conjugate gradients. The squared hinge over little data is left to a task that is alone.
 * hinge: with several tasks Newton's method where all columns fit. Where they do not, the tasks descend along
-  coordinates, and if that crawls one task solves for the undecided rows of all (`working_set`). A task that is alone
-  descends along coordinates, and goes over to local Newton steps if that crawls (`wide.finish`).
+  coordinates, and if that crawls one task solves for the undecided rows of all (`working_set`).
+* A task that is alone descends along coordinates and takes local Newton steps in turns (`race`).
 """
 
 import math
