@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 AGAIN = 0.8
 """Share of `tol` that one task aims at after a certificate that was not good enough: another one costs as much as two
 passes over all rows, and estimates scatter. Several tasks also wait for each other in each iteration that it costs."""
+FAR_BELOW = 0.1
+"""Share of the goal below which nothing is waited for after the last certificate: an iteration may take long."""
 GIVEN_UP = np.array([-1.0])
 """Progress after an iteration without an estimate of the gap: the only task has come to the end of what its own Newton
 steps can do, whose w is always that of duals. On features of 1e8 rounding of the duals is all of that w."""
@@ -340,7 +342,8 @@ class LinearTrainer(Trainer):
         since = report.iteration - report.last_certificate
         is_first, is_alone = report.last_certificate == 0, report.num_tasks == 1
         goal = AGAIN * self.tol if is_alone and not is_first else self.tol
-        is_near = gap * _correction(report) <= goal and since >= max(1, report.last_certificate // 50)
+        expected = gap * _correction(report)
+        is_near = expected <= goal and (expected <= FAR_BELOW * goal or since >= max(1, report.last_certificate // 50))
         is_long_ago = since >= max(16, report.last_certificate)
         if is_last or (report.is_complete and (is_near or is_long_ago)):
             return Verdict(action=Action.CERTIFY, reason=f"estimated relative duality gap {gap:.2e}")
