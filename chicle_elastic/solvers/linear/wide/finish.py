@@ -85,7 +85,7 @@ class SearchLine:
             else:
                 high, at_high = t, at_t
             # Where a straight line between the two is 0, but not too near to either.
-            share = min(max(at_low / (at_low - at_high), 0.1), 0.9)
+            share = min(max(at_low / (at_low - at_high), 0.1), 0.9) if at_low < at_high else 0.5
             t = 2.0 * low if high == math.inf else low + (high - low) * share
         self.slope(low if low > 0 else t)
 
