@@ -72,7 +72,7 @@ class Family:
     is_free: bool = False
 
     def suits(self, data: DataSet) -> bool:
-        """Whether the target of a table is of its kind."""
+        """Say whether the target of a table is of its kind."""
         return self.least_classes == 0 if data.y.dtype.kind == "f" else 0 < self.least_classes <= data.num_classes
 
     def estimator(self, side: str, data: DataSet, share: float) -> Any:
@@ -165,12 +165,12 @@ class Cell:
 
     @property
     def ratio(self) -> float:
-        """Of our time to that of the peer."""
+        """Return the ratio of our time to that of the peer."""
         return self.ours.seconds / self.peer.seconds
 
     @property
     def is_far(self) -> bool:
-        """Whether the user would notice."""
+        """Say whether the user would notice."""
         return self.ratio > TIMES and self.ours.seconds - self.peer.seconds > SLACK_S
 
     def as_markdown(self) -> str:

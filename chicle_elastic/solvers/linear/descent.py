@@ -40,7 +40,7 @@ class Descent:
         lengths = local.tables.samples.lengths
         self._chunks = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
         self._places = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
-        self._norms = np.zeros(len(self._chunks))
+        self._norms, self._are_norms_kept = np.zeros(len(self._chunks)), False
         self.w, self.visits = w.copy(), 0
         self._has_begun = np.zeros(len(w), dtype=bool)
         order = np.flatnonzero(local.upper).astype(np.int32)
@@ -82,15 +82,13 @@ class Descent:
         """Sums of dual values, shape (outputs,)."""
         return np.array([output.figures[kernels.DUAL_SUM] for output in self._outputs])
 
-    @property
-    def has_huge_rows(self) -> bool:
-        """Whether |x_i|^2 of a row that was visited is no number, or infinite."""
-        return not np.isfinite(self._norms).all()
-
     def run(self, goal: float, most_visits: int, stop: StopFlag) -> None:
         """Make passes for each output until its gap seems to be `goal` of its objective, or after so many visits.
 
         Of those for which it does already only if it does for all: a certificate was of another opinion.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
         """
         local = self._local
         signs, upper = local.signs, local.upper
@@ -118,6 +116,9 @@ class Descent:
                 output.figures,
             )
         self.visits = sum(int(output.counts[kernels.VISITS]) for output in self._outputs)
+        if not self._are_norms_kept:  # a first pass visits all rows
+            local.keep_norms(self._norms)
+            self._are_norms_kept = True
 
 
 def _half_squares(w: Array) -> Array:

@@ -257,6 +257,18 @@ class LocalData:
             require_finite_rows(self.tables, self.notes)
             self._are_rows_checked = num_visited == self.tables.num_rows
 
+    def keep_norms(self, norms: Array) -> None:
+        """Write down |x_i|^2 of all rows that have a weight, shape (num_rows,), and look at them.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        starts = np.cumsum(self.tables.samples.lengths)[:-1]
+        with np.errstate(over="ignore"):  # infinite in float32
+            for chunk_id, part in zip(self.tables.ids, np.split(norms, starts), strict=True):
+                self.notes[chunk_id].norms[...] = part
+        self.check_rows(self.tables.num_rows)
+
     def check_all_rows(self, parts: Sequence[LocalPart] | None = None) -> None:
         """Look at all rows, where no pass finds their norms.
 

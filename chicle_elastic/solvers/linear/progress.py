@@ -117,6 +117,8 @@ def _reader(kind: Any) -> Callable[[float], Any]:
 _last: dict[Any, tuple[Any, Any]] = {}
 """By class, the vector that was made or looked at last and its state."""
 NONE = None, None
+MOST_KEPT_VALUES = 1 << 16
+"""Values of a vector that is kept with its state until another one of its class comes: half a MiB."""
 
 
 class ProgressState:
@@ -143,7 +145,7 @@ class ProgressState:
         arrays[0] = np.array(head, dtype=np.float64)
         vector = np.concatenate(arrays)  # integers become float64 on the way
         _fill(self, head, vector)
-        _last[type(self)] = vector, self
+        _keep(vector, self)
         return vector
 
     @classmethod
@@ -175,7 +177,7 @@ class ProgressState:
         vector, state = _last.get(cls, NONE)
         if vector is not progress:
             state = cls.decode(progress)
-            _last[cls] = progress, state
+            _keep(progress, state)
         return state
 
     @classmethod
@@ -183,6 +185,11 @@ class ProgressState:
         """Return the state to change it, but not what is in its arrays; nobody else gets this one."""
         vector, state = _last.pop(cls, NONE)
         return state if vector is progress else cls.decode(progress)
+
+
+def _keep(vector: Array, state: ProgressState) -> None:
+    """Keep the state of a short vector; decoding a long one takes no time beside a pass, and nobody gives it back."""
+    _last[type(state)] = (vector, state) if vector.size <= MOST_KEPT_VALUES else NONE
 
 
 def _add(

@@ -96,7 +96,7 @@ class Race:
             self._turn = []
 
     def _rate_since(self, step: int) -> float:
-        """What was done since this step of the turn, per unit of work."""
+        """Return what was done since this step of the turn, per unit of work."""
         (work, left), (work_now, left_now) = self._turn[step], self._turn[-1]
         return (left - left_now) / max(work_now - work, 1.0)
 

@@ -58,8 +58,8 @@ class CoordinatePasses:
         ctx: Of the task.
         local: Its data.
         chunks: Of the solver, by number.
-        tol: Relative gap to be reached; decides whether a Newton finish pays.
-        descends_only: There is no Newton finish.
+        tol: Relative gap to be reached.
+        descends_only: There are no Newton steps.
     """
 
     def __init__(
@@ -126,9 +126,7 @@ class CoordinatePasses:
         self._goal = AGAIN * self.tol
 
     def run(self, model: Array, budget: Budget) -> Update:
-        """A pass over the local samples (or `budget.samples` of them), or a Newton step where that pays.
-
-        Alone, and with little data, it is several passes: what is between two iterations takes longer than a pass.
+        """Make a pass over the local samples, or `budget.samples` of them; alone several, or Newton steps in turns.
 
         Raises:
             DataError: A feature is NaN or infinite.
@@ -155,8 +153,6 @@ class CoordinatePasses:
         while True:
             before = descent.visits
             descent.run(self._goal / self._correction, int(PASS_VALUES / values_of_visit), budget.stop)
-            if descent.has_huge_rows:
-                self._local.check_all_rows()
             self._gaps = descent.gaps
             self._local.set_dual_sums(descent.dual_sums)
             self._learn(tables, descent.w, (descent.visits - before) * values_of_visit + PASS_VALUES)
@@ -181,13 +177,13 @@ class CoordinatePasses:
     def _new_race(self, tables: LocalTables, first: int) -> Race:
         return Race(FIRST_STEPS * tables.num_outputs * step_work(tables), first)
 
-    def _left(self, w: Array) -> float:
-        """What is left to do, over all outputs: the logarithm of the gap over that of a certificate."""
+    def _left(self, relative_gaps: Array) -> float:
+        """Return what is left to do, over all outputs: the logarithm of the gap over that of a certificate."""
         goal = min(max(self._goal / self._correction, FINEST_GAP), 1.0)
-        return float(np.log(np.clip(self._relative_gaps(w, self._gaps), goal, 1.0) / goal).sum())
+        return float(np.log(np.clip(relative_gaps, goal, 1.0) / goal).sum())
 
     def _visit_work(self, tables: LocalTables, row_values: int) -> float:
-        """What a visit of a row costs in a pass, on average."""
+        """Return what a visit of a row costs in a pass, on average."""
         value = DENSE_VALUE if isinstance(tables.rows.kind, DenseKind) else 1.0
         return value * tables.num_values / tables.num_rows + row_values
 
@@ -209,7 +205,7 @@ class CoordinatePasses:
             order = order[: -(-budget.samples // tables.bucket_rows)]
         processed, stats, duration_s = self._visit(tables, work, order, budget)
         for chunk_id, num_rows in zip(tables.ids, processed.tolist(), strict=True):
-            self._chunks[chunk_id].count(num_rows)  # once, however many passes follow
+            self._chunks[chunk_id].count(num_rows)
         samples = int(processed.sum())
         self._local.check_rows(samples)
         self._gaps = stats[:, 0]
@@ -243,13 +239,14 @@ class CoordinatePasses:
 
     def _learn(self, tables: LocalTables, w: Array, work: float) -> None:
         """Learn from passes of the only task that led to `w`."""
-        self._last_gap = float(np.max(self._relative_gaps(w, self._gaps)))
+        relative = self._relative_gaps(w, self._gaps)
+        self._last_gap = float(np.max(relative))
         if not self._may_finish(tables) or self._last_gap <= FINEST_GAP:
             return
         if self._race is None:
             self._race = self._new_race(tables, first=DESCENT)
         if not self._is_near:  # a certificate may end it all
-            self._race.add(work, self._left(w))
+            self._race.add(work, self._left(relative))
             self._has_turned = self._is_newton
 
     @property
@@ -336,16 +333,15 @@ class CoordinatePasses:
         newton = self._newton
         before = newton.work
         if self._has_turned:
-            self._gaps = newton.gaps
-            race.begin(self._left(newton.w()))
+            race.begin(self._left(newton.relative_gaps))
         self._screening, self._has_turned = None, False
         self._must_visit_all = True  # Newton steps move duals that were settled
         newton.run(lambda: budget.is_spent() or race.is_over(newton.work - before))
         for k, duals in enumerate(newton.duals):
             self._local.write_duals(k, duals)
         delta, self._gaps = newton.w() - w, newton.gaps
-        self._last_gap = float(np.max(self._relative_gaps(w + delta, self._gaps)))
-        race.add(newton.work - before, self._left(w + delta))
+        self._last_gap = float(np.max(newton.relative_gaps))
+        race.add(newton.work - before, self._left(newton.relative_gaps))
         self._has_turned = not self._is_newton
         if newton.is_stuck or self._last_gap <= FINEST_GAP:
             self._end_newton(is_stuck=newton.is_stuck)

@@ -199,7 +199,7 @@ def _begin_solution(state: L1State, w: Array, output: OutputState, objective: Ob
 
 
 def damping(state: L1State, output: OutputState, objective: Objective) -> Array:
-    """What is added to the diagonal of the second derivatives, shape (D,)."""
+    """Return what is added to the diagonal of the second derivatives, shape (D,)."""
     if not output.damping:  # squared lengths may be beyond all numbers
         return np.zeros(len(state.norms))
     return output.damping * objective.loss.most_curvature * state.norms**2
@@ -208,7 +208,7 @@ def damping(state: L1State, output: OutputState, objective: Objective) -> Array:
 def direction(
     state: L1State, output: OutputState, w: Array, objective: Objective, *, is_spent: Callable[[], bool] = lambda: False
 ) -> Array:
-    """Where the second order model with the penalties is least over the weights of W, less w; shape (h,)."""
+    """Find where the second order model with the penalties is least over the weights of W, less w; shape (h,)."""
     places = output.columns if len(output.columns) else np.arange(len(w))
     H = symmetric(output.products, len(places))
     if output.is_rough:

@@ -22,7 +22,7 @@ from chicle_elastic.solvers.linear.target_rows import LocalRows
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """What is known of all rows at a w.
+    """Keep what is known of all rows at a w.
 
     Attributes:
         model: w.

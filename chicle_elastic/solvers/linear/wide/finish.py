@@ -21,6 +21,7 @@ from collections.abc import Callable
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 from chicle_elastic.solvers.linear.race import STEP_VALUES
 from chicle_elastic.solvers.linear.wide.rows import WideRows
@@ -135,12 +136,12 @@ class WideFinish(ABC):
 
     def offer(self, alpha: Array) -> None:
         """Go on from these duals, shape (num_rows,), if they are better."""
-        w = self._w_of(alpha)
-        margins = self._signs * self._rows.times(w)
-        gap, primal = self._gap(margins, alpha, w)
-        if gap < self.gap:
-            self.alpha, self.w, self.gap, self._primal, self._num_fruitless = alpha, w, gap, primal, 0
-            self._go_back()
+        with np.errstate(over="ignore", invalid="ignore"):  # what is no number is not better
+            w = self._w_of(alpha)
+            gap, primal = self._gap(self._signs * self._rows.times(w), alpha, w)
+            if gap < self.gap:
+                self.alpha, self.w, self.gap, self._primal, self._num_fruitless = alpha, w, gap, primal, 0
+                self._go_back()
 
     def _go_back(self) -> None:
         """To the best duals, and their w."""
@@ -158,6 +159,11 @@ class WideFinish(ABC):
     def is_there(self) -> bool:
         """Say whether the gap is at most `tol` times P of these rows alone."""
         return self.gap <= self._tol * self._primal
+
+    @property
+    def relative_gap(self) -> float:
+        """The gap as a share of P of these rows alone."""
+        return float(self.gap / max(self._primal, TINY))
 
     def run(self, is_spent: Callable[[], bool], goal: float | None = None) -> None:
         """Newton steps until the gap is small enough, or `STEPS_PER_ITERATION`; at least one.

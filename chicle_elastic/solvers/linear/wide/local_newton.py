@@ -21,8 +21,6 @@ MOST_WIDE_VALUES = 1 << 23
 three."""
 MOST_KEPT_VALUES = 1 << 22
 """Values of the second derivatives of all outputs up to which they are kept from step to step: 32 MiB."""
-
-
 WIDE_STEP = 12
 """Products with a vector that conjugate gradients take in a step over wide rows, roughly."""
 
@@ -91,6 +89,11 @@ class LocalNewton:
     def gaps(self) -> Array:
         """Of these duals and their w, per output, shape (outputs,)."""
         return np.array([finish.gap for finish in self._finishes])
+
+    @property
+    def relative_gaps(self) -> Array:
+        """The same, as shares of P."""
+        return np.array([finish.relative_gap for finish in self._finishes])
 
     def w(self) -> Array:
         """w of these duals, shape (outputs, num_features + 1)."""
