@@ -3,8 +3,8 @@
     python -m tests.solvers.golden_runs [NAME ...]
 
 writes what they come to into `tests/golden/linear_runs.json`: per trainer and layout the objective at the optimum, and
-per run the most iterations that it takes (see `COPIES`). With names (`ridge`, `ridge/wide`) only those are made anew. A family whose
-objective changes on purpose is made anew in the commit that changes it, which says why.
+per run the most iterations that it takes (see `COPIES`). With names (`ridge`, `ridge/wide`) only those are made anew. A
+family whose objective changes on purpose is made anew in the commit that changes it, which says why.
 
 The tasks are those of a virtual cluster: real solvers, the real scheduler, and seconds that cost none.
 """

@@ -21,7 +21,7 @@ def test_the_file_has_all_runs():
     "nodes", [pytest.param(nodes, marks=() if nodes in EVERY_DAY else pytest.mark.slow) for nodes in NODES]
 )
 def test_a_run_comes_to_the_optimum_in_as_many_iterations(trainer, layout, nodes):
-    """Certified, at a tight tol and at the default one; other kernels of BLAS may need a few more, of sharp corners most."""
+    """Certified, at a tight tol and at the default one; other kernels of BLAS may need a few more iterations."""
     golden, run = GOLDEN[f"{trainer}/{layout}"], Run(trainer=trainer, layout=layout, nodes=nodes)
     for tol, once in zip((TRAINERS[trainer].tol, run.tol), golden["iterations"][nodes], strict=True):
         result, model = run.result(tol)
