@@ -157,6 +157,23 @@ def test_a_look_finds_the_intercept_that_is_best_without_weights():
     assert not a_run(Loss.SQUARED_HINGE)[1].any()
 
 
+def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
+    """Sums are of another objective; interrupted tasks make the pass again."""
+    state, model, objective = a_run()
+    sums = np.zeros(state.sums_size)
+    sums[0] = 1.0
+    assert steps.advance(state, model, sums, objective, tol=0.1) is model
+    assert state.outputs[0].phase is L1Phase.EVALUATE
+    sums[:2] = 0.0, 9.0
+    state.num_refused = 2
+    assert steps.advance(state, model, sums, objective, tol=0.1) is model
+    assert state.is_looking
+    look = np.zeros(state.sums_size)
+    look[1] = 9.0
+    steps.advance(state, model, look, objective, tol=0.1)
+    assert state.num_refused == 0
+
+
 def test_the_turn_goes_to_another_task_where_one_has_no_chunks():
     """Its sums are not in the iteration, so nothing was solved; a solution of zeros or NaN ends the steps."""
     for change, phase in ((0.5, L1Phase.EVALUATE), (0.0, L1Phase.REST), (np.nan, L1Phase.REST)):

@@ -124,6 +124,21 @@ def advance(state, model, sums, *, tol=0.1):
     return steps.advance(state, model, sums, penalty=PENALTY, tol=tol, has_intercept=True)
 
 
+def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
+    """Products and means are those of other rows; interrupted tasks make the pass again."""
+    state = LassoState.fresh(3, is_sparse=False, is_rough=False, is_narrow=True)
+    state.phase, state.num_rows, state.total_weight = LassoPhase.EVALUATE, 10.0, 10.0
+    state.set_products(np.ones(6))
+    model, sums = np.ones(4), np.zeros(state.sums_size)
+    sums[0] = 1.0
+    assert advance(state, model, sums) is model
+    assert state.phase is LassoPhase.EVALUATE
+    sums[:2] = 0.0, 9.0
+    assert advance(state, model, sums) is model
+    assert state.phase is LassoPhase.LOOK
+    assert not len(state.products)
+
+
 def test_the_turn_goes_to_another_task_where_one_has_no_chunks():
     """Its sums are not in the iteration, so nothing was solved."""
     state = LassoState.fresh(3, is_sparse=False, is_rough=False, is_narrow=True)

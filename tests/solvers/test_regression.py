@@ -98,6 +98,19 @@ def test_duals_of_any_model_are_feasible_and_below_every_objective(loss, theta):
             assert dual <= 0.5 * w @ w + weights @ loss.values(X @ w, y, at) + 1e-9
 
 
+def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
+    """Gradient and objective would be those of other rows; interrupted tasks make the pass again."""
+    state = RegressionState.fresh(3, has_factor=True, has_scale=False, has_free_intercept=False)
+    state.phase, state.num_rows = RegressionPhase.EVALUATE, 10.0
+    model, sums = np.ones(3), np.zeros(state.sums_size)
+    sums[0] = 1.0
+    assert steps.advance(state, problem(EpsilonInsensitive()), model, sums, 1.0) is model
+    assert state.phase is RegressionPhase.EVALUATE
+    sums[:2] = 0.0, 9.0
+    assert steps.advance(state, problem(EpsilonInsensitive()), model, sums, 1.0) is model
+    assert state.phase is RegressionPhase.LOOK
+
+
 @pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss.has_corners])
 def test_duals_other_than_the_slopes_make_a_loss_with_corners_more_curved(loss):
     """Slopes have the curvatures of the loss itself, and no dual makes it concave; the tube is left out."""
