@@ -64,6 +64,21 @@ def test_a_round_with_a_stranger_is_asked_again():
     assert ordered == [effects.FormRound(round=2, members=("a",))]
 
 
+def test_a_leaver_does_not_keep_what_it_was_loading():
+    """Another node loads the chunk; the leaver goes when its own has arrived."""
+    stage = Stage(num_chunks=2, nodes=["a", "b"])
+    stage.answer(effects.FormRound)
+    loads = stage.take(effects.LoadChunks)
+    [late] = [load for load in loads if load.node == "b"]
+    stage.orders += [load for load in loads if load.node == "a"]
+    stage.notice("b")
+    ordered = stage.answer()
+    assert only(ordered, effects.StartIteration)[0].is_complete
+    assert not only(ordered, effects.ReleaseNode)
+    loaded = events.ChunksLoaded(chunks=late.chunks, node=NodeId("b"), round=late.round)
+    assert stage.tell(loaded) == [effects.ReleaseNode(node="b")]
+
+
 def test_lost_chunks_without_room_pause_the_job():
     """The survivors cannot hold all data; the pause comes at the boundary, with the figures."""
     stage = Stage(num_chunks=8, nodes=["a", "b"], capacity_bytes=5)

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from typing import TextIO
+from typing import IO
 
 import pytest
 from torch.distributed import TCPStore
@@ -112,7 +112,7 @@ def be_member(program: str, arguments: list[str], its_input: Connection, its_out
     exec(program, {"__name__": "__main__"})
 
 
-def as_text(end: Connection, mode: str) -> TextIO:
+def as_text(end: Connection, mode: str) -> IO[str]:
     """One end of a pipe as a file of lines."""
     with end:
         return os.fdopen(os.dup(end.fileno()), mode)
