@@ -112,19 +112,23 @@ class Run:
         """The gap that is asked for."""
         return TOL_OF_FLOAT32 if self.layout == "float32" else TOL
 
-    def result(self, tol: float) -> tuple[SimulationResult, Array]:
-        """Run it; return its result, and its model, shape (outputs, num_features + 1)."""
+    def job(self, tol: float) -> Job:
+        """To a gap of `tol`."""
         trainer = dataclasses.replace(TRAINERS[self.trainer], tol=tol)
         X, y = data(self.trainer, self.layout, self.copy)
         source = ArraySource(X, y, max_tasks=5, chunk_bytes=1024, seed=1)
-        job = Job(trainer=trainer, source=source, max_iterations=MOST_ITERATIONS, seed=2)
+        return Job(trainer=trainer, source=source, max_iterations=MOST_ITERATIONS, seed=2)
+
+    def result(self, tol: float) -> tuple[SimulationResult, Array]:
+        """Run it; return its result, and its model, shape (outputs, num_features + 1)."""
+        job = self.job(tol)
         simulated = SimulatedJob(iterations=MOST_ITERATIONS, row_s=1e-9, iteration_s=1.0)
         cluster = VirtualCluster(
             Scenario(nodes=NODES[self.nodes], job=simulated), make_work=lambda clock: Real(job, clock)
         )
         result = cluster.run()
         assert isinstance(cluster.work, Real)
-        return result, cluster.work.model.reshape(-1, X.shape[1] + 1)
+        return result, cluster.work.model.reshape(-1, LAYOUTS[self.layout]["features"] + 1)
 
 
 @cache

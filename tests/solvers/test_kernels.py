@@ -117,13 +117,21 @@ def make_rows(matrix, kind):
     )
 
 
+KINDS_AND_LOSSES = pytest.mark.parametrize(
+    ("kind", "loss"),
+    [*((kind, Loss.HINGE) for kind in KINDS), *((kind, loss) for kind in KINDS[1::2] for loss in list(Loss)[1:])],
+    indirect=["kind"],
+)
+"""Each kind of rows and each loss: a kernel takes the functions of either from the other's hands."""
+
+
 @pytest.fixture(params=KINDS)
 def kind(request):
     """Kind and dtypes of the chunks."""
     return request.param
 
 
-@pytest.mark.parametrize("loss", list(Loss))
+@KINDS_AND_LOSSES
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_scd_pass_equals_its_numpy_form(kind, outputs, loss):
     """Duals, vectors, sums and counts after two passes in a random order of buckets."""
@@ -205,7 +213,7 @@ def test_a_row_comes_back_when_w_has_moved_beyond_its_slack():
     assert (case.duals() != before).any()
 
 
-@pytest.mark.parametrize("loss", list(Loss))
+@KINDS_AND_LOSSES
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("has_losses", [True, False])
 def test_objective_sums_equals_its_numpy_form(kind, outputs, loss, has_losses):

@@ -12,7 +12,6 @@ from scipy.optimize import minimize
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.kernels import columns as kernels
 from chicle_elastic.solvers.linear.certified import STUCK
@@ -322,23 +321,6 @@ def test_all_ways_lead_to_the_optimum(way, loss, num_classes, l1_ratio):
         best = optimum(trainer._objective, np.column_stack([X, np.ones(60)]), signs, weights)
         assert dual[k] <= best * (1 + 1e-12)
         assert primal[k] <= best * (1 + 1e-7)
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("stop", [2, 3, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (1, 4, 5))])
-def test_a_job_goes_on_from_a_checkpoint_of_any_phase(tmp_path, stop, way):
-    """On another number of tasks: slopes, working set and products are part of the progress."""
-    rng = np.random.default_rng(6)
-    X = rng.normal(size=(80, 10))
-    y = (X[:, 0] + rng.normal(size=80) > 0).astype(np.int32)
-    whole, _ = fitted(way, Loss.LOGISTIC, X, y, None)
-    assert len(whole.history) < 60
-    for num_tasks, most, resume in ((4, stop, False), (1, 100, True)):
-        settings = CheckpointSettings(folder=str(tmp_path), every_iterations=1, resume=resume)
-        outcome, _ = fitted(way, Loss.LOGISTIC, X, y, None, num_tasks=num_tasks, most=most, checkpoint=settings)
-    np.testing.assert_allclose(outcome.model, whole.model, atol=1e-6)
-    assert len(outcome.history) <= len(whole.history) + 8
-    assert outcome.certificate is not None
 
 
 def test_a_model_to_begin_with_is_taken_up():

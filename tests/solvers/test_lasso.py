@@ -10,7 +10,6 @@ import pytest
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.kernels import penalised
 from chicle_elastic.solvers.linear.lasso import steps
@@ -193,26 +192,6 @@ def test_a_model_to_begin_with_is_taken_up():
     warm = InProcess(num_tasks=2).run(dataclasses.replace(job, initial_model=cold.model))
     assert (len(cold.history), len(warm.history)) == (3, 2)
     np.testing.assert_allclose(warm.model, cold.model, rtol=1e-12)
-
-
-@pytest.mark.parametrize("num_features", [30, 2100])
-@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
-def test_a_job_goes_on_from_a_checkpoint_of_any_phase(tmp_path, stop, num_features):
-    """On fewer tasks: means, working set and products are part of the progress."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(80, num_features))
-    y = X[:, :10] @ rng.normal(size=10) + 0.3 * rng.normal(size=80)
-    job = Job(
-        trainer=LassoTrainer(alpha=0.05), source=ArraySource(X, y, max_tasks=4, chunk_bytes=20_000), max_iterations=60
-    )
-    whole = InProcess(num_tasks=4).run(job)
-    assert len(whole.history) < 60
-    for num_tasks, most, resume in ((4, stop, False), (2, 60, True)):
-        settings = CheckpointSettings(folder=str(tmp_path), every_iterations=1, resume=resume)
-        outcome = InProcess(num_tasks=num_tasks).run(dataclasses.replace(job, max_iterations=most, checkpoint=settings))
-    np.testing.assert_allclose(outcome.model, whole.model, rtol=1e-6, atol=1e-9)
-    assert len(outcome.history) <= max(len(whole.history), stop) + 3
-    assert outcome.certificate is not None
 
 
 def test_parameters_and_data_that_cannot_be_are_refused():
