@@ -333,7 +333,7 @@ class CoordinatePasses:
         newton = self._newton
         before = newton.work
         if self._has_turned:
-            race.begin(self._left(newton.relative_gaps))
+            race.begin(self._left(newton.relative_left))
         self._screening, self._has_turned = None, False
         self._must_visit_all = True  # Newton steps move duals that were settled
         newton.run(lambda: budget.is_spent() or race.is_over(newton.work - before))
@@ -341,7 +341,7 @@ class CoordinatePasses:
             self._local.write_duals(k, duals)
         delta, self._gaps = newton.w() - w, newton.gaps
         self._last_gap = float(np.max(newton.relative_gaps))
-        race.add(newton.work - before, self._left(newton.relative_gaps))
+        race.add(newton.work - before, self._left(newton.relative_left))
         self._has_turned = not self._is_newton
         if newton.is_stuck or self._last_gap <= FINEST_GAP:
             self._end_newton(is_stuck=newton.is_stuck)
