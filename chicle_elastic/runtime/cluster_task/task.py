@@ -171,6 +171,11 @@ class ClusterTask:
         """Do all slow preparation, then declare the job: the other nodes do not wait for this one before it joins."""
         job, seed = self._job, zlib.crc32(self._node.encode())
         infos = job.source.infos(self._state)
+        if not job.source.copies_rows:  # every task has them in its memory: a slot holds the state alone
+            sizes = (layout.outside_bytes(info.num_rows, self._state) for info in infos)
+            infos = tuple(
+                dataclasses.replace(info, size_bytes=size_bytes) for info, size_bytes in zip(infos, sizes, strict=True)
+            )
         slot_bytes = -(-max(info.size_bytes for info in infos) // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
         self._control.send(control.Expect(num_chunks=len(infos), slot_bytes=slot_bytes))
         try:
@@ -332,9 +337,7 @@ class ClusterTask:
     def _decode(self, placement: control.Placement) -> ChunkId:
         """Hold a chunk in place in its slot."""
         where = f"slot {placement.slot} of arena {placement.arena} of node {self._node}"
-        content = self._control.arena(placement.arena).view(placement.slot)
-        ahead = self._control.take_precopied(placement)
-        chunk, state_header = layout.decode_with_state_header(content, where=where, ahead=ahead)
+        chunk, state_header = self._control.decode(placement, where=where)
         if chunk.id != placement.chunk or state_header.spec != self._state:
             raise ProtocolError(
                 f"{where} holds chunk {chunk.id} with {state_header.spec}, but the agent named chunk "
