@@ -89,15 +89,16 @@ class ClusterTask:
         job: The same in every task.
         address: Of the agent's socket.
         clock: Of this process.
+        began_s: When the job began, by this clock; by default now.
 
     Raises:
         ProtocolError: There is no agent at `address`, or one of another release.
     """
 
-    def __init__(self, job: Job, address: str, clock: Clock) -> None:
+    def __init__(self, job: Job, address: str, clock: Clock, *, began_s: float | None = None) -> None:
         self._job = job
         self._clock = clock
-        self._origin_s = clock.now()
+        self._origin_s = clock.now() if began_s is None else began_s
         self._state = job.trainer.state(job.source.schema)
         self._control = ControlClient(address)
         self._node = self._control.welcome.node
@@ -382,8 +383,8 @@ class ClusterTask:
             self._control.forget_vote()
         if round_context.rank == 0:
             self._job.trainer.converse(self._context)
-        else:
-            self._set_elapsed(round_context.elapsed_s)
+        # Only forwards: a clock that was set back would lose the time of this sum.
+        self._set_elapsed(max(self._elapsed_s(), round_context.elapsed_s))
         result = round_context.merge(order)
         self._merged, self._version = order.iteration, version
         pages = self._write_pages(version)
