@@ -116,7 +116,7 @@ Outside: TypeAlias = Callable[[ChunkId], Chunk]
 """Gives the rows of a chunk that lie in memory of the task; its state is not looked at."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RowsInPlace:
     """Views of the immutable part of a chunk in memory.
 
@@ -275,15 +275,7 @@ def find_rows(buffer: Buffer, *, where: str, outside: Outside | None = None) -> 
                 f"{where}: chunk {header.chunk_id} has its rows outside, and this job has others or none; have all "
                 "tasks load the same data"
             )
-        return RowsInPlace(
-            packed=packed,
-            address=address,
-            header=header,
-            rows=chunk.rows,
-            targets=chunk.targets,
-            weights=chunk.weights,
-            row_ids=chunk.row_ids,
-        )
+        return RowsInPlace(packed, address, header, chunk.rows, chunk.targets, chunk.weights, chunk.row_ids)
     views = _views(content, header)
     rows: Array | CsrRows
     if header.kind == "csr":
@@ -296,15 +288,7 @@ def find_rows(buffer: Buffer, *, where: str, outside: Outside | None = None) -> 
             )
     else:
         rows = views["values"].reshape(header.num_rows, header.num_features)
-    return RowsInPlace(
-        packed=packed,
-        address=address,
-        header=header,
-        rows=rows,
-        targets=views["targets"],
-        weights=views.get("weights"),
-        row_ids=views["row_ids"],
-    )
+    return RowsInPlace(packed, address, header, rows, views["targets"], views.get("weights"), views["row_ids"])
 
 
 def verify(buffer: Buffer, *, where: str) -> StateVersion:
