@@ -114,7 +114,7 @@ def test_the_dual_value_is_below_every_objective(l1, l2):
             r = y - X @ w
             assert primal == pytest.approx(s @ r**2 / 2 + l1 * np.abs(w[:-1]).sum() + 0.5 * l2 * w[:-1] @ w[:-1])
             products, v = np.array([slopes @ (X @ w - y_mean)]), slopes[None] @ X
-            sums = SlopeSums(losses=losses, products=products, masses=np.zeros(1), v=v).centred(means)
+            sums = SlopeSums(losses=losses, products=products, v=v).centred(means)
             np.testing.assert_allclose(sums.v[0], (s * (r - s @ r)) @ X, atol=1e-12)
             factor, gap = objective.factor_and_gap(w, primal, sums, np.ones(1))
             a = factor * s * (r - s @ r)

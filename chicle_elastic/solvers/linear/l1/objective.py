@@ -45,13 +45,11 @@ class SlopeSums:
     Attributes:
         losses: Of C_i loss(z_i), shape (sides,).
         products: Of a_i z_i with the slopes a_i, shape (sides,). The sum of dual_i(a_i) is theirs and that of losses.
-        masses: Of |a_i|, shape (sides,); zeros where there is one side.
         v: Of a_i x_i, shape (sides, D).
     """
 
     losses: Array
     products: Array
-    masses: Array
     v: Array
 
     @classmethod
@@ -60,14 +58,13 @@ class SlopeSums:
         return cls(
             losses=part[:sides],
             products=part[sides : 2 * sides],
-            masses=part[2 * sides : 3 * sides],
-            v=part[3 * sides :].reshape(sides, -1),
+            v=part[2 * sides :].reshape(sides, -1),
         )
 
     @staticmethod
     def size(sides: int, D: int) -> int:
         """Values of the sums in a row."""
-        return sides * (3 + D)
+        return sides * (2 + D)
 
     def centred(self, means: Array) -> "SlopeSums":
         """Return those of slopes less their mean, given the means of the columns; of the squared loss alone."""
@@ -75,7 +72,6 @@ class SlopeSums:
         return SlopeSums(
             losses=self.losses - 0.5 * mean * mean,
             products=self.products + mean * mean,
-            masses=self.masses,
             v=self.v - mean * means,
         )
 
@@ -127,10 +123,11 @@ class Objective:
         """2 where the duals of the two classes get factors of their own, else 1."""
         return 2 if self.has_free_intercept and self.loss is not None else 1
 
-    def factors(self, masses: Array) -> Array:
-        """What the slopes of each side, whose sums are given, are multiplied by; shape (num_sides,)."""
+    def factors(self, v: Array) -> Array:
+        """What the slopes of each side are multiplied by, given their sums times rows; shape (num_sides,)."""
         if self.num_sides == 1:
             return np.ones(1)
+        masses = np.abs(v[:, -1])  # of the intercept column
         return masses.min() / np.maximum(masses, TINY)  # zeros where one side has nothing to balance the other
 
     def factor_and_gap(self, w: Array, primal: float, sums: "SlopeSums", sides: Array) -> tuple[float, float]:

@@ -120,7 +120,7 @@ class L1Solver(PassSolver[L1State, LocalRows]):
             sums.products[:] = slopes @ (scores - state.target_mean)
             sums.v[0] = rows.weighted_sum(slopes)
             return curvatures
-        sums.products[:], sums.masses[:] = sides_of(slopes * scores, targets), np.abs(sides_of(slopes, targets))
+        sums.products[:] = sides_of(slopes * scores, targets)
         for side, v in enumerate(sums.v):
             v[:] = rows.weighted_sum(np.where((targets > 0) == (side == 0), slopes, 0.0))
         return curvatures

@@ -199,7 +199,7 @@ def _evaluated(state: L1State, w: Array, output: OutputState, part: Array, objec
     output.value, output.slopes, output.direction = value, sums.v.sum(axis=0), np.zeros(0)
     if state.is_parabola:
         sums = sums.centred(state.means)
-    sides, primal = objective.factors(sums.masses), max(value, state.floor)
+    sides, primal = objective.factors(sums.v), max(value, state.floor)
     factor, gap = objective.factor_and_gap(w, value, sums, sides)
     output.gap = gap / primal
     output.plus, output.minus = factor * float(sides[0]), factor * float(sides[-1])

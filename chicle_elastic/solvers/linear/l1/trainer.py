@@ -42,12 +42,14 @@ class ColumnsTrainer(CertifiedTrainer):
     def _is_whole(self, schema: DataSchema) -> bool:
         """Whether W always has all columns: their products fit into a message, and cost little beside the rows."""
         D = schema.num_features + 1
-        is_cheap = D <= CHEAP_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
+        is_once = self._objective.loss is None
+        is_cheap = is_once or D <= CHEAP_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
         return is_cheap and not _is_wide(schema, self._outputs(schema))
 
     def _is_from_columns(self, schema: DataSchema, num_tasks: int) -> bool:
         """Whether one task has all rows, and their columns are the way to go."""
-        return num_tasks == 1 and schema.kind == "csr" and _is_wide(schema, self._outputs(schema))
+        is_alone = num_tasks == 1 and schema.kind == "csr" and self._objective.loss is not None
+        return is_alone and _is_wide(schema, self._outputs(schema))
 
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
         """Zeros, shape (outputs * (num_features + 1),), float64."""
@@ -227,12 +229,6 @@ class LassoTrainer(ColumnsTrainer):
     def _outputs(self, schema: DataSchema) -> int:
         return 1
 
-    def _is_whole(self, schema: DataSchema) -> bool:
-        return is_narrow(schema)  # products are made once
-
-    def _is_from_columns(self, schema: DataSchema, num_tasks: int) -> bool:
-        return False
-
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
         """Zeros.
 
@@ -250,11 +246,6 @@ class LassoTrainer(ColumnsTrainer):
                 f"{schema.num_features}; use ChicleRidge(alpha=alpha * n_samples), which has the same solution"
             )
         return ColumnsTrainer.init(self, schema, rng)
-
-    def primal_and_dual(self, model: Array, report: Report) -> tuple[Any, Any]:
-        """P and D at a certificate."""
-        primal, dual = ColumnsTrainer.primal_and_dual(self, model, report)
-        return float(primal[0]), float(dual[0])
 
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""
