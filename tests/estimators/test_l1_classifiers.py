@@ -63,7 +63,8 @@ def recomputed(model, X, y, weights=None):
                 alpha *= np.where(is_mine, min(1.0, sums[1] / sums[0]), min(1.0, sums[0] / sums[1]))
         v, found = columns.T @ (signs * alpha), [0.0]
         feasible = min(1.0, l1 / max(np.abs(v).max(), 1e-300))
-        for factor in {feasible, 1.0} if l1 < 1 else {feasible}:
+        steep = min(1.0, l1 / max(np.abs(v[: len(w)] - (1 - l1) * w).max(), 1e-300))
+        for factor in {feasible, steep, 1.0} if l1 < 1 else {feasible}:
             a, positive = (factor * alpha)[upper > 0], upper[upper > 0]
             if is_svm:
                 values = a - a**2 / (4.0 * positive)

@@ -30,8 +30,7 @@ from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedJob, Sim
 from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
 from chicle_elastic.runtime.simulate.work import Real
 from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
-from chicle_elastic.solvers.linear.lasso.trainer import LassoTrainer
+from chicle_elastic.solvers.linear.l1.trainer import L1Trainer, LassoTrainer
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
 from chicle_elastic.solvers.linear.regression.losses import (
     EpsilonInsensitive,

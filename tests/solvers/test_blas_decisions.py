@@ -8,7 +8,7 @@ import pytest
 
 from chicle_elastic.chunks.views import Chunk
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.linear.lasso.subproblem import minimise
+from chicle_elastic.solvers.linear.l1.subproblem import minimise
 from chicle_elastic.solvers.linear.newton.preconditioner import factorise
 from chicle_elastic.solvers.linear.products import cholesky_factor, pack, unpack
 from chicle_elastic.solvers.linear.rows import ALL
@@ -57,7 +57,7 @@ def test_products_of_a_ridge_are_rough_only_where_float32_holds_them(factor):
     chunk = Chunk(id=ChunkId(0), rows=X, targets=np.ones(50), row_ids=np.arange(50), state=np.zeros((50, 1, 1)))
     rows = LocalRows({chunk.id: LocalChunk(chunk, OPEN)}, intercept=1.0)
     packed, means = np.zeros(6), X.mean(axis=0)
-    rows.add_products(means, packed, is_rough=True, columns=ALL)
+    rows.add_centred_products(np.ones(50), ALL, means, packed, is_rough=True)
     exact = np.tril((X - means).T @ (X - means))
     np.testing.assert_allclose(unpack(packed, 3), exact, rtol=1e-4, atol=1e-4 * exact.max())
     has_rounded = not np.allclose(unpack(packed, 3), exact, rtol=1e-12)

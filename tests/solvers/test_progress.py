@@ -11,7 +11,6 @@ import pytest
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.l1.state import L1State
-from chicle_elastic.solvers.linear.lasso.state import LassoState
 from chicle_elastic.solvers.linear.multinomial.state import MultinomialPhase, MultinomialState
 from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState
 from chicle_elastic.solvers.linear.path import PathState
@@ -20,7 +19,7 @@ from chicle_elastic.solvers.linear.regression.state import RegressionState
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetState
 from tests.solvers.golden_runs import TRAINERS, data
 
-STATES = (LassoState, RegressionState, L1State, MultinomialState, NewtonState, WorkingSetState, PathState)
+STATES = (RegressionState, L1State, MultinomialState, NewtonState, WorkingSetState, PathState)
 
 
 def value_of(field, rng, num_rows):
