@@ -36,6 +36,11 @@ class LocalRows:
         self.targets: Array = np.concatenate([block.targets for block in self.tables.keep_alive], dtype=np.float64)
         self.weights: Array = upper_of_rows(self.tables, notes, 1.0)
 
+    @property
+    def row_ids(self) -> Array:
+        """Numbers of all rows in the data set, shape (num_rows,), int64."""
+        return np.concatenate([block.row_ids for block in self.tables.keep_alive])
+
     def residuals(self, model: Array) -> Array:
         """r_i at w and b, shape (num_rows,)."""
         if not model[:-1].any():  # the first ones
