@@ -26,6 +26,7 @@ from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Solver, Summed, Trainer, Verdict
 from chicle_elastic.solvers.linear.agreement import dots
+from chicle_elastic.solvers.linear.certified import verdict_of_gap
 from chicle_elastic.solvers.linear.methods import ALGORITHMS, Algorithm, Choice, Method, choose, newton_state
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.margins import margin_loss
@@ -326,12 +327,7 @@ class LinearTrainer(Trainer):
         gap = self.relative_gap(model, report)
         is_last = report.iteration >= report.max_iterations
         if report.is_certificate:
-            if self.tol > 0 and gap <= self.tol and report.is_complete:  # by rounding, a gap may well be 0 or below
-                return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {self.tol:.2e}")
-            if is_last:
-                end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
-                return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
-            return Verdict(action=Action.GO_ON)
+            return verdict_of_gap(gap, self.tol, report)
         rests = self._rests(report.progress)
         if rests is not None:
             if is_last or (rests and report.is_complete):

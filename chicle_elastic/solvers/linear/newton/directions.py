@@ -30,9 +30,8 @@ EPSILON = 4.0 * float(np.finfo(np.float64).eps)
 """Times D the curvature of a scaled matrix that is rounding."""
 
 
-def scaled(packed: Array, ridge: Array) -> tuple[Array, Array]:
-    """Return second derivatives, those of the penalty included, with a diagonal of ones, as a matrix; and the scale."""
-    matrix = unpack(packed, len(ridge))
+def scaled(matrix: Array, ridge: Array) -> tuple[Array, Array]:
+    """Return second derivatives, those of the penalty added, with a diagonal of ones, in place; and the scale."""
     diagonal = ridge + np.maximum(np.diagonal(matrix), 0.0)
     scale = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
     with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then
@@ -42,26 +41,25 @@ def scaled(packed: Array, ridge: Array) -> tuple[Array, Array]:
     return matrix, scale
 
 
-def exact_solver(packed: Array, ridge: Array, w: Array, *, is_rough: bool) -> tuple[Callable[[Array], Array], Array]:
+def exact_solver(matrix: Array, ridge: Array, *, is_rough: bool) -> tuple[Callable[[Array], Array], Array]:
     """Find what solves for a Newton step, and the null space of the second derivatives, shape (D, m).
 
     Where columns hang together these are singular but for rounding, and there is no curvature but that of the penalty
     in their null space: there a step leads to the least |w| (see `to_least`).
 
     Args:
-        packed: Second derivatives of the losses in all columns.
+        matrix: Second derivatives of the losses, shape (D, D), whose lower triangle counts; overwritten.
         ridge: Those of the penalty, shape (D,).
-        w: Shape (D,).
-        is_rough: The sums were made in float32: too small curvatures are no sign of a null space.
+        is_rough: An estimate will do: too small curvatures are no sign of a null space, and without a factor it is that
+            of the diagonal alone.
     """
-    matrix, scale = scaled(packed, ridge)
-    least, nothing = len(w) * EPSILON, np.zeros((len(w), 0))
-    factor = cholesky_factor(matrix.copy() if is_rough else matrix, *(JITTERS if is_rough else ()))
-    if is_rough and factor is None:
-        return lambda g: scale * scale * g, nothing
+    size = len(ridge)
+    matrix, scale = scaled(matrix, ridge)
+    least, nothing = size * EPSILON, np.zeros((size, 0))
+    factor = cholesky_factor(matrix, *(JITTERS if is_rough else ()))
     if factor is not None and (is_rough or factor.diagonal().min() ** 2 > least):
         return lambda g: scale * cholesky_solve(factor, scale * g), nothing
-    if not np.isfinite(matrix).all():
+    if is_rough or not np.isfinite(matrix).all():
         return lambda g: scale * scale * g, nothing
     curvatures, vectors = eigh(matrix, check_finite=False)
     is_null = curvatures <= least * curvatures[-1]

@@ -65,7 +65,7 @@ from chicle_elastic.solvers.linear.newton.state import (
     Problem,
 )
 from chicle_elastic.solvers.linear.pass_solver import HEAD
-from chicle_elastic.solvers.linear.products import packed_diagonal
+from chicle_elastic.solvers.linear.products import packed_diagonal, unpack
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, PASS_VALUES, ROW_VALUES
 
 ENOUGH = 0.25
@@ -482,7 +482,7 @@ def _newton_direction(
     output: OutputState, problem: Problem, w: Array, gradient: Array, found: Evaluation, ridge: Array
 ) -> Array:
     """Return -H^-1 gradient, with H the second derivatives; with a scale those by it, too, and `change` is set."""
-    solve, null = exact_solver(found.second, ridge, w, is_rough=output.block is Block.ROUGH)
+    solve, null = exact_solver(unpack(found.second, len(w)), ridge, is_rough=output.block is Block.ROUGH)
     step = -solve(gradient)
     if problem.loss.has_scale:
         coupled = solve(found.mixed)
