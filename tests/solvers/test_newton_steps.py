@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chicle_elastic.solvers.linear import agreement
-from chicle_elastic.solvers.linear.newton import steps
+from chicle_elastic.solvers.linear.newton import conjugate, steps
 from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exact_solver, heaviest_columns, to_least
 from chicle_elastic.solvers.linear.newton.margins import margin_loss
 from chicle_elastic.solvers.linear.newton.state import (
@@ -245,7 +245,7 @@ def test_products_end_after_a_hundred():
     what = problem(tol=1e-9)
     state = begun(what, is_exact=False, num_rows=8.0)
     [output] = state.outputs
-    output.phase, output.num_products, output.goal = NewtonPhase.MULTIPLY, steps.MOST_PRODUCTS - 1, 0.0
+    output.phase, output.num_products, output.goal = NewtonPhase.MULTIPLY, conjugate.MOST_PRODUCTS - 1, 0.0
     output.residual, output.conjugate, output.diagonal = np.ones(D), np.ones(D), np.ones(D)
     sums = np.zeros(state.sums_size(what))
     sums[ROWS], sums[HEAD + D :] = 8.0, 1.0
@@ -258,11 +258,11 @@ def test_products_end_after_a_hundred():
 @pytest.mark.parametrize(
     ("gap", "tol", "left"),
     [
-        (1.0, 1e-3, steps.MOST_ETA**2),  # an exact step would not do
+        (1.0, 1e-3, conjugate.MOST_ETA**2),  # an exact step would not do
         (0.04, 1e-6, 0.04),
-        (1e-6, 1e-13, steps.LEAST_ETA**2),
-        (1e-2, 1e-3 / FIRST_SHARE, steps.LANDING * 0.1),  # the last one, if it leaves that much
-        (1e-3, 0.9e-3, steps.MOST_ETA**2),
+        (1e-6, 1e-13, conjugate.LEAST_ETA**2),
+        (1e-2, 1e-3 / FIRST_SHARE, conjugate.LANDING * 0.1),  # the last one, if it leaves that much
+        (1e-3, 0.9e-3, conjugate.MOST_ETA**2),
     ],
 )
 def test_a_run_of_products_is_as_exact_as_it_has_to_be(gap, tol, left):
@@ -271,7 +271,7 @@ def test_a_run_of_products_is_as_exact_as_it_has_to_be(gap, tol, left):
     state = begun(what, is_exact=False)
     [output] = state.outputs
     output.gap, output.diagonal = gap, np.full(D, 2.0)
-    steps._begin_products(state, output, what, np.arange(1.0, 4.0))
+    conjugate.begin(state, output, what, np.arange(1.0, 4.0))
     assert output.goal == pytest.approx(left * np.square(np.arange(1.0, 4.0)).sum() / 2.0)
 
 

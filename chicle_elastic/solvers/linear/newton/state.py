@@ -236,6 +236,11 @@ class NewtonState(ProgressState):
         return all(output.phase is NewtonPhase.REST for output in self.outputs)
 
     @property
+    def first_block(self) -> Block:
+        """Which second derivatives are added up at first."""
+        return Block.SAMPLED if self.row_step > 1 else Block.ROUGH if self.is_rough else Block.EXACT
+
+    @property
     def has_all_columns(self) -> bool:
         """Whether a block has all columns."""
         return self.block_columns >= self.D

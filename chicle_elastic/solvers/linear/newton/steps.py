@@ -46,13 +46,21 @@ from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import ROUNDING as ROUNDED
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
-from chicle_elastic.solvers.linear.newton import pairs
+from chicle_elastic.solvers.linear.newton import conjugate
+from chicle_elastic.solvers.linear.newton.corners import LEAST_THETA, narrow, narrow_along
 from chicle_elastic.solvers.linear.newton.directions import (
     Preconditioner,
-    curvature_along,
     exact_solver,
     heaviest_columns,
     to_least,
+)
+from chicle_elastic.solvers.linear.newton.gap import (
+    ROUNDING,
+    is_one_sided,
+    is_there_already,
+    keep_best_duals,
+    steepness_of,
+    will_be_there,
 )
 from chicle_elastic.solvers.linear.newton.state import (
     FIRST_SHARE,
@@ -70,43 +78,19 @@ from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, PASS
 
 ENOUGH = 0.25
 """Share of slope times direction by which the objective has to fall; of a parabola it is a half."""
-PER_FALL, NARROWER, MUCH_NARROWER, FAR = 0.3, 0.2, 0.05, 0.1
-"""Factor of the width of corners: the fall that a step foretells as a share of what corners add to the gap, times the
-first, and at least the second, or the third where the relative gap is below the last. Over 106 tables on four tasks the
-hinge takes 3 % fewer passes with 0.1 for both, and 3 % more with 0.3 and 0.03; 68 of regressions 2 % more and fewer."""
-JUST_NARROW = 0.4
-"""Share of the gap to reach that corners take, once they are narrow enough; 0.1 and 0.8 take 2 to 5 % more passes."""
 WARM_THETA = 0.05
 """Width of corners that a classifier begins with from w that is not 0, in units of margins; else it is 1."""
-LEAST_THETA = 1e-12
-"""As a share of the first one: rounding is as large."""
-ETA = 0.1
-"""Share of the gradient that conjugate gradients leave at most where they never have a block; with corners it is one of
-what these add to the gap and the step foretells. On six wide data sets 0.3 and 0.03 take 6 to 9 % more passes."""
-LEAST_ETA, MOST_ETA, MOST_PRODUCTS = 1e-2, 0.3, 100
-"""Shares of the gradient that conjugate gradients leave of a smooth loss, and their products at most."""
-LANDING, LEAST_LEFT = 0.3, 0.3
-"""Share of the goal that the residual of a run that may be the last one may leave; and what an exact step may leave of
-the gap, as a share of its square: a run cannot be the last one below that."""
-KEPT_PRODUCTS = 8
-"""Products of a run up to which the next one has the same preconditioner."""
 LEAST_REACH, LEAST_FALL = 1e-5, 0.5
 """Of a direction; of |gradient|^2 in a step whose effect on the objective is rounding, else no more are taken."""
 SMALLER, LARGER = 0.9, 10.0
 """Share of a scale that a step may take away, or add."""
-ROUNDING, FEW = 1e-13, 1e-4
-"""Relative change of the objective that is none: of rounding, and as a share of tol."""
+FEW = 1e-4
+"""Relative change of the objective that is none, as a share of tol."""
 LEAST_SHARE, LEAST_SHARE_OF_NEWTON_DUALS = 0.05, 0.2
 """Share of tol that is aimed at, at least; and below which, after two certificates in vain, no output rests with the
 duals of one step on."""
-LAST_WORD = 0.5
-"""Share of `FIRST_SHARE` below which the w of a parabola stays: two certificates were refused, and it has no room."""
-POOR, CAUTION = 0.9, 2.0
-"""Share of the gradient above which sums in float32 are not good enough; and what a step leaves may be so many times
-what the step before has left."""
-BALANCED = 1e-9
-"""Share of the sum of duals that those of two classes may differ by, for rounding, beside a free intercept."""
-EPSILON = float(np.finfo(np.float64).eps)
+POOR = 0.9
+"""Share of the gradient above which sums in float32 are not good enough."""
 
 
 def start(state: NewtonState, problem: Problem, model: Array) -> NewtonState:
@@ -135,17 +119,13 @@ def _restart(state: NewtonState, output: OutputState, problem: Problem, w: Array
     output.phase = NewtonPhase.EVALUATE if problem.has_duals else NewtonPhase.LOOK
     output.gap, output.reach, output.is_blind, output.is_chosen = np.inf, 1.0, False, False
     output.direction, output.change, output.dual = np.zeros(state.D), 0.0, -np.inf
-    output.block, output.keeps_duals, output.is_searched = _first_block(state), False, False
+    output.block, output.keeps_duals, output.is_searched = state.first_block, False, False
     if problem.has_duals:
         if output.shift.any():  # w that was made of duals may be far worse
             output.direction = output.residual - w
         output.shift, output.value = np.zeros(state.D), np.inf
         if problem.has_free_intercept and abs(w[-1]) >= -LEFT_OUT:  # of rows that were of one class, and may be no more
             output.direction = -w
-
-
-def _first_block(state: NewtonState) -> Block:
-    return Block.SAMPLED if state.row_step > 1 else Block.ROUGH if state.is_rough else Block.EXACT
 
 
 def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, weight: float) -> Array:
@@ -180,7 +160,7 @@ def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, wei
         if output.phase is NewtonPhase.LOOK:
             w[:] = _looked(state, output, problem, w, part)
         elif output.phase is NewtonPhase.MULTIPLY:
-            w[:] = _multiplied(state, output, problem, w, part, weight)
+            w[:] = conjugate.multiplied(state, output, problem, w, part, weight)
         elif output.phase is NewtonPhase.EVALUATE:
             w[:] = _evaluated(state, output, problem, w, Evaluation.of(state, output, problem, part), weight)
             is_exact = problem.loss.is_parabola and state.is_exact and output.block is Block.KEPT
@@ -231,9 +211,9 @@ def _evaluated(
     ridge, penalised = problem.ridge(state), problem.penalised(there)
     half = 0.5 * alpha * squared(penalised)
     if output.is_first and problem.has_duals:
-        if _is_one_sided(output, problem, w, direction, plus, minus):
+        if is_one_sided(output, problem, w, direction, plus, minus):
             return w
-        if not direction.any() and _is_there_already(state, output, problem, half, found):
+        if not direction.any() and is_there_already(state, output, problem, half, found):
             return w
     output.is_first = False
     has_step = bool(direction.any() or output.change)
@@ -257,14 +237,14 @@ def _evaluated(
     if not _keep_products(state, output, problem, found, ridge):  # float32 has no room for them
         output.direction, output.change = np.zeros(len(w)), 0.0
         return there
-    steepness, before = _steepness(output, problem, gradient, alpha), output.steepness
+    steepness, before = steepness_of(output, problem, gradient, alpha), output.steepness
     corners += output.theta * abs(by_scale)
     value = half + sharp_loss
     primal = max(value, state.floor)
     lead = steepness
     if loss.has_corners:
-        lead = _steepness(output, problem, alpha * penalised - found.of_duals, alpha)
-    _keep_best_duals(output, problem, value - corners - lead, plus, minus)
+        lead = steepness_of(output, problem, alpha * penalised - found.of_duals, alpha)
+    keep_best_duals(output, problem, value - corners - lead, plus, minus)
     left = value - output.dual
     output.gap = left / primal
     is_at_rest = output.is_blind and not steepness < LEAST_FALL * before
@@ -279,7 +259,7 @@ def _evaluated(
     is_there = has_begun and left <= enough and not (output.is_refused and steepness > 0)
     if problem.has_duals and state.is_exact and not loss.has_corners:
         ratio = steepness / max(before, TINY) if has_step else np.inf
-        is_near, is_rounding = _will_be_there(output, problem, gradient, found, ratio, was_whole=was_whole)
+        is_near, is_rounding = will_be_there(output, problem, gradient, found, ratio, was_whole=was_whole)
         if is_rounding or state.share <= LEAST_SHARE_OF_NEWTON_DUALS:
             is_near = False
         else:
@@ -299,49 +279,16 @@ def _evaluated(
     elif is_at_rest and by_scale > 0 and output.theta > LEAST_THETA * state.typical:  # w has followed
         output.change, output.slope = -SMALLER * output.theta, -SMALLER * output.theta * by_scale
     elif is_at_rest:
-        _narrow(state, output, problem)
+        narrow(state, output, problem)
     elif state.is_exact and not loss.is_parabola:
         output.direction = _newton_direction(output, problem, there, gradient, found, ridge)
         output.slope = dot(gradient, output.direction) + by_scale * output.change
-        _narrow_along(output, problem)
+        narrow_along(output, problem)
     else:
         output.change = _of_scale(output, by_scale, float(found.scalars[6])) if loss.has_scale else 0.0
         output.slope = by_scale * output.change
-        _begin_products(state, output, problem, -gradient)
+        conjugate.begin(state, output, problem, -gradient)
     return there
-
-
-def _is_one_sided(output: OutputState, problem: Problem, w: Array, direction: Array, plus: float, minus: float) -> bool:
-    """Say whether all c_i of one class are 0, in a first pass: then the other class is all there is to say.
-
-    Slopes of large margins are 0, too, so the question is asked at w = 0. The output rests then, or goes there first.
-    """
-    if not problem.has_free_intercept or (plus > 0) == (minus > 0):
-        return False
-    if w.any() and not direction.any():
-        output.direction = -w
-        return True
-    if (w + direction).any():
-        return False
-    w[:] = 0.0
-    w[-1] = -LEFT_OUT if plus > 0 else LEFT_OUT
-    output.plus = output.minus = output.gap = 0.0
-    output.phase, output.direction = NewtonPhase.REST, np.zeros(len(w))
-    return True
-
-
-def _is_there_already(
-    state: NewtonState, output: OutputState, problem: Problem, half_norm: float, found: Evaluation
-) -> bool:
-    """Say whether w and the duals of the chunks are good enough together: a fit goes on where one has ended."""
-    sharp_loss, of_chunks, signed = found.scalars[[1, 9, 10]].tolist()
-    primal = half_norm + sharp_loss
-    gap = primal - (of_chunks - half_norm)  # of w that is that of the duals; else the certificate tells
-    is_balanced = not problem.has_free_intercept or abs(signed) <= BALANCED * float(found.scalars[3] + found.scalars[4])
-    if not (is_balanced and -ROUNDING * primal <= gap <= state.share * problem.tol * primal):
-        return False
-    output.phase, output.gap, output.keeps_duals = NewtonPhase.REST, gap / max(primal, TINY), True
-    return True
 
 
 def _is_best(
@@ -365,7 +312,7 @@ def _is_best(
         if output.is_chosen and best == 0:
             return True
         if not output.is_chosen and output.reach <= LEAST_REACH:
-            _narrow(state, output, problem)
+            narrow(state, output, problem)
             return False
         share = SHARES[best] if output.is_chosen else SHARES[-1]
     else:  # the minimum of the parabola through value and slope at 0 and the value at 1
@@ -375,24 +322,6 @@ def _is_best(
     output.change *= 0.0 if problem.loss.has_corners else share
     output.is_searched = output.is_wary = True
     return False
-
-
-def _will_be_there(
-    output: OutputState, problem: Problem, gradient: Array, found: Evaluation, ratio: float, *, was_whole: bool
-) -> tuple[bool, bool]:
-    """Say whether w one exact step on, and the duals of which it is made, are good enough; and if these are rounding.
-
-    Newton's method squares what it leaves, but for kinks: `ratio` is the share of the gap that the last step has left.
-    """
-    g = problem.penalised(gradient)
-    if problem.has_free_intercept:
-        g = problem.penalised(gradient - (float(gradient[-1]) / max(float(output.beside[-1]), TINY)) * output.beside)
-    bend, has_kinks = curvature_along(g, found.second) / max(squared(g), TINY), problem.loss.full_curvature is not None
-    expected = ratio * ratio if was_whole and not has_kinks else ratio
-    left = CAUTION * expected * (1.0 + bend if has_kinks else 1.0)
-    is_near = output.steepness * min(left, 1.0 + bend) <= output.enough
-    # Rounding of duals of about 1, times features whose squares add up to `bend`, and once more in the objective.
-    return is_near, (EPSILON * bend) ** 2 > output.enough
 
 
 def _keep_products(state: NewtonState, output: OutputState, problem: Problem, found: Evaluation, ridge: Array) -> bool:
@@ -424,58 +353,10 @@ def _keep_products(state: NewtonState, output: OutputState, problem: Problem, fo
     return True
 
 
-def _keep_best_duals(output: OutputState, problem: Problem, dual: float, plus: float, minus: float) -> None:
-    """Take the slopes at w as duals, if D is larger with them than it has been.
-
-    A scale goes on to 0 where rows are fitted exactly, and slopes at small ones are rounding of w. With corners tasks
-    keep the duals themselves.
-    """
-    is_of_w = problem.loss.is_parabola or (problem.has_duals and not problem.loss.has_corners)
-    output.is_best = dual > output.dual or is_of_w
-    if not output.is_best:
-        return
-    output.dual, output.dual_theta, output.shift = dual, output.theta, np.zeros_like(output.shift)
-    if problem.has_free_intercept and not problem.loss.is_parabola:
-        least = min(plus, minus)
-        output.plus, output.minus = least / max(plus, TINY), least / max(minus, TINY)
-
-
 def _agreed(output: OutputState, step: Array) -> Array:
     """Go on with the mean of the steps of all tasks, which differ in their last digits; return the direction."""
     output.change, output.slope = step[-2:].tolist()
     return step[:-2]
-
-
-def _steepness(output: OutputState, problem: Problem, gradient: Array, alpha: float) -> float:
-    """Return what the gradient adds to the gap, once a free intercept has taken what it can take.
-
-    With h the second derivatives by the intercept b, a step of b alone changes the gradient g of the weights to
-    g - g_b h / h_b, and is worth g_b^2 / (2 h_b).
-    """
-    if not problem.has_free_intercept:
-        return 0.5 * squared(gradient) / alpha
-    share = float(gradient[-1]) / max(float(output.beside[-1]), TINY)
-    return 0.5 * (squared((gradient - share * output.beside)[:-1]) / alpha + share * float(gradient[-1]))
-
-
-def _narrow(state: NewtonState, output: OutputState, problem: Problem) -> None:
-    """Make the corners narrower, or rest where there are none, or rounding would be all that is gained."""
-    output.phase, output.reach = NewtonPhase.EVALUATE, 1.0
-    output.direction, output.change = np.zeros(state.D), 0.0
-    if problem.loss.has_corners:
-        output.theta *= MUCH_NARROWER
-    if not problem.loss.has_corners or output.theta < LEAST_THETA * state.typical:
-        output.phase, output.is_refused = NewtonPhase.REST, False
-
-
-def _narrow_along(output: OutputState, problem: Problem) -> None:
-    """Have corners be narrower at the end of the direction: the more, the less it foretells beside what they cost."""
-    if problem.loss.has_corners:
-        corners = max(output.corners, TINY)
-        just_narrow = math.sqrt(JUST_NARROW * output.enough / corners)
-        least = NARROWER if output.gap > FAR else MUCH_NARROWER
-        share = max(least, just_narrow, -0.5 * PER_FALL * output.slope / corners)
-        output.change = (min(share, 1.0) - 1.0) * output.theta
 
 
 def _newton_direction(
@@ -503,98 +384,3 @@ def _of_scale(output: OutputState, slope: float, bend: float) -> float:
     if change < -SMALLER * output.theta and output.steepness > output.theta * abs(slope):
         return 0.0
     return min(max(change, -SMALLER * output.theta), LARGER * output.theta)
-
-
-# Conjugate gradients.
-
-
-def _preconditioned(state: NewtonState, output: OutputState, problem: Problem, residual: Array) -> Array:
-    """Return an estimate of the solution for this right-hand side."""
-    beside = output.beside if problem.eliminates_intercept(state) else np.zeros(0)
-    return pairs.solve(
-        output.pairs, residual, Preconditioner(output.diagonal, output.factor, output.columns, beside).solve
-    )
-
-
-def _begin_products(state: NewtonState, output: OutputState, problem: Problem, residual: Array) -> None:
-    """Solve for the direction, from the next pass on."""
-    output.phase, output.residual, output.num_products, output.met = NewtonPhase.MULTIPLY, residual, 0, np.zeros(0)
-    output.conjugate = _preconditioned(state, output, problem, residual)
-    landing = LANDING * state.share * problem.tol / max(output.gap, TINY)
-    may_be_last = landing >= LEAST_LEFT * output.gap
-    eta = min(max(math.sqrt(landing if may_be_last else min(output.gap, 1.0)), LEAST_ETA), MOST_ETA)
-    if not (len(output.factor) or problem.has_duals):  # steps are dear, for their products are many
-        eta = min(eta, ETA)
-    output.goal = eta * eta * _scaled_square(output, residual)
-
-
-def _scaled_square(output: OutputState, residual: Array) -> float:
-    """Return the squared residual in the norm of the diagonal."""
-    return dot(residual, residual / np.where(output.diagonal > 0, output.diagonal, 1.0))
-
-
-def _multiplied(
-    state: NewtonState, output: OutputState, problem: Problem, w: Array, sums: Array, weight: float
-) -> Array:
-    D, loss = state.D, problem.loss
-    p = sums[D:] / weight
-    product = sums[:D] + problem.ridge(state) * p
-    curvature, before = dot(p, product), dot(p, output.residual)
-    if not (curvature > 0 and before > 0):  # rounding is all that is left
-        output.phase = NewtonPhase.REST
-        return w if loss.is_parabola else _end_products(state, output, problem, w)
-    step = before / curvature
-    output.residual = output.residual - step * product
-    output.num_products += 1
-    if loss.is_parabola:
-        if state.share < LAST_WORD * FIRST_SHARE:
-            output.shift = output.shift + step * p
-        else:
-            w = w + step * p
-        output.value -= 0.5 * step * before
-        left = _steepness(output, problem, -output.residual, problem.strength(state))
-        primal = max(output.value, state.floor)
-        output.gap = left / primal
-        if left <= state.share * problem.tol * primal:
-            output.phase = NewtonPhase.REST
-            return w
-    else:
-        if len(output.factor):
-            output.met = pairs.appended(output.met, p, product)
-        output.direction = output.direction + step * p
-        output.slope -= step * before  # directions are conjugate: this is the gradient times the step
-        if _leaves_little(state, output, problem):
-            return _end_products(state, output, problem, w)
-    if output.num_products < MOST_PRODUCTS:
-        z = _preconditioned(state, output, problem, output.residual)
-        output.conjugate = z - (dot(z, product) / curvature) * p
-        return w
-    if not loss.is_parabola:
-        return _end_products(state, output, problem, w)
-    output.phase = NewtonPhase.EVALUATE
-    w, output.shift = w + output.shift, np.zeros(D)
-    return w
-
-
-def _leaves_little(state: NewtonState, output: OutputState, problem: Problem) -> bool:
-    """Say whether the direction is as good as Newton's method can make use of by now.
-
-    With corners the residual has to be a small part of the gap with the duals that it foretells.
-    """
-    if not problem.loss.has_corners:
-        return _scaled_square(output, output.residual) <= output.goal
-    left = 0.5 * squared(problem.penalised(output.residual)) / problem.strength(state)
-    return left <= max(ETA * (output.corners - 0.5 * output.slope), 0.5 * output.enough)
-
-
-def _end_products(state: NewtonState, output: OutputState, problem: Problem, w: Array) -> Array:
-    """Look at the end of the direction, with a new block if this one has cost many products."""
-    output.phase = NewtonPhase.EVALUATE
-    is_kept = len(output.factor) > 0 and output.num_products <= KEPT_PRODUCTS
-    output.block = Block.KEPT if is_kept else _first_block(state)
-    if len(output.met):
-        output.pairs = output.met
-    if not output.direction.any():
-        output.direction = output.residual / np.where(output.diagonal > 0, output.diagonal, 1.0)
-    _narrow_along(output, problem)
-    return w
