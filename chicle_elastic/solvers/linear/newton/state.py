@@ -121,6 +121,8 @@ class OutputState(ProgressState):
         slope: Of the objective along the direction.
         is_chosen: The direction has the length that the losses along it have told.
         is_searched: The direction is a part of one that was too long.
+        damping: Share of the largest second derivatives so far that is added to the diagonal, because no share of a
+            direction was good; of losses with kinks only.
         is_wary: A direction was too long, or is likely to be.
         steepness: What the gradient adds to the gap at w, with the slopes as duals.
         corners: What the corners add to it then.
@@ -134,7 +136,8 @@ class OutputState(ProgressState):
         direction: Where to go from w; grows with each product.
         shift: From w to where the duals are the slopes, which may be less than w has digits for.
         beside: Second derivatives by the intercept and each weight, as of the last evaluation.
-        diagonal, factor: Of the preconditioner, see `Preconditioner`; a parabola has the factor of all columns.
+        diagonal, factor: Of the preconditioner, see `Preconditioner`; a parabola has the factor of all columns. With
+            kinks and exact steps, the largest diagonal so far.
         columns: Columns of the block, int64; empty for all, or for none where there is no room for all.
         residual, conjugate: Of conjugate gradients: what is left, and the vector to be multiplied. At rest, w as it was
             before another one was made of the duals.
@@ -158,6 +161,7 @@ class OutputState(ProgressState):
     is_chosen: bool = False
     is_searched: bool = False
     is_wary: bool = False
+    damping: float = 0.0
     steepness: float = np.inf
     corners: float = 0.0
     enough: float = 0.0
@@ -180,12 +184,12 @@ class OutputState(ProgressState):
 
     def kept(self) -> tuple[str, ...]:
         """Return the vectors that the next pass, or a certificate, needs."""
-        kept = "direction", "shift", "beside", "columns"
+        kept = "direction", "shift", "beside", "columns", "diagonal"
         if self.phase is NewtonPhase.MULTIPLY:
-            return (*kept, "diagonal", "factor", "residual", "conjugate", "pairs", "met")
+            return (*kept, "factor", "residual", "conjugate", "pairs", "met")
         if self.phase is NewtonPhase.REST:
             return (*kept, "residual")
-        return (*kept, "diagonal", "factor", "pairs") if self.block is Block.KEPT else kept
+        return (*kept, "factor", "pairs") if self.block is Block.KEPT else kept
 
     @property
     def step(self) -> Array:

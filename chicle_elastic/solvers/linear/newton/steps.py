@@ -82,6 +82,8 @@ WARM_THETA = 0.05
 """Width of corners that a classifier begins with from w that is not 0, in units of margins; else it is 1."""
 LEAST_REACH, LEAST_FALL = 1e-5, 0.5
 """Of a direction; of |gradient|^2 in a step whose effect on the objective is rounding, else no more are taken."""
+FIRST_DAMPING, MOST_DAMPING, DAMPED = 1e-3, 1e3, 10.0
+"""Damping after a direction that leads nowhere, at most, and what each further one and each whole step change it by."""
 SMALLER, LARGER = 0.9, 10.0
 """Share of a scale that a step may take away, or add."""
 FEW = 1e-4
@@ -226,6 +228,8 @@ def _evaluated(
             output.is_best = False
             return w
     was_whole = has_step and output.reach == 1.0
+    if was_whole:
+        output.damping = output.damping / DAMPED if output.damping > FIRST_DAMPING else 0.0
     if direction.any():
         output.is_refused = False
     output.theta, output.reach = output.theta + output.change, 1.0
@@ -260,7 +264,7 @@ def _evaluated(
     if problem.has_duals and state.is_exact and not loss.has_corners:
         ratio = steepness / max(before, TINY) if has_step else np.inf
         is_near, is_rounding = will_be_there(output, problem, gradient, found, ratio, was_whole=was_whole)
-        if is_rounding or state.share <= LEAST_SHARE_OF_NEWTON_DUALS:
+        if is_rounding or output.damping or state.share <= LEAST_SHARE_OF_NEWTON_DUALS:
             is_near = False
         else:
             is_there = is_there and is_at_rest
@@ -311,6 +315,11 @@ def _is_best(
         output.is_chosen = bool(values[best] < output.value - rounding)
         if output.is_chosen and best == 0:
             return True
+        if not output.is_chosen and problem.loss.full_curvature and state.is_exact and output.damping < MOST_DAMPING:
+            # Second derivatives do not foresee rows whose curvature begins on the way (Levenberg and Marquardt).
+            output.damping = max(DAMPED * output.damping, FIRST_DAMPING)
+            output.direction, output.change, output.reach = np.zeros(state.D), 0.0, 1.0
+            return False
         if not output.is_chosen and output.reach <= LEAST_REACH:
             narrow(state, output, problem)
             return False
@@ -338,6 +347,8 @@ def _keep_products(state: NewtonState, output: OutputState, problem: Problem, fo
     elif problem.has_free_intercept:
         output.beside = found.beside
     if state.is_exact and not problem.loss.is_parabola:
+        if problem.loss.full_curvature is not None:
+            output.diagonal = np.maximum(output.diagonal, diagonal) if len(output.diagonal) else diagonal
         return True
     if state.is_exact and state.is_rough and problem.has_free_intercept and not output.beside[-1] > 0:
         state.is_rough, output.block = False, Block.EXACT  # weights are too small for float32
@@ -363,6 +374,8 @@ def _newton_direction(
     output: OutputState, problem: Problem, w: Array, gradient: Array, found: Evaluation, ridge: Array
 ) -> Array:
     """Return -H^-1 gradient, with H the second derivatives; with a scale those by it, too, and `change` is set."""
+    if output.damping:
+        ridge = ridge + output.damping * output.diagonal
     solve, null = exact_solver(unpack(found.second, len(w)), ridge, is_rough=output.block is Block.ROUGH)
     step = -solve(gradient)
     if problem.loss.has_scale:
