@@ -9,15 +9,15 @@ from chicle_elastic.chunks import blocks
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
-from chicle_elastic.solvers.kernels import scd
+from chicle_elastic.solvers.kernels import descent
 from chicle_elastic.solvers.kernels.losses import LOSSES
+from chicle_elastic.solvers.linear.coordinates import CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.methods import SMALL_VALUES
 from chicle_elastic.solvers.linear.newton.parts import NewtonParts
 from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.scd import CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.tables import Bounds, objective_sums
 from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses, solve, tells_if_long
 from chicle_elastic.solvers.linear.working_set.state import (
@@ -126,6 +126,7 @@ class LinearSolver(Solver):
             return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
         if not self.chunks:
             return Update(delta=sums, samples=0, weight=1.0)
+        self._coordinates.visit_all()
         passes = self._working_set_passes()
         if state.phase is WorkingSetPhase.SELECT:
             passes.write_duals(state)
@@ -173,7 +174,7 @@ class LinearSolver(Solver):
         )
 
     def _evaluate(self, model: Array, *, has_losses: bool) -> Update:
-        self._coordinates.visit_all()  # rows that screening left out wrongly must not keep a gap open for ever
+        self._coordinates.visit_all()  # rows that were left out wrongly must not keep a gap open for ever
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         local, tables = self._local, self._local.tables
@@ -181,13 +182,13 @@ class LinearSolver(Solver):
 
         def run(part: Array) -> tuple[Array, Array]:
             rebuilt, stats = blocks.zeros(w.shape, w.dtype.name), np.zeros((tables.num_outputs, 2))
-            scd.objective_sums(
+            descent.objective_sums(
                 LOSSES[local.loss],
                 tables.rows,
                 tables.samples,
                 int(part[0]),
                 int(part[-1]) + 1,
-                scd.positives(tables.num_outputs),
+                descent.positives(tables.num_outputs),
                 local.intercept,
                 has_losses,
                 w,
