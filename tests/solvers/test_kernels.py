@@ -137,20 +137,13 @@ def test_a_pass_equals_its_numpy_form(kind, outputs, loss):
 
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_rows_of_weight_0_are_not_visited(kind, outputs):
-    """Neither by a pass nor by a certificate; the others are, as if these were not there."""
+    """The others are, as if these were not there."""
     case = Case(kind, outputs, Loss.LOGISTIC)
     case.uppers[0][2:5] = 0.0
     for block in case.blocks[:1]:
         block.state[2:5] = 0.0
     visited = [row for row in rows_of([2, 0, 3, 1]) if row not in (2, 3, 4)]
     expected = case.reference(descent.descend, visited, stats=np.zeros((outputs, 6)), sigma=2.0)
-    sums = case.reference(descent.objective_sums, visited, stats=np.zeros((outputs, 2)), rebuilt=np.zeros((outputs, 6)), has_losses=True)  # fmt: skip # noqa: E501
-    stats, rebuilt = np.zeros((outputs, 2)), np.zeros((outputs, 6))
-    descent.objective_sums(
-        LOSSES[case.loss], case.rows, case.samples, 0, 3, case.positives, INTERCEPT, True, case.vectors, rebuilt, stats
-    )
-    np.testing.assert_allclose(stats, sums["stats"], rtol=1e-12)
-    np.testing.assert_allclose(rebuilt, sums["rebuilt"], rtol=1e-12, atol=1e-14)
     vectors, processed, counts = case.descend([2, 0, 3, 1])
     assert counts[:, 2].tolist() == expected["stats"][:, 2].tolist() == [17.0] * outputs
     assert processed.tolist() == [11, 8, 1], "they are rows of the pass all the same"
@@ -197,35 +190,6 @@ def test_buckets_without_a_row_to_visit_come_last_and_are_not_shuffled():
     assert counts[:2].tolist() == [0, 4]
     assert sorted(order[:4].tolist()) == [0, 2, 4, 5]
     assert sorted(order[4:].tolist()) == [~3, ~1]
-
-
-@pytest.mark.parametrize("loss", list(Loss))
-@pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize("has_losses", [True, False])
-def test_objective_sums_equals_its_numpy_form(kind, outputs, loss, has_losses):
-    """Losses, dual values and w(alpha), summed over two ranges of chunks."""
-    case = Case(kind, outputs, loss)
-    stats, rebuilt = np.zeros((outputs, 2)), np.zeros((outputs, 6))
-    expected = case.reference(
-        descent.objective_sums, range(20), stats=stats.copy(), rebuilt=rebuilt.copy(), has_losses=has_losses
-    )
-    for begin, end in [(0, 1), (1, 3)]:
-        descent.objective_sums(
-            LOSSES[loss],
-            case.rows,
-            case.samples,
-            begin,
-            end,
-            case.positives,
-            INTERCEPT,
-            has_losses,
-            case.vectors,
-            rebuilt,
-            stats,
-        )
-    assert stats[:, 0].any() == has_losses
-    np.testing.assert_allclose(stats, expected["stats"], rtol=1e-12)
-    np.testing.assert_allclose(rebuilt, expected["rebuilt"], rtol=1e-12, atol=1e-14)
 
 
 def test_a_norm_is_found_when_its_row_is_first_visited(kind):

@@ -22,7 +22,7 @@ import numpy as np
 from chicle_elastic.chunks.blocks import aligned_zeros
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.kernels.jit import kernel
-from chicle_elastic.solvers.kernels.losses import dual_value, is_settled, primal_loss, pull, step_and_values
+from chicle_elastic.solvers.kernels.losses import is_settled, primal_loss, pull, step_and_values
 from chicle_elastic.solvers.kernels.memory import (
     CODE,
     COUNT,
@@ -385,70 +385,3 @@ def descend(
             own[LEFT], bounds[first_output, 0], bounds[first_output, 1] = 0.0, math.inf, -math.inf
         own[GAP], own[MOST], own[LEAST] = 0.0, -math.inf, math.inf
         shuffle(order, counts)
-
-
-@kernel
-def objective_sums(
-    loss,
-    rows,
-    samples,
-    begin,
-    end,
-    positives,
-    intercept,
-    has_losses,
-    vectors,
-    rebuilt,  # OUT
-    stats,  # OUT
-):
-    """What a certificate needs of the chunks `begin` to `end`, in one look at each row, all in float64.
-
-    Args:
-        loss, rows, samples, positives, intercept: As in `descend`.
-        begin, end: Range of chunks.
-        has_losses: Without, the sums of losses stay 0, and a row whose dual is 0 is not looked at.
-        vectors: Where losses are evaluated, shape (outputs, num_features + 1), float64, C-contiguous.
-        rebuilt: w(alpha) of these chunks is added here, shape as `vectors`.
-        stats: Per output, the sums of losses and of dual values are added here, shape (outputs, 2), float64.
-
-    NumPy equivalent, where rows of weight 0 are not visited::
-
-        for i in visited:
-            for k in range(outputs):
-                if has_losses:
-                    margin = y[i, k] * (x(i) @ v[k])
-                    stats[k, 0] += primal_losses(loss, margin, upper[i])
-                stats[k, 1] += dual_values(loss, a[i, k], upper[i])
-                rebuilt[k] += a[i, k] * y[i, k] * x(i)
-    """
-    kind, last, num_outputs = rows.kind, np.uintp(rows.num_features), np.uintp(len(positives))
-    block_rows = np.uintp(BLOCK_ROWS)
-    lengths, targets, duals = address_of(samples.lengths), address_of(samples.targets), address_of(samples.duals)
-    uppers = address_of(samples.upper)
-    for chunk_number in range(begin, end):
-        chunk = np.uintp(chunk_number)
-        num_rows, upper_of = np.uintp(load(lengths, chunk, COUNT)), load(uppers, chunk, PLACE)
-        target_of, dual_of = load(targets, chunk, PLACE), load(duals, chunk, PLACE)
-        for first in range(np.uintp(0), num_rows, block_rows):
-            behind = first + block_rows if first + block_rows < num_rows else num_rows
-            for k in range(num_outputs):
-                shift = k * (last + np.uintp(1)) * item_size(REAL)
-                vector, target = address_of(vectors) + shift, address_of(rebuilt) + shift
-                offset = intercept * load(vector, last, REAL)
-                sum_loss, sum_dual, sum_signed = 0.0, 0.0, 0.0
-                for row in range(first, behind):
-                    upper = load(upper_of, row, REAL) if upper_of != 0 else samples.uniform_upper
-                    if upper == 0.0:
-                        continue
-                    sign = 1.0 if load(target_of, row, CODE) == positives[k] else -1.0
-                    alpha = load(dual_of, row * num_outputs + k, REAL)
-                    at = row_at(rows, chunk, row)
-                    if has_losses:
-                        sum_loss += primal_loss(loss, sign * (row_dot(kind, at, vector, REAL) + offset), upper)
-                    sum_dual += dual_value(loss, alpha, upper)
-                    if alpha != 0.0:
-                        row_add(kind, sign * alpha, at, target, REAL)
-                        sum_signed += sign * alpha
-                add(target, last, intercept * sum_signed)
-                add(address_of(stats), k * np.uintp(2), sum_loss)
-                add(address_of(stats), k * np.uintp(2) + np.uintp(1), sum_dual)

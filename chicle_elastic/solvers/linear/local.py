@@ -11,7 +11,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import StopFlag
 from chicle_elastic.solvers.kernels.descent import positives
-from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.rows import NewtonRows, newton_rows
 from chicle_elastic.solvers.linear.tables import (
     Bounds,
@@ -105,6 +105,27 @@ class LocalPart:
         starts = np.cumsum(self.tables.samples.lengths)[:-1]
         for block, part in zip(self.tables.keep_alive, np.split(duals, starts), strict=True):
             block.state[:, k, 0] = part
+
+    def certify(self, loss: Loss, w: Array, *, has_losses: bool) -> tuple[Array, Array]:
+        """Find what a certificate needs.
+
+        Args:
+            loss: The loss.
+            w: Where losses are evaluated, shape (num_outputs, D).
+            has_losses: Without, the sums of losses are 0, and a row whose dual is 0 is not read.
+
+        Returns:
+            w of the duals, shape as `w`, and the sums of losses and of dual values per output, shape (num_outputs, 2).
+        """
+        rebuilt, sums = np.empty_like(w), np.zeros((len(w), 2))
+        with np.errstate(over="ignore", invalid="ignore"):  # of features near the largest number
+            for k, signs in enumerate(self.signs):
+                alpha = self.duals(k)
+                if has_losses:
+                    sums[k, 0] = primal_losses(loss, signs * self.rows.times(w[k]), self.upper).sum()
+                sums[k, 1] = dual_values(loss, alpha, self.upper).sum()
+                rebuilt[k] = self.rows.weighted_sum(signs * alpha)
+        return rebuilt, sums
 
     def require_finite(self) -> None:
         """Look at all values.

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from chicle_elastic.chunks.blocks import zeros_per_chunk
-from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.kernels import descent, memory, tables
 from chicle_elastic.solvers.linear.finite import require_finite
-from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses, upper_bounds
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, upper_bounds
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 
 
@@ -171,27 +170,6 @@ def require_finite_values(built: LocalTables, values: Array) -> None:
     starts = np.cumsum(built.samples.lengths)[:-1]
     for chunk_id, block, part in zip(built.ids, built.keep_alive, np.split(values, starts), strict=True):
         require_finite(chunk_id, block, part)
-
-
-def objective_sums(
-    built: LocalTables, notes: Mapping[ChunkId, Notes], loss: Loss, C: float, intercept: float, w: Array
-) -> tuple[Array, Array]:
-    """`descent.objective_sums` of all chunks in plain NumPy.
-
-    On small data that is as fast, and a first fit does not wait for the compiler. Arguments and results as there.
-    """
-    rebuilt, stats = np.zeros_like(w), np.zeros((built.num_outputs, 2))
-    for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
-        rows = matrix_of(block.rows)
-        signs = np.where(block.targets[:, None] == descent.positives(built.num_outputs), 1.0, -1.0)
-        duals = block.state[:, :, 0]
-        upper = _column_of(notes[chunk_id].upper, C, len(duals))
-        margins = signs * (np.asarray(rows @ w[:, :-1].T) + intercept * w[:, -1])
-        stats[:, 0] += primal_losses(loss, margins, upper).sum(axis=0)
-        stats[:, 1] += dual_values(loss, duals, upper).sum(axis=0)
-        rebuilt[:, :-1] += np.asarray((rows.T @ (signs * duals)).T)
-        rebuilt[:, -1] += intercept * (signs * duals).sum(axis=0)
-    return rebuilt, stats
 
 
 def _column_of(upper: Array | None, C: float, num_rows: int) -> Array:
