@@ -22,8 +22,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from benchmarks.bars import MISSED, Bar
 from benchmarks.machine import machine
 from chicle_elastic.cluster.consensus.entries import Entry
@@ -113,7 +111,10 @@ class ScaledJob:
         text = self._timed("snapshot", self._encode_snapshot)
         self.sizes["snapshot"] = len(text)
         copy = Log(Scheduler(self._settings))
-        self._timed("snapshot, installed", lambda: copy.install(msgspec.json.decode(text)["messages"][0]["state"]))
+        self._timed(
+            "snapshot, installed",
+            lambda: copy.install(wire.unpack_json(Kind.MESSAGE, text, peer="")["messages"][0]["state"]),
+        )
 
     def _encode_snapshot(self) -> bytes:
         install = Install(term=1, state=self._log.state(write=codec.to_raw))

@@ -1,5 +1,6 @@
 """`python -m chicle_elastic.launch`: the command that runs one node of an elastic job; see `cluster.launcher`."""
 
+import gc
 import sys
 
 from chicle_elastic.settings import hide_stack_traces_of_torch
@@ -11,12 +12,11 @@ if __name__ == "__main__":  # before torch is imported, which takes seconds
     require_folder("python -m chicle_elastic.launch")
     install("python -m chicle_elastic.launch", of_node(sys.argv[1:]))
     hide_stack_traces_of_torch()
-
-import gc
+    gc.disable()
 
 from chicle_elastic.cluster.launcher import main
 
 if __name__ == "__main__":
-    code = main()
-    gc.freeze()  # or Python looks through all that torch has imported, three times, for half a second
-    sys.exit(code)
+    gc.freeze()  # or Python looks through all that torch has imported, now and at the end, for half a second each
+    gc.enable()
+    sys.exit(main())

@@ -38,7 +38,8 @@ def runtime_of(estimator: Any) -> "Runtime":
         )
     from chicle_elastic.cluster.local.local_cluster import shared_cluster
 
-    return shared_cluster(settings.available_cores() if estimator.n_workers == -1 else estimator.n_workers)
+    # It starts while the data is looked at.
+    return shared_cluster(settings.available_cores() if estimator.n_workers == -1 else estimator.n_workers).start()
 
 
 def policies_of(estimator: Any) -> "Sequence[Policy] | None":

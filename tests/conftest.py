@@ -1,5 +1,6 @@
 """What every test gets, the watch over leaks, and what some ask for."""
 
+import gc
 import importlib.util
 import signal
 from collections.abc import Generator
@@ -14,6 +15,12 @@ __all__ = ["no_leaks"]
 # A shell has what it starts in the background ignore SIGINT; then no test of Ctrl-C would ever end.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the objects of all modules out of later garbage collections, each of which would take a second."""
+    gc.collect()
+    gc.freeze()
 
 
 if importlib.util.find_spec("torch") is None:  # make test-python and its like

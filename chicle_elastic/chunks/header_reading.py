@@ -132,7 +132,7 @@ def _parse(packed: bytes, where: str) -> Header:
     num_rows, num_features, num_nonzeros = rest[4:7]
     offsets, immutable_bytes, content_crc = rest[7:13], rest[13], rest[14]
     _require(header_bytes == HEADER_BYTES, where, "header_bytes", header_bytes, HEADER_BYTES)
-    _require(1 <= kind_code <= len(KINDS), where, "kind", kind_code, "1 (dense) or 2 (CSR)")
+    _require(1 <= kind_code <= len(KINDS), where, "kind", kind_code, "1 (dense), 2 (CSR) or 3 (outside)")
     kind = KINDS[kind_code - 1]
     is_csr = kind == "csr"
     _require(num_rows >= 1, where, "num_rows", num_rows, "at least 1")

@@ -1,5 +1,6 @@
 """The two headers of a chunk, as values and packed into bytes; change this together with the byte table in `layout`."""
 
+import dataclasses
 import struct
 import zlib
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.values import StateVersion
 
-Kind: TypeAlias = Literal["dense", "csr"]
+Kind: TypeAlias = Literal["dense", "csr", "outside"]
 
 VERSION = 1
 READABLE_VERSIONS = range(1, VERSION + 1)
@@ -35,7 +36,8 @@ CRC_BYTES = 4
 # Like PNG's: the high bit shows a 7-bit channel, the newlines a transfer as text.
 MAGIC = b"\x89CHICLE\n"
 STATE_MAGIC = b"\x89STATE\r\n"
-KINDS: tuple[Kind, ...] = ("dense", "csr")
+FILE_KINDS: tuple[Kind, ...] = ("dense", "csr")
+KINDS: tuple[Kind, ...] = (*FILE_KINDS, "outside")
 """A kind's code is its position + 1."""
 DTYPES = ("", "float32", "float64", "uint8", "int32", "int64")
 """A dtype's code is its position; "" means that the section is absent."""
@@ -86,7 +88,7 @@ class Header:
 
     Attributes:
         chunk_id: Number of the chunk in its data set.
-        kind: Dense or CSR rows.
+        kind: Dense or CSR rows; or all sections are outside of these bytes, in the source of each task.
         value_dtype: One of `VALUE_DTYPES`.
         index_dtype: One of `INDEX_DTYPES`, for indptr and indices; "" for dense rows.
         target_dtype: One of `TARGET_DTYPES`.
@@ -135,7 +137,7 @@ class Header:
     def sections(self) -> tuple[Section, ...]:
         """The six sections in the order in which they lie."""
         num_values = self.num_nonzeros if self.kind == "csr" else self.num_rows * self.num_features
-        return _lay_out(
+        arrays = (
             ("values", self.value_dtype, num_values),
             ("indptr", self.index_dtype, self.num_rows + 1),
             ("indices", self.index_dtype, self.num_nonzeros),
@@ -143,12 +145,17 @@ class Header:
             ("weights", self.weight_dtype, self.num_rows),
             ("row_ids", "int64", self.num_rows),
         )
+        return _lay_out(*(((name, "", 0) for name, _, _ in arrays) if self.kind == "outside" else arrays))
 
     @cached_property
     def immutable_bytes(self) -> int:
         """Size of the immutable part, header and padding included; the state header begins there."""
-        row_ids = self.sections[-1]  # never absent
-        return row_ids.offset + aligned(row_ids.size_bytes)
+        row_ids = self.sections[-1]  # absent only where all are
+        return max(HEADER_BYTES, row_ids.offset + aligned(row_ids.size_bytes))
+
+    def outside(self) -> "Header":
+        """Return the header of the same chunk where its rows stay outside."""
+        return dataclasses.replace(self, kind="outside", index_dtype="", num_nonzeros=0, content_crc=0)
 
     def encoded_bytes(self, state: StateSpec) -> int:
         """Size of the whole chunk together with a state of this shape."""
@@ -190,6 +197,11 @@ class StateHeader:
             *(self.spec.note_bytes, self.version.round, self.version.iteration, self.state_crc, 0),
         )
         return _with_crc(packed)
+
+
+def outside_bytes(num_rows: int, state: StateSpec) -> int:
+    """Return the size of a chunk with its state, but without its rows, which stay outside."""
+    return HEADER_BYTES + STATE_HEADER_BYTES + aligned(state.size_bytes(num_rows))
 
 
 def spec_of(chunk: Chunk) -> StateSpec:

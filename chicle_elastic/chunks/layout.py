@@ -7,7 +7,8 @@ Little-endian; every section begins at a multiple of 64 bytes, gaps are zeros. F
          8    4 u32    format version, 1; readers take older versions and refuse newer ones
         12    4 u32    bytes of this header, 256
         16    8 u64    chunk id
-        24    1 u8     kind: 1 dense, 2 CSR
+        24    1 u8     kind: 1 dense, 2 CSR, 3 outside: only this header and the state are here, in slots of a job whose
+                       tasks have the rows in their memory anyway; all offsets are 0, immutable_bytes is 256
         25    1 u8     dtype of values: 1 float32, 2 float64, 3 uint8 (dense only)
         26    1 u8     dtype of indptr and indices: 0 absent (dense), 4 int32, 5 int64
         27    1 u8     dtype of targets: 1 float32, 2 float64, 4 int32
@@ -56,9 +57,9 @@ golden files to the tests.
 
 import dataclasses
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -78,11 +79,13 @@ from chicle_elastic.chunks.headers import (
     StateHeader,
     aligned,
     crc_of,
+    outside_bytes,
     spec_of,
 )
 from chicle_elastic.chunks.rows import csr_fault
-from chicle_elastic.chunks.views import Array, Chunk, CsrRows, Rows, StateSpec
+from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, CsrRows, Rows, StateSpec
 from chicle_elastic.errors import CapacityError, ChunkCorruptError, UsageError
+from chicle_elastic.ids import ChunkId
 from chicle_elastic.values import StateVersion
 
 __all__ = [
@@ -95,6 +98,8 @@ __all__ = [
     "encode",
     "encoded_bytes",
     "find_rows",
+    "outside_bytes",
+    "parts",
     "read_header",
     "read_state_header",
     "require_sound_content",
@@ -107,9 +112,11 @@ __all__ = [
 WORD_BYTES = 8
 """Size of the largest element; a chunk in memory begins at a multiple of it, in an arena at a multiple of 64."""
 FRESH = StateVersion()
+Outside: TypeAlias = Callable[[ChunkId], Chunk]
+"""Gives the rows of a chunk that lie in memory of the task; its state is not looked at."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RowsInPlace:
     """Views of the immutable part of a chunk in memory.
 
@@ -145,13 +152,14 @@ def encoded_bytes(chunk: Chunk) -> int:
     return Header.of(chunk).encoded_bytes(spec_of(chunk))
 
 
-def encode(chunk: Chunk, buffer: Buffer, *, version: StateVersion = FRESH) -> int:
+def encode(chunk: Chunk, buffer: Buffer, *, version: StateVersion = FRESH, outside: bool = False) -> int:
     """Write a chunk and its state, sealed. Equal chunks give equal bytes.
 
     Args:
         chunk: What to write; indptr is stored with the dtype of the indices.
         buffer: Writable; begins at a multiple of 8 bytes.
         version: Version of the state.
+        outside: Whether the rows stay where they are: only the header and the state are written.
 
     Returns:
         Bytes used, a multiple of 64; what lies behind them is untouched.
@@ -161,6 +169,8 @@ def encode(chunk: Chunk, buffer: Buffer, *, version: StateVersion = FRESH) -> in
         UsageError: The chunk cannot be encoded, or the buffer cannot be written.
     """
     header, spec = Header.of(chunk), spec_of(chunk)
+    if outside:
+        header = header.outside()
     size_bytes = header.encoded_bytes(spec)
     content = _writable(buffer, size_bytes, chunk.id)
     arrays = _arrays_of(chunk)
@@ -174,6 +184,22 @@ def encode(chunk: Chunk, buffer: Buffer, *, version: StateVersion = FRESH) -> in
     content[:HEADER_BYTES] = _as_bytes(dataclasses.replace(header, content_crc=content_crc).pack())
     _write_state(content, header, spec, chunk.state, chunk.notes, version)
     return size_bytes
+
+
+def parts(chunk: Chunk) -> Iterator[tuple[int, Array]]:
+    """Yield the bytes of a chunk without state, each part with its offset, to be written over zeros.
+
+    `decode` can read them; they have no checksum of the content, so no other process should be able to change them.
+
+    Args:
+        chunk: Whose rows to write, at once and without a copy where that is possible.
+    """
+    header, arrays = Header.of(chunk), _arrays_of(chunk)
+    yield 0, _as_bytes(header.pack())
+    for section in header.sections:
+        if section.dtype:
+            yield section.offset, np.ascontiguousarray(arrays[section.name], section.dtype).reshape(-1).view(np.uint8)
+    yield header.immutable_bytes, _as_bytes(StateHeader(chunk_id=chunk.id, spec=NO_STATE, version=FRESH).pack())
 
 
 def decode(buffer: Buffer, *, where: str) -> Chunk:
@@ -194,7 +220,7 @@ def decode(buffer: Buffer, *, where: str) -> Chunk:
 
 
 def decode_with_state_header(
-    buffer: Buffer, *, where: str, ahead: RowsInPlace | None = None
+    buffer: Buffer, *, where: str, ahead: RowsInPlace | None = None, outside: Outside | None = None
 ) -> tuple[Chunk, StateHeader]:
     """`decode`, and the header of the state.
 
@@ -202,10 +228,11 @@ def decode_with_state_header(
         buffer: As in `decode`.
         where: As in `decode`.
         ahead: What `find_rows` found; it counts if it was here, and for the same header.
+        outside: As in `find_rows`.
     """
     content = bytes_of(buffer)
     if ahead is None or not ahead.lie_in(content):
-        ahead = find_rows(content, where=where)
+        ahead = find_rows(content, where=where, outside=outside)
     header = ahead.header
     state_header = read_state_header(content, header, where=where)
     chunk = Chunk(
@@ -220,15 +247,16 @@ def decode_with_state_header(
     return chunk, state_header
 
 
-def find_rows(buffer: Buffer, *, where: str) -> RowsInPlace:
+def find_rows(buffer: Buffer, *, where: str, outside: Outside | None = None) -> RowsInPlace:
     """What `decode` makes of the immutable part, before there is a state behind it.
 
     Args:
         buffer: As in `decode`; only the immutable part has to be there.
         where: As in `decode`.
+        outside: Gives a chunk whose rows are outside of the buffer.
 
     Raises:
-        ChunkCorruptError: As in `decode`.
+        ChunkCorruptError: As in `decode`; or the rows are outside, and those are others or cannot be had.
     """
     content = bytes_of(buffer)
     address = content.ctypes.data
@@ -240,6 +268,14 @@ def find_rows(buffer: Buffer, *, where: str) -> RowsInPlace:
     packed = content[:HEADER_BYTES].tobytes()
     header = read_header(packed, where=where)
     require_bytes(content, header.immutable_bytes, "the immutable part", f"{where}: chunk {header.chunk_id}")
+    if header.kind == "outside":
+        chunk = None if outside is None else outside(header.chunk_id)
+        if chunk is None or Header.of(chunk).outside() != header:
+            raise ChunkCorruptError(
+                f"{where}: chunk {header.chunk_id} has its rows outside, and this job has others or none; have all "
+                "tasks load the same data"
+            )
+        return RowsInPlace(packed, address, header, chunk.rows, chunk.targets, chunk.weights, chunk.row_ids)
     views = _views(content, header)
     rows: Array | CsrRows
     if header.kind == "csr":
@@ -252,15 +288,7 @@ def find_rows(buffer: Buffer, *, where: str) -> RowsInPlace:
             )
     else:
         rows = views["values"].reshape(header.num_rows, header.num_features)
-    return RowsInPlace(
-        packed=packed,
-        address=address,
-        header=header,
-        rows=rows,
-        targets=views["targets"],
-        weights=views.get("weights"),
-        row_ids=views["row_ids"],
-    )
+    return RowsInPlace(packed, address, header, rows, views["targets"], views.get("weights"), views["row_ids"])
 
 
 def verify(buffer: Buffer, *, where: str) -> StateVersion:

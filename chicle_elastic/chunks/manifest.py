@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from chicle_elastic.chunks.headers import CSR_VALUE_DTYPES, KINDS, Header, crc_of
+from chicle_elastic.chunks.headers import CSR_VALUE_DTYPES, FILE_KINDS, Header, crc_of
 from chicle_elastic.chunks.json_fields import ADVICE, Fields, shown
 from chicle_elastic.chunks.views import (
     INDEX_DTYPES,
@@ -147,7 +147,7 @@ def _require_version(fields: Fields, where: str) -> None:
 
 def _schema(fields: Fields) -> DataSchema:
     schema = Fields(fields.get("schema", dict, "an object"), fields.where, "schema.")
-    kind: Any = schema.one_of("kind", KINDS)
+    kind: Any = schema.one_of("kind", FILE_KINDS)
     num_features = schema.number("num_features", at_least=1)
     sample_shape = schema.items("sample_shape")
     if any(type(length) is not int or length < 1 for length in sample_shape) or (

@@ -62,7 +62,7 @@ def take_rows(rows: Rows, positions: Array) -> Rows:
         positions: ndarray of shape (n,), integers.
     """
     if not isinstance(rows, CsrRows):
-        return rows[positions]
+        return np.take(rows, positions, axis=0)
     starts = rows.indptr[positions]
     lengths = rows.indptr[positions + 1] - starts
     indptr = np.zeros(len(positions) + 1, dtype=rows.indptr.dtype)

@@ -168,7 +168,8 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         if outcome.certificate is None:  # samples were lost and not yet restored: nothing can be certified
             self.objective_ = self.dual_objective_ = self.duality_gap_ = float("nan")
             return
-        self.objective_, self.dual_objective_ = trainer.primal_and_dual(outcome.model, outcome.certificate)
+        both = trainer.primal_and_dual(outcome.model, outcome.certificate)
+        self.objective_, self.dual_objective_ = (float(np.sum(values)) for values in both)
         self.duality_gap_ = trainer.relative_gap(outcome.model, outcome.certificate)
 
     def __sklearn_tags__(self) -> Any:

@@ -14,7 +14,7 @@ from estimators.regression.base import LinearRegressor
 if TYPE_CHECKING:
     from chicle_elastic.policies.base import Policy
     from chicle_elastic.runtime.training.job import Runtime
-    from chicle_elastic.solvers.linear.lasso.trainer import LassoTrainer
+    from chicle_elastic.solvers.linear.l1.trainer import LassoTrainer
 
 
 class ChicleElasticNet(LinearRegressor):
@@ -190,7 +190,7 @@ class ChicleElasticNet(LinearRegressor):
         return float(self.l1_ratio)
 
     def _trainer(self) -> "LassoTrainer":
-        from chicle_elastic.solvers.linear.lasso.trainer import LassoTrainer
+        from chicle_elastic.solvers.linear.l1.trainer import LassoTrainer
 
         return LassoTrainer(
             alpha=float(self.alpha),

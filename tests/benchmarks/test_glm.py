@@ -114,6 +114,7 @@ def test_several_tasks_are_judged_by_loss_and_columns() -> None:
     assert tasks_bar(Problem(real, "hinge", strong(real)), 1e-5)[1] is False
 
 
+@pytest.mark.slow
 def test_a_quick_run_ends_with_its_result_as_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

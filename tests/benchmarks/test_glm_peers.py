@@ -35,8 +35,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("num_classes", [2, 3])
-@pytest.mark.parametrize("C", [0.05, 1.0])
+@pytest.mark.parametrize(("num_classes", "C"), [(2, 0.05), (3, 1.0)])
 @pytest.mark.parametrize(("peer", "module", "loss"), PAIRS)
 def test_a_peer_minimises_the_same_objective(peer: Peer, module: str, loss: str, C: float, num_classes: int) -> None:
     """The best objective of a peer is the best possible one to 1e-4, and not below it."""
@@ -53,8 +52,7 @@ def test_a_peer_minimises_the_same_objective(peer: Peer, module: str, loss: str,
     assert np.all(excess < (SNAP_ML_HINGE if (peer.name, loss) == ("Snap ML", "hinge") else 1e-4))
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("num_classes", [2, 3])
+@pytest.mark.parametrize(("num_classes", "sparse"), [(2, False), (3, True)])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_ours_and_newton_find_the_same_interval(loss: str, num_classes: int, sparse: bool) -> None:
     """Two solvers that share no code certify intervals that overlap."""

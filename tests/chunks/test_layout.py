@@ -258,3 +258,38 @@ def test_the_header_alone_says_how_large_the_chunk_is() -> None:
     chunk: Chunk = sample_chunk("csr-float64-int64")
     header = layout.read_header(encoded(chunk)[:256].tobytes(), where="peer n2")
     assert header.encoded_bytes(spec_of(chunk)) == layout.encoded_bytes(chunk)
+
+
+@each_kind
+def test_a_chunk_in_parts_over_zeros_is_decoded_as_it_was(name: str) -> None:
+    """Its rows, without their state."""
+    chunk = dataclasses.replace(sample_chunk(name), state=NO_STATE.zeros(11), notes=NO_STATE.fresh_notes(11))
+    content = layout.empty_buffer(layout.encoded_bytes(chunk))
+    content[:] = 0
+    for offset, part in layout.parts(chunk):
+        content[offset : offset + len(part)] = part
+    assert_same_chunk(layout.decode(content, where="here"), chunk)
+
+
+@each_kind
+def test_a_chunk_with_its_rows_outside_has_only_its_state_in_the_slot(name: str) -> None:
+    """It is sealed and verified like any other, and its rows are those of the source, not copies."""
+    chunk = sample_chunk(name)
+    content = layout.empty_buffer(layout.outside_bytes(chunk.num_rows, spec_of(chunk)))
+    assert layout.encode(chunk, content, version=VERSION, outside=True) == len(content)
+    assert layout.verify(content, where="here") == VERSION
+    found, _ = layout.decode_with_state_header(content, where="here", outside=lambda _: chunk)
+    assert_same_chunk(found, chunk)
+    assert found.rows is chunk.rows
+    assert np.shares_memory(found.state, content) == bool(chunk.state.size)
+
+
+def test_rows_outside_that_are_others_or_not_there_are_refused() -> None:
+    """No file has a chunk like that, and the tasks of a job have the same data."""
+    chunk = sample_chunk("dense-float32")
+    content = layout.empty_buffer(layout.encoded_bytes(chunk))
+    layout.encode(chunk, content, outside=True)
+    with pytest.raises(ChunkCorruptError, match="outside"):
+        layout.decode(content, where="here")
+    with pytest.raises(ChunkCorruptError, match="outside"):
+        layout.find_rows(content, where="here", outside=lambda _: slice_chunk(chunk, 0, 5))

@@ -122,7 +122,8 @@ def test_no_secret(store: StoreServer, capsys: pytest.CaptureFixture[str], monke
     assert "give --secret-file" in capsys.readouterr().err
 
 
-def test_no_store(secret: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_store(secret: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Port 9 of this host takes no connection."""
+    monkeypatch.setattr("chicle_elastic.cli.job_agents.CONNECT_S", 0.1)
     assert main(["status", "--peer", "127.0.0.1:9", "--secret-file", str(secret)]) == 1
     assert "127.0.0.1:9" in capsys.readouterr().err

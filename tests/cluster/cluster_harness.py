@@ -267,6 +267,29 @@ class LocalAgents:
             self._store.close()
 
 
+def start_all(cluster: LocalAgents, count: int) -> list[AgentProcess]:
+    """Start n0, n1, ... and wait until all of them iterate; n0 leads."""
+    first = cluster.start("n0")
+    first.wait_for("iteration")
+    agents = [first, *(cluster.start(f"n{number}") for number in range(1, count))]
+    first.wait_for_members(count)
+    return agents
+
+
+def end_all(cluster: LocalAgents, agents: list[AgentProcess]) -> None:
+    """End the job once no chunk is missing (there is no certificate otherwise), and compare the outcomes."""
+    rows = max(sum(event["samples"].values()) for event in agents[0].events("iteration"))
+    here = len(agents[0].events())
+    agents[0].wait_for("iteration", lambda event: sum(event["samples"].values()) == rows, after=here)
+    cluster.end()
+    for agent in agents:
+        assert agent.wait_for_end() == 0, agent.output()
+    results = list(cluster.results())
+    assert len(results) == len(agents)
+    assert all(result == results[0] for result in results)
+    assert results[0]["gap"] is not None, "the model at the end is certified"
+
+
 def svm_script(folder: Path, *options: str) -> tuple[str, ...]:
     """The arguments of the training script of the tests."""
     return (str(SCRIPT), "--out", str(folder), "--end-file", str(folder / "end"), *options)

@@ -19,7 +19,7 @@ from tests.estimators import problems
 from tests.estimators.test_callbacks import Recorder
 from tests.estimators.test_folder import write
 from tests.estimators.test_lasso import alpha_of
-from tests.estimators.test_ridge import ALPHA, diabetes, objective, recomputed_gap, wide
+from tests.estimators.test_ridge import diabetes, wide
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,9 +60,10 @@ def test_scikit_learns_checks_pass_on_a_cluster(estimator, check):
     check(estimator)
 
 
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-@pytest.mark.parametrize("data", [problems.cancer, problems.digits])
-@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+@pytest.mark.parametrize(
+    ("loss", "data", "form"),
+    [("hinge", problems.digits, sparse.csr_matrix), ("logistic", problems.cancer, np.asarray)],
+)
 def test_four_agents_come_to_the_objective_of_one_task(of_four, loss, data, form):
     """Within tol, with weights; the duals return in the order of X, and NumPy finds the same gap."""
     X, y = data()
@@ -76,31 +77,6 @@ def test_four_agents_come_to_the_objective_of_one_task(of_four, loss, data, form
     np.testing.assert_allclose(four.objective_, one.objective_, rtol=2e-3)
     assert four.history_.column("num_tasks").tolist() == [4] * four.n_iter_
     assert len(four.history_.members) == 4
-
-
-@pytest.mark.parametrize("data", [diabetes, wide])
-def test_four_agents_solve_a_ridge_regression(of_four, data):
-    """By a Newton step or by conjugate gradients, to the objective of one task."""
-    X, y = data()
-    weights = np.random.default_rng(0).uniform(0.5, 2, size=len(y))
-    one = ChicleRidge(alpha=ALPHA).fit(X, y, weights)
-    four = ChicleRidge(alpha=ALPHA, runtime=of_four, chunk_size=9_000).fit(X, y, weights)
-    assert recomputed_gap(four, X, y, weights) <= 1e-6
-    assert four.objective_ == pytest.approx(objective(four, X, y, weights), rel=1e-9)
-    assert four.objective_ == pytest.approx(one.objective_, rel=2e-6)
-    assert four.history_.column("num_tasks").tolist() == [4] * four.n_iter_
-
-
-@pytest.mark.parametrize("loss", ["epsilon_insensitive", "squared_epsilon_insensitive"])
-def test_four_agents_solve_a_support_vector_regression(of_four, loss):
-    """To the objective of one task, within both gaps."""
-    X, y = diabetes()
-    params = {"loss": loss, "C": 10.0, "epsilon": 2.0}
-    one = ChicleSVR(**params).fit(X, y)
-    four = ChicleSVR(**params, runtime=of_four, chunk_size=9_000).fit(X, y)
-    assert four.duality_gap_ <= 1e-3
-    assert four.objective_ == pytest.approx(one.objective_, rel=2e-3)
-    assert max(one.dual_objective_, four.dual_objective_) <= min(one.objective_, four.objective_) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(("data", "share"), [(diabetes, 0.01), (wide, 0.1)])
@@ -117,28 +93,10 @@ def test_four_agents_solve_an_elastic_net(of_four, data, share):
     assert four.history_.column("num_tasks").tolist() == [4] * four.n_iter_
 
 
-def test_a_lasso_goes_on_without_a_killed_process(of_two):
-    """What the tasks knew of the lost rows is found out anew, and the gap is that of all rows."""
-    X, y = wide()
-
-    def kill():
-        os.kill(of_two.members()["n1"].pid, signal.SIGKILL)
-
-    alpha = alpha_of(X, y, 0.05)
-    here = ChicleLasso(alpha=alpha).fit(X, y)
-    assert here.n_iter_ > 10
-    model = ChicleLasso(alpha=alpha, max_iter=100_000, chunk_size=9_000, n_workers=2)
-    model.set_callbacks(OtherData({5: kill})).fit(X, y)
-    assert model.duality_gap_ <= 1e-6
-    assert model.objective_ == pytest.approx(here.objective_, rel=2e-6)
-    assert model.history_.column("num_tasks").min() == 1
-
-
-@pytest.mark.parametrize("num_columns", [0, 3000])
-def test_an_l1_penalty_goes_on_without_a_killed_process(of_two, num_columns):
-    """From products of all columns, and of wide data from a working set, from columns of one task, and back."""
+def test_an_l1_penalty_goes_on_without_a_killed_process(of_two):
+    """From a working set to columns of one task, and back; `test_golden_runs.py` has a crash in every other method."""
     X, y = problems.cancer()
-    X = problems.widened(X, num_columns)
+    X = problems.widened(X, 3000)
 
     def kill():
         os.kill(of_two.members()["n1"].pid, signal.SIGKILL)
@@ -154,22 +112,6 @@ def test_an_l1_penalty_goes_on_without_a_killed_process(of_two, num_columns):
     assert model.history_.column("num_tasks").min() == 1
 
 
-def test_a_support_vector_regression_goes_on_without_a_killed_process(of_two):
-    """On the rows that are left, and on all when they are back."""
-    X, y = diabetes()
-
-    def kill():
-        os.kill(of_two.members()["n1"].pid, signal.SIGKILL)
-
-    params = {"C": 1000.0, "epsilon": 1.0, "tol": 1e-7}
-    here = ChicleSVR(**params).fit(X, y)
-    assert here.n_iter_ > 5
-    model = ChicleSVR(**params, max_iter=100_000, chunk_size=9_000, n_workers=2)
-    model.set_callbacks(OtherData({4: kill})).fit(X, y)
-    assert model.duality_gap_ <= 1e-7
-    assert model.objective_ == pytest.approx(here.objective_, rel=2e-7)
-
-
 def test_a_multinomial_regression_goes_on_without_a_killed_process(of_two):
     """Tasks have no factors of blocks any more, and the sums are of other rows: the gap is that of all rows."""
     X, y = problems.digits()
@@ -181,19 +123,6 @@ def test_a_multinomial_regression_goes_on_without_a_killed_process(of_two):
     model.set_callbacks(OtherData({6: kill})).fit(X, y)
     assert model.multi_class_ == "multinomial"
     assert problems.recomputed_gaps(model, X, y).max() <= 1e-8
-    assert model.history_.column("num_tasks").min() == 1
-
-
-def test_a_ridge_regression_goes_on_without_a_killed_process(of_two):
-    """What the tasks knew of the lost rows is found out anew, and the gap is that of all rows."""
-    X, y = wide()
-
-    def kill():
-        os.kill(of_two.members()["n1"].pid, signal.SIGKILL)
-
-    model = ChicleRidge(alpha=ALPHA, tol=1e-9, max_iter=100_000, chunk_size=9_000, n_workers=2)
-    model.set_callbacks(OtherData({5: kill})).fit(X, y)
-    assert recomputed_gap(model, X, y) <= 1e-9
     assert model.history_.column("num_tasks").min() == 1
 
 

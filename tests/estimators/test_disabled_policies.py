@@ -70,8 +70,7 @@ def test_the_warning_may_be_an_error() -> None:
             fit(InProcess(num_tasks=2), policy=Faulty())
 
 
-@pytest.mark.parametrize("fault", ["raises", "nonsense"])
-@pytest.mark.parametrize("of_whom", ["estimator", "cluster"])
+@pytest.mark.parametrize(("fault", "of_whom"), [("raises", "estimator"), ("nonsense", "cluster")])
 def test_on_a_local_cluster_the_user_is_warned_in_the_same_words(
     cluster: LocalCluster, fault: str, of_whom: str
 ) -> None:

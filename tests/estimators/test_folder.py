@@ -37,20 +37,6 @@ def digits_folder(path, form=np.asarray, **kwargs):
     return write(path, X, y, classes=tuple(range(10)), **kwargs), X, y
 
 
-@pytest.mark.parametrize("estimator_class", [ChicleSVM, ChicleLogisticRegression])
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-def test_a_folder_and_its_arrays_give_the_same_model(estimator_class, form, tmp_path):
-    """The same optimum within tol, duals in the order of the original rows, and a true certificate."""
-    folder, X, y = digits_folder(tmp_path / "digits", form)
-    params = {"C": 0.01, "tol": 1e-5, "store_duals": True, "max_iter": 5000}
-    model = estimator_class(**params).fit(folder)
-    expected = estimator_class(**params).fit(X, y)
-    np.testing.assert_allclose(model.objective_, expected.objective_, rtol=1e-5)
-    assert problems.recomputed_gaps(model, X, y).max() <= 1e-5
-    assert model.n_features_in_ == 64
-    assert model.classes_.tolist() == list(range(10))
-
-
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
 def test_predictions_come_in_the_order_of_the_original_rows(form, tmp_path):
     """Although the rows of the folder are shuffled."""
@@ -61,18 +47,6 @@ def test_predictions_come_in_the_order_of_the_original_rows(form, tmp_path):
     np.testing.assert_allclose(model.decision_function(folder), model.decision_function(X), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(model.predict_proba(folder), model.predict_proba(X), rtol=1e-5, atol=1e-6)
     assert model.score(folder) == pytest.approx(model.score(X, y), rel=1e-12)
-
-
-def test_weights_of_the_folder_count_in_fit_and_score(tmp_path):
-    """As sample_weight does for arrays; balanced classes too."""
-    weights = np.random.default_rng(0).uniform(0.1, 2.0, size=1797)
-    folder, X, y = digits_folder(tmp_path / "digits", weights=weights)
-    for class_weight in (None, "balanced", {3: 4.0}):
-        params = {"C": 0.01, "tol": 1e-5, "class_weight": class_weight, "max_iter": 5000}
-        model = ChicleSVM(loss="squared_hinge", **params).fit(folder)
-        expected = ChicleSVM(loss="squared_hinge", **params).fit(X, y, weights)
-        np.testing.assert_allclose(model.objective_, expected.objective_, rtol=1e-5)
-    assert model.score(folder) == pytest.approx(model.score(X, y, weights), rel=1e-9)
 
 
 def test_text_labels_are_predicted_and_scored(tmp_path):

@@ -42,8 +42,6 @@ with warnings.catch_warnings(record=True) as said:
     ("name", "params"),
     [
         ("ChicleSVM", {"C": 1e4}),
-        ("ChicleLogisticRegression", {"C": 1e6}),
-        ("ChicleLogisticRegression", {"l1_ratio": 1.0}),
         ("ChicleLasso", {"alpha": 1e-6}),
         ("ChicleSVR", {}),
         pytest.param("ChicleCNNClassifier", {"max_epochs": 100_000}, marks=pytest.mark.slow),

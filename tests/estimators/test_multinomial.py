@@ -18,11 +18,11 @@ from sklearn.preprocessing import scale
 from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import InvalidParameterError
 
-from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleLogisticRegression
 from tests.estimators import problems
-from tests.estimators.test_folder import digits_folder, write
+from tests.estimators.test_folder import write
 
 
 def few_digits():
@@ -95,16 +95,6 @@ def test_parameters_mean_what_they_mean_in_scikit_learn(name, form):
     theirs = peer(X, y, weights, **PARAMS[name])
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
     np.testing.assert_allclose(ours.intercept_ - ours.intercept_.mean(), theirs.intercept_, atol=1e-3)
-
-
-def test_a_weight_counts_as_so_many_rows():
-    """A weight of 2 is the row twice, and 0 is no row."""
-    X, y = load_iris(return_X_y=True)
-    counts = np.random.default_rng(1).integers(0, 3, size=len(y))
-    rows = np.repeat(np.arange(len(y)), counts)
-    weighted = ChicleLogisticRegression(tol=1e-9).fit(X, y, counts)
-    repeated = ChicleLogisticRegression(tol=1e-9).fit(X[rows], y[rows])
-    np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=1e-5)
 
 
 def test_probabilities_are_a_softmax_of_the_scores():
@@ -199,23 +189,6 @@ def test_a_class_whose_samples_have_no_weight_has_probability_zero():
     np.testing.assert_allclose(model.objective_, ChicleLogisticRegression().fit(X, y).objective_, rtol=2e-3)
 
 
-def test_a_value_that_is_none_is_named_with_its_place():
-    """In arrays by validation, in a folder by the pass that meets it."""
-    X, y = wine()
-    X[17, 3] = np.nan
-    with pytest.raises(ValueError, match="NaN"):
-        ChicleLogisticRegression().fit(X, y)
-
-
-def test_a_folder_with_a_value_that_is_none_is_refused(tmp_path):
-    """By row and chunk."""
-    X, y = wine()
-    X[17, 3] = np.inf
-    folder = write(tmp_path / "bad", X, y, classes=(0, 1, 2))
-    with pytest.raises(DataError, match=r"row 17 of the data set\): a feature is NaN or infinite"):
-        ChicleLogisticRegression().fit(folder)
-
-
 @pytest.mark.parametrize("multi_class", ["softmax", None, True, 3])
 def test_a_word_that_is_none_of_the_three_is_refused(multi_class):
     """With those that are."""
@@ -236,40 +209,12 @@ def test_an_l1_penalty_is_one_vs_rest_or_refused():
 # Tasks.
 
 
-def test_more_tasks_take_as_many_iterations():
-    """1, 2, 4 and 16, but for rounding; rows are sorted, so that tasks have a few of the classes each."""
-    X, y = few_digits()
-    order = np.argsort(y, kind="stable")
-    found = []
-    for num_tasks in (1, 2, 4, 16):
-        runtime = InProcess(num_tasks=num_tasks)
-        model = ChicleLogisticRegression(tol=1e-6, chunk_size=9_000, runtime=runtime).fit(X[order], y[order])
-        assert model.duality_gap_ <= 1e-6
-        found.append((model.n_iter_, model.objective_[0]))
-    iterations = [count for count, _ in found]
-    assert max(iterations) <= 1.1 * min(iterations)
-    np.testing.assert_allclose([value for _, value in found], found[0][1], rtol=1e-6)
-
-
 def test_a_fit_with_more_tasks_than_chunks_is_that_of_one():
     """Some tasks hold nothing."""
     X, y = load_iris(return_X_y=True)
     one = ChicleLogisticRegression(tol=1e-8).fit(X[::10], y[::10])
     many = ChicleLogisticRegression(tol=1e-8, runtime=InProcess(num_tasks=20)).fit(X[::10], y[::10])
     np.testing.assert_allclose(many.coef_, one.coef_, atol=1e-6)
-
-
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-def test_a_folder_gives_the_model_of_its_arrays(form, tmp_path):
-    """With weights of its own; duals are in the order of the original rows."""
-    weights = np.random.default_rng(0).uniform(0.1, 2.0, size=1797)
-    folder, X, y = digits_folder(tmp_path / "digits", form, weights=weights)
-    params = {"C": 0.1, "tol": 1e-7, "store_duals": True}
-    model = ChicleLogisticRegression(**params).fit(folder)
-    expected = ChicleLogisticRegression(**params).fit(X, y, weights)
-    np.testing.assert_allclose(model.objective_, expected.objective_, rtol=1e-6)
-    np.testing.assert_allclose(model.duals_, expected.duals_, atol=2e-3)
-    assert problems.recomputed_gaps(model, X, y, weights).max() <= 1e-6
 
 
 # Between fits.

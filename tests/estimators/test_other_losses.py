@@ -6,15 +6,12 @@ from scipy import sparse
 from scipy.special import xlogy
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.linear_model import HuberRegressor, PoissonRegressor
-from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from chicle_elastic import InProcess
 from chicle_elastic.errors import DataError
 from estimators import ChicleHuber, ChiclePoisson
 from tests.estimators.test_ridge import write
-
-RUNTIMES = [None, InProcess(num_tasks=4), InProcess(num_tasks=2, changes=((3, 5), (6, 1)))]
 
 
 def diabetes():
@@ -50,7 +47,17 @@ def far_from_0():
     return X, np.abs(X @ [100.0, 0.1, 0.0, 0.3] + rng.standard_t(3, size=500) + 100.0).round()
 
 
-DATA = [diabetes, digits, counts, outliers, far_from_0]
+CASES = pytest.mark.parametrize(
+    ("data", "form", "runtime"),
+    [
+        (diabetes, np.asarray, None),
+        (digits, sparse.csr_matrix, None),
+        (counts, np.asarray, InProcess(num_tasks=4)),
+        (outliers, sparse.csr_matrix, InProcess(num_tasks=2, changes=((3, 5), (6, 1)))),
+        (far_from_0, np.asarray, None),
+    ],
+)
+"""Each data in one form on one runtime; `test_golden_runs.py` has every loss in all of them."""
 
 
 def huber_objective(model, X, y, weights):
@@ -74,9 +81,7 @@ def least(peers, objective, X, y, weights):
 
 
 @pytest.mark.filterwarnings("ignore:.*lbfgs failed to converge")
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("data", DATA)
+@CASES
 def test_huber_comes_to_the_optimum_of_scikit_learn(data, runtime, form):
     """With weights, on any tasks; the scale and the outliers are those of its model."""
     X, y = data()
@@ -90,9 +95,7 @@ def test_huber_comes_to_the_optimum_of_scikit_learn(data, runtime, form):
     assert model.outliers_.tolist() == (np.abs(y - model.predict(X)) > 1.35 * model.scale_).tolist()
 
 
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("data", DATA)
+@CASES
 def test_poisson_comes_to_the_optimum_of_scikit_learn(data, runtime, form):
     """With weights, on any tasks; the score is the share of the deviance."""
     X, y = data()
@@ -163,21 +166,6 @@ def test_counts_of_0_alone_have_a_mean_of_0():
     model = ChiclePoisson(max_iter=60).fit(X, np.zeros(50))
     assert np.isfinite(model.intercept_)
     assert model.predict(X).max() < 1e-3
-
-
-@pytest.mark.parametrize("kind", [ChicleHuber, ChiclePoisson])
-def test_a_folder_a_file_and_a_search(kind, tmp_path):
-    """As those of other regressors."""
-    X, y = counts()
-    model = kind(alpha=0.1, tol=1e-6).fit(write(tmp_path / "data", X, y))
-    expected = kind(alpha=0.1, tol=1e-6).fit(X, y)
-    assert model.objective_ == pytest.approx(expected.objective_, rel=1e-6)
-    model.save(tmp_path / "model.npz")
-    loaded = kind.load(tmp_path / "model.npz")
-    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
-    assert getattr(loaded, "scale_", 1.0) == getattr(model, "scale_", 1.0)
-    search = GridSearchCV(kind(), {"alpha": [0.01, 1.0]}, cv=3).fit(X, y)
-    assert search.best_params_["alpha"] in (0.01, 1.0)
 
 
 @parametrize_with_checks([ChicleHuber(), ChiclePoisson()])

@@ -10,23 +10,15 @@ from sklearn.preprocessing import scale
 from sklearn.svm import LinearSVR
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
-from estimators import ChicleRidge, ChicleSVR
-from tests.estimators.test_folder import write as write_labels
-from tests.estimators.test_ridge import diabetes, digits, wide, write
+from estimators import ChicleSVR
+from tests.estimators.test_ridge import diabetes, digits, wide
 
 LOSSES = ("epsilon_insensitive", "squared_epsilon_insensitive")
 ROUNDING = 1e-12
 
 
-@parametrize_with_checks(
-    [
-        ChicleSVR(),
-        ChicleSVR(loss="squared_epsilon_insensitive", epsilon=0.1),
-        ChicleSVR(chunk_size=64, runtime=InProcess(num_tasks=2, changes=((2, 3), (4, 1)))),
-    ]
-)
+@parametrize_with_checks([ChicleSVR()])
 def test_scikit_learns_checks_pass(estimator, check):
     """All of them, those of weights too."""
     check(estimator)
@@ -50,10 +42,8 @@ def theirs(params, X, y, weights=None):
     return objective(model, params, X, y, weights)
 
 
-@pytest.mark.parametrize("num_tasks", [1, 3])
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
-@pytest.mark.parametrize("epsilon", [0.0, 0.7])
-@pytest.mark.parametrize("C", [0.01, 1.0])
+@pytest.mark.parametrize(("form", "num_tasks"), [(np.asarray, 1), (sparse.csr_matrix, 3)])
+@pytest.mark.parametrize(("C", "epsilon"), [(0.01, 0.7), (1.0, 0.0)])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("data", [diabetes, digits])
 def test_the_objective_is_that_of_linear_svr_within_the_gap(data, loss, C, epsilon, form, num_tasks):
@@ -96,33 +86,6 @@ def test_wide_data_takes_conjugate_gradients(loss, num_tasks):
     assert model.objective_ <= best * (1 + model.duality_gap_)
 
 
-def test_a_folder_and_its_arrays_give_the_same_model(tmp_path):
-    """With the targets and weights of the folder."""
-    X, y = digits()
-    weights = np.random.default_rng(0).uniform(0.1, 2.0, size=len(y))
-    params = {"C": 0.1, "epsilon": 0.3, "tol": 1e-6}
-    folder = write(tmp_path / "data", X, y, weights=weights)
-    model = ChicleSVR(**params).fit(folder)
-    expected = ChicleSVR(**params).fit(X, y, weights)
-    assert model.objective_ == pytest.approx(expected.objective_, rel=2e-6)
-    assert model.score(folder) == pytest.approx(model.score(X, y, weights), rel=1e-9)
-    with pytest.raises(UsageError, match="ChicleSVR needs real targets"):
-        ChicleSVR().fit(write_labels(tmp_path / "labels", X, y, classes=tuple(range(10))))
-
-
-def test_a_model_file_brings_all_back(tmp_path):
-    """Not in place of another regressor's."""
-    X, y = diabetes()
-    model = ChicleSVR(C=3.0, epsilon=1.0, fit_intercept=False).fit(X, y)
-    assert model.intercept_ == 0.0
-    model.save(tmp_path / "model.npz")
-    loaded = ChicleSVR.load(tmp_path / "model.npz")
-    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
-    assert loaded.get_params() == model.get_params()
-    with pytest.raises(UsageError, match="holds a ChicleSVR, not a ChicleRidge"):
-        ChicleRidge.load(tmp_path / "model.npz")
-
-
 def test_a_fit_that_is_cut_short_warns():
     """With what helps."""
     X, y = digits()
@@ -145,15 +108,6 @@ def test_parameters_that_cannot_be_are_refused(params, what):
     X, y = diabetes()
     with pytest.raises(ValueError, match=what):
         ChicleSVR().set_params(**params).fit(X, y)
-
-
-def test_values_that_are_not_finite_are_named():
-    """With column and row."""
-    X, y = diabetes()
-    X = X.copy()
-    X[5, 1] = np.nan
-    with pytest.raises(DataError, match="NaN in column 1, row 5"):
-        ChicleSVR().fit(X, y)
 
 
 def test_targets_of_zero_are_no_trouble():

@@ -3,6 +3,7 @@
 How long it takes is measured by `make bench-start` and asserted nowhere: a test does not race the machine it runs on.
 """
 
+import functools
 import json
 import subprocess
 import sys
@@ -44,6 +45,7 @@ print(json.dumps({"before": before, "after": after, "loaded": loaded}))
 """
 
 
+@functools.cache
 def import_afresh(statement: str) -> dict[str, Any]:
     """What an interpreter finds before and after it executes an import."""
     run = subprocess.run(

@@ -2,16 +2,14 @@
 
 import copy
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chicle_elastic.cli.main import main
 from chicle_elastic.errors import UsageError
-from tests.timeouts import timeout_s
 from torchx_components.anchor import parser as anchor_parser
 from torchx_components.kubernetes_manifest import LEFT, KubernetesRun, Manifest, manifests
 from torchx_components.submit_kubernetes import parser, run_of
@@ -136,21 +134,16 @@ def test_what_cannot_be_is_refused(changed: dict[str, Any], said: str) -> None:
         manifests(KubernetesRun(train="/t", **values | changed))
 
 
-def test_the_command_prints_a_list_and_says_what_is_wrong(tmp_path: Path) -> None:
+def test_the_command_prints_a_list_and_says_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With exit code 1 and one line."""
-    command = [sys.executable, "-m", "chicle_elastic", "submit", "kubernetes", *OPTIONS]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=timeout_s(60))
-    printed = json.loads(done.stdout)
+    assert main(["submit", "kubernetes", *OPTIONS]) == 0
+    printed = json.loads(capsys.readouterr().out)
     assert [each["kind"] for each in printed["items"]].count("Job") == 3
-    command[command.index("2:5")] = "5:2"
-    wrong = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s(60))
-    assert wrong.returncode == 1
-    assert wrong.stderr.startswith("chicle submit kubernetes: -j 5:2: write MIN:MAX")
-    command[command.index("5:2")] = "2:5"
-    command.insert(5, "--apply")
-    nowhere = {"PATH": str(tmp_path)}
-    there_is_none = subprocess.run(
-        command, env=nowhere, capture_output=True, text=True, check=False, timeout=timeout_s(60)
-    )
-    assert there_is_none.returncode == 1
-    assert "there is no kubectl on this host" in there_is_none.stderr
+    wrong = ["5:2" if each == "2:5" else each for each in OPTIONS]
+    assert main(["submit", "kubernetes", *wrong]) == 1
+    assert capsys.readouterr().err.startswith("chicle submit kubernetes: -j 5:2: write MIN:MAX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["submit", "kubernetes", "--apply", *OPTIONS]) == 1
+    assert "there is no kubectl on this host" in capsys.readouterr().err

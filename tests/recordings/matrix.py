@@ -7,6 +7,7 @@ Recordings without a merged iteration are left out, and so are empty ones. The e
 scheduler as it is, or when one catches no mutant of `tests.scheduling.test_mutants`.
 """
 
+import importlib
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +18,9 @@ import pytest
 from chicle_elastic.errors import ProtocolError
 from chicle_elastic.scheduling.events import IterationFinished
 from chicle_elastic.scheduling.replaying import Replay, difference_text
-from tests.scheduling.test_mutants import MUTANTS
+
+# Not by a statement, by which mypy would come to a file of tests.
+MUTANTS = importlib.import_module("tests.scheduling.test_mutants").MUTANTS
 
 
 def difference(path: Path) -> str | None:

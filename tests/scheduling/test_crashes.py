@@ -1,4 +1,4 @@
-"""Nodes die without notice, in every state and between any two steps of a move."""
+"""Nodes die without notice: what is logged, refused or waited for; `test_histories.py` has them die at any moment."""
 
 import pytest
 
@@ -6,59 +6,12 @@ from chicle_elastic.errors import ProtocolError
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.scheduling.node_chunks import Phase
-from chicle_elastic.scheduling.scheduler import State
-from chicle_elastic.values import StateVersion
 from tests.scheduling.stage import Stage, at_a_move, infos, kinds, only
 
 
 def copied(copy):
     """The acknowledgement of a copy."""
     return events.ChunksCopied(chunks=(copy.chunk,), source=copy.source, target=copy.target, round=copy.round)
-
-
-def test_survivors_load_lost_chunks_at_once_and_go_on_without_them():
-    """Loads are ordered while the iteration is still in flight; the next one is partial; then they are adopted."""
-    stage = Stage(num_chunks=12, nodes=["a", "b", "c"])
-    stage.run(2)
-    lost = stage.owned()["c"]
-    loads = stage.lose("c")
-    assert kinds(loads) == ["LoadChunks"]
-    assert sorted(load.chunks[0] for load in loads) == list(lost)
-    assert stage.abort() == [effects.FormRound(round=2, members=("a", "b"))]
-    ordered = stage.answer(effects.FormRound)
-    assert ordered == [effects.StartIteration(round=2, iteration=2, is_complete=False)]
-    assert stage.answer(effects.LoadChunks) == []  # loaded while the iteration runs: nothing is attached yet
-    assert stage.ledger.missing == lost
-    ordered = stage.finish()
-    assert kinds(ordered) == ["AttachChunks", "StartIteration"]
-    assert ordered[-1].is_complete
-    assert stage.ledger.replayed == dict.fromkeys(lost, 1)
-    assert {stage.ledger.processed(chunk) for chunk in lost} == {1}
-
-
-def test_loads_that_take_long_do_not_hold_up_iterations():
-    """Several partial iterations may pass before the chunks are there."""
-    stage = Stage(num_chunks=4, nodes=["a", "b"])
-    stage.run(2)
-    stage.lose("b")
-    stage.abort()
-    stage.answer(effects.FormRound)
-    for _ in range(3):
-        [start] = stage.finish()
-        assert not start.is_complete
-    stage.answer(effects.LoadChunks)
-    assert stage.finish()[-1].is_complete
-
-
-def test_a_merge_that_happened_counts_for_the_chunks_that_were_lost_in_it():
-    """The node died after its update was merged: NodeLost comes first, IterationFinished after it."""
-    stage = Stage(num_chunks=4, nodes=["a", "b"])
-    stage.run()
-    lost = stage.owned()["b"]
-    stage.lose("b")
-    assert stage.finish()[-1] == effects.FormRound(round=2, members=("a",))
-    assert {stage.ledger.processed(chunk) for chunk in lost} == {1}
-    assert {stage.ledger.version(chunk) for chunk in lost} == {StateVersion(1, 1)}
 
 
 def test_a_loss_before_the_first_merge_is_loaded_before_anything_runs():
@@ -72,21 +25,6 @@ def test_a_loss_before_the_first_merge_is_loaded_before_anything_runs():
     ordered = stage.answer()
     assert only(ordered, effects.StartIteration)[0].is_complete
     assert stage.ledger.replayed == {}
-
-
-def test_a_node_lost_during_the_first_load_is_replaced():
-    """Its chunks, loaded or not, are loaded by the others; the first iteration is complete."""
-    stage = Stage(num_chunks=6, nodes=["a", "b"])
-    stage.answer(effects.FormRound)
-    loads = stage.take(effects.LoadChunks)
-    arrived = next(load for load in loads if load.node == "b")
-    stage.tell(events.ChunksLoaded(chunks=arrived.chunks, node=NodeId("b"), round=1))
-    stage.orders += [load for load in loads if load.node == "a"]
-    stage.lose("b")
-    ordered = stage.answer()
-    assert len(only(ordered, effects.LoadChunks)) == 3
-    assert only(ordered, effects.StartIteration)[0].is_complete
-    assert stage.counts() == {"a": 6}
 
 
 def test_when_everything_is_lost_everything_is_loaded_before_the_job_goes_on():
@@ -104,35 +42,6 @@ def test_when_everything_is_lost_everything_is_loaded_before_the_job_goes_on():
     stage.orders += others
     ordered = stage.answer()
     assert only(ordered, effects.StartIteration) == [effects.StartIteration(round=2, iteration=3, is_complete=True)]
-
-
-def test_the_last_node_is_lost_and_comes_back_under_its_name():
-    """A round of the same name is another round."""
-    stage = Stage(num_chunks=2, nodes=["a"])
-    stage.run(2)
-    stage.lose("a")
-    assert kinds(stage.abort()) == ["PauseJob"]
-    assert "0 nodes" in stage.scheduler.pause_reason
-    assert stage.join("a") == [effects.FormRound(round=2, members=("a",))]
-    assert only(stage.answer(), effects.StartIteration)
-
-
-def test_an_aborted_iteration_is_repeated_in_a_new_round():
-    """Even if all members are there: the connections of the tasks are broken."""
-    stage = Stage(nodes=["a", "b"])
-    stage.run(2)
-    assert stage.abort() == [effects.FormRound(round=2, members=("a", "b"))]
-    assert stage.answer() == [effects.StartIteration(round=2, iteration=2, is_complete=True)]
-
-
-def test_a_member_lost_while_a_round_forms_makes_a_new_one():
-    """The old one, should it be formed after all, is ignored."""
-    stage = Stage(num_chunks=4, nodes=["a", "b", "c"])
-    [old] = stage.take(effects.FormRound)
-    assert stage.lose("c") == [effects.FormRound(round=2, members=("a", "b"))]
-    assert stage.tell(events.RoundFormed(round=1, members=old.members)) == []
-    assert stage.scheduler.state is State.FORMING
-    assert only(stage.answer(), effects.StartIteration)
 
 
 def test_a_round_that_leaves_a_member_out_has_lost_it():
@@ -153,70 +62,6 @@ def test_a_round_with_a_stranger_is_asked_again():
     stage.take(effects.FormRound)
     ordered = stage.tell(events.RoundFormed(round=1, members=(NodeId("a"), NodeId("ghost"))))
     assert ordered == [effects.FormRound(round=2, members=("a",))]
-
-
-def test_the_target_dies_before_the_commit():
-    """The source still owns the chunk: nothing is lost."""
-    stage, _ = at_a_move()
-    stage.lose("b")
-    ordered = stage.answer()
-    assert only(ordered, effects.StartIteration)[0].is_complete
-    assert stage.owned() == {"a": (0, 1)}
-
-
-def test_the_source_dies_while_copying_and_the_copy_arrives_whole():
-    """It is the newest copy there is, so the target owns the chunk; only the other one is loaded again."""
-    stage, copy = at_a_move()
-    stage.lose("a")
-    assert stage.tell(copied(copy)) == []  # a round is forming: nothing is committed yet
-    ordered = stage.answer(effects.FormRound)
-    assert ordered[0] == effects.CommitChunk(chunk=copy.chunk, source="a", target="b", round=3)
-    assert [load.chunks[0] for load in only(ordered, effects.LoadChunks)] == [1 - copy.chunk]
-    assert not only(ordered, effects.FreeChunk)
-    assert stage.ledger.owner(copy.chunk) == "b"
-    assert copy.chunk not in stage.ledger.replayed
-
-
-def test_the_source_dies_while_copying_and_the_copy_fails():
-    """Then the chunk is missing like the others."""
-    stage, copy = at_a_move()
-    stage.lose("a")
-    stage.answer(effects.FormRound)
-    ordered = stage.tell(
-        events.CopyFailed(chunk=copy.chunk, source="a", target="b", round=copy.round, reason="reset by peer")
-    )
-    assert copy.chunk in {load.chunks[0] for load in stage.take(effects.LoadChunks)}
-    assert not only(ordered, effects.CopyChunk)
-
-
-def test_the_target_dies_between_commit_and_free():
-    """The source was told to free its copy: the chunk is missing, and loaded again."""
-    stage, copy = at_a_move()
-    stage.tell(copied(copy))
-    stage.take(effects.FreeChunk)
-    stage.lose("b")
-    stage.answer(effects.FormRound)
-    assert stage.ledger.missing == (copy.chunk,)
-    assert not only(stage.orders, effects.LoadChunks)  # the old copy is still in the way on the only node
-    stage.tell(events.ChunksFreed(chunks=(copy.chunk,), node=NodeId("a"), round=2))
-    assert [load.chunks[0] for load in stage.take(effects.LoadChunks)] == [copy.chunk]
-
-
-def test_the_source_dies_between_commit_and_free():
-    """The target owns the chunk, whatever happens to the void copy."""
-    stage, copy = at_a_move()
-    stage.tell(copied(copy))
-    stage.lose("a")
-    assert stage.ledger.owner(copy.chunk) == "b"
-
-
-def test_a_target_under_notice_does_not_get_the_chunk():
-    """Its copy is nobody's when it arrives, and goes with the node; the source keeps the chunk."""
-    stage, copy = at_a_move()
-    stage.notice("b")
-    stage.answer(effects.FormRound)
-    assert kinds(stage.tell(copied(copy))) == ["ReleaseNode", "StartIteration"]
-    assert stage.owned() == {"a": (0, 1)}
 
 
 def test_a_leaver_does_not_keep_what_it_was_loading():

@@ -14,16 +14,19 @@ import pytest
 from chicle_elastic.testing.sim_cluster import SimCluster, main
 from tests.timeouts import timeout_s
 
-NUM_HISTORIES = 3200
+NUM_HISTORIES = 1600
 REPLAYED_EVERY = 5
-NUM_BLOCKS = 8
+NUM_BLOCKS = 4
 
 REPOSITORY = Path(__file__).parents[2]
 
 happened: Counter[str] = Counter()
 
 
-@pytest.mark.parametrize("block", range(NUM_BLOCKS))
+@pytest.mark.parametrize(
+    "block",
+    [*range(NUM_BLOCKS), *(pytest.param(block, marks=pytest.mark.slow) for block in range(NUM_BLOCKS, 4 * NUM_BLOCKS))],
+)
 def test_no_history_breaks_a_guarantee(block):
     """Graceful or not, with full memory, zombies, failing copies and odd policies; some stories are folded again."""
     size = NUM_HISTORIES // NUM_BLOCKS

@@ -82,8 +82,7 @@ def gap(trainer, problem, chunks, model):
     return (primal - dual) / primal
 
 
-@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "logistic"])
-@pytest.mark.parametrize("num_tasks", [1, 2, 5])
+@pytest.mark.parametrize(("loss", "num_tasks"), [("hinge", 5), ("squared_hinge", 1), ("logistic", 2)])
 def test_adding_updates_keeps_w_equal_to_its_duals_and_converges(loss, num_tasks):
     """With any number of tasks, w = w(alpha) after every merge and the gap falls below 1e-3."""
     problem = Problem()

@@ -39,7 +39,9 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize(("kind", "loss"), [("DenseKind", "Hinge"), ("CsrKind", "Logistic")])
+@pytest.mark.parametrize(
+    ("kind", "loss"), [("DenseKind", "Hinge"), pytest.param("CsrKind", "Logistic", marks=pytest.mark.slow)]
+)
 def test_a_first_fit_compiles_what_its_data_and_loss_need(tmp_path: Path, kind: str, loss: str) -> None:
     """No kernel for another kind of rows or another loss, and only a few functions of a row, 15 ms each at least."""
     run = subprocess.run(

@@ -111,12 +111,11 @@ def test_a_path_that_cannot_be_written_is_told_once(
     ("setup", "meanwhile"),
     [
         (FILL, ""),
-        (f"mkdir -p $folder/disk/c; {FILL}; truncate -s -4k $folder/disk/fill", ""),
         (f"mkdir -p $folder/disk/c; {FILL}; truncate -s -12k $folder/disk/fill", ""),
         ("true", "__import__('shutil').rmtree({disk!r} + '/c'); open({disk!r} + '/c', 'w').close()"),
         ("true", "import subprocess; subprocess.run(['mount', '-o', 'remount,ro', {disk!r}], check=True)"),
     ],
-    ids=["full", "full at the index", "full at the entry", "gone", "read-only later"],
+    ids=["full", "full at the entry", "gone", "read-only later"],
 )
 def test_a_disk_that_takes_no_kernels_costs_no_fit(tmp_path: Path, setup: str, meanwhile: str) -> None:
     """One line says so; the results are right."""

@@ -109,13 +109,21 @@ def make_rows(matrix, kind):
     )
 
 
+KINDS_AND_LOSSES = pytest.mark.parametrize(
+    ("kind", "loss"),
+    [*((kind, Loss.HINGE) for kind in KINDS), *((kind, loss) for kind in KINDS[1::2] for loss in list(Loss)[1:])],
+    indirect=["kind"],
+)
+"""Each kind of rows and each loss: a kernel takes the functions of either from the other's hands."""
+
+
 @pytest.fixture(params=KINDS)
 def kind(request):
     """Kind and dtypes of the chunks."""
     return request.param
 
 
-@pytest.mark.parametrize("loss", list(Loss))
+@KINDS_AND_LOSSES
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_a_pass_equals_its_numpy_form(kind, outputs, loss):
     """Duals, vectors, sums and counts after two passes in a random order of buckets."""

@@ -12,7 +12,6 @@ from scipy.optimize import minimize
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.kernels import columns as kernels
 from chicle_elastic.solvers.linear.certified import STUCK
@@ -20,10 +19,10 @@ from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
 from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State
 from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
-from chicle_elastic.solvers.linear.lasso.columns import working_set
+from chicle_elastic.solvers.linear.l1.working_set import working_set
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.pass_solver import HEAD
-from chicle_elastic.solvers.linear.slopes import each_loss_and_slope, losses_and_slopes, slopes_of, sum_of_losses
+from chicle_elastic.solvers.linear.slopes import each_loss_and_slope, losses_and_slopes, slopes_of
 
 LOSSES = (Loss.SQUARED_HINGE, Loss.LOGISTIC)
 
@@ -31,7 +30,7 @@ LOSSES = (Loss.SQUARED_HINGE, Loss.LOGISTIC)
 def objective_of(loss, *, l1_ratio=1.0, is_free=None):
     """As the estimators have it."""
     is_free = loss is Loss.LOGISTIC if is_free is None else is_free
-    return Objective(loss=loss, l1=l1_ratio, l2=1.0 - l1_ratio, has_free_intercept=is_free)
+    return Objective(loss=loss, l1=l1_ratio, l2=1.0 - l1_ratio, has_free_intercept=is_free, tol=1e-3)
 
 
 def rows_of(n=40, d=6, seed=0):
@@ -44,16 +43,16 @@ def rows_of(n=40, d=6, seed=0):
 
 def sums_at(objective, X, signs, upper, w):
     """As the tasks sum them up."""
-    margins = signs * (X @ w)
-    losses, slopes, _ = each_loss_and_slope(objective.loss, margins, upper)
     sides = [signs > 0, signs < 0] if objective.num_sides == 2 else [signs != 0]
+    losses, slopes, _ = objective.at(X @ w, signs, upper, len(sides))
     part = np.concatenate(
         [
-            *([values[side].sum() for side in sides] for values in (losses, slopes * margins, slopes)),
-            *((signs * slopes)[side] @ X[side] for side in sides),
+            losses,
+            [(slopes * (X @ w))[side].sum() for side in sides],
+            *(slopes[side] @ X[side] for side in sides),
         ]
     )
-    return SlopeSums.of(part, objective.num_sides), slopes
+    return SlopeSums.of(part, objective.num_sides), signs * slopes
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -65,7 +64,6 @@ def test_losses_slopes_and_curvatures_are_those_of_the_reference(loss):
     np.testing.assert_allclose(losses, primal_losses(loss, margins, upper), rtol=1e-12, atol=1e-15)
     total, again, once_more = losses_and_slopes(loss, margins, upper)
     assert total == pytest.approx(losses.sum(), rel=1e-12)
-    assert sum_of_losses(loss, margins, upper) == total
     for found, expected in zip((again, once_more), (slopes, curvatures), strict=True):
         np.testing.assert_array_equal(found, expected)
     for found, expected in zip(slopes_of(loss, margins, upper), (slopes, curvatures), strict=True):
@@ -90,8 +88,9 @@ def test_duals_are_feasible_and_below_every_objective(loss, is_free, l1_ratio):
         sums, slopes = sums_at(objective, X, signs, upper, w)
         values = float(dual_values(loss, slopes, upper).sum())
         assert sums.losses.sum() + sums.products.sum() == pytest.approx(values, rel=1e-9, abs=1e-12)
-        sides = objective.factors(sums.masses)
-        factor, gap = objective.factor_and_gap(w, sums, sides)
+        sides = objective.factors(sums.v)
+        primal = float(primal_losses(loss, signs * (X @ w), upper).sum()) + objective.penalty(w)
+        factor, gap = objective.factor_and_gap(w, primal, sums, sides)
         assert 0 < factor <= 1
         alpha = factor * slopes * np.where(signs > 0, sides[0], sides[-1])
         assert (alpha <= upper * (1 + 1e-12)).all() or loss is Loss.SQUARED_HINGE
@@ -101,9 +100,8 @@ def test_duals_are_feasible_and_below_every_objective(loss, is_free, l1_ratio):
         if is_free:
             assert abs(v[-1]) <= 1e-12 * alpha.sum()
         dual = objective.certified(float(dual_values(loss, alpha, upper).sum()), v, float(alpha.sum()))
-        primal = float(primal_losses(loss, signs * (X @ w), upper).sum()) + objective.penalty(w)
         # An estimate: how much a dual value bends along its ray is known at two points.
-        assert gap == pytest.approx((primal - dual) / primal, abs=0.2)
+        assert gap == pytest.approx(primal - dual, abs=0.2 * primal)
         primals.append(primal)
         duals.append(dual)
     assert max(duals) <= min(primals)
@@ -126,7 +124,7 @@ def test_duals_that_are_not_feasible_certify_what_a_multiple_of_them_does():
 def test_the_sums_of_outputs_lie_behind_each_other(phase, is_whole):
     """In a pass of any phase; nothing is left over."""
     rng = np.random.default_rng(0)
-    state = L1State.fresh(3, 5, is_whole=is_whole, is_rough=True, most_columns=7, num_sides=2)
+    state = L1State.fresh(3, 5, objective_of(Loss.LOGISTIC), is_whole=is_whole, is_rough=True, most_columns=7)
     state.turn, state.num_rows, state.norms = 2, 40.0, rng.normal(size=5)
     for output in state.outputs:
         output.phase = phase
@@ -135,17 +133,17 @@ def test_the_sums_of_outputs_lie_behind_each_other(phase, is_whole):
         state.outputs[1].columns, state.outputs[1].products = np.array([1.0, 4.0]), rng.normal(size=3)
     size = state.sums_size
     parts = state.parts(np.arange(float(size)))
-    assert sum(map(len, parts)) == size - HEAD - (5 if phase is L1Phase.LOOK else 0)
+    assert sum(map(len, parts)) == size - HEAD - (10 if phase is L1Phase.LOOK else 0)
     assert not len(parts[-1]) or parts[-1][-1] == size - 1
 
 
 def a_run(loss=Loss.LOGISTIC, *, is_whole=True, D=3):
     """A state behind its look, and its objective."""
     objective = objective_of(loss)
-    state = L1State.fresh(1, D, is_whole=is_whole, is_rough=True, most_columns=300, num_sides=objective.num_sides)
+    state = L1State.fresh(1, D, objective, is_whole=is_whole, is_rough=True, most_columns=300)
     sums = np.zeros(state.sums_size)
-    sums[1], sums[HEAD : HEAD + D], sums[-2:] = 10.0, 4.0, (6.0, 2.0)
-    model = steps.advance(state, np.zeros(D), sums, objective, tol=1e-3)
+    sums[1], sums[HEAD + D : HEAD + 2 * D], sums[-2:] = 10.0, 4.0, (6.0, 2.0)
+    model = steps.advance(state, np.zeros(D), sums, objective)
     return state, model, objective
 
 
@@ -163,15 +161,15 @@ def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
     state, model, objective = a_run()
     sums = np.zeros(state.sums_size)
     sums[0] = 1.0
-    assert steps.advance(state, model, sums, objective, tol=0.1) is model
+    assert steps.advance(state, model, sums, objective) is model
     assert state.outputs[0].phase is L1Phase.EVALUATE
     sums[:2] = 0.0, 9.0
     state.num_refused = 2
-    assert steps.advance(state, model, sums, objective, tol=0.1) is model
+    assert steps.advance(state, model, sums, objective) is model
     assert state.is_looking
     look = np.zeros(state.sums_size)
     look[1] = 9.0
-    steps.advance(state, model, look, objective, tol=0.1)
+    steps.advance(state, model, look, objective)
     assert state.num_refused == 0
 
 
@@ -182,10 +180,10 @@ def test_the_turn_goes_to_another_task_where_one_has_no_chunks():
         output = state.outputs[0]
         output.phase = L1Phase.SOLVE
         sums = np.zeros(state.sums_size)
-        assert np.array_equal(steps.advance(state, model, sums, objective, tol=0.1), model)
+        assert np.array_equal(steps.advance(state, model, sums, objective), model)
         assert (output.phase, state.turn) == (L1Phase.SOLVE, 1)
-        sums[HEAD:] = 1.0, 0.0, change, 0.0
-        assert np.array_equal(steps.advance(state, model, sums, objective, tol=0.1), model)
+        sums[HEAD:] = 1.0, 1.0, 0.0, change, 0.0
+        assert np.array_equal(steps.advance(state, model, sums, objective), model)
         assert output.phase is phase
 
 
@@ -198,13 +196,13 @@ def test_a_step_that_is_too_long_is_searched_and_the_model_damped():
         output.is_chosen, output.damping = False, damping
         sums = np.zeros(state.sums_size)
         sums[1], sums[HEAD] = 10.0, 6.0
-        steps.advance(state, model, sums, objective, tol=0.1)
+        steps.advance(state, model, sums, objective)
         assert output.phase is L1Phase.SEARCH
         sums = np.zeros(state.sums_size)
         sums[1], sums[HEAD:] = 10.0, 5.0
         if best is not None:
             sums[HEAD + best] = 1.0
-        steps.advance(state, model, sums, objective, tol=0.1)
+        steps.advance(state, model, sums, objective)
         if damping == 1.0:
             assert output.phase is L1Phase.REST
         else:
@@ -322,23 +320,6 @@ def test_all_ways_lead_to_the_optimum(way, loss, num_classes, l1_ratio):
         best = optimum(trainer._objective, np.column_stack([X, np.ones(60)]), signs, weights)
         assert dual[k] <= best * (1 + 1e-12)
         assert primal[k] <= best * (1 + 1e-7)
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("stop", [2, 3, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (1, 4, 5))])
-def test_a_job_goes_on_from_a_checkpoint_of_any_phase(tmp_path, stop, way):
-    """On another number of tasks: slopes, working set and products are part of the progress."""
-    rng = np.random.default_rng(6)
-    X = rng.normal(size=(80, 10))
-    y = (X[:, 0] + rng.normal(size=80) > 0).astype(np.int32)
-    whole, _ = fitted(way, Loss.LOGISTIC, X, y, None)
-    assert len(whole.history) < 60
-    for num_tasks, most, resume in ((4, stop, False), (1, 100, True)):
-        settings = CheckpointSettings(folder=str(tmp_path), every_iterations=1, resume=resume)
-        outcome, _ = fitted(way, Loss.LOGISTIC, X, y, None, num_tasks=num_tasks, most=most, checkpoint=settings)
-    np.testing.assert_allclose(outcome.model, whole.model, atol=1e-6)
-    assert len(outcome.history) <= len(whole.history) + 8
-    assert outcome.certificate is not None
 
 
 def test_a_model_to_begin_with_is_taken_up():

@@ -10,18 +10,25 @@ import pytest
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.errors import UsageError
 from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.kernels import penalised
-from chicle_elastic.solvers.linear.lasso import steps
-from chicle_elastic.solvers.linear.lasso.state import LassoPhase, LassoState
-from chicle_elastic.solvers.linear.lasso.steps import Penalty, Residuals
-from chicle_elastic.solvers.linear.lasso.subproblem import minimise, worst_slope
-from chicle_elastic.solvers.linear.lasso.trainer import LassoTrainer
+from chicle_elastic.solvers.linear.l1 import steps
+from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
+from chicle_elastic.solvers.linear.l1.state import L1Phase, L1State
+from chicle_elastic.solvers.linear.l1.subproblem import minimise, worst_slope
+from chicle_elastic.solvers.linear.l1.trainer import LassoTrainer
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import add_dense_products
 
-PENALTY = Penalty(l1=0.2, l2=0.0)
+
+def objective_of(l1=0.2, l2=0.0):
+    """With an intercept."""
+    return Objective(loss=None, l1=l1, l2=l2, has_free_intercept=True, tol=0.1)
+
+
+def state_of(D, *, is_rough=False, is_whole=True):
+    """Before the first pass."""
+    return L1State.fresh(1, D, objective_of(), is_whole=is_whole, is_rough=is_rough, most_columns=2048)
 
 
 def problem(*, num_rows=60, h=20, seed=0, dependent=False):
@@ -89,98 +96,86 @@ def test_slopes_that_are_good_enough_end_it_early():
     assert worst_slope(q - (w - w0) @ H, w, 0.01, 0.0) <= 0.05
 
 
-def residuals_at(X, y, s, w, b):
-    """As the tasks sum them up."""
-    r = y - X @ w - b
-    y_mean = s @ y / s.sum()
-    return Residuals(total=s @ r, losses=s @ r**2, squares=s @ r**2, products=(s * r) @ (y - y_mean), part=(s * r) @ X)
-
-
-@pytest.mark.parametrize("penalty", [PENALTY, Penalty(l1=0.2, l2=0.1), Penalty(l1=0.0, l2=0.5)])
-def test_the_dual_value_is_below_every_objective(penalty):
+@pytest.mark.parametrize(("l1", "l2"), [(0.2, 0.0), (0.2, 0.1), (0.0, 0.5)])
+def test_the_dual_value_is_below_every_objective(l1, l2):
     """Wherever the residuals are taken; an intercept that is not the best one is allowed for."""
     rng = np.random.default_rng(1)
     X, y, s = rng.normal(size=(30, 5)) + 3.0, rng.normal(size=30) + 10.0, rng.uniform(0, 2, size=30)
-    state = LassoState.fresh(5, is_sparse=False, is_rough=False, is_narrow=True)
-    state.total_weight, state.means, state.target_mean = s.sum(), s @ X / s.sum(), s @ y / s.sum()
-    duals, primals = [], []
+    s /= s.sum()
+    X, objective = np.column_stack([X, np.ones(30)]), objective_of(l1, l2)
+    means, y_mean, duals, primals = s @ X, s @ y, [], []
     for scale in (0.0, 0.01, 0.1, 1.0):
         for shift in (0.0, 0.7):
-            w = scale * rng.normal(size=5)
-            b = state.target_mean - state.means @ w + shift
-            sums = residuals_at(X, y, s, w, b)
-            primal, dual, v = steps.bounds(state, w, sums, penalty, has_intercept=True)
-            r = y - X @ w - b
-            penalties = penalty.l1 * np.abs(w).sum() + 0.5 * penalty.l2 * w @ w
-            assert primal == pytest.approx(s @ r**2 / (2 * s.sum()) + penalties)
-            np.testing.assert_allclose(v, (s * (r - s @ r / s.sum())) @ X / s.sum(), atol=1e-12)
+            w = np.append(scale * rng.normal(size=5), 0.0)
+            w[-1] = y_mean - means @ w + shift
+            losses, slopes, _ = objective.at(X @ w, y, s)
+            primal = float(losses[0]) + objective.penalty(w)
+            r = y - X @ w
+            assert primal == pytest.approx(s @ r**2 / 2 + l1 * np.abs(w[:-1]).sum() + 0.5 * l2 * w[:-1] @ w[:-1])
+            products, v = np.array([slopes @ (X @ w - y_mean)]), slopes[None] @ X
+            sums = SlopeSums(losses=losses, products=products, v=v).centred(means)
+            np.testing.assert_allclose(sums.v[0], (s * (r - s @ r)) @ X, atol=1e-12)
+            factor, gap = objective.factor_and_gap(w, primal, sums, np.ones(1))
+            a = factor * s * (r - s @ r)
+            dual = objective.certified(a @ (y - y_mean) - 0.5 * (a / s) @ a, a @ X, np.abs(a).sum())
+            assert gap == pytest.approx(primal - dual, rel=1e-9, abs=1e-12)
             duals.append(dual)
             primals.append(primal)
     assert max(duals) <= min(primals) * (1 + 1e-12)
     assert max(duals) >= 0.0
 
 
-def advance(state, model, sums, *, tol=0.1):
-    """With the arguments that do not matter."""
-    return steps.advance(state, model, sums, penalty=PENALTY, tol=tol, has_intercept=True)
-
-
-def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
-    """Products and means are those of other rows; interrupted tasks make the pass again."""
-    state = LassoState.fresh(3, is_sparse=False, is_rough=False, is_narrow=True)
-    state.phase, state.num_rows, state.total_weight = LassoPhase.EVALUATE, 10.0, 10.0
-    state.set_products(np.ones(6))
-    model, sums = np.ones(4), np.zeros(state.sums_size)
-    sums[0] = 1.0
-    assert advance(state, model, sums) is model
-    assert state.phase is LassoPhase.EVALUATE
-    sums[:2] = 0.0, 9.0
-    assert advance(state, model, sums) is model
-    assert state.phase is LassoPhase.LOOK
-    assert not len(state.products)
-
-
-def test_the_turn_goes_to_another_task_where_one_has_no_chunks():
-    """Its sums are not in the iteration, so nothing was solved."""
-    state = LassoState.fresh(3, is_sparse=False, is_rough=False, is_narrow=True)
-    state.phase = LassoPhase.SOLVE
-    model, sums = np.zeros(4), np.zeros(state.sums_size)
-    assert advance(state, model, sums) is model
-    assert (state.phase, state.turn) == (LassoPhase.SOLVE, 1)
-    sums[HEAD:] = 1.0, 1.0, 0.0, 2.0, 0.0
-    np.testing.assert_array_equal(advance(state, model, sums)[:3], [0.0, 2.0, 0.0])
-    assert state.phase is LassoPhase.REST
+def test_nothing_is_looked_at_after_a_solution_from_all_products():
+    """Its end is w, and a certificate follows; but for rough products, and for a solution of the duals alone."""
+    for num_refused, is_rough, phase in (
+        (0, False, L1Phase.REST),
+        (0, True, L1Phase.EVALUATE),
+        (3, False, L1Phase.REST),
+    ):
+        state = state_of(3, is_rough=is_rough)
+        state.num_refused, (output,) = num_refused, state.outputs
+        output.phase, output.products = L1Phase.SOLVE, np.ones(6)
+        sums = np.zeros(state.sums_size)
+        sums[HEAD:] = 1.0, 1.0, 0.0, 2.0, 0.5
+        model = steps.advance(state, np.zeros(3), sums, objective_of())
+        assert (output.phase, len(output.products)) == (phase, 6)
+        is_beside = is_rough or num_refused == 3
+        np.testing.assert_array_equal(output.direction if is_beside else model, [0.0, 2.0, 0.5])
+        assert model.any() != is_beside
 
 
 def test_a_working_set_keeps_the_weights_and_takes_the_steepest_columns():
     """It grows to twice their number, and of more weights than it has room for it takes the worst."""
     d = 5000
     rng = np.random.default_rng(0)
-    state = LassoState.fresh(d, is_sparse=True, is_rough=False, is_narrow=False)
-    state.norms, state.slopes = np.ones(d), rng.uniform(0, 0.1, size=d)
-    state.slopes[[7, 4000]], state.norms[9] = 1.0, 0.0
-    w = np.zeros(d)
+    state = state_of(d + 1, is_whole=False)
+    (output,) = state.outputs
+    state.means, state.norms, output.slopes = np.zeros(d + 1), np.ones(d + 1), rng.uniform(0, 0.1, size=d + 1)
+    output.slopes[[7, 4000]], state.norms[9] = 1.0, 0.0
+    w = np.zeros(d + 1)
     w[100:110] = 1.0
-    chosen = steps._chosen(state, w, PENALTY)
-    assert len(chosen) == steps.FIRST_COLUMNS
-    assert {7, 4000, *range(100, 110)} <= set(chosen.tolist())
+    chosen = steps._chosen(state, w, output, objective_of())
+    assert len(chosen) == steps.FIRST_COLUMNS + 1
+    assert {7, 4000, *range(100, 110), d} <= set(chosen.tolist())
     assert 9 not in chosen
     w[:600] = 1.0
-    assert len(steps._chosen(state, w, PENALTY)) == 1200
+    assert len(steps._chosen(state, w, output, objective_of())) == 1201
     w[:4000] = 1.0
-    chosen = steps._chosen(state, w, PENALTY)
-    assert len(chosen) == steps.MOST_SET_COLUMNS
+    chosen = steps._chosen(state, w, output, objective_of())
+    assert len(chosen) == 2048
     assert 4000 in chosen
 
 
-def test_refused_certificates_begin_anew_and_then_without_what_may_be_rough():
-    """The first one keeps the products."""
-    state = LassoState.fresh(3, is_sparse=False, is_rough=True, is_narrow=True)
-    state.set_products(np.ones(6))
-    for num_products, is_rough in ((6, True), (0, False)):
-        state.phase = LassoPhase.REST
-        steps.reopen(state)
-        assert (state.phase, len(state.products), state.is_rough) == (LassoPhase.LOOK, num_products, is_rough)
+def test_refused_certificates_begin_anew_without_what_may_be_rough():
+    """What a solution for the duals had beside w goes to w."""
+    state = state_of(3, is_rough=True)
+    (output,) = state.outputs
+    output.phase, output.products, output.direction = L1Phase.REST, np.ones(6), np.array([0.0, 1.0, 2.0])
+    steps.reopen(state)
+    assert (output.phase, len(output.products), output.is_rough) == (L1Phase.LOOK, 0, False)
+    sums = np.zeros(state.sums_size)
+    sums[1] = sums[-2] = 10.0
+    np.testing.assert_array_equal(steps.advance(state, np.ones(3), sums, objective_of()), [1.0, 2.0, 3.0])
 
 
 def test_a_model_to_begin_with_is_taken_up():
@@ -193,26 +188,6 @@ def test_a_model_to_begin_with_is_taken_up():
     warm = InProcess(num_tasks=2).run(dataclasses.replace(job, initial_model=cold.model))
     assert (len(cold.history), len(warm.history)) == (3, 2)
     np.testing.assert_allclose(warm.model, cold.model, rtol=1e-12)
-
-
-@pytest.mark.parametrize("num_features", [30, 2100])
-@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
-def test_a_job_goes_on_from_a_checkpoint_of_any_phase(tmp_path, stop, num_features):
-    """On fewer tasks: means, working set and products are part of the progress."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(80, num_features))
-    y = X[:, :10] @ rng.normal(size=10) + 0.3 * rng.normal(size=80)
-    job = Job(
-        trainer=LassoTrainer(alpha=0.05), source=ArraySource(X, y, max_tasks=4, chunk_bytes=20_000), max_iterations=60
-    )
-    whole = InProcess(num_tasks=4).run(job)
-    assert len(whole.history) < 60
-    for num_tasks, most, resume in ((4, stop, False), (2, 60, True)):
-        settings = CheckpointSettings(folder=str(tmp_path), every_iterations=1, resume=resume)
-        outcome = InProcess(num_tasks=num_tasks).run(dataclasses.replace(job, max_iterations=most, checkpoint=settings))
-    np.testing.assert_allclose(outcome.model, whole.model, rtol=1e-6, atol=1e-9)
-    assert len(outcome.history) <= max(len(whole.history), stop) + 3
-    assert outcome.certificate is not None
 
 
 def test_parameters_and_data_that_cannot_be_are_refused():

@@ -406,21 +406,6 @@ def least(X, y, C, weights=None, *, has_intercept=True):
     return 0.5 * (peer.coef_**2).sum() + objective.Softmax.of(scores, y, upper).loss
 
 
-@pytest.mark.parametrize("stop", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("data", [lambda: load_iris(return_X_y=True), digits])
-def test_a_job_goes_on_from_a_checkpoint_of_any_phase(tmp_path, data, stop):
-    """On fewer tasks, which have none of the factors of those before."""
-    X, y = data()
-    whole = InProcess(num_tasks=4).run(job(X, y))
-    for num_tasks, most, resume in ((4, stop, False), (2, 60, True)):
-        settings = CheckpointSettings(folder=str(tmp_path), every_iterations=stop + 60 * resume, resume=resume)
-        outcome = InProcess(num_tasks=num_tasks).run(job(X, y, max_iterations=most, checkpoint=settings))
-    assert outcome.certificate is not None
-    assert outcome.history[-1].figures["duality_gap"] <= 1e-6
-    assert outcome.history[-1].figures["objective"] == pytest.approx(whole.history[-1].figures["objective"], rel=1e-6)
-    assert len(outcome.history) <= len(whole.history) + 6
-
-
 def test_a_checkpoint_of_another_problem_is_refused(tmp_path):
     """Another C has another optimum."""
     X, y = load_iris(return_X_y=True)
@@ -429,22 +414,6 @@ def test_a_checkpoint_of_another_problem_is_refused(tmp_path):
     settings = dataclasses.replace(settings, resume=True)
     with pytest.raises(UsageError, match="C"):
         InProcess(num_tasks=1).run(job(X, y, C=2.0, checkpoint=settings))
-
-
-@pytest.mark.parametrize("form", [lambda X: X.astype(np.float32), sparse.csr_matrix])
-@pytest.mark.parametrize("num_tasks", [1, 3])
-def test_wide_data_has_the_diagonals_of_its_second_derivatives(form, num_tasks):
-    """More columns than second derivatives of all of them fit into a message."""
-    rng = np.random.default_rng(3)
-    X = sparse.random(120, 2100, density=0.02, random_state=3, format="csr")
-    y = (X[:, :300] @ rng.normal(size=(300, 4)) + rng.gumbel(size=(120, 4))).argmax(axis=1)
-    rows = form(X if form is sparse.csr_matrix else X.toarray())
-    weights = rng.uniform(0.0, 2.0, size=120)
-    outcome = InProcess(num_tasks=num_tasks).run(job(rows, y, C=30.0, weights=weights))
-    figures = outcome.history[-1].figures
-    assert figures["duality_gap"] <= 1e-6
-    assert figures["objective"] == pytest.approx(least(sparse.csr_matrix(rows), y, 30.0, weights), rel=2e-6)
-    assert "do not fit into a message" in MultinomialTrainer().method(job(rows, y).source.schema, num_tasks)
 
 
 def test_float32_rows_come_to_more_digits_than_float32_has():

@@ -11,7 +11,6 @@ import pytest
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.l1.state import L1State
-from chicle_elastic.solvers.linear.lasso.state import LassoState
 from chicle_elastic.solvers.linear.multinomial.state import MultinomialPhase, MultinomialState
 from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState
 from chicle_elastic.solvers.linear.path import PathState
@@ -20,7 +19,7 @@ from chicle_elastic.solvers.linear.regression.state import RegressionState
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetState
 from tests.solvers.golden_runs import TRAINERS, data
 
-STATES = (LassoState, RegressionState, L1State, MultinomialState, NewtonState, WorkingSetState, PathState)
+STATES = (RegressionState, L1State, MultinomialState, NewtonState, WorkingSetState, PathState)
 
 
 def value_of(field, rng, num_rows):
@@ -66,16 +65,16 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("cls", STATES)
-@pytest.mark.parametrize("seed", range(12))
-def test_a_state_comes_back_from_its_vector(cls, seed):
+def test_a_state_comes_back_from_its_vector(cls):
     """And makes the same vector again; no other class takes it for one of its own."""
-    state = filled(cls, np.random.default_rng(seed))
-    vector = state.encode()
-    assert vector.dtype == np.float64
-    found = cls.decode(vector)
-    assert_same(found, state)
-    np.testing.assert_array_equal(found.encode(), vector)
-    assert [each for each in STATES if each.is_of(vector)] == [cls]
+    for seed in range(12):
+        state = filled(cls, np.random.default_rng(seed))
+        vector = state.encode()
+        assert vector.dtype == np.float64
+        found = cls.decode(vector)
+        assert_same(found, state)
+        np.testing.assert_array_equal(found.encode(), vector)
+        assert [each for each in STATES if each.is_of(vector)] == [cls]
     assert not cls.is_of(np.zeros(0))
 
 

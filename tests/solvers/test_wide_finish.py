@@ -1,6 +1,7 @@
-"""The Newton finish of the hinge on wide sparse data."""
+"""The Newton finish on wide sparse data."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,51 +9,80 @@ import scipy.sparse as sp
 
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.solvers.linear.coordinates import CoordinatePasses
+from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.wide.hinge import MOST_FRUITLESS, WideHinge, first_tau
 from chicle_elastic.solvers.linear.wide.rows import CopiedRows
+from chicle_elastic.solvers.linear.wide.smooth import WideSmooth
 from tests.solvers.click_rows import INTERCEPT, click_like, fit, tables_of, whole_of
 from tests.solvers.reference import primal_and_dual
 
+LOSSES = [Loss.HINGE, Loss.SQUARED_HINGE, Loss.LOGISTIC]
+SMOOTH = LOSSES[1:]
 
-def finish_of(X, y, upper):
-    """A finish that begins at 0, with X as an array that has the intercept column, and the signs."""
+
+def finish_of(loss, X, y, upper, *, tau=None, tol=0.0):
+    """A finish that begins at 0, its columns, X as an array that has the intercept column, and the signs."""
     rows, columns = CopiedRows.of(tables_of(X), INTERCEPT)
-    signs = np.where(y == 1, 1.0, -1.0)
-    whole = whole_of(X)
-    tau = first_tau((whole * whole).sum(axis=1), upper, rows.least_tau)
-    return WideHinge(rows, signs, upper, np.zeros(X.shape[0]), tau=tau), columns, whole, signs
+    signs, alpha, whole = np.where(y == 1, 1.0, -1.0), np.zeros(X.shape[0]), whole_of(X)
+    if loss is Loss.HINGE:
+        tau = tau or first_tau((whole * whole).sum(axis=1), upper, rows.least_tau)
+        return WideHinge(rows, signs, upper, alpha, tau=tau), columns, whole, signs
+    return WideSmooth(rows, loss, signs, upper, alpha, tol=tol), columns, whole, signs
 
 
-def relative_gap(finish, columns, whole, signs, upper):
-    """(P - D) / P from first principles; w must be that of the duals."""
+def relative_gap(finish, columns, whole, signs, loss, upper):
+    """(P - D) / P from first principles; w must be that of the duals, which must be feasible."""
     w = np.zeros(whole.shape[1])
     w[columns] = finish.w
     np.testing.assert_allclose(w, whole.T @ (finish.alpha * signs), rtol=1e-9, atol=1e-9)
-    assert (finish.alpha >= 0).all()
-    assert (finish.alpha <= upper).all()
-    primal, dual = primal_and_dual(Loss.HINGE, whole @ w, signs, finish.alpha, upper, float(w @ w))
+    assert_feasible(loss, finish, upper)
+    primal, dual = primal_and_dual(loss, whole @ w, signs, finish.alpha, upper, float(w @ w))
     return (primal - dual) / primal
 
 
+def assert_feasible(loss, finish, upper):
+    """Duals are within their bounds."""
+    assert (finish.alpha >= 0).all()
+    assert loss is Loss.SQUARED_HINGE or (finish.alpha <= upper).all()
+
+
 @pytest.mark.parametrize("scale", [1.0, 300.0])
-def test_the_finish_converges_to_the_last_digits(scale):
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_finish_converges_to_the_last_digits(loss, scale):
     """Duals stay in their boxes, one of which is empty, and w is theirs: counts of 1e5 leave w with fewer digits."""
     X, y = click_like(scale=scale)
     upper = np.random.default_rng(2).uniform(0.5, 2, size=len(y))
     upper[3] = 0.0
-    finish, *rest = finish_of(X, y, upper)
-    for _ in range(100):
+    finish, *rest = finish_of(loss, X, y, upper)
+    for _ in range(100 if loss is Loss.HINGE else 10):
         finish.run(lambda: False)
-    gap = relative_gap(finish, *rest, upper)
-    assert gap <= (1e-8 if scale == 1.0 else 1e-7)
-    primal = finish.alpha.sum() - 0.5 * finish.w @ finish.w
-    assert finish.gap / primal == pytest.approx(gap, rel=1e-3, abs=1e-12)
+    gap = relative_gap(finish, *rest, loss, upper)
+    assert finish.alpha[3] == 0.0
+    if loss is Loss.HINGE:
+        assert gap <= (1e-8 if scale == 1.0 else 1e-7)
+        primal = finish.alpha.sum() - 0.5 * finish.w @ finish.w
+        assert finish.gap / primal == pytest.approx(gap, rel=1e-3, abs=1e-12)
+    else:
+        assert gap <= 1e-9
+        assert finish.gap <= 1e-9 * finish.alpha.sum()
 
 
+@pytest.mark.parametrize("loss", SMOOTH)
+def test_it_comes_back_where_the_gap_is_small_enough(loss):
+    """And not much later: the next step would be for nothing."""
+    X, y = click_like(scale=1.0)
+    upper = np.ones(len(y))
+    finish, *rest = finish_of(loss, X, y, upper, tol=1e-2)
+    while not finish.is_stuck and relative_gap(finish, *rest, loss, upper) > 1e-2:
+        finish.run(lambda: False)
+    assert 1e-7 < relative_gap(finish, *rest, loss, upper) <= 1e-2
+
+
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("factor", [1e8, 1e200])
-def test_rows_that_occur_twice_and_huge_values_lead_to_no_nan(factor):
+def test_rows_that_occur_twice_and_huge_values_lead_to_no_nan(factor, loss):
     """Steps are taken or given up, without a warning; duals are feasible whatever comes of them."""
     X, y = click_like()
     X = sp.vstack([X[:200], X[:200]], format="csr")
@@ -61,46 +91,51 @@ def test_rows_that_occur_twice_and_huge_values_lead_to_no_nan(factor):
     upper = np.ones(len(y))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        rows, _ = CopiedRows.of(tables_of(X), INTERCEPT)
-        finish = WideHinge(rows, np.where(y == 1, 1.0, -1.0), upper, np.zeros(len(y)), tau=0.2)
+        finish, *_ = finish_of(loss, X, y, upper, tau=0.2)
         for _ in range(MOST_FRUITLESS):
             finish.run(lambda: False)
     assert np.isfinite(finish.gap)
-    assert (finish.alpha >= 0).all()
-    assert (finish.alpha <= upper).all()
     assert np.isfinite(finish.w).all()
+    assert_feasible(loss, finish, upper)
 
 
-def test_an_interrupted_finish_has_one_short_step():
+@pytest.mark.parametrize("loss", LOSSES)
+def test_an_interrupted_finish_has_one_short_step(loss):
     """What there is by then is feasible and consistent."""
     X, y = click_like()
     upper = np.ones(len(y))
-    finish, *rest = finish_of(X, y, upper)
+    finish, *rest = finish_of(loss, X, y, upper)
     finish.run(lambda: True)
-    assert relative_gap(finish, *rest, upper) <= 1.0
+    assert relative_gap(finish, *rest, loss, upper) <= 1.0
 
 
-def test_a_wide_fit_finishes_where_coordinate_descent_crawls(monkeypatch):
-    """40 iterations certify 1e-6, and twice the same; without the finish as many do not certify 1e-2."""
+@pytest.mark.parametrize(("loss", "most"), [("hinge", 40), ("squared_hinge", 12), ("logistic", 12)])
+def test_a_wide_fit_finishes_where_coordinate_descent_crawls(loss, most, monkeypatch):
+    """Few iterations certify 1e-6, and twice the same; without the finish as many do not certify 1e-4."""
     X, y = click_like()
-    trainer = LinearTrainer(C=1.0, tol=1e-6, loss="hinge")
-    outcome = fit(trainer, InProcess(), X, y, 40)
+    trainer = LinearTrainer(C=1.0, tol=1e-6, loss=loss)
+    outcome = fit(trainer, InProcess(), X, y, most)
     assert trainer.relative_gap(outcome.model, outcome.certificate) <= 1e-6
+    assert not NewtonState.is_of(outcome.certificate.progress)
     signs = np.where(y == 1, 1.0, -1.0)
     w = np.column_stack([X.toarray(), np.ones(len(y))]).T @ (outcome.state[:, 0, 0] * signs)
     np.testing.assert_allclose(outcome.model, w, rtol=1e-7, atol=1e-9)
-    np.testing.assert_array_equal(outcome.model, fit(trainer, InProcess(), X, y, 40).model)
+    np.testing.assert_array_equal(outcome.model, fit(trainer, InProcess(), X, y, most).model)
     monkeypatch.setattr(CoordinatePasses, "_may_finish", lambda *_: False)
-    crawling = fit(trainer, InProcess(), X, y, 40)
-    assert trainer.relative_gap(crawling.model, crawling.certificate) > 1e-2
+    crawling = fit(trainer, InProcess(), X, y, most)
+    assert trainer.relative_gap(crawling.model, crawling.certificate) > 1e-4
 
 
-def test_coordinate_descent_goes_on_where_a_wide_finish_left_off_when_tasks_join():
-    """The best duals are in the chunks, and a start like any other."""
-    X, y = click_like(scale=1.0)
-    trainer = LinearTrainer(C=0.1, tol=1e-5, loss="hinge")
-    outcome = fit(trainer, InProcess(num_tasks=1, changes=((4, 3), (8, 1))), X, y, 300)
-    assert trainer.relative_gap(outcome.model, outcome.certificate) <= 1e-5
+@pytest.mark.parametrize("changes", [((2, 3),), ((2, 3), (5, 1))])
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "logistic"])
+def test_a_run_goes_on_where_a_wide_finish_left_off_when_tasks_join_and_leave(loss, changes):
+    """The best duals are in the chunks, and a start like any other, for Newton's method on chunks too."""
+    X, y = click_like(scale=1.0 if loss == "hinge" else 300.0)
+    trainer = LinearTrainer(C=0.1, tol=1e-5 if loss == "hinge" else 1e-6, loss=loss)
+    outcome = fit(trainer, InProcess(num_tasks=1, changes=changes), X, y, 400)
+    assert trainer.relative_gap(outcome.model, outcome.certificate) <= trainer.tol
+    alone = fit(replace(trainer, tol=1e-8), InProcess(), X, y, 400)
+    np.testing.assert_allclose(outcome.model, alone.model, atol=2e-2 * np.abs(alone.model).max())
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "logistic"])
@@ -121,10 +156,10 @@ def test_a_few_steps_are_enough_for_duals_that_are_good():
     """Clipping alone would leave w far off in the columns of counts, and the first candidates would be useless."""
     X, y = click_like()
     upper = np.full(len(y), 1e-3)
-    finish, *rest = finish_of(X, y, upper)
+    finish, *rest = finish_of(Loss.HINGE, X, y, upper)
     for _ in range(3):
         finish.run(lambda: False)
-    assert relative_gap(finish, *rest, upper) <= 1e-3
+    assert relative_gap(finish, *rest, Loss.HINGE, upper) <= 1e-3
 
 
 def test_the_first_tau_follows_the_rows_that_count():

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from chicle_elastic.solvers.linear.race import Work
 from chicle_elastic.solvers.linear.rows import ChunkedRows
-from chicle_elastic.solvers.linear.wide.rows import CopiedRows, RowsInChunks, SplitRows
+from chicle_elastic.solvers.linear.wide.rows import CopiedRows, Directions, RowsInChunks, SplitRows
 from tests.solvers.click_rows import INTERCEPT, click_like, tables_of, whole_of
 
 
@@ -22,8 +21,11 @@ def rows(request):
 
 
 def exact(whole, curvatures, gradient):
-    """The direction by the whole matrix."""
-    return -np.linalg.solve(np.eye(whole.shape[1]) + (whole.T * curvatures) @ whole, gradient)
+    """The direction by the singular values of the rows, which are fewer than the columns."""
+    is_curved = curvatures > 0
+    Q, R = np.linalg.qr((whole[is_curved] * np.sqrt(curvatures[is_curved])[:, None]).T)
+    U, sizes, _ = np.linalg.svd(R)
+    return Q @ (U @ (sizes**2 / (1.0 + sizes**2) * (U.T @ (Q.T @ gradient)))) - gradient
 
 
 def test_products_from_either_side_are_those_of_the_whole_matrix(rows):
@@ -53,22 +55,21 @@ def test_heavy_columns_are_those_of_the_counts(rows):
     np.testing.assert_allclose(heavy.products_of(which, weights[which]), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("most_exact", [0, 256])
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 1.0])
-@pytest.mark.parametrize("curvature", [0.1, 1e4])
-def test_directions_solve_the_newton_equations(rows, share, curvature, most_exact, monkeypatch):
+@pytest.mark.parametrize(("share", "curvature"), [(0.0, 0.1), (0.1, 1e4), (0.4, 0.1), (1.0, 1e4)])
+def test_directions_solve_the_newton_equations(rows, share, curvature, monkeypatch):
     """To the residual that is asked for, however many rows have curvature; downwards with time for one product only.
 
     By conjugate gradients, and exactly where rows with curvature are few: 10 and 40 % of 400 rows are.
     """
-    monkeypatch.setattr("chicle_elastic.solvers.linear.wide.rows.MOST_EXACT", most_exact)
     found, columns, whole = rows
     rng = np.random.default_rng(1)
     curvatures = np.where(rng.random(len(whole)) < share, curvature * rng.uniform(0.5, 1, size=len(whole)), 0.0)
     gradient = rng.normal(size=len(columns))
     expected = exact(whole[:, columns], curvatures, gradient)
-    direction = found.direction(curvatures, gradient, 1e-9, lambda: False)
-    np.testing.assert_allclose(direction, expected, atol=1e-5 * np.abs(expected).max())
+    for most_exact in (0, 256):
+        monkeypatch.setattr("chicle_elastic.solvers.linear.wide.rows.MOST_EXACT", most_exact)
+        direction = found.direction(curvatures, gradient, 1e-9, lambda: False)
+        np.testing.assert_allclose(direction, expected, atol=1e-5 * np.abs(expected).max())
     assert found.direction(curvatures, gradient, 1e-9, lambda: True) @ gradient < 0
 
 
@@ -80,24 +81,23 @@ def test_columns_that_one_row_has_take_no_products(monkeypatch):
     for row in range(6):
         whole[row, [2 * row, 2 * row + 1]] = rng.normal(size=2)
     whole[:, 12] = rng.normal(size=6)
-    split = SplitRows(sp.csr_array(whole), np.array([12]), Work())
+    split = SplitRows(sp.csr_array(whole), Directions())
     curvatures, gradient = 10.0 ** np.arange(-2, 10, 2), rng.normal(size=14)
-
-    def block(c):
-        return np.array([[c @ whole[:, 12] ** 2]])
-
-    direction = split.direction(curvatures, block, gradient, 1e-12, lambda: True)
+    direction = split.direction(curvatures, gradient, 1e-12, lambda: True)
     np.testing.assert_allclose(direction, exact(whole, curvatures, gradient), rtol=1e-4)
 
 
 def test_large_curvatures_take_few_products():
-    """Rows that have little in common: without the elimination there are 337 instead of 54."""
+    """Rows that have little in common: without the elimination there are 337, and later blocks are larger."""
     X, _ = click_like(scale=1.0)
     rows, columns = CopiedRows.of(tables_of(X), INTERCEPT)
     products = []
     curvatures, gradient = np.full(400, 1e5), np.random.default_rng(4).normal(size=len(columns))
     rows.direction(curvatures, gradient, 1e-2, lambda: products.append(1))
-    assert len(products) <= 60
+    first = len(products)
+    rows.direction(curvatures, gradient, 1e-2, lambda: products.append(1))
+    assert first <= 80
+    assert len(products) <= 1.6 * first
 
 
 def test_values_beyond_float32_are_kept_in_float64():

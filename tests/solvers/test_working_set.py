@@ -48,7 +48,7 @@ def test_sparse_data_comes_to_the_optimum_on_any_number_of_tasks(C, classes):
     """In nearly as many iterations as on two tasks: only the passes of coordinate descent depend on their number."""
     data, trainer = counts(classes=classes, weighted=classes == 3), LinearTrainer(C=C, tol=TOL)
     rounds = []
-    for num_tasks in (2, 4, 16):
+    for num_tasks in (2, 16):
         outcome = data.run(trainer, num_tasks, max_iterations=100)
         assert_optimal(data, trainer, outcome)
         state = state_of(outcome)
@@ -57,25 +57,13 @@ def test_sparse_data_comes_to_the_optimum_on_any_number_of_tasks(C, classes):
     assert max(rounds) - min(rounds) <= 5  # a round of three passes more, and where several passes end
 
 
-STUCK = pytest.mark.xfail(run=False, reason="directions of the wide finish are not exact enough where tau C is large")
-
-
-@pytest.mark.parametrize(
-    ("C", "num_tasks", "classes"),
-    [
-        (100 / 150, 2, 2),
-        (1.0, 16, 2),
-        (100 / 150, 4, 2),
-        (100.0, 2, 2),
-        (100.0, 16, 2),
-    ],
-)
-def test_dense_data_comes_to_the_optimum(C, num_tasks, classes):
+@pytest.mark.parametrize(("C", "num_tasks"), [(1.0, 4), (100.0, 16)])
+def test_dense_data_comes_to_the_optimum(C, num_tasks):
     """More columns than rows: w separates the classes, and duals are far below a large C.
 
     That leaves nothing but rounding of a direction that is not exact, and of certificates, too.
     """
-    data, trainer = problem(rows=150, features=2300, classes=classes), LinearTrainer(C=C, tol=TOL)
+    data, trainer = problem(rows=150, features=2300), LinearTrainer(C=C, tol=TOL)
     outcome = data.run(trainer, num_tasks, max_iterations=100)
     found = recompute(data, trainer, outcome.model, outcome.state)
     assert trainer.relative_gap(outcome.model, outcome.certificate) == pytest.approx(found.gap, abs=1e-10)
@@ -108,11 +96,10 @@ def test_tasks_come_and_go_in_any_phase(iteration, others):
     assert len(elastic.history) <= len(fixed.history) + 6
 
 
-@pytest.mark.parametrize("max_iterations", [*PHASES, DESCENTS + 4, DESCENTS + 5])
-@pytest.mark.parametrize("classes", [2, 3])
-def test_a_run_that_ends_in_any_phase_says_the_truth(max_iterations, classes):
+@pytest.mark.parametrize("max_iterations", [*PHASES, DESCENTS + 5])
+def test_a_run_that_ends_in_any_phase_says_the_truth(max_iterations):
     """Duals of the set are written into the chunks for the certificate."""
-    data, trainer = counts(classes=classes), LinearTrainer(tol=1e-9)
+    data, trainer = counts(classes=3), LinearTrainer(tol=1e-9)
     outcome = data.run(trainer, 4, max_iterations=max_iterations)
     assert state_of(outcome).phase in (WorkingSetPhase.SELECT, WorkingSetPhase.GATHER, WorkingSetPhase.SOLVE)
     assert assert_true(data, trainer, outcome).gap > trainer.tol
@@ -120,11 +107,10 @@ def test_a_run_that_ends_in_any_phase_says_the_truth(max_iterations, classes):
 
 
 @pytest.mark.parametrize("stop", PHASES)
-@pytest.mark.parametrize("num_tasks", [4, 2])
-def test_a_run_goes_on_from_a_checkpoint_of_any_phase(tmp_path, stop, num_tasks):
+def test_a_run_goes_on_from_a_checkpoint_of_any_phase(tmp_path, stop):
     """Also on other tasks: the set is part of the progress."""
     data, trainer = counts(), LinearTrainer(tol=TOL)
-    for tasks, iterations, resume in ((4, stop, False), (num_tasks, 100, True)):
+    for tasks, iterations, resume in ((4, stop, False), (2, 100, True)):
         settings = CheckpointSettings(folder=str(tmp_path), every_iterations=1, resume=resume, keep=100)
         outcome = data.run(trainer, tasks, max_iterations=iterations, checkpoint=settings)
     assert_optimal(data, trainer, outcome)

@@ -29,6 +29,7 @@ from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.cluster.transfer.chunk_manager import ChunkManager
 from chicle_elastic.cluster.transfer.protocol import Order
 from chicle_elastic.errors import ChicleError, ContractError
+from chicle_elastic.garbage import MANY_CHUNKS
 from chicle_elastic.ids import ChunkId, NodeId
 from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.control import messages as control
@@ -40,9 +41,6 @@ from chicle_elastic.scheduling.scheduler import State
 from chicle_elastic.scheduling.text import no_manager_text
 from chicle_elastic.values import ChunkAccount, StateVersion
 
-MANY_CHUNKS = 50_000
-"""From so many on, Python's collector leaves the ledger alone. It finds no garbage there, and to look through a million
-entries takes a second and more, in the loop."""
 ROUNDS_PER_TERM = 1_000_000
 """In the round stores, rounds are numbered from a multiple of this for each term.
 
@@ -170,7 +168,7 @@ class EffectExecutor:
         self.transitions.called()
         if not self._is_frozen and self._ledger.num_chunks >= MANY_CHUNKS:
             self._is_frozen = True
-            gc.freeze()
+            gc.freeze()  # to look through a million entries takes a second and more, in the loop
         self._number = self._term * ROUNDS_PER_TERM + effect.round
         hit("round.before_inventory", round=effect.round)
         self._log.append(self._inventory(effect.round))

@@ -6,12 +6,14 @@ that lacks more gets a snapshot (`Log.state`), and so does a joining node that l
 as a new incarnation.
 """
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from chicle_elastic.cluster.consensus.entries import Ended, Entry
 from chicle_elastic.errors import ProtocolError
+from chicle_elastic.garbage import MANY_CHUNKS, uncollected
 from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import codec, effects, events
 from chicle_elastic.scheduling.effects import Effect, StartIteration
@@ -241,8 +243,11 @@ class Log:
                 f"the state of a log has version {found!r} and this release reads version {STATE_VERSION}; all agents "
                 "of a job need the same release of chicle-elastic"
             )
-        state: LogState = codec.from_values(data.get("log"), LogState)
-        scheduler = restore(data.get("scheduler"), self.scheduler.policies)
+        with uncollected():
+            state: LogState = codec.from_values(data.get("log"), LogState)
+            scheduler = restore(data.get("scheduler"), self.scheduler.policies)
+            if scheduler.ledger.num_chunks >= MANY_CHUNKS:
+                gc.freeze()
         if scheduler.settings != self.scheduler.settings:
             raise ProtocolError(
                 f"the job has {scheduler.settings}, but this node has {self.scheduler.settings}; start all nodes alike"

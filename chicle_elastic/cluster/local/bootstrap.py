@@ -28,11 +28,12 @@ RETRY_S = 0.02
 PACKAGES = ("torch", "cloudpickle")
 
 PROGRAM = """
-import json, sys
+import gc, json, sys
 path, *arguments = json.loads(sys.argv[1])
 sys.path[:] = path
 from chicle_elastic.settings import hide_stack_traces_of_torch
 hide_stack_traces_of_torch()
+gc.disable()  # it would look through all that torch brings, again and again, for half a second
 from chicle_elastic.cluster.local.fork_server import serve
 serve(*arguments)
 """

@@ -12,6 +12,7 @@ Theory of operation: one loop over the listener, clients, agents and the ends of
 
 import contextlib
 import functools
+import gc
 import os
 import selectors
 import signal
@@ -49,6 +50,7 @@ def serve(listener_fd: int, owner: int, idle_s: float) -> None:
     with tell_through(None):  # the driver explains this wait; here it would take a thread
         preload()
     server = ForkServer(socket.socket(fileno=listener_fd), owner, idle_s)
+    gc.enable()
     try:
         server.run()
     finally:

@@ -57,7 +57,6 @@ class Forker:
 
     def __init__(self) -> None:
         self._children: dict[int, ForkedProcess] = {}
-        gc.collect()
         gc.freeze()  # a collection in a child would touch, and so copy, every page that has a Python object
 
     @property

@@ -6,6 +6,7 @@ and the rest.
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -36,6 +37,7 @@ def stage(job: Job, file: StagedFile) -> dict[str, Any]:
         UsageError: The trainer or a policy cannot be pickled.
         CapacityError: There is no memory for the data.
     """
+    began_s = time.monotonic()
     parts: dict[str, Any] = {"trainer": job.trainer}
     for number, policy in enumerate(job.policies or ()):
         parts[f"policy {number}"] = policy
@@ -43,6 +45,7 @@ def stage(job: Job, file: StagedFile) -> dict[str, Any]:
     described: dict[str, Any] = {
         "pickles": describe_array(np.frombuffer(pickles, dtype=np.uint8), file),
         "has_code": has_code,
+        "began_s": began_s,
         "num_policies": None if job.policies is None else len(job.policies),
         "source": describe_source(job.source, file),
         "max_iterations": job.max_iterations,

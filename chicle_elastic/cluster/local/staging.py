@@ -2,29 +2,35 @@
 
 The file (memfd) has no name, so nothing is left of it when its last holder ends, however that ends. It holds chunks as
 `chunks.layout` writes them, without state, one after the other, and arrays before and behind them; JSON says where what
-lies.
+lies. It is written once and then sealed: all tasks read the same rows there, and a node has only the state of its own.
 """
 
+import itertools
 import mmap
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
+from chicle_elastic.cgroups import memory_headroom
 from chicle_elastic.chunks import layout
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.headers import aligned
 from chicle_elastic.chunks.places import absolute_place
-from chicle_elastic.chunks.sources import ChunkSource
+from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, DataSchema, StateSpec
 from chicle_elastic.errors import CapacityError, UsageError
 from chicle_elastic.ids import ChunkId
+from chicle_elastic.settings import available_cores
+from chicle_elastic.store.arena import format_size
 from chicle_elastic.values import ChunkInfo
 
 SEALS = 0x0002 | 0x0004 | 0x0008  # F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE, which fcntl has on Linux only
 WHERE = "the memory file of the driver"
+REMEDY = "convert the data to a chunk folder, which is read in place, or train on fewer rows"
 
 
 class StagedFile:
@@ -45,19 +51,46 @@ class StagedFile:
         Raises:
             CapacityError: There is no memory left.
         """
+        view = np.ascontiguousarray(content).reshape(-1).view(np.uint8)
+        start = self.reserve(len(view))
+        self.write(start, view)
+        return start
+
+    def reserve(self, num_bytes: int) -> int:
+        """Set bytes aside, zeros until they are written; returns where they begin, a multiple of 64.
+
+        Raises:
+            CapacityError: The machine or a control group does not have so much memory left.
+        """
+        headroom = memory_headroom()
+        if headroom is not None and num_bytes > headroom.num_bytes:
+            raise CapacityError(
+                f"the training data needs {format_size(num_bytes)} of shared memory, but {headroom.source} leaves "
+                f"{format_size(headroom.num_bytes)}; {REMEDY}"
+            )
         start = aligned(self.num_bytes)
-        view = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
-        done = 0
+        self.num_bytes = start + num_bytes
+        return start
+
+    def write(self, start: int, content: Array) -> None:
+        """Write bytes where they were reserved. From any thread.
+
+        Args:
+            start: Where to begin.
+            content: ndarray of shape (num_bytes,), uint8.
+
+        Raises:
+            CapacityError: There is no memory left.
+        """
+        view, done = content.data, 0
         try:
             while done < len(view):
                 done += os.pwrite(self.fd, view[done:], start + done)
         except OSError as error:
             raise CapacityError(
-                f"no shared memory for the training data after {start + done} bytes ({error.strerror}); convert the "
-                "data to a chunk folder, which is read in place, or train on fewer rows"
+                f"no shared memory for the training data, which takes {format_size(self.num_bytes)}, after "
+                f"{format_size(start + done)} ({error.strerror}); {REMEDY}"
             ) from error
-        self.num_bytes = start + len(view)
-        return start
 
     def seal(self) -> None:
         """No process can change it from now on, so that a task can trust what it maps."""
@@ -88,12 +121,48 @@ def describe_source(source: ChunkSource, file: StagedFile) -> dict[str, Any]:
     if isinstance(source, ChunkFolder):
         return {"folder": absolute_place(str(source.path))}
     infos = source.infos(NO_STATE)
-    buffer = layout.empty_buffer(max(info.size_bytes for info in infos))
-    places = []
-    for info in infos:
-        size_bytes = layout.encode(source.load(info.id, NO_STATE), buffer)
-        places.append([file.add(buffer[:size_bytes]), size_bytes, info.num_rows])
+    start = file.reserve(sum(info.size_bytes for info in infos))
+    starts = itertools.accumulate((info.size_bytes for info in infos), initial=start)
+    places = [[start, info.size_bytes, info.num_rows] for start, info in zip(starts, infos, strict=False)]
+
+    def write(info: ChunkInfo) -> None:
+        for offset, content in layout.parts(source.load(info.id, NO_STATE)):
+            file.write(places[info.id][0] + offset, content)
+
+    # A source of the user's need not stand several threads.
+    _in_threads(write, infos, available_cores() if isinstance(source, ArraySource) else 1)
     return {"schema": asdict(source.schema), "places": places}
+
+
+def _in_threads(do: Callable[[ChunkInfo], None], infos: Iterable[ChunkInfo], num_threads: int) -> None:
+    """Do something for all chunks, until the first error; Ctrl-C in a pool of `concurrent.futures` can end in a wait
+    forever."""
+    left, errors = iter(infos), list[BaseException]()
+
+    def work() -> None:
+        try:
+            for info in left:
+                do(info)
+                if errors:
+                    return
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, name="chicle-stage", daemon=True) for _ in range(num_threads)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException as error:
+        errors.append(error)
+        raise
+    finally:
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+    if errors:
+        raise errors[0]
 
 
 def open_source(described: Mapping[str, Any], memory: Array) -> ChunkSource:

@@ -68,7 +68,10 @@ def run_task(_: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> int:
             finally:
                 os.close(data)
             with tell_through(reporter.wait):
-                outcome = ClusterRuntime(control=job["control"], max_nodes=job["max_nodes"]).run(built)
+                runtime = ClusterRuntime(
+                    control=job["control"], max_nodes=job["max_nodes"], began_s=described["began_s"]
+                )
+                outcome = runtime.run(built)
             reporter.finish(outcome)
         except Exception as error:
             traceback.print_exc()

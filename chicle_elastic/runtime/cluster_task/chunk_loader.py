@@ -6,7 +6,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from chicle_elastic.chunks import layout
-from chicle_elastic.chunks.views import StateSpec
+from chicle_elastic.chunks.views import NO_STATE, Chunk, StateSpec
+from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.checkpoint.resume import Resumption
 from chicle_elastic.runtime.control.messages import Load, Loaded, LoadFailed
 from chicle_elastic.runtime.training.job import Job
@@ -43,6 +44,10 @@ class ChunkLoader:
         """
         self._orders.put((load, arena))
 
+    def rows(self, chunk_id: ChunkId) -> Chunk:
+        """Return a chunk for its rows, which are in the memory of the source. From any thread."""
+        return self._job.source.load(chunk_id, NO_STATE)
+
     def close(self) -> None:
         """Take no more orders."""
         self._orders.put(None)
@@ -70,4 +75,4 @@ class ChunkLoader:
             chunk.state[...] = state[chunk.row_ids]
         # Sources do not know the solver cache: only chunks that can move have room for it beside the state.
         chunk = dataclasses.replace(chunk, notes=self._state.fresh_notes(chunk.num_rows))
-        layout.encode(chunk, arena.view(load.slot))
+        layout.encode(chunk, arena.view(load.slot), outside=not self._job.source.copies_rows)

@@ -12,6 +12,8 @@ import threading
 from queue import SimpleQueue
 
 from chicle_elastic.chunks import layout
+from chicle_elastic.chunks.headers import StateHeader
+from chicle_elastic.chunks.views import Chunk
 from chicle_elastic.errors import ChunkCorruptError, ProtocolError
 from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.cluster_task.chunk_loader import ChunkLoader
@@ -92,9 +94,17 @@ class ControlClient:
             raise ProtocolError(f"the agent named arena {index}, but has sent {sorted(self._arenas)}")
         return self._arenas[index]
 
-    def take_precopied(self, placement: control.Placement) -> layout.RowsInPlace | None:
-        """The parsed rows of a chunk that was pre-copied into this slot, if any."""
-        return self._precopied.pop((placement.arena, placement.slot), None)
+    def decode(self, placement: control.Placement, *, where: str) -> tuple[Chunk, StateHeader]:
+        """Return a chunk in place in its slot, and the header of its state.
+
+        Raises:
+            ProtocolError: The agent has not sent the arena.
+            ChunkCorruptError: There is no such chunk.
+        """
+        assert self._loader is not None
+        content = self.arena(placement.arena).view(placement.slot)
+        ahead = self._precopied.pop((placement.arena, placement.slot), None)
+        return layout.decode_with_state_header(content, where=where, ahead=ahead, outside=self._loader.rows)
 
     @property
     def has_vote(self) -> bool:
@@ -185,7 +195,9 @@ class ControlClient:
         # By now the agent may be writing another chunk into the slot.
         with contextlib.suppress(ChunkCorruptError, ProtocolError):
             content = self.arena(placement.arena).view(placement.slot)
-            self._precopied[placement.arena, placement.slot] = layout.find_rows(content, where="pre-copied rows")
+            assert self._loader is not None
+            rows = layout.find_rows(content, where="pre-copied rows", outside=self._loader.rows)
+            self._precopied[placement.arena, placement.slot] = rows
 
     def _interrupt(self) -> None:
         """Make the main thread return to its inbox soon, whether it computes or waits in the group."""

@@ -32,7 +32,7 @@ class RoundContext:
         group: Connected.
         members: By rank.
         has_caller: The job has a callback that may end it, in some task.
-        elapsed_s: Seconds since the start of the job; those of rank 0 count.
+        elapsed_s: Seconds since the start of the job; those of the member that is ready last count.
 
     Attributes:
         round: The round.
@@ -181,7 +181,7 @@ class RoundContext:
             PeerLostError: A member was lost.
         """
         training = self._training
-        total = evaluation_buffer(len(training.model), len(training.metric_names))
+        total = evaluation_buffer(len(training.model), len(training.metric_names), self._group.size)
         if self._task.num_chunks:
             update = self._task.evaluate(training.model, training.progress)
             total["contribution"][...] = update.delta
@@ -235,9 +235,10 @@ class RoundContext:
         self._group.close()
 
     def _all_reduce(self, total: ReduceBuffer, *, behind: str | None = None) -> None:
-        total["elapsed"][0] = self._own_elapsed_s() if self.rank == 0 else 0.0
+        total["elapsed"][:] = 0.0
+        total["elapsed"][self.rank] = self._own_elapsed_s()
         self._group.all_reduce(total.buffer if behind is None else total.behind(behind))
-        self.elapsed_s = float(total["elapsed"][0])
+        self.elapsed_s = float(total["elapsed"].max())
 
     def _fill_metrics(self, total: ReduceBuffer, update: Update) -> None:
         total["metrics"][:] = [update.metrics.get(name, 0.0) for name in self._training.metric_names]

@@ -31,10 +31,12 @@ class ClusterRuntime:
     Args:
         control: Address of the agent's socket.
         max_nodes: Largest number of nodes that there will be.
+        began_s: When the job began, by `time.monotonic` of this host; by default when `run` is called.
     """
 
     control: str
     max_nodes: int
+    began_s: float | None = None
 
     def most_tasks(self) -> int:
         """Largest number of tasks there will be; data is cut so that each of them gets chunks."""
@@ -56,7 +58,7 @@ class ClusterRuntime:
 
         try:
             with blas_threads_of(job.trainer):
-                return ClusterTask(job, self.control, MonotonicClock()).run()
+                return ClusterTask(job, self.control, MonotonicClock(), began_s=self.began_s).run()
         except SystemExit:
             _give_way()
             raise

@@ -89,15 +89,16 @@ class ClusterTask:
         job: The same in every task.
         address: Of the agent's socket.
         clock: Of this process.
+        began_s: When the job began, by this clock; by default now.
 
     Raises:
         ProtocolError: There is no agent at `address`, or one of another release.
     """
 
-    def __init__(self, job: Job, address: str, clock: Clock) -> None:
+    def __init__(self, job: Job, address: str, clock: Clock, *, began_s: float | None = None) -> None:
         self._job = job
         self._clock = clock
-        self._origin_s = clock.now()
+        self._origin_s = clock.now() if began_s is None else began_s
         self._state = job.trainer.state(job.source.schema)
         self._control = ControlClient(address)
         self._node = self._control.welcome.node
@@ -171,6 +172,11 @@ class ClusterTask:
         """Do all slow preparation, then declare the job: the other nodes do not wait for this one before it joins."""
         job, seed = self._job, zlib.crc32(self._node.encode())
         infos = job.source.infos(self._state)
+        if not job.source.copies_rows:  # every task has them in its memory: a slot holds the state alone
+            sizes = (layout.outside_bytes(info.num_rows, self._state) for info in infos)
+            infos = tuple(
+                dataclasses.replace(info, size_bytes=size_bytes) for info, size_bytes in zip(infos, sizes, strict=True)
+            )
         slot_bytes = -(-max(info.size_bytes for info in infos) // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
         self._control.send(control.Expect(num_chunks=len(infos), slot_bytes=slot_bytes))
         try:
@@ -332,9 +338,7 @@ class ClusterTask:
     def _decode(self, placement: control.Placement) -> ChunkId:
         """Hold a chunk in place in its slot."""
         where = f"slot {placement.slot} of arena {placement.arena} of node {self._node}"
-        content = self._control.arena(placement.arena).view(placement.slot)
-        ahead = self._control.take_precopied(placement)
-        chunk, state_header = layout.decode_with_state_header(content, where=where, ahead=ahead)
+        chunk, state_header = self._control.decode(placement, where=where)
         if chunk.id != placement.chunk or state_header.spec != self._state:
             raise ProtocolError(
                 f"{where} holds chunk {chunk.id} with {state_header.spec}, but the agent named chunk "
@@ -379,8 +383,8 @@ class ClusterTask:
             self._control.forget_vote()
         if round_context.rank == 0:
             self._job.trainer.converse(self._context)
-        else:
-            self._set_elapsed(round_context.elapsed_s)
+        # Only forwards: a clock that was set back would lose the time of this sum.
+        self._set_elapsed(max(self._elapsed_s(), round_context.elapsed_s))
         result = round_context.merge(order)
         self._merged, self._version = order.iteration, version
         pages = self._write_pages(version)

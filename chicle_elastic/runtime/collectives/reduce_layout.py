@@ -41,7 +41,8 @@ def iteration_buffer(num_parameters: int, num_metrics: int, num_members: int) ->
     """The sum of an iteration.
 
     Parts: `update` (weight * delta), `weight`, `metrics`; `samples` processed, `seconds`, `chunks` and their `rows` of
-    each member, by rank; `votes` for a stop at this boundary; `elapsed` seconds since the start of the job, by rank 0.
+    each member, by rank; `votes` for a stop at this boundary; `elapsed` seconds since the start of the job when each
+    member had its part, by rank.
     """
     return ReduceBuffer(
         update=num_parameters,
@@ -52,13 +53,13 @@ def iteration_buffer(num_parameters: int, num_metrics: int, num_members: int) ->
         chunks=num_members,
         rows=num_members,
         votes=1,
-        elapsed=1,
+        elapsed=num_members,
     )
 
 
-def evaluation_buffer(num_parameters: int, num_metrics: int) -> ReduceBuffer:
+def evaluation_buffer(num_parameters: int, num_metrics: int, num_members: int) -> ReduceBuffer:
     """The sum of an evaluation.
 
     Parts: `contribution` to a rebuilt model, `metrics`, the `rows` that they stand for, and `elapsed` as above.
     """
-    return ReduceBuffer(contribution=num_parameters, metrics=num_metrics, rows=1, elapsed=1)
+    return ReduceBuffer(contribution=num_parameters, metrics=num_metrics, rows=1, elapsed=num_members)

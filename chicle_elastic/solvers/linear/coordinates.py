@@ -250,7 +250,7 @@ class CoordinatePasses:
         newton = self._newton
         before = newton.work
         if self._has_turned:
-            race.begin(self._left(newton.relative_gaps))
+            race.begin(self._left(newton.relative_left))
         self._has_turned = False
         self.visit_all()  # Newton steps move duals that were settled
         newton.run(lambda: budget.is_spent() or race.is_over(newton.work - before))
@@ -258,7 +258,7 @@ class CoordinatePasses:
             self._local.write_duals(k, duals)
         delta = newton.w() - w
         self._last_gap = float(np.max(newton.relative_gaps))
-        race.add(newton.work - before, self._left(newton.relative_gaps))
+        race.add(newton.work - before, self._left(newton.relative_left))
         self._has_turned = not self._is_newton
         if newton.is_stuck or self._last_gap <= FINEST_GAP:
             self._end_newton(is_stuck=newton.is_stuck)

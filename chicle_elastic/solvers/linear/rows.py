@@ -161,7 +161,7 @@ class MergedRows:
         if not scipy.sparse.issparse(matrix):
             last = -1 if not len(columns) and not self._has_intercept else None
             rough = [self._in_float32()[:, :last]] if is_rough else None
-            _add_dense([matrix[:, :last]], weights, columns, None, out, rough=rough)
+            add_dense([matrix[:, :last]], weights, columns, None, out, rough=rough)
             return
         size = len(columns) or self.num_columns
         if matrix.shape[0] * size * size <= CHEAP_PRODUCTS or not is_sparse_cheaper(_mean_entries(matrix), size):
@@ -275,7 +275,7 @@ class ChunkedRows:
             self._rough_copy().add_products(weights, columns, out, is_rough=True)
         elif dense:
             rough, kernel = dense if is_rough else None, self._products.scaled_rows
-            _add_dense(dense, weights, features, intercept, out, rough=rough, scale_rows=kernel)
+            add_dense(dense, weights, features, intercept, out, rough=rough, scale_rows=kernel)
         elif is_sparse_cheaper(self._tables.num_values / self.num_rows, size):
             places = column_places(columns, self.num_columns)
             lengths = self._tables.samples.lengths
@@ -420,7 +420,7 @@ def _dtype(is_rough: bool) -> type[np.floating[Any]]:
     return np.float32 if is_rough else np.float64
 
 
-def _add_dense(
+def add_dense(
     parts: list[Array],
     weights: Array,
     features: Array,
@@ -428,17 +428,20 @@ def _add_dense(
     out: Array,  # OUT
     *,
     rough: list[Array] | None,
+    shift: Array | None = None,
     scale_rows: Callable[..., None] | None = None,
 ) -> None:
     """As `add_dense_products`: in float32 of the rows `rough` where these are given and no square is beyond float32."""
     if rough is not None:
         total = np.zeros(len(out))
         with np.errstate(over="ignore", invalid="ignore"):
-            add_dense_products(rough, weights, features, intercept, total, is_rough=True, scale_rows=scale_rows)
+            add_dense_products(
+                rough, weights, features, intercept, total, is_rough=True, shift=shift, scale_rows=scale_rows
+            )
         if np.isfinite(total).all():
             out += total
             return
-    add_dense_products(parts, weights, features, intercept, out, scale_rows=scale_rows)
+    add_dense_products(parts, weights, features, intercept, out, shift=shift, scale_rows=scale_rows)
 
 
 def _mean_entries(matrix: Any) -> float:

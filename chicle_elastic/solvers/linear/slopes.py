@@ -40,11 +40,6 @@ def each_loss_and_slope(loss: Loss, margins: Array, upper: Array) -> tuple[Array
     return losses, slopes, curvatures
 
 
-def sum_of_losses(loss: Loss, margins: Array, upper: Array) -> float:
-    """Sum of C_i loss(m_i)."""
-    return losses_and_slopes(loss, margins, upper)[0]
-
-
 def _in_cache(loss: Loss, margins: Array, upper: Array) -> tuple[Array, Array, Array, Array]:
     """Slopes, curvatures, and two vectors whose product has the losses; each of shape (n,)."""
     if loss.has_kinks:

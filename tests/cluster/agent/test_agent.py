@@ -14,7 +14,7 @@ from chicle_elastic.cluster.launcher import EXIT_LATE
 from chicle_elastic.scheduling.effects import FinishJob
 from chicle_elastic.scheduling.replaying import Replay
 from chicle_elastic.transports.secret import JobSecret
-from tests.cluster.cluster_harness import AgentProcess, LocalAgents, svm_script
+from tests.cluster.cluster_harness import AgentProcess, LocalAgents, end_all, start_all, svm_script
 from tests.timeouts import timeout_s
 
 
@@ -24,29 +24,6 @@ def cluster(tmp_path: Path) -> Iterator[LocalAgents]:
     script = svm_script(tmp_path, "--min-ms", "20", "--tol", "0")
     with LocalAgents(tmp_path, script=script, options=("--grace", "5")) as agents:
         yield agents
-
-
-def start_all(cluster: LocalAgents, count: int) -> list[AgentProcess]:
-    """Start n0, n1, ... and wait until all of them iterate; n0 leads."""
-    first = cluster.start("n0")
-    first.wait_for("iteration")
-    agents = [first, *(cluster.start(f"n{number}") for number in range(1, count))]
-    first.wait_for_members(count)
-    return agents
-
-
-def end_all(cluster: LocalAgents, agents: list[AgentProcess]) -> None:
-    """End the job once no chunk is missing (there is no certificate otherwise), and compare the outcomes."""
-    rows = max(sum(event["samples"].values()) for event in agents[0].events("iteration"))
-    here = len(agents[0].events())
-    agents[0].wait_for("iteration", lambda event: sum(event["samples"].values()) == rows, after=here)
-    cluster.end()
-    for agent in agents:
-        assert agent.wait_for_end() == 0, agent.output()
-    results = list(cluster.results())
-    assert len(results) == len(agents)
-    assert all(result == results[0] for result in results)
-    assert results[0]["gap"] is not None, "the model at the end is certified"
 
 
 def stalls_ms(agent: AgentProcess) -> dict[tuple[str, ...], float]:

@@ -58,7 +58,7 @@ FAULTS = {
     "store": ("join", "kill", "store", "partition"),
     "all": ("join", "notice", "kill", "task", "silence", "cut", "partition", "pair", "store"),
 }
-NUM_HISTORIES = 25
+NUM_HISTORIES = 12
 MOST_TOLD = (followers.MOST_TOLD, 3)
 """Entries that a newcomer is told before it is sent the state instead."""
 
@@ -412,10 +412,11 @@ def run_histories(kind: str, number: int) -> Counter[str]:
     return happened
 
 
+@pytest.mark.parametrize("number", [NUM_HISTORIES, pytest.param(5 * NUM_HISTORIES, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", FAULTS)
-def test_all_agents_fold_the_same_events(kind: str) -> None:
+def test_all_agents_fold_the_same_events(kind: str, number: int) -> None:
     """Random histories: delays, deaths at any point, silence, cut links, leads among the victims, several at once."""
-    happened = run_histories(kind, NUM_HISTORIES)
+    happened = run_histories(kind, number)
     assert all(happened[name] for name in FAULTS[kind]), happened
     assert happened["installed"], "somebody begins with a state and not with the entries"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint
-from tests.cluster.cluster_harness import AgentProcess, LocalAgents, svm_script
+from tests.cluster.cluster_harness import AgentProcess, LocalAgents, end_all, start_all, svm_script
 from tests.runtime.cluster_task.cluster_driver import CONTEXT
 from tests.timeouts import timeout_s
 
@@ -69,33 +69,10 @@ def cluster(tmp_path: Path, store: StoreProcess) -> Iterator[LocalAgents]:
         yield agents
 
 
-def start_all(cluster: LocalAgents, count: int) -> list[AgentProcess]:
-    """Start n0, n1, ... and wait until all of them iterate; n0 leads."""
-    first = cluster.start("n0")
-    first.wait_for("iteration")
-    agents = [first, *(cluster.start(f"n{number}") for number in range(1, count))]
-    first.wait_for_members(count)
-    return agents
-
-
 def wait_for_store(agents: list[AgentProcess], *, is_reachable: bool) -> None:
     """Wait until each of these has noticed that the store is away, or that it is back."""
     for agent in agents:
         agent.wait_for("store", lambda event: event["is_reachable"] == is_reachable)
-
-
-def end_all(cluster: LocalAgents, agents: list[AgentProcess]) -> None:
-    """End the job once no chunk is missing, and compare the outcomes."""
-    rows = max(sum(event["samples"].values()) for event in agents[0].events("iteration"))
-    here = len(agents[0].events())
-    agents[0].wait_for("iteration", lambda event: sum(event["samples"].values()) == rows, after=here)
-    cluster.end()
-    for agent in agents:
-        assert agent.wait_for_end() == 0, agent.output()
-    results = list(cluster.results())
-    assert len(results) == len(agents)
-    assert all(result == results[0] for result in results)
-    assert results[0]["gap"] is not None, "the model at the end is certified"
 
 
 def test_a_store_that_comes_back_empty_is_filled_and_a_node_joins(cluster: LocalAgents, store: StoreProcess) -> None:

@@ -63,8 +63,11 @@ def test_agents_are_tried_at_the_addresses_that_they_have_signed(
 
 
 @pytest.mark.skipif(OPENSSL is None, reason="certificates are made by the program openssl")
-def test_links_are_tried_by_tls(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_links_are_tried_by_tls(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An agent that wants TLS from a doctor without, and one with another CA."""
+    monkeypatch.setattr("chicle_elastic.cli.job_agents.ANSWER_S", 1.0)
     secret = JobSecret.create(tmp_path / "secret")
     ours = Authority(tmp_path / "ca").issue(tmp_path / "tls")
     other = TlsIdentity(Authority(tmp_path / "other").issue(tmp_path / "n2"))

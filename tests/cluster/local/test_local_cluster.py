@@ -21,10 +21,11 @@ import numpy as np
 import pytest
 
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.chunks.views import NO_STATE
+from chicle_elastic.chunks.views import NO_STATE, Chunk, StateSpec
 from chicle_elastic.cluster.local import local_cluster
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.errors import ContractError, JobFailedError, MissingExtraError, UsageError
+from chicle_elastic.ids import ChunkId
 from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime.in_process import InProcess
@@ -125,6 +126,33 @@ def test_a_job_has_the_outcome_of_one_task(cluster: LocalCluster) -> None:
     pids = {pid for member in outcome.history.members.values() for pid in (member.pid, member.agent_pid)}
     assert len(pids) == 4
     assert os.getpid() not in pids
+
+
+class LateSource(ArraySource):
+    """It takes a while to stage."""
+
+    def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
+        """The chunk, the first one late."""
+        time.sleep(0.0 if chunk_id else 0.3)
+        return super().load(chunk_id, state)
+
+
+def test_times_of_records_are_those_of_the_clock_of_the_caller(cluster: LocalCluster) -> None:
+    """They count from the call, and an iteration ends with its slowest node: never more than has passed, nor less than
+    was slept."""
+    X, y = breast_cancer()
+    passed: list[tuple[IterationRecord, float]] = []
+    job = Job(
+        trainer=UnevenCocoa(C=0.1, tol=0.0, slow_s=0.05),
+        source=LateSource(X, y.astype(np.int32), max_tasks=4),
+        max_iterations=6,
+        tell=lambda record: passed.append((record, time.monotonic() - began_s)),
+    )
+    began_s = time.monotonic()
+    cluster.run(job)
+    assert len(passed) == 6
+    for record, passed_s in passed:
+        assert 0.3 + 0.05 * record.iteration <= record.time_s <= passed_s
 
 
 def test_a_start_from_duals_goes_on_from_them(cluster: LocalCluster) -> None:

@@ -90,6 +90,7 @@ def test_the_next_leader_knows_what_is_wanted() -> None:
     assert sum(account.rows for account in outcome.ledger) == 800
 
 
+@pytest.mark.slow
 def test_nodes_come_and_go_by_a_schedule() -> None:
     """Two nodes, then four, then the first two again; each change is a notice or a join, and the ledger is exact."""
     data = problem(rows=800)

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
@@ -11,6 +11,7 @@ from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.worker_lanes import BULK_PER_PEER, NUM_WORKERS, Lane
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.ids import NodeId
+from tests.cluster.transfer.test_chunk_manager import turn_until
 from tests.timeouts import timeout_s
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
@@ -61,14 +62,6 @@ def loop(portions: Portions) -> Iterator[EventLoop]:
     with EventLoop() as loop:
         yield loop
         portions.release()
-
-
-def turn_until(loop: EventLoop, is_there: Callable[[], bool]) -> None:
-    """Let the loop turn until something holds."""
-    end_s = loop.now() + timeout_s(10)
-    while not is_there():
-        assert loop.now() < end_s
-        loop.turn(0.05)
 
 
 @pytest.mark.parametrize("lane", [lane for lane in Lane if lane is not Lane.BULK])

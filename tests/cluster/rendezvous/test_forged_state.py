@@ -61,11 +61,11 @@ def test_who_has_seen_no_good_state_ends_with_an_error(
     """Nothing tells it what the state should be; it writes nothing, so that it harms nobody who knows better."""
     monkeypatch.setattr("chicle_elastic.cluster.rendezvous.state_store.HEAL_S", 0.05)
     with party() as cluster:
-        first = cluster.handler("n0", max_nodes=1)
+        first = cluster.handler("n0", max_nodes=1, last_call_s=0.1)
         join([first])
         forged = FORGERIES[forgery](_raw(cluster))
         _put(cluster, forged)
-        newcomer = cluster.handler("n1")
+        newcomer = cluster.handler("n1", last_call_s=0.1)
         with pytest.raises(ForgedStateError, match="n1 cannot take part in the job") as caught:
             join([newcomer])
         assert isinstance(caught.value, RendezvousStateError)

@@ -12,6 +12,7 @@ from chicle_elastic.cluster.transfer.allocation import AllocationQueue
 from chicle_elastic.errors import CapacityError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.store.chunk_store import ChunkStore
+from tests.cluster.transfer.test_chunk_manager import turn_until
 from tests.timeouts import timeout_s
 
 SLOT_BYTES = 4096
@@ -29,14 +30,6 @@ def store() -> Iterator[ChunkStore]:
     """Arenas of two slots, and room for four of them."""
     with ChunkStore(slot_bytes=SLOT_BYTES, capacity_bytes=8 * SLOT_BYTES, arena_bytes=2 * SLOT_BYTES) as store:
         yield store
-
-
-def turn_until(loop: EventLoop, is_there: Callable[[], bool]) -> None:
-    """Let the loop turn until something holds."""
-    end_s = loop.now() + timeout_s(10)
-    while not is_there():
-        assert loop.now() < end_s
-        loop.turn(0.05)
 
 
 def test_orders_begin_in_turn_with_slots_for_all(loop: EventLoop, store: ChunkStore) -> None:

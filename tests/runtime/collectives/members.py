@@ -1,13 +1,19 @@
-"""Processes that are members of groups, told what to do line by line, and what starts them."""
+"""Processes that are members of groups, told what to do line by line, and what starts them.
+
+They are forked from a process that has loaded torch, which takes a second.
+"""
 
 import os
-import subprocess
+import signal
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import IO
 
 import pytest
 from torch.distributed import TCPStore
 
+from tests.runtime.cluster_task.cluster_driver import CONTEXT, start_fork_server
 from tests.timeouts import timeout_s
 
 # argv: rank, size, port, name of the run. The body has `group` (not connected), `connect()`, `say(word)` and `hear()`.
@@ -64,40 +70,58 @@ class Member:
     """One process that is a member of groups."""
 
     def __init__(self, rank: int, size: int, port: int, run: str, body: str) -> None:
-        command = [sys.executable, "-c", MEMBER + body, str(rank), str(size), str(port), run]
-        # C++ stack traces of torch about broken connections are of no use here.
-        environment = {**os.environ, "TORCH_CPP_LOG_LEVEL": "FATAL"}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        its_input, tell = CONTEXT.Pipe(duplex=False)
+        hear, its_output = CONTEXT.Pipe(duplex=False)
+        arguments = ["-c", str(rank), str(size), str(port), run]
+        self.process = CONTEXT.Process(target=be_member, args=(MEMBER + body, arguments, its_input, its_output))
+        self.process.start()
+        its_input.close()
+        its_output.close()
+        self._input, self._output = as_text(tell, "w"), as_text(hear, "r")
 
     def hear(self) -> str:
         """The next line that it says."""
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        return self._output.readline().strip()
 
     def tell(self) -> None:
         """Let it go on."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        print(file=self._input, flush=True)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
 
     def end(self) -> None:
         """Wait for its end."""
-        assert self.process.wait(timeout_s(60)) == 0
+        self.process.join(timeout_s(60))
+        assert self.process.exitcode == 0
 
     def kill(self) -> None:
         """End it, if it still runs."""
         self.process.kill()
-        self.process.wait(timeout_s(10))
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
+        self.process.join(timeout_s(10))
+        self.process.close()
+        self._input.close()
+        self._output.close()
+
+
+def be_member(program: str, arguments: list[str], its_input: Connection, its_output: Connection) -> None:
+    """Run a program in this process, which was forked."""
+    sys.argv, sys.stdin, sys.stdout = arguments, as_text(its_input, "r"), as_text(its_output, "w")
+    exec(program, {"__name__": "__main__"})
+
+
+def as_text(end: Connection, mode: str) -> IO[str]:
+    """One end of a pipe as a file of lines."""
+    with end:
+        return os.fdopen(os.dup(end.fileno()), mode)
 
 
 @pytest.fixture(scope="module")
 def store() -> TCPStore:
     """The rendezvous store of all tests; torch forgets a pipe with each that it closes."""
+    start_fork_server()
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 

@@ -187,7 +187,7 @@ say(torch.ones(10, device="cuda:0").sum().item())
     if is_killed:
         second.process.kill()
     else:
-        second.process.send_signal(signal.SIGSTOP)
+        second.signal(signal.SIGSTOP)
 
     first.tell()
     word, waited_s, *_ = first.hear().split()

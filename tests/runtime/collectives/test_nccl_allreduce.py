@@ -223,13 +223,13 @@ group.close()
     silent = CONNECTED + "hear(); group.close();" + AGAIN
     first, second = start(waits, silent)
     assert {first.hear(), second.hear()} == {"connected"}
-    second.process.send_signal(signal.SIGSTOP)
+    second.signal(signal.SIGSTOP)
     first.tell()
     word, waited_s, *rest = first.hear().split()
     assert word == "lost"
     assert "is broken" in " ".join(rest)
     assert float(waited_s) < timeout_s(20)
-    second.process.send_signal(signal.SIGCONT)
+    second.signal(signal.SIGCONT)
     second.tell()
     for expected in ("done", "done", "2.0"):
         assert {first.hear(), second.hear()} == {expected}

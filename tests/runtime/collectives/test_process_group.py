@@ -90,10 +90,10 @@ attempt(connect, group)
     )
     first, second = start(waits, silent)
     assert {first.hear(), second.hear()} == {"connected"}
-    second.process.send_signal(signal.SIGSTOP)
+    second.signal(signal.SIGSTOP)
     first.tell()
     assert "was cut off in an all-reduce" in first.hear()
-    second.process.send_signal(signal.SIGCONT)
+    second.signal(signal.SIGCONT)
     second.tell()
     words = second.hear(), second.hear()
     if count == LARGE:

@@ -280,10 +280,9 @@ def drawn(seed: int) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("first", range(0, 60, 10))
-def test_random_scenarios_replay_with_equal_effects_and_equal_bytes(first: int) -> None:
+def test_random_scenarios_replay_with_equal_effects_and_equal_bytes() -> None:
     """The ledger holds after every simulation; a graceful one loses nothing."""
-    for seed in range(first, first + 10):
+    for seed in range(32):
         policies = ((), (Rebalance(),), (Rebalance(), Shuffle(share=0.3)), (Straggler(), Rebalance()))[seed % 4]
         scenario = drawn(seed)
         lines: list[str] = []

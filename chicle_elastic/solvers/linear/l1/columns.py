@@ -3,7 +3,7 @@
 Coordinate descent finds which weights of the second order model are 0, and the signs of the others (Yuan, Ho and Lin
 2012, "An improved GLMNET for l1-regularized logistic regression"). With signs fixed the model is smooth: on that face
 conjugate gradients come much further than sweeps where columns hang together. Both in turns, as the lasso has it with a
-Cholesky factor (`lasso.subproblem`).
+Cholesky factor (`subproblem`).
 """
 
 from collections.abc import Callable
@@ -87,9 +87,9 @@ class Columns:
         """Where the second order model with the penalties is least, less w.
 
         Args:
-            slopes: a_i y_i at w, shape (num_rows,), float64.
+            slopes: a_i at w, shape (num_rows,), float64.
             curvatures: Shape (num_rows,), float64.
-            v: Their sums, sum_i a_i y_i x_i, shape (D,), float64.
+            v: Their sums, sum_i a_i x_i, shape (D,), float64.
             w: Shape (D,), float64.
             damping: Added to the second derivatives of the model along each weight, shape (D,), float64.
             accuracy: Share of what slopes are off, all together, that may be left.

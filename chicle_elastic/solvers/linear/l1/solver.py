@@ -1,60 +1,24 @@
-"""The local part of a classifier with an l1 penalty: the sums of a pass over the rows of one task, or a direction."""
+"""The local part of a model with an l1 penalty: the sums of a pass over the rows of one task, or a direction."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.l1 import steps
-from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
+from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums, sides_of
 from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State, OutputState
 from chicle_elastic.solvers.linear.objectives import dual_values
 from chicle_elastic.solvers.linear.pass_solver import HEAD, INTERRUPTED, PassSolver
-from chicle_elastic.solvers.linear.rows import NewtonRows, newton_rows
-from chicle_elastic.solvers.linear.slopes import each_loss_and_slope, losses_and_slopes, slopes_of, sum_of_losses
-from chicle_elastic.solvers.linear.tables import (
-    Bounds,
-    LocalTables,
-    Notes,
-    build_tables,
-    require_finite_values,
-    upper_of_rows,
-)
-from chicle_elastic.solvers.local_chunk import LocalChunk
+from chicle_elastic.solvers.linear.tables import Bounds
+from chicle_elastic.solvers.linear.target_rows import LocalRows
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.linear.l1.columns import Columns
 
 
-class LabelledRows:
-    """Rows, signs and C_i of all local chunks (at least one), for as long as these stay.
-
-    Attributes:
-        tables: For the kernels.
-        rows: The rows, with the intercept column.
-        upper: C_i, shape (num_rows,), float64.
-    """
-
-    def __init__(self, chunks: dict[ChunkId, LocalChunk], *, bounds: Bounds, intercept: float) -> None:
-        notes: dict[ChunkId, Notes] = {}
-        self.tables: LocalTables = build_tables(chunks, notes, bounds)
-        self.rows: NewtonRows = newton_rows(self.tables, intercept)
-        self.upper: Array = upper_of_rows(self.tables, notes, bounds.C)
-        self._codes = np.concatenate([block.targets for block in self.tables.keep_alive])
-
-    def signs(self, k: int, num_outputs: int) -> Array:
-        """+1 where the class is that of output `k`, else -1, shape (num_rows,), float64."""
-        return np.where(self._codes == (1 if num_outputs == 1 else k), 1.0, -1.0)
-
-
-def sides_of(values: Array, signs: Array, sides: int) -> Array:
-    """Sums over the class of the output and over the others, or over all; shape (sides,)."""
-    return np.array([values.sum()] if sides == 1 else [values[signs > 0].sum(), values[signs < 0].sum()])
-
-
-class L1Solver(PassSolver[L1State, LabelledRows]):
+class L1Solver(PassSolver[L1State, LocalRows]):
     """One per uni-task.
 
     Args:
@@ -73,15 +37,17 @@ class L1Solver(PassSolver[L1State, LabelledRows]):
         self._intercept = intercept
         self._known: dict[int, list[tuple[Array, Array]]] = {}
         self._columns: Columns | None = None
+        self._scaled: tuple[float, Array] | None = None
 
     def forget(self) -> None:
-        """Forget margins and columns."""
+        """Forget scores, columns and weights."""
+        self._scaled = None
         self._known.clear()
         self._columns = None
 
-    def read_chunks(self) -> LabelledRows:
+    def read_chunks(self) -> LocalRows:
         """Make tables of them."""
-        return LabelledRows(self.chunks, bounds=self._bounds, intercept=self._intercept)
+        return LocalRows(self.chunks, intercept=self._intercept, bounds=self._bounds)
 
     def run_without_rows(self, state: L1State, model: Array, sums: Array, budget: Budget) -> bool:
         """Find a direction where it is this task's turn."""
@@ -93,84 +59,103 @@ class L1Solver(PassSolver[L1State, LabelledRows]):
     def run_pass(self, state: L1State, model: Array, sums: Array, budget: Budget) -> None:
         """Find what each output needs: sums over the local rows, or a direction where it is this task's turn."""
         if state.is_looking:
-            self._look(state, sums[HEAD : HEAD + state.D])
+            self._look(state, sums[HEAD : HEAD + 2 * state.D])
         outputs = zip(state.outputs, model.reshape(-1, state.D), state.parts(sums), strict=True)
         for k, (output, w, part) in enumerate(outputs):
             if output.phase is L1Phase.SOLVE:
                 if budget.rank == (state.turn + k) % budget.num_ranks:
-                    part[0] = 1.0
                     if state.from_columns:
-                        part[1:] = self._from_columns(state, k, output, w, budget)
+                        part[0], part[2:] = 1.0, self._from_columns(state, k, output, w, budget)
                     else:
-                        part[1:] = steps.direction(state, output, w, self._objective, is_spent=budget.is_spent)
+                        part[:] = steps.solution(state, output, w, self._objective, is_spent=budget.is_spent)
             elif budget.is_spent():
                 sums[INTERRUPTED] = 1.0
                 return
             else:
                 self._pass(state, k, output, w, part)
 
-    def _look(self, state: L1State, norms: Array) -> None:
-        local = self.local
-        with np.errstate(over="ignore", invalid="ignore"):
-            # 0 times a value is 0 but for NaN and infinity; squares may be beyond all numbers.
-            require_finite_values(local.tables, local.rows.times(np.zeros(local.rows.num_columns)))
-            norms += local.rows.squares_sum(local.upper)
+    def _look(self, state: L1State, sums: Array) -> None:
+        local, D = self.local, state.D
+        with np.errstate(over="ignore", invalid="ignore"):  # squares may be beyond all numbers
+            sums[:D] = local.weighted_sum()
+            if not (state.is_whole and state.is_parabola):
+                sums[D:] = local.rows.squares_sum(local.weights)
+
+    def _upper(self, state: L1State) -> Array:
+        """C_i, shape (num_rows,): of real targets relative to the sum of the weights of all."""
+        if state.total == 1.0:
+            return self.local.weights
+        if self._scaled is None or self._scaled[0] != state.total:
+            self._scaled = state.total, self.local.weights / state.total
+        return self._scaled[1]
+
+    def _targets(self, state: L1State, k: int) -> Array:
+        """Real targets, or +1 and -1 for the class of output `k` and the others, shape (num_rows,)."""
+        return self.local.targets if state.is_parabola else self.local.signs(k, len(state.outputs))
 
     def _pass(self, state: L1State, k: int, output: OutputState, w: Array, part: Array) -> None:
-        local, loss = self.local, self._objective.loss
-        signs = local.signs(k, len(state.outputs))
+        objective, weights, targets = self._objective, self.local.weights, self._targets(state, k)
         if output.phase is L1Phase.LOOK:
-            part[:] = sides_of(local.upper, signs, 2)
+            part[:] = (weights.sum(), weights @ targets) if state.is_parabola else sides_of(weights, targets)
         elif output.phase is L1Phase.EVALUATE:
             size = SlopeSums.size(state.num_sides, len(w))
             found = SlopeSums.of(part[:size], state.num_sides)
-            curvatures = self._add_slopes(found, signs, self._margins(k, signs, w + output.direction))
-            if state.is_whole:
-                self._multiply(output, curvatures, part[size:])
+            curvatures = self._add_slopes(state, found, targets, self._scores(k, w + output.direction))
+            if state.needs_products(output):
+                self._multiply(state, output, curvatures, part[size:])
         elif output.phase is L1Phase.MULTIPLY:
-            self._multiply(output, slopes_of(loss, self._margins(k, signs, w), local.upper)[1], part)
+            curvatures = objective.at(self._scores(k, w), targets, self._upper(state))[2]
+            self._multiply(state, output, curvatures, part)
         elif output.phase is L1Phase.SEARCH:
-            at_w = self._margins(k, signs, w)
-            changes = self._margins(k, signs, w + output.direction) - at_w
+            at_w = self._scores(k, w)
+            changes = self._scores(k, w + output.direction) - at_w
             for number, share in enumerate(SHARES):
-                part[number] = sum_of_losses(loss, at_w + share * changes, local.upper)
+                part[number] = objective.at(at_w + share * changes, targets, self._upper(state))[0][0]
 
-    def _add_slopes(self, sums: SlopeSums, signs: Array, margins: Array) -> Array:
-        """Sums at these margins are added; returns the curvatures, shape (num_rows,)."""
-        local, sides = self.local, len(sums.losses)
-        losses, slopes, curvatures = each_loss_and_slope(self._objective.loss, margins, local.upper)
-        sums.losses[:] = sides_of(losses, signs, sides)
-        sums.products[:] = sides_of(slopes * margins, signs, sides)
-        sums.masses[:] = sides_of(slopes, signs, sides)
-        slopes *= signs
+    def _add_slopes(self, state: L1State, sums: SlopeSums, targets: Array, scores: Array) -> Array:
+        """Sums at these scores are added; returns the curvatures, shape (num_rows,)."""
+        rows, sides = self.local.rows, state.num_sides
+        sums.losses[:], slopes, curvatures = self._objective.at(scores, targets, self._upper(state), sides)
+        if sides == 1:
+            sums.products[:] = slopes @ (scores - state.target_mean)
+            sums.v[0] = rows.weighted_sum(slopes)
+            return curvatures
+        sums.products[:] = sides_of(slopes * scores, targets)
         for side, v in enumerate(sums.v):
-            v += local.rows.weighted_sum(slopes if sides == 1 else np.where((signs > 0) == (side == 0), slopes, 0.0))
+            v[:] = rows.weighted_sum(np.where((targets > 0) == (side == 0), slopes, 0.0))
         return curvatures
 
-    def _margins(self, k: int, signs: Array, point: Array) -> Array:
-        """Margins there, shape (num_rows,); an output needs those at w and at the end of its direction again."""
+    def _scores(self, k: int, point: Array) -> Array:
+        """Scores there, shape (num_rows,); an output needs those at w and at the end of its direction again."""
         kept = self._known.setdefault(k, [])
-        for at, margins in kept:
+        for at, scores in kept:
             if np.array_equal(at, point):
-                return margins
-        margins = signs * self.local.rows.times(point)
-        kept[:] = [*kept[-1:], (point.copy(), margins)]
-        return margins
+                return scores
+        scores = self.local.scores(point)
+        kept[:] = [*kept[-1:], (point.copy(), scores)]
+        return scores
 
-    def _multiply(self, output: OutputState, curvatures: Array, sums: Array) -> None:
-        self.local.rows.add_products(curvatures, output.columns, sums, is_rough=output.is_rough)
+    def _multiply(self, state: L1State, output: OutputState, curvatures: Array, sums: Array) -> None:
+        local, columns, is_rough = self.local, output.columns, output.is_rough
+        if state.is_parabola and not local.rows.is_sparse:  # of the intercept, last, products are known
+            means = state.means[:-1]
+            if len(columns):
+                columns = columns[columns < len(means)]
+                means = means[columns]
+            sums = sums[: len(means) * (len(means) + 1) // 2]
+            local.add_centred_products(curvatures, columns, means, sums, is_rough=is_rough)
+        else:
+            local.rows.add_products(curvatures, columns, sums, is_rough=is_rough)
 
     def _from_columns(self, state: L1State, k: int, output: OutputState, w: Array, budget: Budget) -> Array:
         """The direction of the task that has all rows, shape (D,)."""
         from chicle_elastic.solvers.linear.l1.columns import Columns
 
-        local = self.local
         if self._columns is None:
-            self._columns = Columns(local.tables, self._intercept, self._objective)
-        signs = local.signs(k, len(state.outputs))
-        slopes, curvatures = slopes_of(self._objective.loss, self._margins(k, signs, w), local.upper)
+            self._columns = Columns(self.local.tables, self._intercept, self._objective)
+        _, slopes, curvatures = self._objective.at(self._scores(k, w), self._targets(state, k), self._upper(state))
         return self._columns.direction(
-            signs * slopes,
+            slopes,
             curvatures,
             output.slopes,
             w,
@@ -180,16 +165,23 @@ class L1Solver(PassSolver[L1State, LabelledRows]):
         )
 
     def evaluate(self, model: Array, progress: Array) -> Update:
-        """As delta v of the duals, and as metrics the sums of losses, of dual values and of duals, per output."""
+        """As delta v of the duals; as metrics rows, and per output the sums of losses, of dual values and of duals."""
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        state, local, loss = L1State.look(progress), self.local, self._objective.loss
-        delta, metrics = [], {}
+        state, local, objective = L1State.look(progress), self.local, self._objective
+        upper, delta, metrics = self._upper(state), [], {"rows": float(local.tables.num_rows)}
         for k, (w, output) in enumerate(zip(model.reshape(len(state.outputs), -1), state.outputs, strict=True)):
-            signs = local.signs(k, len(state.outputs))
-            losses, duals, _ = losses_and_slopes(loss, signs * local.rows.times(w), local.upper)
-            duals *= np.where(signs > 0, output.plus, output.minus)
-            delta.append(local.rows.weighted_sum(signs * duals))
-            metrics[f"loss/{k}"], metrics[f"mass/{k}"] = losses, float(duals.sum())
-            metrics[f"dual/{k}"] = float(dual_values(loss, duals, local.upper).sum())
+            targets, scores = self._targets(state, k), self._scores(k, w)
+            losses, duals, _ = objective.at(scores, targets, upper)
+            metrics[f"loss/{k}"] = float(losses[0])
+            if output.phase is L1Phase.REST and output.direction.any():
+                losses, duals, _ = objective.at(scores + local.rows.times(output.direction), targets, upper)
+            if objective.loss is None:
+                duals *= output.plus
+                metrics[f"dual/{k}"] = float(duals @ (targets - state.target_mean) - output.plus**2 * losses[0])
+            else:
+                duals *= np.where(targets > 0, output.plus, output.minus)
+                metrics[f"dual/{k}"] = float(dual_values(objective.loss, targets * duals, upper).sum())
+            metrics[f"mass/{k}"] = float(np.abs(duals).sum())
+            delta.append(local.rows.weighted_sum(duals))
         return Update(delta=np.concatenate(delta), samples=0, weight=1.0, metrics=metrics)

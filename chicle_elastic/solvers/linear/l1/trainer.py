@@ -1,34 +1,157 @@
-"""Classifiers with an l1 penalty: the model, the method, and when to stop. See `objective` and `steps`."""
+"""Models with an l1 penalty: the objective, the method, and when to stop. See `objective` and `steps`."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Context, Report, Solver, Summed
-from chicle_elastic.solvers.linear.certified import CertifiedTrainer
+from chicle_elastic.solvers.linear.certified import CertifiedTrainer, is_narrow
 from chicle_elastic.solvers.linear.l1 import steps
-from chicle_elastic.solvers.linear.l1.objective import Objective
-from chicle_elastic.solvers.linear.l1.state import L1State
-from chicle_elastic.solvers.linear.methods import CHEAP_COLUMNS, CHEAP_PRODUCTS, most_block_columns
+from chicle_elastic.solvers.linear.l1.objective import Objective, credible
+from chicle_elastic.solvers.linear.l1.state import PATIENCE, L1State
+from chicle_elastic.solvers.linear.methods import CHEAP_COLUMNS, CHEAP_PRODUCTS, MOST_COLUMNS, most_block_columns
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.trainer import num_outputs
 
-PATIENCE = 3
-"""Certificates that are refused before one that brings nothing ends the job."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class L1Trainer(CertifiedTrainer):
-    """Linear classifier with an l1 penalty, binary or one-vs-rest; all outputs share an iteration.
+class ColumnsTrainer(CertifiedTrainer):
+    """A trainer whose steps are those of `l1.steps`; all outputs share an iteration.
 
     The model is w of shape (outputs, num_features + 1), flattened; the last column belongs to the intercept column.
 
     Attributes:
-        loss: "squared_hinge" or "logistic".
+        name: Of the objective.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def _objective(self) -> Objective:
+        """That of each output."""
+
+    def _outputs(self, schema: DataSchema) -> int:
+        """How many there are."""
+        return num_outputs(schema)
+
+    def _is_whole(self, schema: DataSchema) -> bool:
+        """Whether W always has all columns: their products fit into a message, and cost little beside the rows."""
+        D = schema.num_features + 1
+        is_once = self._objective.loss is None
+        is_cheap = is_once or D <= CHEAP_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
+        return is_cheap and not _is_wide(schema, self._outputs(schema))
+
+    def _is_from_columns(self, schema: DataSchema, num_tasks: int) -> bool:
+        """Whether one task has all rows, and their columns are the way to go."""
+        is_alone = num_tasks == 1 and schema.kind == "csr" and self._objective.loss is not None
+        return is_alone and _is_wide(schema, self._outputs(schema))
+
+    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
+        """Zeros, shape (outputs * (num_features + 1),), float64."""
+        return np.zeros(self._outputs(schema) * (schema.num_features + 1))
+
+    def identity(self) -> Mapping[str, Any]:
+        """What decides the optimum."""
+        values: Any = self
+        parameters = (field.name for field in fields(values) if field.name != "tol")
+        return {"trainer": self.name} | {name: getattr(self, name) for name in parameters}
+
+    def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
+        """Of `evaluate`: rows, and per output k sums of losses, of dual values and of duals."""
+        parts = [f"{name}/{k}" for k in range(self._outputs(schema)) for name in ("loss", "dual", "mass")]
+        return ("rows", *parts)
+
+    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
+        """Begin with a look at the data, and again after a certificate that was not good enough."""
+        is_alone = self._is_from_columns(schema, num_tasks)
+        if L1State.is_of(progress):
+            state = L1State.look(progress)
+            if not state.is_at_rest and state.from_columns == is_alone:
+                return progress
+            state = L1State.take(progress)
+            if state.is_at_rest:
+                steps.reopen(state)
+        else:
+            outputs = self._outputs(schema)
+            state = L1State.fresh(
+                outputs,
+                schema.num_features + 1,
+                self._objective,
+                is_whole=self._is_whole(schema),
+                is_rough=schema.dtype == "float32" and schema.kind != "csr",
+                most_columns=most_block_columns(outputs),
+            )
+        steps.set_alone(state, model, self._objective, is_alone=is_alone)
+        return state.encode()
+
+    def method(self, schema: DataSchema, num_tasks: int) -> str:
+        """In words for the user."""
+        outputs, D = self._outputs(schema), schema.num_features + 1
+        products = f"products of {D} columns and {outputs} output{'s' if outputs > 1 else ''}"
+        if self._is_whole(schema):
+            return f"a proximal Newton method on chunks, because {products} cost little"
+        do_not_fit = f"{products} do not fit into a message"
+        if self._is_from_columns(schema, num_tasks):
+            return f"a proximal Newton method on the columns of one task, because {do_not_fit}"
+        reason = do_not_fit if _is_wide(schema, outputs) else f"{products} would take long"
+        return f"a proximal Newton method with a working set of columns, because {reason}"
+
+    def update_size(self, model: Array, progress: Array) -> int:
+        """See `L1State.sums_size`."""
+        return L1State.look(progress).sums_size
+
+    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
+        """See `steps`."""
+        state = L1State.take(progress)
+        with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
+            following = steps.advance(state, model, summed.delta, self._objective)
+        return following, state.encode()
+
+    def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
+        """P and D per output at a certificate, each of shape (outputs,), float64.
+
+        D of a squared loss is unknown, minus infinity, where the means are those of other rows.
+        """
+        state, metrics, objective = _state_of(report), report.metrics, self._objective
+        assert report.rebuilt is not None
+        shape = len(state.outputs), -1
+        primal, dual = np.empty((2, len(state.outputs)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for k, (w, v) in enumerate(zip(model.reshape(shape), report.rebuilt.reshape(shape), strict=True)):
+                primal[k], of_duals = metrics[f"loss/{k}"] + objective.penalty(w), metrics[f"dual/{k}"]
+                if state.is_parabola:  # duals less their mean
+                    v, of_duals = v - v[-1] * state.means, of_duals + 0.5 * float(v[-1]) ** 2
+                dual[k] = credible(objective.certified(of_duals, v, metrics[f"mass/{k}"]), primal[k])
+        if state.is_parabola and metrics["rows"] != state.num_rows:
+            dual[:] = -np.inf
+        return primal, dual
+
+    def floor(self, report: Report) -> float:
+        """See `CertifiedTrainer`."""
+        return _state_of(report).floor
+
+    def has_last_word(self, report: Report) -> bool:
+        """See `CertifiedTrainer`: of a squared loss also after a solution that has followed it."""
+        state = _state_of(report)
+        return state.num_refused >= PATIENCE and not state.has_last_word
+
+    def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
+        """See `CertifiedTrainer`."""
+        state = L1State.look(report.progress)
+        return max(output.gap for output in state.outputs), state.is_at_rest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class L1Trainer(ColumnsTrainer):
+    """Linear classifier with an l1 penalty, binary or one-vs-rest.
+
+    Attributes:
+        loss: "squared_hinge", "modified_huber" or "logistic".
         C: Factor of the sum of losses, > 0.
         l1_ratio: Share of the l1 penalty, above 0 and up to 1; the rest is that of 1/2 |w|^2.
         tol: Relative duality gap, per output, at which to stop; 0 for never.
@@ -37,6 +160,7 @@ class L1Trainer(CertifiedTrainer):
         class_weights: Factor of C per class code; None for 1.
     """
 
+    name = "L1"
     loss: str = "logistic"
     C: float = 1.0
     l1_ratio: float = 1.0
@@ -61,27 +185,8 @@ class L1Trainer(CertifiedTrainer):
             l1=self.l1_ratio,
             l2=1.0 - self.l1_ratio,
             has_free_intercept=self.intercept_scaling != 0 and not self.penalises_intercept,
+            tol=self.tol,
         )
-
-    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
-        """Zeros, shape (outputs * (num_features + 1),), float64."""
-        return np.zeros(num_outputs(schema) * (schema.num_features + 1))
-
-    def identity(self) -> Mapping[str, Any]:
-        """What decides the optimum."""
-        return {
-            "trainer": "L1",
-            "loss": self.loss,
-            "C": self.C,
-            "l1_ratio": self.l1_ratio,
-            "intercept_scaling": self.intercept_scaling,
-            "penalises_intercept": self.penalises_intercept,
-            "class_weights": self.class_weights,
-        }
-
-    def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
-        """Of `evaluate`, per output k: sums of losses, of dual values and of duals."""
-        return tuple(f"{name}/{k}" for k in range(num_outputs(schema)) for name in ("loss", "dual", "mass"))
 
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""
@@ -91,85 +196,70 @@ class L1Trainer(CertifiedTrainer):
         bounds = Bounds(C=float(self.C), class_weights=self.class_weights)
         return L1Solver(ctx, objective=self._objective, bounds=bounds, intercept=float(self.intercept_scaling))
 
-    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
-        """Begin with a look at the data, and again after a certificate that was not good enough."""
-        is_alone = _has_columns(schema, num_tasks)
-        if L1State.is_of(progress):
-            state = L1State.look(progress)
-            if not state.is_at_rest and state.from_columns == is_alone:
-                return progress
-            state = L1State.take(progress)
-            if state.is_at_rest:
-                steps.reopen(state)
-        else:
-            outputs = num_outputs(schema)
-            state = L1State.fresh(
-                outputs,
-                schema.num_features + 1,
-                is_whole=_is_whole(schema),
-                is_rough=schema.dtype == "float32" and schema.kind != "csr",
-                most_columns=most_block_columns(outputs),
-                num_sides=self._objective.num_sides,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LassoTrainer(ColumnsTrainer):
+    """Linear regression with squared loss and l1 and l2 penalties, as scikit-learn's Lasso and ElasticNet have it.
+
+    Attributes:
+        alpha: Factor of both penalties, > 0.
+        l1_ratio: Share of the l1 penalty, 0 to 1; 1 is the lasso. Wide data needs more than 0.
+        tol: Relative duality gap at which to stop; 0 for never.
+        has_intercept: Whether there is an intercept, which is not penalised.
+    """
+
+    name = "ElasticNet"
+    alpha: float = 1.0
+    l1_ratio: float = 1.0
+    tol: float = 1e-6
+    has_intercept: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < np.inf or not 0 <= self.l1_ratio <= 1 or not self.tol >= 0:
+            raise UsageError(
+                "lasso and elastic net need alpha > 0, l1_ratio from 0 to 1 and tol >= 0, got "
+                f"alpha={self.alpha}, l1_ratio={self.l1_ratio}, tol={self.tol}"
             )
-        steps.set_alone(state, model, self._objective, is_alone=is_alone)
-        return state.encode()
 
-    def method(self, schema: DataSchema, num_tasks: int) -> str:
-        """In words for the user."""
-        outputs, D = num_outputs(schema), schema.num_features + 1
-        products = f"products of {D} columns and {outputs} output{'s' if outputs > 1 else ''}"
-        if _is_whole(schema):
-            return f"a proximal Newton method on chunks, because {products} cost little"
-        do_not_fit = f"{products} do not fit into a message"
-        if _has_columns(schema, num_tasks):
-            return f"a proximal Newton method on the columns of one task, because {do_not_fit}"
-        reason = do_not_fit if _is_wide(schema) else f"{products} would take long"
-        return f"a proximal Newton method with a working set of columns, because {reason}"
+    @property
+    def _objective(self) -> Objective:
+        l1, l2 = self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio)
+        return Objective(loss=None, l1=l1, l2=l2, has_free_intercept=self.has_intercept, tol=self.tol)
 
-    def update_size(self, model: Array, progress: Array) -> int:
-        """See `L1State.sums_size`."""
-        return L1State.look(progress).sums_size
+    def _outputs(self, schema: DataSchema) -> int:
+        return 1
 
-    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
-        """See `steps`."""
-        state = L1State.take(progress)
-        with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
-            following = steps.advance(state, model, summed.delta, self._objective, tol=self.tol)
-        return following, state.encode()
+    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
+        """Zeros.
 
-    def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
-        """P and D per output at a certificate, each of shape (outputs,), float64."""
-        assert report.rebuilt is not None, "only a certificate has P and D"
-        outputs = sum(name.startswith("dual/") for name in report.metrics)
-        objective, metrics = self._objective, report.metrics
-        primal, dual = np.empty(outputs), np.empty(outputs)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for k, (w, v) in enumerate(zip(*(a.reshape(outputs, -1) for a in (model, report.rebuilt)), strict=True)):
-                primal[k] = metrics[f"loss/{k}"] + objective.penalty(w)
-                dual[k] = objective.certified(metrics[f"dual/{k}"], v, metrics[f"mass/{k}"])
-        return primal, dual
+        Raises:
+            UsageError: The targets are class codes, or there is no l1 penalty on so many features.
+        """
+        if schema.target_dtype == "int32":
+            raise UsageError(
+                "l1 penalties come with the squared loss of real targets, but those of the data are class codes "
+                "(int32); pass y as floats, or convert the data with --regression"
+            )
+        if self.l1_ratio == 0 and not is_narrow(schema):
+            raise UsageError(
+                f"l1_ratio=0 takes up to {MOST_COLUMNS - 1} features, because no weight is then 0, and the data has "
+                f"{schema.num_features}; use ChicleRidge(alpha=alpha * n_samples), which has the same solution"
+            )
+        return ColumnsTrainer.init(self, schema, rng)
 
-    def has_last_word(self, report: Report) -> bool:
-        """See `CertifiedTrainer`."""
-        return L1State.look(report.progress).num_refused >= PATIENCE
+    def solver(self, ctx: Context) -> Solver:
+        """The local solver of one task; numba is imported here and not before."""
+        from chicle_elastic.solvers.linear.l1.solver import L1Solver
+        from chicle_elastic.solvers.linear.target_rows import OF_SAMPLES
 
-    def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
-        """See `CertifiedTrainer`."""
-        state = L1State.look(report.progress)
-        return max(output.gap for output in state.outputs), state.is_at_rest
+        return L1Solver(ctx, objective=self._objective, bounds=OF_SAMPLES, intercept=float(self.has_intercept))
 
 
-def _is_wide(schema: DataSchema) -> bool:
+def _state_of(report: Report) -> L1State:
+    assert report.rebuilt is not None, "only a certificate has P and D"
+    return L1State.look(report.progress)
+
+
+def _is_wide(schema: DataSchema, outputs: int) -> bool:
     """Whether products of all columns are too many for a message."""
-    return most_block_columns(num_outputs(schema)) <= schema.num_features
-
-
-def _is_whole(schema: DataSchema) -> bool:
-    """Whether products of all columns fit into a message, and cost little beside reading the rows."""
-    D = schema.num_features + 1
-    return not _is_wide(schema) and (D <= CHEAP_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS)
-
-
-def _has_columns(schema: DataSchema, num_tasks: int) -> bool:
-    """Whether one task has all rows, and their columns are the way to go."""
-    return num_tasks == 1 and schema.kind == "csr" and _is_wide(schema)
+    return most_block_columns(outputs) <= schema.num_features

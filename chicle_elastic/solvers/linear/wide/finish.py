@@ -137,13 +137,14 @@ class WideFinish(ABC):
         self._duals_there, self._w_of_duals = alpha, self.w
 
     def offer(self, alpha: Array) -> None:
-        """Go on from these duals, shape (num_rows,), if they are better."""
+        """Keep these duals, shape (num_rows,), if they are better; go on from their w if its P is smaller."""
         with np.errstate(over="ignore", invalid="ignore"):  # what is no number is not better
             w = self._w_of(alpha)
             gap, primal = self._gap(self._signs * self._rows.times(w), alpha, w)
             if gap < self.gap:
                 self.alpha, self.w, self.gap, self._primal, self._num_fruitless = alpha, w, gap, primal, 0
-                self._go_back()
+                if primal < self._primal_at_point():
+                    self._go_back()
 
     def _go_back(self) -> None:
         """To the best duals, and their w."""
@@ -166,6 +167,15 @@ class WideFinish(ABC):
     def relative_gap(self) -> float:
         """The gap as a share of P of these rows alone."""
         return float(self.gap / max(self._primal, TINY))
+
+    @property
+    def relative_left(self) -> float:
+        """How far the steps have got, for the race: the gap, as a share of P."""
+        return self.relative_gap
+
+    def _primal_at_point(self) -> float:
+        """P of the w of the last step, which is not that of the best duals."""
+        return self._losses(self._margins) + 0.5 * float(self._point @ self._point)
 
     def run(self, is_spent: Callable[[], bool], goal: float | None = None) -> None:
         """Newton steps until the gap is small enough, or `STEPS_PER_ITERATION`; at least one.

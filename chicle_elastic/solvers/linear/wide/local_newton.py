@@ -95,6 +95,11 @@ class LocalNewton:
         """The same, as shares of P."""
         return np.array([finish.relative_gap for finish in self._finishes])
 
+    @property
+    def relative_left(self) -> Array:
+        """How far the steps of each output have got."""
+        return np.array([finish.relative_left for finish in self._finishes])
+
     def w(self) -> Array:
         """w of these duals, shape (outputs, num_features + 1)."""
         found = np.zeros((len(self._finishes), self._num_columns))

@@ -15,9 +15,10 @@ import numpy as np
 import scipy.sparse
 
 from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.solvers.linear.newton.preconditioner import factorise
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 from chicle_elastic.solvers.linear.race import MULTIPLICATION, Work
-from chicle_elastic.solvers.linear.rows import ChunkedRows
+from chicle_elastic.solvers.linear.rows import ChunkedRows, MergedRows, NewtonRows
 from chicle_elastic.solvers.linear.tables import LocalTables
 
 HEAVY = 64
@@ -26,8 +27,14 @@ HEAVY_SHARE = 0.5
 """Values of the block at most, as a share of those of all rows."""
 LEAST_HEAVY = 8
 """Columns of the block that it has in any case."""
-RIDGE = 1e-6
-"""Added to the diagonal of the block, as a share of it: its values may be float32."""
+FIRST_PRODUCTS = 2
+"""Products that the first direction is expected to take, see `Directions`."""
+FACTOR_SHARE = 0.25
+"""What the factor of the preconditioner's block may cost, as a share of the products of the last direction."""
+MOST_COLUMNS = 2048
+"""Columns of the preconditioner's block at most: 32 MiB."""
+ROWS_PER_COLUMN = 100
+"""Rows per column of that block: a sample of them is as good, where rows are many."""
 GATHERED_SHARE = 0.5
 """Share of rows with curvature up to which they are gathered."""
 MOST_GATHERED_VALUES = 1 << 23
@@ -121,30 +128,52 @@ class HeavyColumns:
         return total
 
 
+class Directions(Work):
+    """The work of all directions, and how many products conjugate gradients took for the last of them.
+
+    The factor of the preconditioner's block costs a share of what these did, so it is large where it may pay.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_products = FIRST_PRODUCTS
+
+    def block_columns(self, squares: Array, num_values: float) -> Array:
+        """Return the columns of the next block: those with the largest sums of squares, ascending, int64.
+
+        Args:
+            squares: Sums of squares of all columns.
+            num_values: Of the rows.
+        """
+        size = int((6 * FACTOR_SHARE * self.last_products * num_values / MULTIPLICATION) ** (1 / 3))
+        count = min(max(size, LEAST_HEAVY), MOST_COLUMNS, len(squares))
+        return np.sort(np.argpartition(-squares, count - 1)[:count])
+
+
 class CurvedRows:
     """I + X^T c X in some columns, to solve with.
 
     Args:
-        product: X^T c X times a vector, shape (n,).
-        diagonal: Of X^T c X, shape (n,).
-        heavy: Places of the heaviest columns.
-        block: X^T c X in the heaviest columns.
-        count: Told of each product.
+        rows: X.
+        curvatures: c, shape (num_rows,).
+        num_values: Of X.
+        directions: Says how large the preconditioner's block is, and learns what it has cost.
     """
 
-    def __init__(
-        self,
-        product: Callable[[Array], Array],
-        diagonal: Array,
-        heavy: Array,
-        block: Array,
-        count: Callable[[], None],
-    ) -> None:
-        self._product = product
-        self._count = count
-        self._diagonal = 1.0 + diagonal
-        self._heavy = heavy
-        self._factor = _factor(block)
+    def __init__(self, rows: NewtonRows, curvatures: Array, num_values: float, directions: Directions) -> None:
+        self._rows, self._curvatures = rows, curvatures
+        self._directions, self._num_values = directions, num_values
+        diagonal = rows.squares_sum(curvatures)
+        columns = directions.block_columns(diagonal, num_values)
+        size = len(columns)
+        step = max(1, len(curvatures) // (ROWS_PER_COLUMN * size))
+        packed, sample = np.zeros(size * (size + 1) // 2), curvatures
+        if step > 1:
+            sample = np.zeros(len(curvatures))
+            sample[::step] = step * curvatures[::step]
+        rows.add_products(sample, columns, packed)
+        directions.add(num_values * num_values / (2 * step * len(curvatures)) + MULTIPLICATION * size**3 / 3)
+        self._block = factorise(packed, diagonal, columns)
 
     def solve(self, rhs: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
         """The solution, by conjugate gradients; however few the products were, it has a positive product with rhs.
@@ -155,12 +184,13 @@ class CurvedRows:
             is_spent: Whether to end with what there is.
         """
         x, r = np.zeros_like(rhs), rhs
-        z = self._precondition(r)
+        z = self._block.solve(r)
         p, rz = z, float(r @ z)
         goal = eta * eta * rz
-        for _ in range(MOST_PRODUCTS):
-            self._count()
-            product = self._product(p)
+        for number in range(MOST_PRODUCTS):
+            self._directions.last_products = max(number + 1, FIRST_PRODUCTS)
+            self._directions.add(2 * self._num_values + MULTIPLICATION * len(self._block.factor))
+            product = self._rows.curved_product(self._curvatures, p)
             product += p
             bend = float(p @ product)
             if not (bend > 0 and rz > 0):
@@ -168,18 +198,12 @@ class CurvedRows:
             length = rz / bend
             x += length * p
             r = r - length * product
-            z = self._precondition(r)
+            z = self._block.solve(r)
             rz, before = float(r @ z), rz
             if rz <= goal or is_spent():
                 break
             p = z + (rz / before) * p
         return x
-
-    def _precondition(self, r: Array) -> Array:
-        z = r / self._diagonal
-        if self._factor is not None:
-            z[self._heavy] = cholesky_solve(self._factor, r[self._heavy])
-        return z
 
 
 class SplitRows:
@@ -190,16 +214,14 @@ class SplitRows:
 
     Args:
         matrix: CSR, float64.
-        heavy: Columns that are not eliminated in any case, ascending, int64.
-        work: Is added to.
+        directions: As of `CurvedRows`.
     """
 
-    def __init__(self, matrix: Any, heavy: Array, work: Work) -> None:
+    def __init__(self, matrix: Any, directions: Directions) -> None:
         num_rows, num_columns = matrix.shape
-        self._work, self._num_values = work, matrix.nnz
-        work.add(SPLIT * matrix.nnz)
+        self._directions, self._num_values = directions, matrix.nnz
+        directions.add(SPLIT * matrix.nnz)
         counts = np.bincount(matrix.indices, minlength=num_columns)
-        counts[heavy] = 2
         is_shared = counts > 1
         row_of = np.repeat(np.arange(num_rows), np.diff(matrix.indptr))
         is_light = is_shared[matrix.indices]
@@ -209,31 +231,16 @@ class SplitRows:
         squares = self._single_values * self._single_values
         self._single_squares = np.bincount(self._single_rows, weights=squares, minlength=num_rows)
         self._columns = np.flatnonzero(is_shared)
-        self._heavy = np.searchsorted(self._columns, heavy)
         places = np.cumsum(is_shared, dtype=matrix.indices.dtype) - 1
         indptr = np.concatenate([[0], np.cumsum(is_light)])[matrix.indptr].astype(matrix.indptr.dtype)
         indices, data = places[matrix.indices[is_light]], matrix.data[is_light]
         shape = (num_rows, len(self._columns))
         self._shared = scipy.sparse.csr_array((data, indices, indptr), shape=shape)
-        self._squares = scipy.sparse.csr_array((data * data, indices, indptr), shape=shape)
 
-    def direction(
-        self,
-        curvatures: Array,
-        block: Callable[[Array], Array],
-        gradient: Array,
-        eta: float,
-        is_spent: Callable[[], bool],
-    ) -> Array:
-        """See `WideRows`.
-
-        Args:
-            curvatures: Of these rows.
-            block: X^T c X in the heaviest columns for any c of these rows.
-            gradient, eta, is_spent: As there.
-        """
+    def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
+        """See `WideRows`; `curvatures` are of these rows."""
         shared, rows, columns = self._shared, self._single_rows, self._single_columns
-        self._work.add(3 * self._num_values + MULTIPLICATION * len(curvatures) * len(self._heavy) ** 2)
+        self._directions.add(3 * self._num_values)
         shrink = 1.0 + curvatures * self._single_squares
         c = curvatures / shrink
         from_single = np.bincount(rows, weights=self._single_values * gradient[columns], minlength=len(c))
@@ -241,14 +248,7 @@ class SplitRows:
         rhs = direction[self._columns] + shared.T @ (c * from_single)
         found = self._exact(c, rhs)
         if found is None:
-            diagonal = np.asarray(self._squares.T @ c)
-            system = CurvedRows(
-                lambda p: np.asarray(shared.T @ (c * (shared @ p))),
-                diagonal,
-                self._heavy,
-                block(c),
-                lambda: self._work.add(2 * shared.nnz),
-            )
+            system = CurvedRows(MergedRows(shared), c, shared.nnz, self._directions)
             found = system.solve(rhs, eta, is_spent)
         direction[self._columns] = found
         changes = c * (shared @ found - from_single)
@@ -263,18 +263,11 @@ class SplitRows:
         rows = self._shared[which]
         products = (rows @ rows.T).toarray()
         products.reshape(-1)[:: len(which) + 1] += 1.0 / c[which]
-        self._work.add(MULTIPLICATION * len(which) ** 3)
+        self._directions.add(MULTIPLICATION * len(which) ** 3)
         factor = cholesky_factor(products)
         if factor is None:  # not enough digits, or values that are none
             return None
         return np.asarray(rhs - rows.T @ cholesky_solve(factor, rows @ rhs))
-
-
-def _factor(block: Array) -> Array | None:
-    """Of I + block; None where float64 has not digits enough for it."""
-    block = block + RIDGE * np.diag(np.diag(block))
-    block.reshape(-1)[:: len(block) + 1] += 1.0
-    return cholesky_factor(block)
 
 
 class CopiedRows:
@@ -288,7 +281,7 @@ class CopiedRows:
 
     def __init__(self, matrix: Any) -> None:
         self._matrix = matrix
-        self.work = Work()
+        self.work = Directions()
         self.work.add(SPLIT * matrix.nnz)
         self._split: SplitRows | None = None
         self.num_columns = int(matrix.shape[1])
@@ -330,13 +323,11 @@ class CopiedRows:
             return -gradient
         is_minority = len(which) <= GATHERED_SHARE * len(curvatures)
         if not is_minority and self._split is None:
-            self._split = SplitRows(self._matrix, self.heavy.columns, self.work)
+            self._split = SplitRows(self._matrix, self.work)
         split = self._split
         if is_minority or split is None:
-            split, curvatures = SplitRows(self._matrix[which], self.heavy.columns, self.work), curvatures[which]
-        else:
-            which = np.arange(len(curvatures))
-        return split.direction(curvatures, lambda c: self.heavy.products_of(which, c), gradient, eta, is_spent)
+            split, curvatures = SplitRows(self._matrix[which], self.work), curvatures[which]
+        return split.direction(curvatures, gradient, eta, is_spent)
 
 
 class RowsInChunks:
@@ -357,9 +348,10 @@ class RowsInChunks:
         self._starts = np.cumsum([0, *(len(part.indptr) - 1 for part in self._parts)])
         self._row_values = tables.num_values / tables.num_rows
         self._num_values = tables.num_values
-        self.work = Work()
+        self.work = Directions()
         self.num_columns = rows.num_columns
-        columns = _heaviest(rows.squares_sum(np.ones(rows.num_rows)), self._row_values)
+        squares = rows.squares_sum(np.ones(rows.num_rows))
+        columns = _heaviest(squares, self._row_values)
         self.heavy = HeavyColumns(columns, rows.column_values(columns))
 
     def times(self, vector: Array) -> Array:
@@ -374,21 +366,14 @@ class RowsInChunks:
 
     def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
         """See `WideRows`."""
-        which, heavy = np.flatnonzero(curvatures), self.heavy
+        which = np.flatnonzero(curvatures)
         if not len(which):
             return -gradient
         is_minority = len(which) <= GATHERED_SHARE * len(curvatures)
         if is_minority and len(which) * self._row_values <= MOST_GATHERED_VALUES:
-            split, c = SplitRows(self._gathered(which), heavy.columns, self.work), curvatures[which]
-            return split.direction(c, lambda c: heavy.products_of(which, c), gradient, eta, is_spent)
-        rows = self._rows
-        system = CurvedRows(
-            lambda p: rows.curved_product(curvatures, p),
-            rows.squares_sum(curvatures),
-            heavy.columns,
-            heavy.products_of(which, curvatures[which]),
-            lambda: self.work.add(2 * self._num_values),
-        )
+            split, c = SplitRows(self._gathered(which), self.work), curvatures[which]
+            return split.direction(c, gradient, eta, is_spent)
+        system = CurvedRows(self._rows, curvatures, self._num_values, self.work)
         return system.solve(-gradient, eta, is_spent)
 
     def _gathered(self, which: Array) -> Any:

@@ -30,6 +30,13 @@ class WideSmooth(WideFinish):
     def __init__(self, rows: WideRows, loss: Loss, signs: Array, upper: Array, alpha: Array, *, tol: float) -> None:
         super().__init__(rows, loss, signs, upper, alpha, tol=tol, most_fruitless=MOST_FRUITLESS)
 
+    @property
+    def relative_left(self) -> float:
+        """The gap of the best duals and the w of the last step, which falls with every step."""
+        dual = self._primal - self.gap
+        gap = min(self.gap, max(self._primal_at_point() - dual, 0.0))
+        return float(gap / max(gap + dual, TINY))
+
     def _duals(self, margins: Array) -> Array:
         return slopes_of(self._loss, margins, self._upper)[0]
 

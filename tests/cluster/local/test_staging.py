@@ -1,0 +1,97 @@
+"""The memory file that the driver of a local cluster writes: what its tasks find there, and what is refused."""
+
+import os
+
+import numpy as np
+import pytest
+from scipy.sparse import random_array
+
+from chicle_elastic.cgroups import Headroom
+from chicle_elastic.chunks.sources import ArraySource, ChunkSource
+from chicle_elastic.chunks.views import NO_STATE, Chunk, StateSpec
+from chicle_elastic.cluster.local import staging
+from chicle_elastic.cluster.local.local_cluster import LocalCluster
+from chicle_elastic.errors import CapacityError, DataError
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from tests.chunks.samples import assert_same_chunk
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(1000, 7))
+STATE = StateSpec(outputs=1, width=1)
+
+
+def staged(source: ChunkSource) -> ChunkSource:
+    """The source as a task has it."""
+    with staging.StagedFile() as file:
+        described = staging.describe_source(source, file)
+        file.seal()
+        staging.require_sealed(file.fd)
+        return staging.open_source(described, staging.map_file(file.fd))
+
+
+@pytest.mark.parametrize("data", [X, X.astype(np.float32), random_array((1000, 40), density=0.1, rng=RNG)])
+@pytest.mark.parametrize("weights", [None, np.arange(1000.0)])
+def test_tasks_find_every_chunk_of_the_driver(data: object, weights: np.ndarray | None) -> None:
+    """Shuffled, dense or sparse, with weights or without, and of the sizes that were said."""
+    y = RNG.integers(0, 3, 1000)
+    source = ArraySource(data, y, weights=weights, max_tasks=3, chunk_bytes=4096)
+    found = staged(source)
+    assert found.schema == source.schema
+    assert found.infos(STATE) == source.infos(STATE)
+    for info in source.infos(STATE):
+        assert_same_chunk(found.load(info.id, STATE), source.load(info.id, STATE))
+
+
+class OddSource:
+    """A source of the user's, which stands one thread and fails at the end."""
+
+    copies_rows = True
+
+    def __init__(self) -> None:
+        self._arrays = ArraySource(X, X[:, 0], max_tasks=2, chunk_bytes=4096)
+        self.schema = self._arrays.schema
+        self.infos = self._arrays.infos
+
+    def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
+        """All chunks but the last."""
+        if chunk_id == self._arrays.num_chunks - 1:
+            raise DataError("the last file is damaged")
+        return self._arrays.load(chunk_id, state)
+
+
+def test_an_error_of_the_source_is_the_caller_s() -> None:
+    """As it was raised."""
+    with pytest.raises(DataError, match="the last file is damaged"):
+        staged(OddSource())
+
+
+def test_too_little_memory_is_refused_before_a_byte_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the figure that is needed, and what leaves less."""
+    monkeypatch.setattr(staging, "memory_headroom", lambda: Headroom(num_bytes=10_000, source="memory.max"))
+    source = ArraySource(X, X[:, 0], max_tasks=2)
+    needed = sum(info.size_bytes for info in source.infos(NO_STATE))
+    with staging.StagedFile() as file:
+        with pytest.raises(CapacityError, match=r"memory\.max") as refusal:
+            staging.describe_source(source, file)
+        assert staging.format_size(needed) in str(refusal.value)
+        assert os.fstat(file.fd).st_blocks == 0
+
+
+def test_tasks_keep_the_rows_where_they_are() -> None:
+    """A task needs no memory for them, and a chunk with other state has the same rows."""
+    found = staged(ArraySource(X, X[:, 0], max_tasks=2))
+    first, second = (found.load(ChunkId(0), state) for state in (STATE, NO_STATE))
+    assert not found.copies_rows
+    assert np.shares_memory(first.rows, second.rows)
+
+
+def test_nodes_need_memory_for_the_state_alone() -> None:
+    """Data of 8 MB is fitted by two nodes that may take half a megabyte each."""
+    data = RNG.normal(size=(20_000, 50))
+    source = ArraySource(data, (data[:, 0] > 0).astype(np.int32), max_tasks=2)
+    with LocalCluster(2, memory_bytes=1 << 19) as cluster:
+        outcome = cluster.run(Job(trainer=LinearTrainer(C=1e-3), source=source, max_iterations=20))
+    assert sum(account.rows for account in outcome.ledger) == 20_000
+    assert outcome.certificate is not None
