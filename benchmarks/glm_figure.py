@@ -73,6 +73,7 @@ class PlainCoCoA(LinearTrainer):
             intercept=self.intercept_scaling,
             tol=self.tol,
             num_threads=1,
+            problem=self.problem,
         )
 
     def verdict(self, model: Array, report: Report) -> Verdict:

@@ -46,6 +46,7 @@ class OnePass(PlainSolver):
             intercept=trainer.intercept_scaling,
             tol=trainer.tol,
             num_threads=1,
+            problem=trainer.problem,
         )
 
 

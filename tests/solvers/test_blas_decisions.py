@@ -9,7 +9,7 @@ import pytest
 from chicle_elastic.chunks.views import Chunk
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.linear.l1.subproblem import minimise
-from chicle_elastic.solvers.linear.newton.preconditioner import factorise
+from chicle_elastic.solvers.linear.newton.directions import Preconditioner
 from chicle_elastic.solvers.linear.products import cholesky_factor, pack, unpack
 from chicle_elastic.solvers.linear.rows import ALL
 from chicle_elastic.solvers.linear.target_rows import LocalRows
@@ -46,7 +46,7 @@ def test_without_a_factor_the_diagonal_leads_downhill(matrix):
     """The direction of a Newton step has no NaN, whatever the second derivatives were."""
     packed, diagonal = np.zeros(6), np.full(3, 1e9)
     pack(matrix, packed)
-    direction = factorise(packed, diagonal, NONE).solve(np.ones(3))
+    direction = Preconditioner.of(packed, diagonal, NONE, np.zeros(0), np.ones(3)).solve(np.ones(3))
     np.testing.assert_allclose(direction, 1 / (1.0 + diagonal))
 
 

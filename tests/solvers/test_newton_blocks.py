@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 
 from chicle_elastic.solvers.linear.newton import blocks as blocks_module
-from chicle_elastic.solvers.linear.newton import pairs, smooth
+from chicle_elastic.solvers.linear.newton import pairs
 from chicle_elastic.solvers.linear.newton.blocks import MOST_UPDATES, Blocks
-from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
-from chicle_elastic.solvers.linear.newton.preconditioner import curvatures_along
-from chicle_elastic.solvers.linear.newton.state import Block, OutputState
-from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.newton.directions import curvature_along
+from chicle_elastic.solvers.linear.newton.state import Block
 from chicle_elastic.solvers.linear.rows import ALL
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.solvers.linear_jobs import problem, recompute
@@ -143,6 +141,17 @@ def test_pairs_satisfy_the_last_secant_equation():
     np.testing.assert_allclose(found, np.linalg.solve(H, vector), rtol=1e-9)
 
 
+@pytest.mark.parametrize(("most_values", "kept"), [(1 << 20, pairs.MOST_PAIRS), (6 * 10, 3), (2 * 10, 1), (10, 0)])
+def test_pairs_of_wide_data_are_fewer(most_values, kept, monkeypatch):
+    """They are part of the progress; the newest stay."""
+    monkeypatch.setattr(pairs, "MOST_VALUES", most_values)
+    found, D = np.zeros(0), 10
+    for number in range(1, 9):
+        found = pairs.appended(found, np.full(D, float(number)), np.full(D, 2.0 * number))
+    assert found.reshape(-1, 2, D)[:, 0, 0].tolist() == [float(number) for number in range(9 - kept, 9)]
+    assert len(found) == kept * 2 * D
+
+
 def test_a_pair_without_curvature_is_left_out():
     """Rounding at the very end; a direction with it would lead uphill."""
     assert len(pairs.appended(np.zeros(0), np.array([1.0, 0.0]), np.array([-1e-20, 0.0]))) == 0
@@ -154,23 +163,8 @@ def test_a_pair_without_curvature_is_left_out():
 def test_the_curvature_along_a_vector_is_that_of_numpy(size):
     """Of few columns by a list of places, of many row by row."""
     rng = np.random.default_rng(size)
-    Z, v = rng.normal(size=(3, size + 2, size)), rng.normal(size=(3, size))
-    H = np.einsum("kij,kil->kjl", Z, Z)
-    blocks = np.array([packed(of_output) for of_output in H])
-    expected = np.einsum("kj,kjl,kl->k", v, H, v)
-    np.testing.assert_allclose(curvatures_along(v, blocks), expected, rtol=1e-12)
-
-
-def test_a_block_that_leads_nowhere_is_followed_by_a_better_one():
-    """Float32 by float64, and nothing else where products do the rest."""
-    plan = NewtonPlan(loss=Loss.LOGISTIC, tol=1e-3, num_outputs=1, D=3, block_columns=3)
-    output = OutputState(block=plan.first_block)
-    assert smooth.next_block(plan, output, is_poor=False) is Block.ROUGH
-    assert smooth.next_block(plan, output, is_poor=True) is Block.EXACT
-    output.block = Block.EXACT
-    assert smooth.next_block(plan, output, is_poor=False) is Block.EXACT
-    wide = NewtonPlan(loss=Loss.LOGISTIC, tol=1e-3, num_outputs=1, D=3, block_columns=2, row_step=4)
-    assert smooth.next_block(wide, output, is_poor=True) is Block.SAMPLED
+    Z, v = rng.normal(size=(size + 2, size)), rng.normal(size=size)
+    assert curvature_along(v, packed(Z.T @ Z)) == pytest.approx(v @ Z.T @ Z @ v, rel=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e16, 1e19, 1e25, 1e30])

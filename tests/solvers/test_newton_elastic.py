@@ -49,14 +49,17 @@ def always_threads(monkeypatch):
     ids=[*LOSSES, *(f"{shape} {loss}" for shape in ("wide", "sampled") for loss in SMOOTH)],
 )
 def test_tasks_that_come_and_go_cost_no_iterations(loss, shape):
-    """Rows change hands with their duals, and margins are found again: at most a tenth more than four tasks need."""
+    """Rows change hands with their duals, and margins are found again: at most a tenth more than four tasks need.
+
+    Of the hinge a quarter: the duals of a step that was refused are those at its end.
+    """
     data, trainer, changes = problem(**shape), trainer_of(loss, is_wide=shape is WIDE), ((1, 1), (2, 4), (3, 7), (4, 2))
     fixed = data.run(trainer, 4)
     elastic = data.run(trainer, InProcess(num_tasks=4, changes=changes))
     assert {1, 4, 7} <= {record.num_tasks for record in elastic.history}
     assert is_newton_job(elastic)
     assert_optimal(data, trainer, elastic)
-    assert len(elastic.history) <= 1.1 * len(fixed.history)
+    assert len(elastic.history) <= (1.25 if loss == "hinge" else 1.1) * len(fixed.history)
     assert np.abs(elastic.model - fixed.model).max() <= 1e-2 * np.abs(fixed.model).max()
 
 
@@ -93,7 +96,7 @@ def test_threads_are_fewer_where_their_sums_would_take_more_memory_than_the_rows
     """Second derivatives of three outputs beside a few rows."""
     monkeypatch.setattr(parts, "MAX_COPIED_VALUES", 0)
     monkeypatch.setattr(LocalData, "run_parts", lambda self, run, parts, stop=None: [run(part) for [part] in [parts]])
-    data, trainer = problem(**NARROW), trainer_of("hinge", num_threads=2)
+    data, trainer = problem(rows=48, features=9, classes=3), trainer_of("hinge", num_threads=2)
     assert_optimal(data, trainer, data.run(trainer, 4))
 
 

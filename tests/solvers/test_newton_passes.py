@@ -12,9 +12,16 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear import methods, products, rows
+from chicle_elastic.solvers.linear.newton.margins import margin_loss
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
-from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
-from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, OutputState
+from chicle_elastic.solvers.linear.newton.state import (
+    Block,
+    Evaluation,
+    NewtonPhase,
+    NewtonState,
+    OutputState,
+    Problem,
+)
 from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
 from chicle_elastic.solvers.linear.rows import ALL, ChunkedRows, MergedRows
 from chicle_elastic.solvers.linear.tables import Bounds, build_tables
@@ -164,28 +171,27 @@ def test_packed_triangles_come_back(size):
     np.testing.assert_array_equal(products.packed_diagonal(out, size), np.diag(H))
 
 
-def sums_of(loss, X, signs, upper, cuts, kind, w, outputs, *, row_step=1, row_ids=None):
+def sums_of(loss, X, signs, upper, cuts, kind, w, outputs):
     """What a task adds up over these rows after a step of each output; signs and w have a row per output."""
     D = X.shape[1] + 1
-    plan = NewtonPlan(loss=loss, tol=1e-3, num_outputs=len(outputs), D=D, block_columns=D, row_step=row_step)
-    sums = np.zeros(plan.sums_size(outputs))
-    groups = plan.groups(outputs, sums)
-    row_ids = np.arange(len(X)) if row_ids is None else row_ids
-    passes = NewtonPasses(plan, rows_of(X, kind, cuts=cuts), upper, signs, lambda: row_ids)
-    for group in groups:
-        passes.run(group, outputs, w, {})
-    return sums, groups
+    problem = Problem(loss=margin_loss(loss), tol=1e-3, has_duals=True)
+    state = NewtonState(D=D, block_columns=D, outputs=outputs)
+    sums = np.zeros(state.sums_size(problem))
+    passes = NewtonPasses(problem, rows_of(X, kind, cuts=cuts), upper, signs, 0.5)
+    parts = state.parts(sums, problem)
+    for k, part in enumerate(parts):
+        if len(part):
+            passes.run(state, k, w[k], part)
+    return sums, [Evaluation.of(state, output, problem, part) for output, part in zip(outputs, parts, strict=True)]
 
 
 def stepping(direction, block=Block.EXACT):
     """An output after some steps, on its way."""
-    output = OutputState(serial=1, block=block)
-    output.direction, output.gradient = direction, np.zeros(len(direction))
-    return output
+    return OutputState(phase=NewtonPhase.EVALUATE, is_first=False, block=block, direction=direction)
 
 
 @pytest.mark.parametrize("kind", ["dense", "csr"])
-@pytest.mark.parametrize("loss", SMOOTH)
+@pytest.mark.parametrize("loss", [*SMOOTH, Loss.HINGE])
 def test_sums_of_two_tasks_are_those_of_one(loss, kind):
     """Losses, gradient and second derivatives, C_i = 0 and huge margins included, and they are what they should be."""
     rng = np.random.default_rng(1)
@@ -194,21 +200,21 @@ def test_sums_of_two_tasks_are_those_of_one(loss, kind):
     X[11] *= 1e8
     w, direction = rng.normal(size=10), rng.normal(size=10)
     outputs = [stepping(direction)]
-    whole, (group,) = sums_of(loss, X, signs[None], upper, (0, 40, 41, 130, 300), kind, w[None], outputs)
+    whole, (found,) = sums_of(loss, X, signs[None], upper, (0, 40, 41, 130, 300), kind, w[None], outputs)
     halves = [
         sums_of(loss, X[s], signs[None, s], upper[s], cuts, kind, w[None], outputs)[0]
         for s, cuts in ((slice(0, 41), (0, 40, 41)), (slice(41, 300), (0, 89, 259)))
     ]
-    np.testing.assert_allclose(halves[0] + halves[1], whole, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(sum(halves)[: -len(found.step)], whole[: -len(found.step)], rtol=1e-9, atol=1e-9)
     margins = signs * (augmented(X) @ (w + direction))
-    assert group.values[0, 0, 0] == pytest.approx(primal_losses(loss, margins, upper).sum(), rel=1e-12)
+    assert found.scalars[1] == pytest.approx(primal_losses(loss, margins, upper).sum(), rel=1e-12)
     assert np.isfinite(whole).all()
 
 
 @pytest.mark.parametrize("kind", ["dense", "merged dense", "csr", "merged csr"])
 @pytest.mark.parametrize("loss", SMOOTH)
 def test_each_output_has_its_own_sums(loss, kind):
-    """Of outputs in several groups, which share memory on the way: with a block, without one, at w, and at rest."""
+    """With a block, without one, at w, and at rest."""
     rng = np.random.default_rng(4)
     X, upper = matrix_of(), rng.uniform(0, 3, size=300)
     signs, w = rng.choice([-1.0, 1.0], size=(5, 300)), rng.normal(size=(5, 10))
@@ -216,37 +222,19 @@ def test_each_output_has_its_own_sums(loss, kind):
     outputs = [stepping(rng.normal(size=10), block) for block in kinds]
     outputs[2].direction = np.zeros(10)
     outputs[3].phase = NewtonPhase.REST
-    _, groups = sums_of(loss, X, signs, upper, (0, 40, 300), kind, w, outputs)
-    assert [group.numbers for group in groups] == [[0], [1], [2], [4]]
-    for group in groups:
-        [k] = group.numbers
+    _, sums = sums_of(loss, X, signs, upper, (0, 40, 300), kind, w, outputs)
+    for k in (0, 1, 2, 4):
         margins = signs[k] * (augmented(X) @ (w[k] + outputs[k].direction))
         if loss is Loss.LOGISTIC:
             share = 1.0 / (1.0 + np.exp(margins))
             slopes, curvatures = upper * share, upper * share * (1.0 - share)
         else:
             slopes, curvatures = 2.0 * upper * np.maximum(1.0 - margins, 0.0), 2.0 * upper * (margins < 1.0)
-        assert group.values[0, 0, 0] == pytest.approx(primal_losses(loss, margins, upper).sum(), rel=1e-12)
-        np.testing.assert_allclose(group.gradients[0][0][0], augmented(X).T @ (signs[k] * slopes), rtol=1e-9, atol=1e-9)
+        assert sums[k].scalars[0] == pytest.approx(primal_losses(loss, margins, upper).sum(), rel=1e-12)
+        np.testing.assert_allclose(sums[k].v, augmented(X).T @ (signs[k] * slopes), rtol=1e-9, atol=1e-9)
         if outputs[k].block is not Block.KEPT:
             expected = packed((augmented(X).T * curvatures) @ augmented(X))
-            np.testing.assert_allclose(group.blocks[0][0][0], expected, rtol=1e-9, atol=1e-9)
-
-
-def test_a_group_in_parts_is_the_same_memory():
-    """So many outputs at once that their margins fit into the cache."""
-    plan = NewtonPlan(loss=Loss.LOGISTIC, tol=1e-3, num_outputs=5, D=3, block_columns=3)
-    outputs = [stepping(np.ones(3)) for _ in range(5)]
-    sums = np.zeros(plan.sums_size(outputs))
-    [group] = plan.groups(outputs, sums)
-    parts = group.split(2)
-    assert [part.numbers for part in parts] == [[0, 1], [2, 3], [4]]
-    for part in parts:
-        part.direction += 1.0
-        part.blocks[0][0][...] += 1.0
-    assert (group.direction == 1.0).all()
-    assert (group.blocks[0][0] == 1.0).all()
-    assert group.split(5) == [group]
+            np.testing.assert_allclose(sums[k].second, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("num_tasks", [1, 3])
@@ -260,9 +248,9 @@ def test_a_kept_preconditioner_leads_to_a_certificate(num_tasks, monkeypatch):
     phases = []
     find = NewtonPasses.run
 
-    def noted(self, group, outputs, *arguments):
-        phases.extend((outputs[k].phase, outputs[k].block is Block.KEPT) for k in group.numbers)
-        find(self, group, outputs, *arguments)
+    def noted(self, state, k, *arguments, **more):
+        phases.append((state.outputs[k].phase, state.outputs[k].block is Block.KEPT))
+        find(self, state, k, *arguments, **more)
 
     monkeypatch.setattr(NewtonPasses, "run", noted)
     passes = []

@@ -7,8 +7,12 @@ from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.linear import methods
+from chicle_elastic.solvers.linear.newton import steps
+from chicle_elastic.solvers.linear.newton.margins import HingeLoss, SmoothLoss
+from chicle_elastic.solvers.linear.newton.state import SHARES, Block, Evaluation, NewtonPhase, NewtonState, Problem
+from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.pass_solver import HEAD
-from chicle_elastic.solvers.linear.regression import steps
 from chicle_elastic.solvers.linear.regression.losses import (
     EpsilonInsensitive,
     Huber,
@@ -16,7 +20,6 @@ from chicle_elastic.solvers.linear.regression.losses import (
     RegressionLoss,
     SquaredEpsilonInsensitive,
 )
-from chicle_elastic.solvers.linear.regression.state import SHARES, RegressionPhase, RegressionState
 from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 
 LOSSES = [
@@ -24,33 +27,34 @@ LOSSES = [
     *(Huber(epsilon) for epsilon in (1.0, 1.35)),
     Poisson(),
 ]
+MARGINS = [HingeLoss(), *map(SmoothLoss, (Loss.SQUARED_HINGE, Loss.LOGISTIC, Loss.MODIFIED_HUBER))]
+"""Those of classifiers, of targets of 1 and -1."""
 THETA = 0.3
 
 
-def samples():
-    """Scores, targets that every loss has, and weights with zeros among them."""
+def samples(loss):
+    """Scores, targets that the loss has, and weights with zeros among them."""
     rng = np.random.default_rng(0)
     weights = rng.uniform(0.1, 2.0, size=200) * (rng.uniform(size=200) < 0.9)
-    return rng.normal(size=200), rng.poisson(1.5, size=200).astype(float), weights
+    scores, counts = rng.normal(size=200), rng.poisson(1.5, size=200).astype(float)
+    return scores, np.where(counts > 1, 1.0, -1.0) if loss in MARGINS else counts, weights
 
 
 def problem(loss, **params):
     """As a trainer makes it."""
-    return steps.Problem(
-        **{"loss": loss, "alpha": 1.0, "is_mean": False, "has_free_intercept": False, "tol": 0.1, **params}
-    )
+    return Problem(**{"loss": loss, "tol": 0.1, **params})
 
 
 def test_all_losses_are_here():
     """What follows is asked of a new one, too."""
     ours = {kind.__name__ for kind in RegressionLoss.__subclasses__() if kind.__module__.startswith("chicle_elastic")}
-    assert {type(loss).__name__ for loss in LOSSES} == ours
+    assert {type(loss).__name__ for loss in (*LOSSES, *MARGINS)} == ours
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", [*LOSSES, *MARGINS])
 def test_slopes_and_curvatures_are_derivatives(loss):
     """By differences; those by a scale, too."""
-    z, y, _ = samples()
+    z, y, _ = samples(loss)
     step = 1e-6
     above, below = (loss.values(z + sign * step, y, THETA) for sign in (1, -1))
     np.testing.assert_allclose(-loss.slopes(z, y, THETA), (above - below) / (2 * step), atol=1e-5)
@@ -69,21 +73,23 @@ def test_slopes_and_curvatures_are_derivatives(loss):
         np.testing.assert_allclose(mixed[is_smooth], ((above - below) / (2 * step))[is_smooth], atol=1e-3)
 
 
-@pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss.has_corners])
+@pytest.mark.parametrize("loss", [loss for loss in (*LOSSES, *MARGINS) if loss.has_corners])
 def test_a_narrow_corner_is_nearly_sharp(loss):
     """And a round loss is nowhere above the sharp one."""
-    z, y, _ = samples()
+    z, y, _ = samples(loss)
     sharp = loss.values(z, y, 0.0)
     np.testing.assert_allclose(loss.values(z, y, 1e-9), sharp, atol=1e-8)
     missing = sharp - loss.values(z, y, THETA)
+    if isinstance(loss, HingeLoss):  # which is rounded from above
+        missing = -missing
     assert np.all((missing >= -1e-12) & (missing <= 1.0001 * THETA))
 
 
 @pytest.mark.parametrize("theta", [1e-3, 1.0, 30.0])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", [*LOSSES, *MARGINS])
 def test_duals_of_any_model_are_feasible_and_below_every_objective(loss, theta):
     """Weak duality, on random models; of a smooth loss the slope is the best dual of its score."""
-    z, y, weights = samples()
+    z, y, weights = samples(loss)
     rng = np.random.default_rng(1)
     X = 0.3 * rng.normal(size=(len(y), 5))
     duals = loss.slopes(z, y, theta)
@@ -100,21 +106,23 @@ def test_duals_of_any_model_are_feasible_and_below_every_objective(loss, theta):
 
 def test_rows_that_are_lost_or_come_back_start_the_steps_anew():
     """Gradient and objective would be those of other rows; interrupted tasks make the pass again."""
-    state = RegressionState.fresh(3, has_factor=True, has_scale=False, has_free_intercept=False)
-    state.phase, state.num_rows = RegressionPhase.EVALUATE, 10.0
-    model, sums = np.ones(3), np.zeros(state.sums_size)
+    what = problem(EpsilonInsensitive())
+    state = fresh(what, 3, has_factor=True)
+    [output] = state.outputs
+    output.phase, state.num_rows = NewtonPhase.EVALUATE, 10.0
+    model, sums = np.ones(3), np.zeros(state.sums_size(what))
     sums[0] = 1.0
-    assert steps.advance(state, problem(EpsilonInsensitive()), model, sums, 1.0) is model
-    assert state.phase is RegressionPhase.EVALUATE
+    assert steps.advance(state, what, model, sums, 1.0) is model
+    assert output.phase is NewtonPhase.EVALUATE
     sums[:2] = 0.0, 9.0
-    assert steps.advance(state, problem(EpsilonInsensitive()), model, sums, 1.0) is model
-    assert state.phase is RegressionPhase.LOOK
+    assert steps.advance(state, what, model, sums, 1.0) is model
+    assert output.phase is NewtonPhase.LOOK
 
 
 @pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss.has_corners])
 def test_duals_other_than_the_slopes_make_a_loss_with_corners_more_curved(loss):
     """Slopes have the curvatures of the loss itself, and no dual makes it concave; the tube is left out."""
-    z, y, _ = samples()
+    z, y, _ = samples(loss)
     slopes = loss.slopes(z, y, THETA)
     of_slopes = loss.curvatures_beside(slopes, z, y, THETA)
     np.testing.assert_allclose(of_slopes, loss.curvatures(z, y, THETA))
@@ -126,20 +134,24 @@ def test_duals_other_than_the_slopes_make_a_loss_with_corners_more_curved(loss):
 
 @pytest.mark.parametrize(
     ("loss", "then"),
-    [(EpsilonInsensitive(), RegressionPhase.EVALUATE), (SquaredEpsilonInsensitive(), RegressionPhase.REST)],
+    [(EpsilonInsensitive(), NewtonPhase.EVALUATE), (SquaredEpsilonInsensitive(0.1), NewtonPhase.REST)],
 )
 def test_a_direction_that_is_too_long_is_looked_at_more_closely(loss, then):
     """Then the corners become narrower, or a loss without them rests: rounding is all that is left."""
-    state = RegressionState.fresh(2, has_factor=True, has_scale=False, has_free_intercept=False)
-    state.phase, state.num_rows, state.value = RegressionPhase.SEARCH, 5.0, 0.0
-    model, sums = np.zeros(2), np.concatenate([[0.0, 5.0, 0.0], np.ones(state.sums_size - 7), [1.0, 0.0, 0.0, 0.0]])
-    reaches = []
-    while state.phase is RegressionPhase.SEARCH:
-        model = steps.advance(state, problem(loss), model, sums, 1.0)
-        reaches.append(state.reach)
+    what = problem(loss)
+    state = fresh(what, 2, has_factor=True)
+    [output] = state.outputs
+    output.phase, state.num_rows, output.value, output.slope = NewtonPhase.EVALUATE, 5.0, 0.0, -1.0
+    output.direction, output.is_wary, model, reaches = np.array([1.0, 0.0]), True, np.zeros(2), []
+    while output.direction.any():
+        sums = np.ones(state.sums_size(what))
+        sums[:HEAD] = 0.0, 5.0, 0.0
+        Evaluation.of(state, output, what, state.parts(sums, what)[0]).step[:] = output.step
+        model = steps.advance(state, what, model, sums, 1.0)
+        reaches.append(output.reach)
     assert len(reaches) == 3
     assert not model.any()
-    assert state.phase is then
+    assert output.phase is then
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -147,69 +159,65 @@ def test_tasks_whose_steps_differ_in_their_last_digits_stay_together(loss):
     """As those of unlike processors do: all of them go on with the mean, the scale and the slope included."""
     rng = np.random.default_rng(0)
     X, y = np.column_stack([rng.normal(size=(60, 3)), np.ones(60)]), rng.poisson(2.0, size=60).astype(float)
-    states = [fresh(loss, 4, has_factor=True, has_free_intercept=True) for _ in range(2)]
-    models, what = [np.zeros(4), np.zeros(4)], problem(loss, has_free_intercept=True, tol=1e-6)
+    what = problem(loss, has_free_intercept=True, tol=1e-6)
+    states, models = [fresh(what, 4, has_factor=True) for _ in range(2)], [np.zeros(4), np.zeros(4)]
     for _ in range(200):
-        sums = sum(sums_of(loss, state, X, y, model) for state, model in zip(states, models, strict=True))
+        sums = sum(sums_of(what, state, X, y, model) for state, model in zip(states, models, strict=True))
         models = [steps.advance(state, what, w, sums.copy(), 2.0) for state, w in zip(states, models, strict=True)]
         np.testing.assert_array_equal(models[0], models[1])
-        assert states[0].phase is states[1].phase
-        assert states[0].theta == states[1].theta
-        states[1].direction = states[1].direction * (1 + 1e-13)
-        states[1].conjugate = states[1].conjugate * (1 + 1e-13)
-        states[1].change, states[1].slope = states[1].change * (1 + 1e-13), states[1].slope * (1 + 1e-13)
-    assert states[0].phase is RegressionPhase.REST
+        one, other = (state.outputs[0] for state in states)
+        assert one.phase is other.phase
+        assert one.theta == other.theta
+        other.direction = other.direction * (1 + 1e-13)
+        other.conjugate = other.conjugate * (1 + 1e-13)
+        other.change, other.slope = other.change * (1 + 1e-13), other.slope * (1 + 1e-13)
+    assert one.phase is NewtonPhase.REST
 
 
-def fresh(loss, D, *, has_factor, has_free_intercept):
+def fresh(what, D, *, has_factor, **fields):
     """As a trainer begins."""
-    return RegressionState.fresh(
-        D,
-        has_factor=has_factor,
-        has_scale=loss.has_scale,
-        has_corners=loss.has_corners,
-        has_free_intercept=has_free_intercept,
-        is_parabola=loss.is_parabola,
-    )
+    state = NewtonState(D=D, block_columns=D if has_factor else 0, is_exact=has_factor, outputs=[], **fields)
+    return steps.start(state, what, np.zeros(D))
 
 
-def sums_of(loss, state, X, y, model):
+def sums_of(what, state, X, y, model):
     """What a task adds up over its rows, if it remembers no duals: then they are the slopes."""
-    sums = np.zeros(state.sums_size)
+    loss, [output], sums = what.loss, state.outputs, np.zeros(state.sums_size(what))
     sums[1], part = len(y), sums[HEAD:]
-    z, theta = X @ model, state.theta
-    if state.phase is RegressionPhase.LOOK:
+    z, theta = X @ model, output.theta
+    if output.phase is NewtonPhase.LOOK:
         part[:] = len(y), np.abs(y).sum(), y.sum(), y @ y
-    elif state.phase is RegressionPhase.EVALUATE:
-        found = state.evaluation(part)
-        z, theta = X @ (model + state.direction), theta + state.change
+    elif output.phase is NewtonPhase.EVALUATE:
+        found = Evaluation.of(state, output, what, part)
+        along, before, width = X @ output.direction, z, theta
+        z, theta = X @ (model + output.direction), theta + output.change
         slopes, curvatures = loss.slopes(z, y, theta), loss.curvatures(z, y, theta)
         sharp = loss.values(z, y, 0.0 if loss.has_corners else theta).sum()
         found.scalars[:2] = loss.values(z, y, theta).sum(), sharp
         if loss.has_corners:
             found.scalars[2] = found.scalars[8] = sharp - loss.dual_values(slopes, z, y).sum()
-            found.scalars[7] = loss.values(z, y, state.theta).sum()
+            found.scalars[7] = loss.values(z, y, width).sum()
             found.of_duals[:] = X.T @ slopes
         found.scalars[3:5] = np.maximum(slopes, 0.0).sum(), np.maximum(-slopes, 0.0).sum()
         found.v[:] = X.T @ slopes
         products = X.T @ (curvatures[:, None] * X)
-        if state.needs_products:
-            found.second[:] = products[np.tril_indices(len(products))] if state.has_factor else products.diagonal()
-        if len(found.beside):
-            found.beside[:] = products[-1]
+        if output.block is not Block.KEPT:
+            if state.has_all_columns:
+                found.second[:] = products[np.tril_indices(len(products))]
+            if len(found.diagonal):
+                found.diagonal[:] = products.diagonal()
+            if len(found.beside):
+                found.beside[:] = products[-1]
         if loss.has_scale:
             first, second, mixed = loss.by_scale(z, y, theta)
             found.scalars[5:7], found.mixed[:] = (first.sum(), second.sum()), X.T @ mixed
-        found.step[:] = state.step
-    elif state.phase is RegressionPhase.MULTIPLY:
+        for number, share in enumerate(SHARES[: len(found.line)]):
+            at = width if loss.has_corners else width + share * output.change
+            found.line[number] = loss.values(before + share * along, y, at).sum()
+        found.step[:] = output.step
+    elif output.phase is NewtonPhase.MULTIPLY:
         curvatures = loss.curvatures(z, y, theta)
-        part[: len(model)], part[len(model) :] = X.T @ (curvatures * (X @ state.conjugate)), state.conjugate
-    elif state.phase is RegressionPhase.SEARCH:
-        for number, share in enumerate(SHARES):
-            step = state.reach * share
-            at = theta if loss.has_corners else theta + step * state.change
-            part[number] = loss.values(z + step * (X @ state.direction), y, at).sum()
-        part[len(SHARES) :] = state.step
+        part[: len(model)], part[len(model) :] = X.T @ (curvatures * (X @ output.conjugate)), output.conjugate
     return sums
 
 
@@ -223,10 +231,9 @@ def test_the_squared_error_takes_one_product_with_a_factor_and_one_per_column_wi
     X, y = np.column_stack([rng.normal(size=(40, 5)) + 50.0, np.ones(40)]), rng.normal(size=40)
     loss = SquaredEpsilonInsensitive()
     what = problem(loss, alpha=2 * alpha, has_free_intercept=has_free_intercept, tol=1e-10)
-    state = fresh(loss, 6, has_factor=has_factor, has_free_intercept=has_free_intercept)
-    model, passes = np.zeros(6), 0
-    while state.phase is not RegressionPhase.REST:
-        model = steps.advance(state, what, model, sums_of(loss, state, X, y, model), 1.0)
+    state, model, passes = fresh(what, 6, has_factor=has_factor), np.zeros(6), 0
+    while not state.is_at_rest:
+        model = steps.advance(state, what, model, sums_of(what, state, X, y, model), 1.0)
         passes += 1
     ridge = alpha * np.eye(6)
     ridge[5, 5] *= not has_free_intercept
@@ -237,15 +244,16 @@ def test_the_squared_error_takes_one_product_with_a_factor_and_one_per_column_wi
 @pytest.mark.parametrize("is_rough", [False, True])
 def test_a_matrix_that_rounding_has_made_indefinite_is_no_error(is_rough):
     """The factor is then an estimate, and products do the rest."""
-    loss = SquaredEpsilonInsensitive()
-    state = RegressionState.fresh(2, has_factor=True, is_parabola=True, is_rough=is_rough)
-    state.phase, state.num_rows = RegressionPhase.EVALUATE, 3.0
-    sums = np.zeros(state.sums_size)
-    sums[1], found = 3.0, state.evaluation(sums[HEAD:])
+    what = problem(SquaredEpsilonInsensitive(), alpha=1e-9, tol=1e-9)
+    state = fresh(what, 2, has_factor=True, is_rough=is_rough)
+    [output] = state.outputs
+    output.phase, state.num_rows = NewtonPhase.EVALUATE, 3.0
+    sums = np.zeros(state.sums_size(what))
+    sums[1], found = 3.0, Evaluation.of(state, output, what, sums[HEAD:])
     found.v[:], found.second[:] = 1.0, (1.0, 2.0, 1.0)  # eigenvalues 3 and -1
-    steps.advance(state, problem(loss, alpha=1e-9, tol=1e-9), np.zeros(2), sums, 1.0)
-    assert state.phase is RegressionPhase.MULTIPLY
-    assert state.conjugate @ state.residual > 0
+    steps.advance(state, what, np.zeros(2), sums, 1.0)
+    assert output.phase is NewtonPhase.MULTIPLY
+    assert output.conjugate @ output.residual > 0
 
 
 def test_an_intercept_column_of_any_value_counts_where_all_weights_are_0():
@@ -286,10 +294,10 @@ def test_several_passes_of_the_only_task_are_those_of_as_many_iterations(loss, h
     """Bit for bit, the state included, without which they would part."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 4)), rng.poisson(2.0, size=60).astype(float)
-    monkeypatch.setattr("chicle_elastic.solvers.linear.regression.trainer.is_narrow", lambda schema: has_factor)
+    monkeypatch.setattr(methods, "MOST_COLUMNS", 5 if has_factor else 4)
     job = Job(trainer=RegressionTrainer(loss=loss, tol=1e-6), source=ArraySource(X, y), max_iterations=500)
     at_once = InProcess(num_tasks=1).run(job)
-    monkeypatch.setattr(steps, "_passes_at_once", lambda state: 1)
+    monkeypatch.setattr(steps, "_passes_at_once", lambda state, what: 1)
     alone = InProcess(num_tasks=1).run(job)
     np.testing.assert_array_equal(at_once.model, alone.model)
     assert 1 < len(at_once.history) < len(alone.history)

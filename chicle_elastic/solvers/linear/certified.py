@@ -1,9 +1,8 @@
 """The stopping rule of trainers whose steps come to rest: certify there, and end on a certificate only."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
-from weakref import ref
 
 import numpy as np
 
@@ -19,11 +18,6 @@ LEAST_FALL, WORTH = 0.5, 0.1
 """What is progress from one certificate to the next: of the gap, or of the objective as a share of what tol allows."""
 STUCK = "no step lowers the objective any further, for rounding"
 """Why a job ends that would only repeat itself."""
-
-
-_last: tuple[Any, Callable[[], Array | None], Callable[[], Array | None], Mapping[str, float]]
-_last = None, lambda: None, lambda: None, {}
-"""A trainer, what its certificate has rebuilt, its model, and the figures: each certificate is asked four times."""
 
 
 class CertifiedTrainer(Trainer):
@@ -74,33 +68,32 @@ class CertifiedTrainer(Trainer):
         """ "objective", "dual_objective" and "duality_gap" at a certificate, else "duality_gap_estimate"."""
         if not report.is_certificate:
             return {"duality_gap_estimate": self.estimate(model, report)[0]}
-        global _last
-        trainer, rebuilt, at, found = _last
-        if trainer is not self or rebuilt() is not report.rebuilt or at() is not model:
-            primal, dual = self.primal_and_dual(model, report)
-            gap = float(np.max((primal - dual) / np.maximum(primal, self.floor(report))))
-            found = {"objective": float(np.sum(primal)), "dual_objective": float(np.sum(dual)), "duality_gap": gap}
-            assert report.rebuilt is not None, "only a certificate has P and D"
-            _last = self, ref(report.rebuilt), ref(model), found
-        return found
+        primal, dual = self.primal_and_dual(model, report)
+        gap = float(np.max((primal - dual) / np.maximum(primal, self.floor(report))))
+        return {"objective": float(np.sum(primal)), "dual_objective": float(np.sum(dual)), "duality_gap": gap}
 
     def verdict(self, model: Array, report: Report) -> Verdict:
         """Certify where the steps rest; stop only on a certificate."""
-        is_last = report.iteration >= report.max_iterations
         if report.is_certificate:
             gap = self.relative_gap(model, report)
-            if self.tol > 0 and gap <= self.tol and report.is_complete:
-                return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {self.tol:.2e}")
-            if self.tol > 0 and report.is_complete and self.is_stuck(model, report):
+            if self.tol > 0 and not gap <= self.tol and report.is_complete and self.is_stuck(model, report):
                 return Verdict(action=Action.STOP, reason=STUCK)
-            if is_last:
-                end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
-                return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
-            return Verdict(action=Action.GO_ON)
+            return verdict_of_gap(gap, self.tol, report)
+        is_last = report.iteration >= report.max_iterations
         _, is_at_rest = self.estimate(model, report)
         if is_last or (is_at_rest and report.is_complete):
             return Verdict(action=Action.CERTIFY, reason="the steps rest" if is_at_rest else "iterations used")
         return Verdict(action=Action.GO_ON)
+
+
+def verdict_of_gap(gap: float, tol: float, report: Report) -> Verdict:
+    """Say what follows from the relative gap of a certificate; by rounding it may well be 0 or below."""
+    if tol > 0 and gap <= tol and report.is_complete:
+        return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {tol:.2e}")
+    if report.iteration >= report.max_iterations:
+        end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
+        return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
+    return Verdict(action=Action.GO_ON)
 
 
 def has_progress(gap: float, primal: float, old_gap: float, old_primal: float, *, tol: float) -> bool:

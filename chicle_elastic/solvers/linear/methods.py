@@ -22,7 +22,7 @@ from typing import Literal, get_args
 
 from chicle_elastic.chunks.views import DataSchema
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
+from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.working_set.steps import MOST_ROWS
 
@@ -121,16 +121,8 @@ def most_block_columns(num_outputs: int) -> int:
     return min(MOST_COLUMNS, math.isqrt(2 * MOST_BLOCK_VALUES // num_outputs))
 
 
-def newton_plan(
-    loss: Loss,
-    schema: DataSchema,
-    *,
-    num_outputs: int,
-    tol: float,
-    num_tasks: int,
-    has_free_intercept: bool = False,
-) -> NewtonPlan:
-    """How Newton's method goes about such data, from so many tasks on."""
+def newton_state(loss: Loss | None, schema: DataSchema, *, num_outputs: int, num_tasks: int) -> NewtonState:
+    """How Newton's method goes about such data, from so many tasks on; a loss of real targets is None."""
     D = schema.num_features + 1
     limit = most_block_columns(num_outputs)
     is_narrow = limit >= D
@@ -140,18 +132,18 @@ def newton_plan(
     products = schema.num_rows * columns * columns // 2
     is_cheap = columns <= CHEAP_COLUMNS or products <= CHEAP_PRODUCTS
     row_step = 1
-    # Of the hinge the block is all there is: its steps are as good as the block, and no conjugate gradients follow.
-    if loss is not Loss.HINGE and not is_cheap:
+    # Corners need steps that are as good as they can be. With kinks a sum of all costs no more than the rows that have
+    # changed sides.
+    is_exact = is_narrow and (is_cheap or loss in (None, Loss.HINGE) or (loss is not None and loss.has_kinks))
+    if not (is_exact or is_cheap):
         per_column = ROWS_PER_SPARSE_COLUMN if schema.kind == "csr" and not is_narrow else ROWS_PER_COLUMN
         row_step = max(1, schema.num_rows // (per_column * columns))
-    return NewtonPlan(
-        loss=loss,
-        tol=tol,
-        num_outputs=num_outputs,
+    return NewtonState(
         D=D,
         block_columns=columns,
         row_step=row_step,
-        is_cheap=is_cheap,
+        is_exact=is_exact,
+        is_rough=is_exact and loss not in (None, Loss.HINGE),
         has_many_rows=schema.num_rows * D > MANY_VALUES,
-        has_free_intercept=has_free_intercept,
+        outputs=[],
     )

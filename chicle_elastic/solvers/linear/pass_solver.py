@@ -27,11 +27,6 @@ class PassState(Protocol):
         """See `ProgressState`."""
         ...
 
-    @property
-    def sums_size(self) -> int:
-        """Length of the sums of the next pass."""
-        ...
-
 
 State = TypeVar("State", bound=PassState)
 Rows = TypeVar("Rows")
@@ -70,6 +65,10 @@ class PassSolver(Solver, Generic[State, Rows]):
     def read_chunks(self) -> Rows:
         """Make of the chunks what passes need."""
 
+    def sums_size(self, state: State) -> int:
+        """Length of the sums of the next pass; by default the state says so."""
+        return int(state.sums_size)  # type: ignore[attr-defined]
+
     @abstractmethod
     def run_pass(self, state: State, model: Array, sums: Array, budget: Budget) -> None:
         """Add up what the state asks for, over the local rows; `sums` is OUT, and zero but for the rows."""
@@ -85,7 +84,7 @@ class PassSolver(Solver, Generic[State, Rows]):
             DataError: A feature is NaN or infinite.
         """
         state: State = self.state_type.look(budget.progress)  # type: ignore[assignment]
-        sums = np.zeros(state.sums_size)
+        sums = np.zeros(self.sums_size(state))
         sums[ALONE] = budget.num_ranks == 1
         if self.run_without_rows(state, model, sums, budget):
             return Update(delta=sums, samples=0, weight=1.0, is_partial=True)

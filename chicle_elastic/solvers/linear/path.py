@@ -248,8 +248,8 @@ def _start(trainer: LinearTrainer, model: Array, rebuilt: Array, progress: Array
     Newton's method goes on from any w. Coordinate descent needs that of the duals; where second derivatives do not fit
     into a message, tasks that come or go may make it the method of the next stage.
     """
-    if NewtonState.is_of(progress) and trainer.loss != "hinge":
-        return model if trainer.has_all_columns(model, progress) else rebuilt
+    if NewtonState.is_of(progress):
+        return model if NewtonState.look(progress).has_all_columns and trainer.loss != "hinge" else rebuilt
     return rebuilt if float(np.abs(rebuilt - model).max()) <= SAME * float(np.abs(model).max()) else None
 
 

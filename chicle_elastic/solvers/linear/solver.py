@@ -12,9 +12,9 @@ from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.solvers.linear.coordinates import CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.local import LocalData, LocalPart
 from chicle_elastic.solvers.linear.newton.parts import NewtonParts
-from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
-from chicle_elastic.solvers.linear.newton.state import NewtonState
+from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
 from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.pass_solver import ALONE, INTERRUPTED, ROWS
 from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses, solve, tells_if_long
 from chicle_elastic.solvers.linear.working_set.state import (
@@ -37,7 +37,7 @@ class LinearSolver(Solver):
         tol: Relative gap to be reached.
         num_threads: Most threads to use.
         descends_only: Never go over from coordinate descent to Newton steps.
-        has_free_intercept: The intercept is not penalised.
+        problem: What Newton's method minimises.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class LinearSolver(Solver):
         tol: float,
         num_threads: int,
         descends_only: bool = False,
-        has_free_intercept: bool = False,
+        problem: Problem,
     ) -> None:
         super().__init__(ctx)
         self._tol = tol
-        self._has_free_intercept = has_free_intercept
+        self._problem = problem
         self._local = LocalData(self.chunks, loss=loss, bounds=bounds, intercept=intercept, num_threads=num_threads)
         self._coordinates = CoordinatePasses(ctx, self._local, self.chunks, tol=tol, descends_only=descends_only)
         self._newton: NewtonParts | None = None
@@ -100,12 +100,12 @@ class LinearSolver(Solver):
 
     def _newton_pass(self, model: Array, budget: Budget) -> Update:
         state = NewtonState.look(budget.progress)
-        plan = self._plan(state, model)
         if not self.chunks:
-            return Update(delta=np.zeros(state.sums_size), samples=0, weight=0.0)
-        sums = self._newton_parts(plan).run(state, model.reshape(plan.num_outputs, plan.D), budget)
-        is_partial = bool(sums[0] > 0)
+            return Update(delta=np.zeros(state.sums_size(self._problem)), samples=0, weight=0.0)
+        sums = self._newton_parts(state).run(state, model.reshape(-1, state.D), budget)
+        is_partial = bool(sums[INTERRUPTED] > 0)
         samples = 0 if is_partial else self._local.count_all()
+        sums[ROWS], sums[ALONE] = samples, budget.num_ranks == 1
         return Update(delta=sums, samples=samples, weight=1.0, is_partial=is_partial)
 
     def _round(self, state: WorkingSetState, model: Array, budget: Budget) -> Update:
@@ -153,16 +153,13 @@ class LinearSolver(Solver):
         Duals of one Newton step on belong to another model, which the trainer asks for next (`Trainer.settled`): the
         losses at this one do not matter then.
         """
-        local, plan = self._local, self._plan(state, model)
-        w = model.reshape(plan.num_outputs, plan.D)
+        local, w = self._local, model.reshape(-1, state.D)
         self._coordinates.visit_all()
-        has_losses = self._rebuilt is not None or not (
-            state.is_at_rest and any(output.has_newton_duals for output in state.outputs)
-        )
-        parts = self._newton_parts(plan)
+        has_losses = self._rebuilt is not None or not state.has_newton_duals
+        parts = self._newton_parts(state)
         if self._rebuilt is None:
             self._rebuilt = parts.settle(state, w)
-        losses = parts.losses(w) if has_losses else np.zeros(plan.num_outputs)
+        losses = parts.losses(w) if has_losses else np.zeros(len(w))
         return Update(
             delta=self._rebuilt.ravel().copy(),
             samples=0,
@@ -197,18 +194,9 @@ class LinearSolver(Solver):
         """End the kernel threads."""
         self._local.close()
 
-    def _plan(self, state: NewtonState, model: Array) -> NewtonPlan:
-        return NewtonPlan.of(
-            state,
-            len(model),
-            loss=self._local.loss,
-            tol=self._tol,
-            has_free_intercept=self._has_free_intercept,
-        )
-
-    def _newton_parts(self, plan: NewtonPlan) -> NewtonParts:
-        if self._newton is None or self._newton.plan != plan:
-            self._newton = NewtonParts(plan, self._local)
+    def _newton_parts(self, state: NewtonState) -> NewtonParts:
+        if self._newton is None or self._newton.row_step != state.row_step:
+            self._newton = NewtonParts(self._problem, state, self._local)
         return self._newton
 
     def _working_set_passes(self) -> WorkingSetPasses:

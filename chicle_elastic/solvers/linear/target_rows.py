@@ -47,6 +47,11 @@ class LocalRows:
             return np.full(len(self.targets), self._intercept * model[-1])
         return self.rows.times(model)
 
+    @property
+    def row_ids(self) -> Array:
+        """Numbers of all rows in the data set, shape (num_rows,), int64."""
+        return np.concatenate([block.row_ids for block in self.tables.keep_alive])
+
     def residuals(self, model: Array) -> Array:
         """r_i at w and b, shape (num_rows,)."""
         return self.targets - self.scores(model)

@@ -26,10 +26,11 @@ from chicle_elastic.chunks.views import Array, DataSchema, StateSpec
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import NO_PROGRESS, Action, Context, Report, Solver, Summed, Trainer, Verdict
 from chicle_elastic.solvers.linear.agreement import dots
-from chicle_elastic.solvers.linear.methods import ALGORITHMS, Algorithm, Choice, Method, choose, newton_plan
+from chicle_elastic.solvers.linear.certified import verdict_of_gap
+from chicle_elastic.solvers.linear.methods import ALGORITHMS, Algorithm, Choice, Method, choose, newton_state
 from chicle_elastic.solvers.linear.newton import steps
-from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
-from chicle_elastic.solvers.linear.newton.state import NewtonState
+from chicle_elastic.solvers.linear.newton.margins import margin_loss
+from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.working_set import steps as rounds
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState
@@ -166,7 +167,7 @@ class LinearTrainer(Trainer):
             tol=self.tol,
             num_threads=self.num_threads,
             descends_only=self.algorithm == "cocoa",
-            has_free_intercept=not self.penalises_intercept,
+            problem=self.problem,
         )
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
@@ -175,7 +176,7 @@ class LinearTrainer(Trainer):
             if not NewtonState.look(progress).is_at_rest:
                 return progress
             state = NewtonState.take(progress)
-            steps.reopen(self._plan(state, model), model, state)
+            steps.reopen(state, self.problem, model)
             return state.encode()
         if self.algorithm == "cocoa":
             return NO_PROGRESS
@@ -184,11 +185,8 @@ class LinearTrainer(Trainer):
         descent = WorkingSetState.look(progress) if WorkingSetState.is_of(progress) else None
         is_slow = descent is not None and descent.phase is not WorkingSetPhase.DESCEND
         if method is Method.NEWTON or np.array_equal(progress, GIVEN_UP):
-            is_free = not self.penalises_intercept
-            plan = newton_plan(
-                loss, schema, num_outputs=outputs, tol=self.tol, num_tasks=num_tasks, has_free_intercept=is_free
-            )
-            return steps.start(plan, model).encode()
+            state = newton_state(loss, schema, num_outputs=outputs, num_tasks=num_tasks)
+            return steps.start(state, self.problem, model).encode()
         if method is Method.COORDINATES and not is_slow:
             return NO_PROGRESS
         if descent is None:
@@ -224,7 +222,7 @@ class LinearTrainer(Trainer):
         """The change of w, or the sums of a pass of another method."""
         if WorkingSetState.is_of(progress):
             return rounds_size(WorkingSetState.look(progress), len(model))
-        return NewtonState.look(progress).sums_size if NewtonState.is_of(progress) else len(model)
+        return NewtonState.look(progress).sums_size(self.problem) if NewtonState.is_of(progress) else len(model)
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `newton.steps` and `working_set.steps` for what is more than a sum."""
@@ -235,7 +233,7 @@ class LinearTrainer(Trainer):
             return self.merge(model, summed.delta, summed.weight), GIVEN_UP if has_given_up else progress
         state = NewtonState.take(progress)
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; such a step is not taken
-            following = steps.advance(self._plan(state, model), model, state, summed.delta, summed.weight)
+            following = steps.advance(state, self.problem, model, summed.delta, summed.weight)
         return following, state.encode()
 
     def _advance_round(self, state: WorkingSetState, model: Array, summed: Summed) -> tuple[Array, Array]:
@@ -256,20 +254,21 @@ class LinearTrainer(Trainer):
         if not NewtonState.is_of(progress):
             return None
         state = NewtonState.look(progress)
-        if not state.is_at_rest or not any(output.has_newton_duals for output in state.outputs):
+        if not state.has_newton_duals:
             return None
-        if not self.penalises_intercept:
-            outputs, contribution = len(state.outputs), contribution.copy()
-            contribution.reshape(outputs, -1)[:, -1] = model.reshape(outputs, -1)[:, -1]
-        return contribution
+        found = model.reshape(len(state.outputs), -1).copy()
+        for w, of_duals, output in zip(found, contribution.reshape(found.shape), state.outputs, strict=True):
+            if output.shift.any():
+                w[:] = of_duals if self.penalises_intercept else np.append(of_duals[:-1], w[-1] + output.shift[-1])
+        return found.reshape(-1)
 
-    def has_all_columns(self, model: Array, progress: Array) -> bool:
-        """Of a progress of Newton's method, whether its blocks do; if so, smooth losses have it on any tasks."""
-        return self._plan(NewtonState.look(progress), model).has_all_columns
-
-    def _plan(self, state: NewtonState, model: Array) -> NewtonPlan:
-        loss, is_free = Loss.named(self.loss), not self.penalises_intercept
-        return NewtonPlan.of(state, len(model), loss=loss, tol=self.tol, has_free_intercept=is_free)
+    @property
+    def problem(self) -> Problem:
+        """What Newton's method minimises for each output."""
+        is_free = not self.penalises_intercept
+        return Problem(
+            loss=margin_loss(Loss.named(self.loss)), tol=self.tol, has_free_intercept=is_free, has_duals=True
+        )
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         """w + sum of the changes (gamma = 1)."""
@@ -327,12 +326,7 @@ class LinearTrainer(Trainer):
         gap = self.relative_gap(model, report)
         is_last = report.iteration >= report.max_iterations
         if report.is_certificate:
-            if self.tol > 0 and gap <= self.tol and report.is_complete:  # by rounding, a gap may well be 0 or below
-                return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {self.tol:.2e}")
-            if is_last:
-                end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
-                return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
-            return Verdict(action=Action.GO_ON)
+            return verdict_of_gap(gap, self.tol, report)
         rests = self._rests(report.progress)
         if rests is not None:
             if is_last or (rests and report.is_complete):

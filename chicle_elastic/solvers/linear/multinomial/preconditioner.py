@@ -9,15 +9,13 @@ likely, and with two of them.
 All of it is scaled by its diagonal first, so that a feature of scale 1e8 costs no digits of the others.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve, pack, unpack
-
-JITTERS = (1e-10, 1e-7)
-"""Added to a diagonal of ones, times its length, where columns are equal but for rounding and no factor is found."""
-LEAST_DIAGONAL = 1e-100
-"""Of an intercept, which has no penalty; below, its class has no curvature at all."""
+from chicle_elastic.solvers.linear.newton.directions import exact_solver
+from chicle_elastic.solvers.linear.products import pack, unpack
 
 
 def block_weights(p: Array, upper: Array) -> Array:
@@ -43,23 +41,24 @@ class ClassBlocks:
     def __init__(self, blocks: Array, *, is_narrow: bool, D: int, is_active: Array, has_intercept: bool) -> None:
         self._is_active = is_active
         self._has_intercept = has_intercept
-        self._factors: list[_Factor] = []
+        self._solvers: list[Callable[[Array], Array]] = []
         self._diagonals: Array | float = 1.0
         by_class = blocks.reshape(-1, D * (D + 1) // 2 if is_narrow else D)
         penalty = np.ones(D)
         penalty[-1] = 0.0
         if is_narrow:
-            factors = [_Factor(unpack(block, D), penalty) for block in by_class]
-            self._factors = factors * (len(is_active) // len(factors))
+            solvers = [exact_solver(unpack(block, D), penalty, is_rough=True)[0] for block in by_class]
+            self._solvers = solvers * (len(is_active) // len(solvers))
         else:
-            self._diagonals = 1.0 / _positive(by_class, penalty)
+            total = np.maximum(by_class, 0.0) + penalty
+            self._diagonals = 1.0 / np.where(total > 0, total, 1.0)
 
     def solve(self, residual: Array) -> Array:
         """An estimate of the direction that the second derivatives take to this, shape (K, D)."""
         r = _projected(residual, self._is_active, has_intercept=self._has_intercept)
         z = self._diagonals * r
-        for k, factor in enumerate(self._factors):
-            z[k] = factor.solve(r[k])
+        for k, solve in enumerate(self._solvers):
+            z[k] = solve(r[k])
         return _projected(z, self._is_active, has_intercept=self._has_intercept)
 
 
@@ -103,8 +102,8 @@ def joint_step(packed: Array, residual: Array, is_active: Array, *, has_intercep
     penalty = np.ones((K, D))
     penalty[:, -1] = 0.0
     r = _projected(residual, is_active, has_intercept=has_intercept)
-    found = _Factor(matrix.reshape(K * D, K * D), penalty.ravel()).solve(r.ravel()).reshape(K, D)
-    return _projected(found, is_active, has_intercept=has_intercept)
+    solve, _ = exact_solver(matrix.reshape(K * D, K * D), penalty.ravel(), is_rough=True)
+    return _projected(solve(r.ravel()).reshape(K, D), is_active, has_intercept=has_intercept)
 
 
 def _projected(vectors: Array, is_active: Array, *, has_intercept: bool) -> Array:
@@ -118,31 +117,3 @@ def _projected(vectors: Array, is_active: Array, *, has_intercept: bool) -> Arra
     if not has_intercept:
         result[:, -1] = 0.0
     return result
-
-
-class _Factor:
-    """Of a matrix, whose lower triangle counts and is overwritten, with the penalty on its diagonal.
-
-    Of the diagonal alone, where there is no other.
-    """
-
-    def __init__(self, matrix: Array, penalty: Array) -> None:
-        size = len(penalty)
-        self._scale = 1.0 / np.sqrt(_positive(np.diagonal(matrix), penalty))
-        matrix *= self._scale
-        matrix *= self._scale[:, np.newaxis]
-        matrix.reshape(-1)[:: size + 1] = 1.0
-        self._lower = cholesky_factor(matrix, *(jitter * size for jitter in JITTERS))
-
-    def solve(self, r: Array) -> Array:
-        """Its inverse times `r`, shape (size,)."""
-        scaled = self._scale * r
-        if self._lower is not None:
-            scaled = cholesky_solve(self._lower, scaled)
-        return np.asarray(self._scale * scaled)
-
-
-def _positive(diagonal: Array, penalty: Array) -> Array:
-    """The diagonal with its penalty, and 1 where that is nothing."""
-    found = np.maximum(diagonal, 0.0) + penalty
-    return np.where(found > LEAST_DIAGONAL, found, 1.0)

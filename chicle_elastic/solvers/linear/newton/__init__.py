@@ -1,7 +1,8 @@
 """Newton's method on chunks: every task sends sums over its rows, every trainer takes the same step.
 
 A step needs no more passes over the data with sixteen tasks than with one, because sums of losses, gradients and
-second derivatives are the same whichever task owns a row. `state` is what the tasks have in common, `plan` what is
-fixed and where each sum lies, `steps` how the trainer goes on from the sums of a pass (pure, without a row in sight),
-`passes` what one task adds up over its rows, and `preconditioner` the linear algebra.
+second derivatives are the same whichever task owns a row. `state` is what the tasks have in common, and where each sum
+lies; `steps` how the trainer goes on from the sums of a pass (pure, without a row in sight, with `gap`, `corners` and
+`conjugate`), `passes` what one task adds up over its rows, and `directions` the linear algebra. Any loss of
+`regression.losses` will do, that of a classifier (`margins`) among it.
 """

@@ -5,7 +5,7 @@ depend on which thread ends first.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,13 +13,11 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget
 from chicle_elastic.solvers.linear.local import LocalData, LocalPart
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
-from chicle_elastic.solvers.linear.newton.plan import NewtonPlan
-from chicle_elastic.solvers.linear.newton.state import NewtonState
-from chicle_elastic.solvers.linear.objectives import dual_values, primal_losses
+from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
+from chicle_elastic.solvers.linear.pass_solver import INTERRUPTED
 from chicle_elastic.solvers.linear.rows import MAX_COPIED_VALUES
-
-VALUES_AT_ONCE = 1 << 22
-"""Rows x outputs whose margins and the like a pass of Newton's method finds at once: 32 MiB each."""
+from chicle_elastic.solvers.linear.slopes import ROWS_IN_CACHE
 
 
 class NewtonParts:
@@ -29,16 +27,17 @@ class NewtonParts:
     with many outputs or columns, each part would need the memory of another task.
 
     Args:
-        plan: The same in every task.
+        problem: The same in every task.
+        state: Says how large blocks are.
         local: The rows; at least one chunk.
     """
 
-    def __init__(self, plan: NewtonPlan, local: LocalData) -> None:
-        self.plan = plan
+    def __init__(self, problem: Problem, state: NewtonState, local: LocalData) -> None:
         self._local = local
-        room = max(local.tables.num_values, MAX_COPIED_VALUES)
-        parts = local.parts(max(1, room // max(plan.most_block_values, 1)))
-        self._parts = [_Part(plan, part, is_first=part is parts[0]) for part in parts]
+        self.row_step = state.row_step
+        room, h = max(local.tables.num_values, MAX_COPIED_VALUES), min(state.block_columns, state.D)
+        parts = local.parts(max(1, 2 * room // max(len(state.outputs) * h * (h + 1), 1)))
+        self._parts = [_Part(problem, part, local, state.row_step, is_first=part is parts[0]) for part in parts]
 
     def raise_bounds(self, ratio: float) -> None:
         """All C_i have become `ratio` times as large, and the next pass is a first one."""
@@ -54,16 +53,15 @@ class NewtonParts:
             budget: Says when to end early.
 
         Returns:
-            Sums, shape (state.sums_size,); the first one is not 0 where a thread was interrupted.
+            Sums; the first one is not 0 where a thread was interrupted.
 
         Raises:
             DataError: A feature is NaN or infinite.
         """
         local = self._local
         local.check_all_rows([part.local for part in self._parts])
-        size = max(1, VALUES_AT_ONCE // local.tables.num_rows)
-        run = functools.partial(_Part.run, state=state, w=w, size=size, budget=budget)
-        local.set_dual_sums(None)  # the centers of the hinge may move
+        run = functools.partial(_Part.run, state=state, w=w, budget=budget)
+        local.set_dual_sums(None)  # those of a loss with corners are written
         return _total(local.run_parts(run, self._parts, budget.stop))
 
     def settle(self, state: NewtonState, w: Array) -> Array:
@@ -84,42 +82,53 @@ class NewtonParts:
 class _Part:
     """The rows of one thread; the first one adds what is added once per task."""
 
-    def __init__(self, plan: NewtonPlan, local: LocalPart, *, is_first: bool) -> None:
+    def __init__(self, problem: Problem, local: LocalPart, whole: LocalData, row_step: int, *, is_first: bool) -> None:
         self.local = local
         self._is_first = is_first
-        self.passes = NewtonPasses(plan, local.rows, local.upper, local.signs, lambda: local.row_ids)
+        self._problem, self._loss = problem, whole.loss
+        self.passes = NewtonPasses(
+            problem, local.rows, local.upper, local.signs, whole.intercept, lambda: local.row_ids, row_step
+        )
 
-    def run(self, state: NewtonState, w: Array, size: int, budget: Budget) -> Array:
-        """Add up sums, of so many outputs at a time; the first one is 1 where the budget ended before."""
-        passes, sums = self.passes, np.zeros(state.sums_size)
-        for group in (part for whole in passes.plan.groups(state.outputs, sums) for part in whole.split(size)):
+    def run(self, state: NewtonState, w: Array, budget: Budget) -> Array:
+        """Add up sums, output by output; the first one is 1 where the budget ended before."""
+        sums = np.zeros(state.sums_size(self._problem))
+        for k, (output, part) in enumerate(zip(state.outputs, state.parts(sums, self._problem), strict=True)):
+            if not len(part):
+                continue
             if budget.is_spent():
-                sums[0] = 1.0
+                sums[INTERRUPTED] = 1.0
                 break
-            duals = {k: self.local.duals(k) for k in group.numbers if passes.needs_duals(state.outputs[k])}
-            passes.run(group, state.outputs, w, duals)
-            if self._is_first:
-                group.add_directions(state.outputs)
-            for k in group.numbers:
-                if state.outputs[k].old_tau:
-                    self.local.write_duals(k, duals[k])
+            alpha = self.local.duals(k) if self.passes.needs_duals(output) else None
+            self.passes.run(state, k, w[k], part, alpha, is_first=self._is_first)
+            if alpha is not None and self._problem.loss.has_corners:
+                self.local.write_duals(k, alpha)
         return sums
 
     def settle(self, state: NewtonState, w: Array) -> tuple[Array, Array]:
         """Write duals; returns w of all duals, and sums of dual values."""
-        rebuilt, sums = np.zeros_like(w), np.zeros(len(w))
+        rebuilt, sums, local = np.zeros_like(w), np.zeros(len(w)), self.local
         for k, output in enumerate(state.outputs):
-            alpha = self.local.duals(k)
-            if self.passes.settle(k, output, w[k], alpha):
-                self.local.write_duals(k, alpha)
-            sums[k] = self.passes.sum_of(dual_values, alpha)
-            rebuilt[k] = self.local.rows.weighted_sum(self.local.signs[k] * alpha)
+            alpha = local.duals(k)
+            if not output.keeps_duals:
+                alpha = local.upper * local.signs[k] * self.passes.duals(output, k, w[k], alpha)[1]
+                local.write_duals(k, alpha)
+            sums[k] = self._sum_of(dual_values, alpha)
+            rebuilt[k] = local.rows.weighted_sum(local.signs[k] * alpha)
         return rebuilt, sums
 
     def losses(self, w: Array) -> Array:
         """Sums of losses at w, shape (num_outputs,)."""
         signs, rows = self.local.signs, self.local.rows
-        return np.array([self.passes.sum_of(primal_losses, signs[k] * rows.times(w[k])) for k in range(len(w))])
+        return np.array([self._sum_of(primal_losses, signs[k] * rows.times(w[k])) for k in range(len(w))])
+
+    def _sum_of(self, values_of: Callable[[Loss, Array, Array], Array], given: Array) -> float:
+        """Sum over all rows of what `values_of` the loss, something of each row and C_i is."""
+        total = 0.0
+        for begin in range(0, len(given), ROWS_IN_CACHE):
+            part = slice(begin, begin + ROWS_IN_CACHE)
+            total += float(values_of(self._loss, given[part], self.local.upper[part]).sum())
+        return total
 
 
 def _total(parts: Sequence[Array]) -> Array:

@@ -1,378 +1,243 @@
-"""What one thread of a task adds up over its rows in a pass of Newton's method.
+"""What one thread of a task adds up over its rows in a pass of Newton's method, and the duals that it writes.
 
-Between passes it remembers, per output, the margins at w and by how much they change along the direction, so that a
-step costs one product of its rows with a vector and one or two sums over them. Both are found anew where rows have come
-or gone, and now and then because their rounding errors add up.
+Between passes it remembers, per output, the scores at w and at the end of the direction, so that a step costs one
+product of its rows with a vector and one or two sums over them; with corners also the duals there, which are in the
+chunks, too, where these have room for them. The rest is found anew where rows have come or gone.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.newton.blocks import Blocks
-from chicle_elastic.solvers.linear.newton.plan import GRID, Group, NewtonPlan
-from chicle_elastic.solvers.linear.newton.state import NewtonPhase, OutputState
-from chicle_elastic.solvers.linear.objectives import Loss, dual_values, most_duals
+from chicle_elastic.solvers.linear.newton.state import (
+    SHARES,
+    Block,
+    Evaluation,
+    NewtonPhase,
+    NewtonState,
+    OutputState,
+    Problem,
+)
+from chicle_elastic.solvers.linear.objectives import dual_slopes
 from chicle_elastic.solvers.linear.rows import NewtonRows
-from chicle_elastic.solvers.linear.slopes import ROWS_IN_CACHE, kinked_slopes, logistic_slopes, slopes_of
 
-STEPS_PER_REFRESH = 16
-"""Steps after which margins are found from w again."""
+ROWS_AT_ONCE = 1 << 12
+"""Rows whose losses along a direction are found at a time."""
+SAME = 1e-14
+"""Relative difference of a weight that is rounding."""
 
 
 @dataclass(slots=True)
-class _Known:
-    """Of one output: margins at w after step `serial`, their changes along the direction, and second derivatives.
+class _Point:
+    """Keep what is known of all rows at a w.
 
-    The centers of the hinge move once per step at most, also where a pass is made again because a task was interrupted.
+    Attributes:
+        w: The point.
+        scores: As the loss has them.
+        curvatures: Of the loss, weighted, where products are asked for.
+        slopes, beside: With corners, of the round loss, and its curvatures beside the duals.
+        duals: With corners, those that the step to w has foretold.
     """
 
-    serial: int
-    margins: Array
-    changes: Array | None = None
+    w: Array
+    scores: Array
     curvatures: Array | None = None
+    slopes: Array | None = None
+    beside: Array | None = None
     duals: Array | None = None
-    is_settled: bool = False
-    has_moved_centers: bool = False
 
 
 class NewtonPasses:
     """Over some local rows of one task, as long as they stay.
 
     Args:
-        plan: The same in every task.
+        problem: The same in every task.
         rows: These rows, the intercept column included.
-        upper: C_i, shape (num_rows,), float64.
-        signs: +1 or -1, shape (num_outputs, num_rows).
+        upper: c_i, shape (num_rows,), float64.
+        targets: Of each output, shape (outputs, num_rows), float64.
+        intercept: Value of the intercept column.
         row_ids: Finds the numbers of the rows in the data set, shape (num_rows,), int64.
+        row_step: See `NewtonState`.
     """
 
     def __init__(
-        self, plan: NewtonPlan, rows: NewtonRows, upper: Array, signs: Array, row_ids: Callable[[], Array]
+        self,
+        problem: Problem,
+        rows: NewtonRows,
+        upper: Array,
+        targets: Array,
+        intercept: float,
+        row_ids: Callable[[], Array] | None = None,
+        row_step: int = 1,
     ) -> None:
-        self.plan = plan
+        self._problem, self._loss = problem, problem.loss
         self._rows = rows
         self._upper = upper
-        self._signs = signs
-        self._known: dict[int, _Known] = {}
-        full = plan.loss.most_curvature * upper if plan.loss.has_kinks else None
-        self._found: Array = np.empty((0, 4, 0))
-        self._values: Array = np.empty((3, 0, 0))
-        self._blocks = Blocks(rows, row_ids, plan.row_step, full)
+        self._targets = np.zeros_like(targets) if self._loss.is_of_residuals else targets
+        self._offsets = targets if self._loss.is_of_residuals else None
+        self._intercept = intercept
+        self._points: dict[int, list[_Point]] = {}
+        self._best: dict[int, Array | None] = {}
+        full = self._loss.full_curvature
+        self._blocks = Blocks(rows, row_ids, row_step, None if full is None else full * upper)
 
     def raise_bounds(self, upper: Array, ratio: float) -> None:
-        """All C_i have become `ratio` times as large, and the next pass is a first one.
-
-        Args:
-            upper: C_i, shape (num_rows,), float64.
-            ratio: See above.
-        """
+        """All c_i have become `ratio` times as large, and the next pass is a first one."""
         self._upper = upper
-        self._known.clear()
+        self._points.clear()
+        self._best.clear()
         self._blocks.scale(ratio)
 
     def needs_duals(self, output: OutputState) -> bool:
-        """Whether a pass looks at the duals in the chunks: the centers of the hinge, and those of the beginning."""
-        return not self.plan.is_smooth or output.serial == 0
+        """Whether a pass looks at the duals in the chunks: those of the beginning, and that are foretold for a row."""
+        return output.is_first or (self._loss.has_corners and output.phase is NewtonPhase.EVALUATE)
 
     def run(
         self,
-        group: Group,  # OUT
-        outputs: Sequence[OutputState],
+        state: NewtonState,
+        k: int,
         w: Array,
-        duals: Mapping[int, Array],  # OUT
+        part: Array,  # OUT
+        alpha: Array | None = None,
+        *,
+        is_first: bool = True,
     ) -> None:
-        """Add up what some outputs need.
+        """Add up what an output needs.
 
         Args:
-            group: Views of zeros, but for the directions, which are not looked at.
-            outputs: Of all outputs.
-            w: Shape (num_outputs, D).
-            duals: Of those outputs that need them (`needs_duals`), by number, shape (num_rows,), float64. Those of the
-                hinge are the centers, which may move.
-        """
-        for j, k in enumerate(group.numbers):
-            known, output = self._margins(k, outputs[k], outputs[k].point if group.is_balance else w[k]), outputs[k]
-            if group.is_balance:
-                known.duals = self._smooth_duals(k, output, known)
-                group.masses[j] += _by_class(self._signs[k], known.duals)
-            elif output.old_tau and not known.has_moved_centers:
-                duals[k][:] = _hinge_duals(known.margins, duals[k], output.old_tau * self._upper, self._upper)
-                known.has_moved_centers = True
-        if group.is_product:
-            self._multiply(group, outputs)
-        if group.is_product or group.is_balance:
-            return
-        self._find_changes(group.numbers, np.array([outputs[k].direction for k in group.numbers]))
-        for j, k in enumerate(group.numbers):
-            output = outputs[k]
-            if self._known[k].changes is None and output.serial == 0 and duals[k].any():  # else all values are 0
-                group.start[j, 0] += float(dual_values(self.plan.loss, duals[k], self._upper).sum())
-                if self.plan.has_free_intercept:
-                    group.start[j, 1] += float(self._signs[k] @ duals[k])
-        if self.plan.is_smooth:
-            self._evaluate_smooth(group, outputs)
-            return
-        for j, k in enumerate(group.numbers):
-            self._evaluate_hinge(self._known[k], outputs[k], self._signs[k], duals[k], group, j)
-
-    def settle(self, k: int, output: OutputState, w: Array, alpha: Array) -> bool:
-        """Write the duals that are certified together with the model.
-
-        Args:
-            k: The output.
-            output: Its state.
+            state: Of all outputs.
+            k: The output, which is not in phase LOOK.
             w: Its w, shape (D,).
-            alpha: OUT. Its duals, shape (num_rows,), float64.
-
-        Returns:
-            Whether there was anything to write.
+            part: Its sums, zeros.
+            alpha: OUT. Its duals in the chunks, if they matter (`needs_duals`).
+            is_first: Whether to add what is added once per task.
         """
-        is_at_rest = output.phase in (NewtonPhase.REST, NewtonPhase.BALANCE)
-        known = self._margins(k, output, output.point if is_at_rest else w)
-        if output.keeps_duals or known.is_settled:
-            return False
-        known.is_settled = is_at_rest
-        if not self.plan.is_smooth:
-            alpha[:] = _hinge_duals(known.margins, alpha, (output.old_tau or output.tau) * self._upper, self._upper)
-            return True
-        alpha[:] = self._smooth_duals(k, output, known) if known.duals is None else known.duals
-        if self.plan.has_free_intercept:
-            alpha *= np.where(self._signs[k] > 0, output.plus, output.minus)
-        return True
+        output = state.outputs[k]
+        if output.phase is NewtonPhase.MULTIPLY:
+            point = self._point(k, w)
+            if point.curvatures is None:
+                curvatures = self._loss.curvatures(point.scores, self._targets[k], output.theta)
+                point.curvatures = self._upper * (curvatures if point.beside is None else point.beside)
+            part[: state.D] = self._rows.curved_product(point.curvatures, output.conjugate)
+            part[state.D :] = output.conjugate * is_first
+        elif output.phase is NewtonPhase.EVALUATE:
+            found = Evaluation.of(state, output, self._problem, part)
+            self._evaluate(state, k, w, found, alpha)
+            if alpha is not None and self._loss.has_corners:
+                alpha[:] = self._upper * self._targets[k] * self._points[k][-1].duals
+            found.step[:] = output.step * is_first
 
-    def _smooth_duals(self, k: int, output: OutputState, known: _Known) -> Array:
-        """Return the duals at w, or of one Newton step on, shape (num_rows,)."""
-        slopes, curvatures = self._slopes(known.margins)
-        if not output.has_newton_duals:
-            return slopes
-        slopes -= curvatures * (self._signs[k] * self._rows.times(output.direction))
-        return np.clip(slopes, 0.0, most_duals(self.plan.loss, self._upper), out=slopes)
+    def _scores(self, k: int, w: Array) -> Array:
+        """Those of the loss: less the targets, for one of residuals."""
+        scores = self._rows.times(w) if w[:-1].any() else np.full(self._rows.num_rows, self._intercept * w[-1])
+        return scores if self._offsets is None else scores - self._offsets[k]
 
-    def sum_of(self, values_of: Callable[[Loss, Array, Array], Array], given: Array) -> float:
-        """Sum over all rows of what `values_of` the loss, something of each row and C_i is."""
-        total = 0.0
-        for begin in range(0, len(given), ROWS_IN_CACHE):
-            part = slice(begin, begin + ROWS_IN_CACHE)
-            total += float(values_of(self.plan.loss, given[part], self._upper[part]).sum())
-        return total
+    def _known(self, k: int, w: Array) -> _Point | None:
+        """What is remembered of w; the mean of the steps of all tasks may be another one in its last digits."""
+        for point in self._points.get(k, ()):
+            if (np.abs(point.w - w) <= SAME * np.abs(w)).all():
+                return point
+        return None
 
-    def _margins(self, k: int, output: OutputState, w: Array) -> _Known:
-        known = self._known.get(k)
-        if known is not None and known.serial == output.serial:
-            return known
-        is_near = known is not None and known.serial == output.serial - 1 and not math.isnan(output.t)
-        if known is not None and is_near and known.changes is not None and output.serial % STEPS_PER_REFRESH:
-            margins = known.margins
-            margins += known.changes if output.t == 1.0 else output.t * known.changes
+    def _point(self, k: int, w: Array) -> _Point:
+        """What is known at w, now or from now on."""
+        point = self._known(k, w)
+        if point is None:
+            point = _Point(w.copy(), self._scores(k, w))
+            self._points[k] = [*self._points.get(k, ())[-1:], point]
+        return point
+
+    def _foretold(self, k: int, point: _Point, scores: Array) -> Array:
+        """The duals of a loss with corners after a step from a point that leads to these scores."""
+        assert point.slopes is not None
+        return self._loss.clipped(point.slopes + point.beside * (point.scores - scores), self._targets[k])
+
+    def _best_duals(self, k: int, output: OutputState) -> Array | None:
+        """Those with the largest D so far, of a loss with corners; None where they are not known."""
+        points = self._points.get(k)
+        return points[-1].duals if output.is_best and points else self._best.get(k)
+
+    def _evaluate(self, state: NewtonState, k: int, w: Array, found: Evaluation, alpha: Array | None) -> None:
+        rows, loss, upper, y, output = self._rows, self._loss, self._upper, self._targets[k], state.outputs[k]
+        there, theta, scalars = w + output.direction, output.theta + output.change, found.scalars
+        known = None if alpha is None or not alpha.any() else y * dual_slopes(alpha, upper)
+        if loss.has_corners:
+            best = self._best_duals(k, output)
+            self._best[k] = known if best is None and output.is_best else best
+        before = self._point(k, w) if loss.has_corners or len(found.line) else self._known(k, w)
+        point = self._known(k, there) or _Point(there, self._scores(k, there))
+        self._points[k] = [point] if before is None or before is point else [before, point]
+        scores = point.scores
+        values, slopes, curvatures = loss.at(scores, y, theta)
+        duals = slopes
+        scalars[0] = scalars[1] = upper @ values
+        if output.is_first and known is not None:
+            duals = known
+            scalars[9], scalars[10] = upper @ loss.dual_values(duals, np.zeros(len(y)), y), alpha @ y
+        if loss.has_corners:
+            assert before is not None
+            is_new = output.dual == -np.inf  # then a step has to come down from far above
+            if before.slopes is None and known is not None and not is_new:
+                before.slopes = loss.slopes(before.scores, y, output.theta)
+                before.beside = loss.curvatures_beside(known, before.scores, y, output.theta)
+            if before.slopes is not None:
+                duals = self._foretold(k, before, scores)
+            beside = loss.curvatures_beside(np.zeros(len(y)) if is_new else duals, scores, y, theta)
+            point.slopes, point.beside, point.duals, point.curvatures = slopes, beside, duals, None
+            curvatures, sharp = beside, float(upper @ loss.values(scores, y, 0.0))
+            scalars[1], scalars[2] = sharp, sharp - upper @ loss.dual_values(duals, scores, y)
+            scalars[7] = upper @ loss.values(scores, y, output.theta) if output.change else scalars[0]
+            scalars[8] = sharp - upper @ loss.dual_values(slopes, scores, y)
+            found.of_duals[:] = rows.weighted_sum(upper * duals)
+        curvatures = upper * curvatures
+        if self._problem.has_free_intercept:
+            scalars[3:5] = upper @ np.maximum(duals, 0.0), upper @ np.maximum(-duals, 0.0)
+        found.v[:] = rows.weighted_sum(upper * slopes)
+        if output.block is not Block.KEPT:
+            if len(found.second):
+                self._blocks.add(k, output.block, curvatures, output.columns, found.second)
+            if len(found.diagonal):
+                found.diagonal[:] = rows.squares_sum(curvatures)
+            if len(found.beside):
+                found.beside[:] = rows.weighted_sum(curvatures)
+        if not (state.is_exact or loss.has_corners):
+            point.curvatures = curvatures
+        if loss.has_scale:
+            first, second, mixed = loss.by_scale(scores, y, theta)
+            scalars[5:7] = upper @ first, upper @ second
+            found.mixed[:] = rows.weighted_sum(upper * mixed)
+        if len(found.line) and before is not None:
+            shares = np.array(SHARES)[:, None]
+            widths: Any = output.theta + (0.0 if loss.has_corners or not output.change else shares * output.change)
+            for begin in range(0, len(y), ROWS_AT_ONCE):
+                i = slice(begin, begin + ROWS_AT_ONCE)
+                along = before.scores[i] + shares * (scores[i] - before.scores[i])
+                found.line[:] += loss.values(along, y[i], widths) @ upper[i]
+
+    def duals(self, output: OutputState, k: int, w: Array, alpha: Array | None = None) -> tuple[Array, Array]:
+        """Return scores at w, and the duals that are certified together with it, per unit of c_i.
+
+        Where they are not known those are the slopes at w + shift; where w is made of them, those that an exact step
+        from w foretells; with corners those that the last step has foretold.
+        """
+        loss, y = self._loss, self._targets[k]
+        point = self._point(k, w)
+        scores = there = point.scores
+        if output.shift.any():
+            there = scores + self._rows.times(output.shift)
+        if loss.has_corners:
+            is_known = point.slopes is not None and output.shift.any()
+            best = self._foretold(k, point, there) if is_known else self._best_duals(k, output)
+            if best is None and alpha is not None and alpha.any():  # of a task that has rows of another one
+                best = y * dual_slopes(alpha, self._upper)
+            duals = loss.slopes(there, y, output.dual_theta) if best is None else best
+        elif self._problem.has_duals and output.shift.any():
+            _, slopes, curvatures = loss.at(scores, y, output.theta)
+            duals = loss.clipped(slopes + curvatures * (scores - there), y)
         else:
-            margins = self._signs[k] * self._rows.times(w) if w.any() else np.zeros(len(self._upper))
-        known = self._known[k] = _Known(output.serial, margins)
-        return known
-
-    def _find_changes(self, numbers: list[int], directions: Array) -> None:
-        """By how much the margins of these outputs change along directions of shape (n, D); None along none."""
-        is_moving = np.any(directions, axis=1)
-        moving = [k for k, is_one in zip(numbers, is_moving, strict=True) if is_one]
-        for k in numbers:
-            self._known[k].changes = None
-        if not moving:
-            return
-        changes = self._rows.times_many(directions if len(moving) == len(numbers) else directions[is_moving])
-        changes *= self._signs_of(moving)
-        for k, of_output in zip(moving, changes, strict=True):
-            self._known[k].changes = of_output
-
-    def _signs_of(self, numbers: list[int]) -> Array:
-        """Shape (n, num_rows)."""
-        return self._signs if len(numbers) == len(self._signs) else self._signs[numbers]
-
-    # Smooth losses.
-
-    def _slopes(self, margins: Array) -> tuple[Array, Array]:
-        """Slopes, which are duals, and second derivatives; each of the shape of the margins."""
-        return slopes_of(self.plan.loss, margins, self._upper)
-
-    def _evaluate_smooth(self, group: Group, outputs: Sequence[OutputState]) -> None:
-        numbers, num_rows = group.numbers, len(self._upper)
-        there, slopes, curvatures = self._buffers(len(numbers))
-        for j, k in enumerate(numbers):
-            known = self._known[k]
-            if known.changes is None:
-                there[j] = known.margins
-            else:
-                np.add(known.margins, known.changes, out=there[j])
-        size = max(ROWS_IN_CACHE // len(numbers), 1)
-        for begin in range(0, num_rows, size):
-            part = slice(begin, begin + size)
-            losses = self._losses_and_slopes(there[:, part], self._upper[part], slopes[:, part], curvatures[:, part])
-            group.values[:, 0, 0] += losses
-        for j, k in enumerate(numbers):
-            if group.slopes.shape[1]:
-                self._add_grid(self._known[k], group.slopes[j])
-            if self.plan.has_free_intercept:
-                group.values[j, 0, 1:] += _by_class(self._signs[k], slopes[j])
-        slopes *= self._signs_of(numbers)
-        group.gradients[0][0] += self._rows.weighted_sums(slopes)
-        for j, k in enumerate(numbers):
-            output = outputs[k]
-            if group.diagonals[0][0].shape[1]:
-                group.diagonals[0][0][j] += self._rows.squares_sum(curvatures[j])
-            if group.beside.shape[1]:
-                group.beside[j] += self._rows.weighted_sum(curvatures[j])
-            if group.blocks[0][0].shape[1]:
-                self._blocks.add(k, output.block, curvatures[j], output.columns, group.blocks[0][0][j])
-            self._known[k].curvatures = None
-
-    def _buffers(self, num_outputs: int) -> Array:
-        """Three matrices with a value per row of each output; kept, as they are large."""
-        if self._values.shape[1] < num_outputs:
-            self._values = np.empty((3, num_outputs, len(self._upper)))
-        return self._values[:, :num_outputs]
-
-    def _losses_and_slopes(
-        self,
-        margins: Array,
-        upper: Array,
-        slopes: Array,  # OUT
-        curvatures: Array,  # OUT
-    ) -> Array:
-        """Sum of C_i loss(m_i) per output, shape (n,), and `_slopes`: they have most of the work in common."""
-        if self.plan.loss.has_kinks:
-            slack = np.maximum(1.0 - margins, 0.0)
-            slopes[...], curvatures[...] = kinked_slopes(self.plan.loss, slack, upper)
-            slack -= 0.5 * np.minimum(slack, 0.5 * self.plan.loss.most_slope)
-            return np.einsum("ki,ki->k", slopes, slack)
-        small = np.exp(-np.abs(margins))
-        slopes[...], curvatures[...] = logistic_slopes(margins, small, upper)
-        losses = np.log1p(small, out=small)  # a tenth of what logaddexp takes
-        losses -= np.minimum(margins, 0.0)
-        return np.asarray(losses @ upper)
-
-    def _add_grid(self, known: _Known, slopes: Array) -> None:
-        """Add slopes at all shares of GRID."""
-        if known.changes is None:
-            return
-        for number, t in enumerate(GRID.tolist()):
-            slopes[number] -= float(self._slopes(known.margins + t * known.changes)[0] @ known.changes)
-
-    def _multiply(self, group: Group, outputs: Sequence[OutputState]) -> None:
-        for j, k in enumerate(group.numbers):
-            known = self._known[k]
-            curvatures = self._slopes(known.margins)[1] if known.curvatures is None else known.curvatures
-            known.curvatures = curvatures
-            group.product[j] += self._rows.curved_product(curvatures, outputs[k].p)
-
-    # Hinge.
-
-    def _evaluate_hinge(
-        self, known: _Known, output: OutputState, signs: Array, centers: Array, group: Group, j: int
-    ) -> None:
-        """Of row `j` of the group."""
-        candidates = self.plan.candidates if known.changes is not None else self.plan.candidates[:1]
-        found, sums = self._hinge_buffer(len(candidates)), _HingeSums(group.start[j], group.values[j], group.slopes[j])
-        for begin in range(0, len(signs), ROWS_IN_CACHE):
-            part = slice(begin, begin + ROWS_IN_CACHE)
-            changes = None if known.changes is None else known.changes[part]
-            rows = _HingeRows(known.margins[part], changes, signs[part], self._upper[part], centers[part])
-            rows.add(output, candidates, sums, found[:, :, part])
-        for candidate in range(len(candidates)):
-            gradients, blocks = group.gradients[candidate], group.blocks[candidate]
-            stays = self._rows.weighted_sum(found[candidate, 0])
-            gradients[0][j] += stays
-            gradients[1][j] += stays + self._rows.weighted_sum(found[candidate, 1])
-            for variant in (0, 1):
-                self._rows.add_products(found[candidate, 2 + variant], output.columns, blocks[variant][j])
-
-    def _hinge_buffer(self, num_candidates: int) -> Array:
-        """What is found of each row at each candidate, shape (num_candidates, 4, num_rows); kept, as it is large."""
-        if len(self._found) < num_candidates:
-            self._found = np.empty((num_candidates, 4, len(self._upper)))
-        return self._found[:num_candidates]
-
-
-class _HingeRows:
-    """Some rows of one output, few enough for what is found on the way to stay in the cache.
-
-    Args:
-        margins: At w, shape (n,).
-        changes: Of the margins along the direction, shape (n,); None without one.
-        signs, upper, centers: Shape (n,).
-    """
-
-    def __init__(self, margins: Array, changes: Array | None, signs: Array, upper: Array, centers: Array) -> None:
-        self._margins = margins
-        self._changes = changes
-        self._signs = signs
-        self._upper = upper
-        self._centers = centers
-
-    def add(self, output: OutputState, candidates: tuple[float, ...], sums: "_HingeSums", found: Array) -> None:
-        """Add up what they contribute.
-
-        Args:
-            output: The state of the output.
-            candidates: Shares of the direction.
-            sums: Values and slopes are added here.
-            found: Per candidate signed duals, signed changes of the duals if the centers move, and the second
-                derivatives in both cases, shape (candidates, 4, n).
-        """
-        upper, centers, changes = self._upper, self._centers, self._changes
-        scale, next_scale = output.tau * upper, output.next_tau * upper
-        if changes is not None:
-            duals = _hinge_duals(self._margins, centers, scale, upper)
-            start = sums.start
-            start += self._smoothed(self._margins, duals, scale), -float(duals @ changes)
-            if len(sums.slopes):
-                for number, t in enumerate(GRID.tolist()):
-                    there = _hinge_duals(self._margins + t * changes, centers, scale, upper)
-                    sums.slopes[number] -= float(there @ changes)
-        for candidate, t in enumerate(candidates):
-            there = self._margins if changes is None else self._margins + t * changes
-            duals = _hinge_duals(there, centers, scale, upper)
-            moved = _hinge_duals(there, duals, next_scale, upper)
-            losses = np.maximum(1.0 - there, 0.0)
-            sums.values[candidate] += (
-                float(losses @ upper),
-                float(duals.sum()),
-                self._smoothed(there, duals, scale),
-            )
-            np.multiply(self._signs, duals, out=found[candidate, 0])
-            np.multiply(self._signs, moved - duals, out=found[candidate, 1])
-            np.multiply((duals > 0) & (duals < upper), scale, out=found[candidate, 2])
-            np.multiply((moved > 0) & (moved < upper), next_scale, out=found[candidate, 3])
-
-    def _smoothed(self, margins: Array, duals: Array, scale: Array) -> float:
-        """Sum of the losses that phi has."""
-        moves = duals - self._centers
-        moves *= moves
-        return float(duals @ (1.0 - margins) - (moves / np.where(scale > 0, 2.0 * scale, 1.0)).sum())
-
-
-@dataclass(frozen=True, slots=True)
-class _HingeSums:
-    """Those parts of the sums of one output that are not made of all rows at once, see `Group`."""
-
-    start: Array
-    values: Array
-    slopes: Array
-
-
-def _by_class(signs: Array, values: Array) -> tuple[float, float]:
-    """Return the sums over the rows of a class, and over others.
-
-    Both products add up in the same order, so the sum of a class whose values are all 0 is exactly 0.
-    """
-    both, difference = float(values @ np.ones(len(values))), float(values @ signs)
-    return 0.5 * (both + difference), 0.5 * (both - difference)
-
-
-def _hinge_duals(margins: Array, centers: Array, scale: Array, upper: Array) -> Array:
-    """a(w) of rows with these margins, shape (n,); scale is tau C_i."""
-    free = 1.0 - margins
-    free *= scale
-    free += centers
-    return np.minimum(np.maximum(free, 0.0, out=free), upper, out=free)
+            duals = loss.slopes(there, y, output.dual_theta)
+        return scores, duals * np.where(duals > 0, output.plus, output.minus)

@@ -1,47 +1,40 @@
-"""How Newton's method goes on from the sums of a pass. Pure: no row is in sight, and every task comes to the same.
+"""How Newton's method goes on from the sums of a pass. Pure: no row is in sight, and of the loss only what it is.
 
-An iteration is one pass over the rows of every task. In phase EVALUATE the pass looks at candidates on the line
-w + t * direction. The best of them becomes w if the (smoothed) objective falls enough there (Armijo's rule), and its
-gradient and second derivatives give the next direction; else the next pass looks at a smaller share.
+The objective, with round corners where the loss has some, is minimised by Newton's method. Its directions are exact
+where a message has room for all second derivatives and these are cheap, and else come from conjugate gradients, one
+product and so one pass each. Their preconditioner has the second derivatives in the heaviest columns, or those of some
+rows. Its sum takes as long as many products, so it is kept as long as few are needed with it, and corrected by the
+products of the last step (`pairs`). They end when the residual is as small a share as Newton's method can make use of
+by now (Dembo, Eisenstat and Steihaug 1982), or small enough for the step to be the last.
 
-Smooth losses are minimised as they are. a(w) = -C_i loss'(m_i) is dual feasible, so each pass comes with a gap, which
-is 1/2 |w - w(a)|^2 = 1/2 |gradient|^2. Where second derivatives are cheap, an output rests once the gap is small enough
-not only at w but most likely at w(a), too: that one is certified, so that w = w(alpha) holds in the end as after
-coordinate descent. It is a gradient step away from w, and its gap larger by 1/2 g^T (H - I) g. Where it takes conjugate
-gradients to get there, up to a third of all passes, w is certified together with a(w): the gap is as true.
+The next pass evaluates the end of the direction. Where the objective has not fallen by a part of what was foretold, the
+losses along the direction tell which share of it brings the objective furthest down, and the pass after evaluates that.
+A scale of the residuals is one more unknown of the equations; without exact directions it takes a step of its own.
 
-There are better duals than a(w), one Newton step on: a - C_i loss''(m_i) (change of the margin along the direction).
-With r = (I + H) direction + g, what the direction leaves of the Newton equations, their w(a) is w + direction - r, and
-the gap there 1/2 r^T (I + H) r, but for terms of third order. So an output rests as soon as that is small enough, as
-far as can be told: after an exact step if it went as the second derivatives had foretold, but for a part of tol. Of the
-squared hinge, duals that would be negative become 0, so there the step has to be short.
+With the slopes at w as duals the gap has two parts: |gradient|^2 / (2 alpha), and what the corners leave. A smooth loss
+has no second part. Corners become narrower with every step, the more the less it foretells beside the second part,
+and no narrower than `tol` needs. Each task remembers the duals that the last step has foretold for its rows, the slopes
+and their change to first order: with these the first part is next to nothing after a whole step, and the gap is known
+long before the gradient is small. They say how curved corners count in the next step, too (`curvatures_beside`). A task
+that has got or lost rows begins with slopes. Of large
+features the gradient at any w is mostly rounding of w; then w is as good as it gets, and the certificate has the duals
+of w + step, which is more than a number has room for. D does not know of a scale: the duals are those of the largest D
+so far, and the scale may go on to 0.
 
-With features of very different scales no dual is exact enough for that: rounding of the duals times a feature of 1e8 is
-a w that is worth nothing. Where steps no longer change the objective, an output rests where it is, and w is certified
-together with a(w). Newton's duals are not tried again once two certificates have refused them.
+Where chunks have duals, an output rests with those one exact step on, of which w then is made: Newton's method squares
+what it leaves, so that it rests as soon as that will be small enough. With features of very different scales no dual is
+exact enough for that: rounding of the duals times a feature of 1e8 is a w that is worth nothing. There, and after two
+certificates in vain, w is certified together with its slopes.
 
-The hinge is made smooth by the proximal point method on the dual (Rockafellar 1976; for SVMs: Yin and Li 2019, "A
-semismooth Newton method for support vector classification"): around centers alpha, phi(w) = 1/2 |w|^2 + sum_i of
+An intercept that is not penalised takes what it can of the gradient first (`_steepness`), and the duals of the sign
+with more of them are made smaller until all add up to 0. A scale whose derivative is not 0 leaves that much, too.
 
-    max_{0 <= a <= C_i} a (1 - m_i) - (a - alpha_i)^2 / (2 tau C_i),      a_i(w) = clip(alpha_i + tau C_i (1 - m_i))
+The second derivatives of a parabola are summed up once. Conjugate gradients, preconditioned by their Cholesky factor
+where there is room, go on until the residual of the equations says that the gap is small enough, and w goes along with
+them: with a factor the first step is the solution but for rounding, or for float32. (Rifkin and Lippert 2007, "Notes on
+regularized least-squares", have the duals.) A task that is alone has no need to multiply after that first step.
 
-which is C_i (1 - m_i) but for a rounded corner. The part of the gap that comes from w not being the minimum of phi is
-at most 1/2 |gradient|^2, because phi is 1-strongly convex. Once that is a small part of the whole, the centers move to
-the duals of w, and tau grows the more the easier the last centers were. Once the gap is small enough phi is minimised
-to the last digits, and w(a) = w is what is certified.
-
-The first step of the hinge has tau < 1 and centers 0: no corner is in reach at w = 0, and the step is that of a least
-squares SVM.
-
-Where second derivatives are cheap, each step adds them up anew, in float32 unless that leads nowhere.
-
-Where the block is not all of the second derivatives, it is the preconditioner of conjugate gradients, one product and
-so one pass each. Its sum takes as long as many products, so the one of an earlier step is kept as long as few are
-needed with it, and corrected by the products of the last step. They end when the residual is as small a share as
-Newton's method can make use of by now (Dembo, Eisenstat and Steihaug 1982), or small enough for the step to be the
-last.
-
-`smooth`, `conjugate` and `hinge` have what the three do with the sums of a pass.
+Where tasks found a step from a factor, they send it along and go on with its mean (see `agreement`).
 """
 
 import math
@@ -49,129 +42,358 @@ import math
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.agreement import squared
+from chicle_elastic.solvers.linear.agreement import dot, squared
+from chicle_elastic.solvers.linear.certified import ROUNDING as ROUNDED
+from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
-from chicle_elastic.solvers.linear.newton import conjugate, hinge, smooth
-from chicle_elastic.solvers.linear.newton.line import ROUNDING
-from chicle_elastic.solvers.linear.newton.plan import Group, NewtonPlan
-from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState, OutputState
-from chicle_elastic.solvers.linear.objectives import TINY, Loss
+from chicle_elastic.solvers.linear.newton import conjugate
+from chicle_elastic.solvers.linear.newton.corners import LEAST_THETA, narrow, narrow_along
+from chicle_elastic.solvers.linear.newton.directions import (
+    Preconditioner,
+    exact_solver,
+    heaviest_columns,
+    to_least,
+)
+from chicle_elastic.solvers.linear.newton.gap import (
+    ROUNDING,
+    is_one_sided,
+    is_there_already,
+    keep_best_duals,
+    steepness_of,
+    will_be_there,
+)
+from chicle_elastic.solvers.linear.newton.state import (
+    FIRST_SHARE,
+    SHARES,
+    Block,
+    Evaluation,
+    NewtonPhase,
+    NewtonState,
+    OutputState,
+    Problem,
+)
+from chicle_elastic.solvers.linear.pass_solver import HEAD
+from chicle_elastic.solvers.linear.products import packed_diagonal, unpack
+from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, PASS_VALUES, ROW_VALUES
 
-BALANCED = 1e-9
-"""Share of the sum of duals that those of two classes may differ by, for rounding, beside a free intercept."""
-SHARE = 0.9
-"""Share of tol below which an output rests; halved each time that the certificate says otherwise."""
+ENOUGH = 0.25
+"""Share of slope times direction by which the objective has to fall; of a parabola it is a half."""
+WARM_THETA = 0.05
+"""Width of corners that a classifier begins with from w that is not 0, in units of margins; else it is 1."""
+LEAST_REACH, LEAST_FALL = 1e-5, 0.5
+"""Of a direction; of |gradient|^2 in a step whose effect on the objective is rounding, else no more are taken."""
+FIRST_DAMPING, MOST_DAMPING, DAMPED = 1e-3, 1e3, 10.0
+"""Damping after a direction that leads nowhere, at most, and what each further one and each whole step change it by."""
+SMALLER, LARGER = 0.9, 10.0
+"""Share of a scale that a step may take away, or add."""
+FEW = 1e-4
+"""Relative change of the objective that is none, as a share of tol."""
+LEAST_SHARE, LEAST_SHARE_OF_NEWTON_DUALS = 0.05, 0.2
+"""Share of tol that is aimed at, at least; and below which, after two certificates in vain, no output rests with the
+duals of one step on."""
+POOR = 0.9
+"""Share of the gradient above which sums in float32 are not good enough."""
 
 
-def start(plan: NewtonPlan, model: Array) -> NewtonState:
-    """The state before the first pass from `model`: w, shape (num_outputs * D,)."""
-    outputs = []
-    for w in model.reshape(plan.num_outputs, plan.D):
-        is_least_squares = plan.loss is Loss.HINGE and not w.any()
-        tau = hinge.LEAST_SQUARES_TAU if is_least_squares else hinge.FIRST_TAU
-        outputs.append(
-            OutputState(
-                direction=-w if plan.has_free_intercept and abs(w[-1]) >= -LEFT_OUT else np.zeros(plan.D),
-                gradient=np.zeros(plan.D),
-                tau=tau,
-                next_tau=tau,
-                is_least_squares=is_least_squares,
-                block=plan.first_block,
-            )
-        )
-    return NewtonState(
-        block_columns=plan.block_columns,
-        row_step=plan.row_step,
-        has_many_rows=plan.has_many_rows,
-        is_cheap=plan.is_cheap,
-        share=SHARE,
-        sums_size=plan.sums_size(outputs),
-        outputs=outputs,
-    )
+def start(state: NewtonState, problem: Problem, model: Array) -> NewtonState:
+    """Set up the outputs before the first pass from `model`: w, shape (outputs * D,)."""
+    free = not problem.has_duals and problem.has_free_intercept and not problem.loss.is_parabola
+    for w in model.reshape(-1, state.D):
+        output = OutputState(shift=np.zeros(state.D), beside=np.zeros(state.D), is_wary=problem.loss.has_corners)
+        output.plus = output.minus = 0.0 if free else 1.0
+        if problem.has_duals and w.any():
+            output.theta = WARM_THETA
+        _restart(state, output, problem, w)
+        state.outputs.append(output)
+    return state
 
 
-def reopen(plan: NewtonPlan, model: Array, state: NewtonState) -> None:
-    """Let outputs go on that rest: the certificate said that not all of them are where they were thought to be.
+def reopen(state: NewtonState, problem: Problem, model: Array) -> None:
+    """Begin anew at the present w: a certificate was not good enough, or other rows are there."""
+    state.share = max(0.5 * state.share, LEAST_SHARE)
+    state.is_rough = state.is_rough and problem.loss.is_parabola  # whose products repair what that does
+    for w, output in zip(model.reshape(-1, state.D), state.outputs, strict=True):
+        output.is_refused = True
+        _restart(state, output, problem, w)
 
-    Args:
-        plan: What is fixed.
-        model: w that was certified, shape (num_outputs * D,).
-        state: Changed in place.
-    """
-    is_poor = state.share < SHARE
-    state.share *= 0.5
-    for w, output in zip(model.reshape(plan.num_outputs, plan.D), state.outputs, strict=True):
-        output.phase = NewtonPhase.EVALUATE
-        # w of its duals was certified, and may be far worse than where it rested.
-        output.direction = output.point - w if output.has_newton_duals else np.zeros(plan.D)
-        if plan.has_free_intercept and abs(w[-1]) >= -LEFT_OUT:  # of rows that were of one class, and are no more
+
+def _restart(state: NewtonState, output: OutputState, problem: Problem, w: Array) -> None:
+    output.phase = NewtonPhase.EVALUATE if problem.has_duals else NewtonPhase.LOOK
+    output.gap, output.reach, output.is_blind, output.is_chosen = np.inf, 1.0, False, False
+    output.direction, output.change, output.dual = np.zeros(state.D), 0.0, -np.inf
+    output.block, output.keeps_duals, output.is_searched = state.first_block, False, False
+    if problem.has_duals:
+        if output.shift.any():  # w that was made of duals may be far worse
+            output.direction = output.residual - w
+        output.shift, output.value = np.zeros(state.D), np.inf
+        if problem.has_free_intercept and abs(w[-1]) >= -LEFT_OUT:  # of rows that were of one class, and may be no more
             output.direction = -w
-        output.keeps_duals = output.has_newton_duals = output.is_exact = False
-        output.value = np.inf
-        output.gradient = np.zeros(plan.D)
-        output.block = smooth.next_block(plan, output, is_poor=is_poor) if plan.is_smooth else plan.first_block
-        output.serial += 1  # the model is not where the output rested: margins are found from it
-        output.t = math.nan
-    state.sums_size = plan.sums_size(state.outputs)
 
 
-def advance(plan: NewtonPlan, model: Array, state: NewtonState, sums: Array, num_tasks: float) -> Array:
+def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, weight: float) -> Array:
     """Go on from the sums of a pass.
 
     Args:
-        plan: What is fixed.
-        model: w, shape (num_outputs * D,).
         state: Of the pass; changed in place.
-        sums: See `plan`.
-        num_tasks: Tasks that were added up.
+        problem: What is minimised.
+        model: w, shape (outputs * D,).
+        sums: See `state`.
+        weight: Tasks that have summed something up.
 
     Returns:
         The new w, of the same shape.
     """
-    if sums[0] > 0:  # a task was interrupted: the pass is made again
+    num_interrupted, num_rows, num_alone = sums[:HEAD].tolist()
+    if num_interrupted > 0 or state.is_at_rest:  # the pass is made again
         return model
+    is_first = state.num_rows == 0.0 or any(output.phase is NewtonPhase.LOOK for output in state.outputs)
+    if not is_first and num_rows != state.num_rows:  # rows were lost or have come back: another objective
+        state.num_rows = 0.0
+        for w, output in zip(model.reshape(-1, state.D), state.outputs, strict=True):
+            _restart(state, output, problem, w)
+        return model
+    state.is_alone = num_alone > 0
+    if is_first:
+        state.num_rows = num_rows
+        state.passes = _passes_at_once(state, problem) if num_alone else 1
     following = model.copy()
-    w = following.reshape(plan.num_outputs, plan.D)
-    for group in plan.groups(state.outputs, sums):
-        if group.is_balance:
-            for j, k in enumerate(group.numbers):
-                smooth.balanced(state.outputs[k], group.masses[j])
-            continue
-        group.direction /= num_tasks
-        if group.is_product:
-            for j, k in enumerate(group.numbers):
-                conjugate.multiplied(plan, state.outputs[k], group, j)
-            continue
-        are_there = [
-            state.outputs[k].serial == 0
-            and (
-                smooth.is_one_sided(plan, w[k], state.outputs[k], group, j)
-                or _is_there_already(plan, state.share, w[k], state.outputs[k], group, j)
-            )
-            for j, k in enumerate(group.numbers)
-        ]
-        going_on = [j for j, is_there in enumerate(are_there) if not is_there]
-        if plan.is_smooth:
-            smooth.evaluated(plan, state.share, w, state.outputs, group, going_on)
-            continue
-        for j in going_on:
-            k = group.numbers[j]
-            hinge.evaluated(plan, state.share, w[k], state.outputs[k], group, j)
-    state.sums_size = plan.sums_size(state.outputs)
+    parts = state.parts(sums, problem)
+    for w, output, part in zip(following.reshape(-1, state.D), state.outputs, parts, strict=True):
+        if output.phase is NewtonPhase.LOOK:
+            w[:] = _looked(state, output, problem, w, part)
+        elif output.phase is NewtonPhase.MULTIPLY:
+            w[:] = conjugate.multiplied(state, output, problem, w, part, weight)
+        elif output.phase is NewtonPhase.EVALUATE:
+            w[:] = _evaluated(state, output, problem, w, Evaluation.of(state, output, problem, part), weight)
+            is_exact = problem.loss.is_parabola and state.is_exact and output.block is Block.KEPT
+            is_exact = is_exact and not (state.is_rough or output.is_refused)
+            if num_alone and is_exact and output.phase is NewtonPhase.MULTIPLY:
+                # The step is 1, and a certificate follows in place of a product; if it refuses, products are safer.
+                output.phase = NewtonPhase.REST
+                w += output.conjugate
     return following
 
 
-def _is_there_already(plan: NewtonPlan, share: float, w: Array, output: OutputState, group: Group, j: int) -> bool:
-    """Whether w and the duals of the chunks are good enough together: a fit goes on where one has ended."""
-    if group.direction[j].any():
+def _passes_at_once(state: NewtonState, problem: Problem) -> int:
+    """Say how many passes an only task makes in an iteration: as many as cost about what is between two iterations."""
+    D = state.D
+    of_row = DENSE_VALUE * D + 0.5 * MULTIPLICATION * D * D * state.is_exact + ROW_VALUES
+    is_one = problem.loss.is_parabola or problem.has_duals
+    return 1 if is_one else max(int(PASS_VALUES // max(state.num_rows * of_row, 1.0)), 1)
+
+
+def _looked(state: NewtonState, output: OutputState, problem: Problem, w: Array, sums: Array) -> Array:
+    """How wide corners are, or large a scale is, at first; a model of zeros begins with the best constant."""
+    loss = problem.loss
+    total, size, total_y, squares = sums.tolist()
+    state.total = max(total, TINY)
+    state.typical = size / state.total or 1.0
+    share = ROUNDED * (state.typical if loss.is_quadratic else math.sqrt(1.0 / ROUNDED))
+    state.floor = max(share * state.typical * state.total, TINY)
+    mean = total_y / state.total if problem.has_free_intercept else 0.0
+    deviation = math.sqrt(max(squares / state.total - mean * mean, 0.0))
+    if loss.has_corners or not w.any():
+        output.theta = (loss.has_scale and deviation) or state.typical
+    output.phase = NewtonPhase.EVALUATE
+    if loss.is_parabola:  # what the last certificate had beside w
+        w, output.shift = w + output.shift, np.zeros_like(output.shift)
+    if not problem.has_free_intercept or w.any():
+        return w
+    return np.append(w[:-1], loss.start(mean))
+
+
+def _evaluated(
+    state: NewtonState, output: OutputState, problem: Problem, w: Array, found: Evaluation, weight: float
+) -> Array:
+    """Take the step if it is good enough, and find the next one."""
+    loss, alpha = problem.loss, problem.strength(state)
+    round_loss, sharp_loss, corners, plus, minus, by_scale, _, loss_before, of_slopes = found.scalars[:9].tolist()
+    direction = _agreed(output, found.step / weight)
+    there = w + direction
+    ridge, penalised = problem.ridge(state), problem.penalised(there)
+    half = 0.5 * alpha * squared(penalised)
+    if output.is_first and problem.has_duals:
+        if is_one_sided(output, problem, w, direction, plus, minus):
+            return w
+        if not direction.any() and is_there_already(state, output, problem, half, found):
+            return w
+    output.is_first = False
+    has_step = bool(direction.any() or output.change)
+    if has_step and not output.is_chosen and math.isfinite(output.value):
+        fall = output.value - half - (loss_before if loss.has_corners else round_loss)
+        rounding = max(ROUNDING, FEW * problem.tol) * abs(output.value)
+        if abs(fall) <= rounding and output.reach == 1.0:  # the gradient tells, if it is one of the same corners
+            output.is_blind = not (loss.has_corners and output.change)
+        elif not fall >= -ENOUGH * output.slope and not _is_best(state, output, problem, w, direction, fall, found):
+            output.is_best = False
+            return w
+    was_whole = has_step and output.reach == 1.0
+    if was_whole:
+        output.damping = output.damping / DAMPED if output.damping > FIRST_DAMPING else 0.0
+    if direction.any():
+        output.is_refused = False
+    output.theta, output.reach = output.theta + output.change, 1.0
+    output.is_chosen = output.is_searched = False
+    if not loss.has_corners and not problem.has_duals:  # whose duals tasks keep themselves
+        output.shift = output.shift - direction
+    gradient = alpha * penalised - found.v
+    output.value = half + round_loss
+    if not _keep_products(state, output, problem, found, ridge):  # float32 has no room for them
+        output.direction, output.change = np.zeros(len(w)), 0.0
+        return there
+    steepness, before = steepness_of(output, problem, gradient, alpha), output.steepness
+    corners += output.theta * abs(by_scale)
+    value = half + sharp_loss
+    primal = max(value, state.floor)
+    lead = steepness
+    if loss.has_corners:
+        lead = steepness_of(output, problem, alpha * penalised - found.of_duals, alpha)
+    keep_best_duals(output, problem, value - corners - lead, plus, minus)
+    left = value - output.dual
+    output.gap = left / primal
+    is_at_rest = output.is_blind and not steepness < LEAST_FALL * before
+    output.steepness, output.is_blind, output.change = steepness, False, 0.0
+    output.direction = np.zeros(len(w))
+    enough = state.share * problem.tol * primal
+    output.corners, output.enough = of_slopes, enough
+    if output.block is Block.ROUGH and has_step and (is_at_rest or steepness > POOR * before):
+        output.block, is_at_rest = Block.EXACT, False
+    # Of a large alpha w = 0 is within tol, and says nothing of the targets.
+    has_begun = not loss.is_parabola or penalised.any() or not gradient.any() or value <= enough
+    is_there = has_begun and left <= enough and not (output.is_refused and steepness > 0)
+    if problem.has_duals and state.is_exact and not loss.has_corners:
+        ratio = steepness / max(before, TINY) if has_step else np.inf
+        is_near, is_rounding = will_be_there(output, problem, gradient, found, ratio, was_whole=was_whole)
+        if is_rounding or output.damping or state.share <= LEAST_SHARE_OF_NEWTON_DUALS:
+            is_near = False
+        else:
+            is_there = is_there and is_at_rest
+        if is_near:
+            output.phase, output.residual = NewtonPhase.REST, there
+            output.shift = _newton_direction(output, problem, there, gradient, found, ridge)
+            output.plus = output.minus = 1.0  # those at the end of an exact direction add up to 0
+            return there
+    if is_there:
+        output.phase = NewtonPhase.REST
+        if problem.has_duals and loss.has_corners and state.share == FIRST_SHARE:
+            output.residual, output.shift = there, _newton_direction(output, problem, there, gradient, found, ridge)
+    elif is_at_rest and of_slopes <= enough and state.is_exact and not (loss.has_scale or loss.is_parabola):
+        output.phase, output.residual = NewtonPhase.REST, there
+        output.shift = _newton_direction(output, problem, there, gradient, found, ridge)
+    elif is_at_rest and by_scale > 0 and output.theta > LEAST_THETA * state.typical:  # w has followed
+        output.change, output.slope = -SMALLER * output.theta, -SMALLER * output.theta * by_scale
+    elif is_at_rest:
+        narrow(state, output, problem)
+    elif state.is_exact and not loss.is_parabola:
+        output.direction = _newton_direction(output, problem, there, gradient, found, ridge)
+        output.slope = dot(gradient, output.direction) + by_scale * output.change
+        narrow_along(output, problem)
+    else:
+        output.change = _of_scale(output, by_scale, float(found.scalars[6])) if loss.has_scale else 0.0
+        output.slope = by_scale * output.change
+        conjugate.begin(state, output, problem, -gradient)
+    return there
+
+
+def _is_best(
+    state: NewtonState,
+    output: OutputState,
+    problem: Problem,
+    w: Array,
+    direction: Array,
+    fall: float,
+    found: Evaluation,
+) -> bool:
+    """Say whether a direction that was too long is the best there is; else the next pass evaluates a share of it."""
+    shares = np.array(SHARES)
+    if len(found.line):
+        at_w, along = problem.penalised(w), problem.penalised(direction)
+        half_norms = 0.5 * squared(at_w) + shares * dot(at_w, along) + 0.5 * shares * shares * squared(along)
+        values = problem.strength(state) * half_norms + found.line
+        values[~np.isfinite(values)] = np.inf
+        best, rounding = int(np.argmin(values)), max(ROUNDING, FEW * problem.tol) * abs(output.value)
+        output.is_chosen = bool(values[best] < output.value - rounding)
+        if output.is_chosen and best == 0:
+            return True
+        if not output.is_chosen and problem.loss.full_curvature and state.is_exact and output.damping < MOST_DAMPING:
+            # Second derivatives do not foresee rows whose curvature begins on the way (Levenberg and Marquardt).
+            output.damping = max(DAMPED * output.damping, FIRST_DAMPING)
+            output.direction, output.change, output.reach = np.zeros(state.D), 0.0, 1.0
+            return False
+        if not output.is_chosen and output.reach <= LEAST_REACH:
+            narrow(state, output, problem)
+            return False
+        share = SHARES[best] if output.is_chosen else SHARES[-1]
+    else:  # the minimum of the parabola through value and slope at 0 and the value at 1
+        curvature = -fall - output.slope
+        share = min(max(-0.5 * output.slope / curvature, 0.05), 0.5) if 0 < curvature < np.inf else 0.1
+    output.direction, output.slope, output.reach = share * direction, share * output.slope, share * output.reach
+    output.change *= 0.0 if problem.loss.has_corners else share
+    output.is_searched = output.is_wary = True
+    return False
+
+
+def _keep_products(state: NewtonState, output: OutputState, problem: Problem, found: Evaluation, ridge: Array) -> bool:
+    """Keep of the second derivatives what conjugate gradients and a free intercept need.
+
+    Returns:
+        False if they have to be summed up again, with more digits.
+    """
+    if output.block is Block.KEPT:
+        return True
+    diagonal = found.diagonal
+    if state.has_all_columns:
+        output.beside, diagonal = found.second[-state.D :], packed_diagonal(found.second, state.D)
+    elif problem.has_free_intercept:
+        output.beside = found.beside
+    if state.is_exact and not problem.loss.is_parabola:
+        if problem.loss.full_curvature is not None:
+            output.diagonal = np.maximum(output.diagonal, diagonal) if len(output.diagonal) else diagonal
+        return True
+    if state.is_exact and state.is_rough and problem.has_free_intercept and not output.beside[-1] > 0:
+        state.is_rough, output.block = False, Block.EXACT  # weights are too small for float32
         return False
-    half_norm = 0.5 * squared(plan.penalised(w))
-    primal = half_norm + float(group.values[j, 0, 0])
-    gap = primal - (float(group.start[j, 0]) - half_norm)  # of w that is that of the duals; else the certificate tells
-    is_balanced = not plan.has_free_intercept or abs(group.start[j, 1]) <= BALANCED * group.values[j, 0, 1:].sum()
-    if not (is_balanced and -ROUNDING * primal <= gap <= share * plan.tol * primal):
-        return False
-    output.gap = gap / max(primal, TINY)
-    output.keeps_duals = True
-    output.rest(w, np.zeros(plan.D))
+    # Whether there is a factor differs from one processor to another, so it decides on nothing but the factor.
+    beside = found.beside if problem.eliminates_intercept(state) else np.zeros(0)
+    made = Preconditioner.of(found.second, diagonal, output.columns, beside, ridge)
+    output.diagonal, output.factor, output.pairs = made.diagonal, made.factor, np.zeros(0)
+    if not state.has_all_columns and not len(output.columns):  # from the next evaluation on there is a block
+        output.columns = heaviest_columns(made.diagonal, state.block_columns)
+    if problem.loss.is_parabola:
+        output.block = Block.KEPT
     return True
+
+
+def _agreed(output: OutputState, step: Array) -> Array:
+    """Go on with the mean of the steps of all tasks, which differ in their last digits; return the direction."""
+    output.change, output.slope = step[-2:].tolist()
+    return step[:-2]
+
+
+def _newton_direction(
+    output: OutputState, problem: Problem, w: Array, gradient: Array, found: Evaluation, ridge: Array
+) -> Array:
+    """Return -H^-1 gradient, with H the second derivatives; with a scale those by it, too, and `change` is set."""
+    if output.damping:
+        ridge = ridge + output.damping * output.diagonal
+    solve, null = exact_solver(unpack(found.second, len(w)), ridge, is_rough=output.block is Block.ROUGH)
+    step = -solve(gradient)
+    if problem.loss.has_scale:
+        coupled = solve(found.mixed)
+        by_scale, curvature = found.scalars[5:7].tolist()
+        bend = max(curvature - float(found.mixed @ coupled), 0.0)
+        output.change = _of_scale(output, by_scale + float(found.mixed @ step), bend)
+        step = step - output.change * coupled
+    return step + to_least(w + step, null, ridge) if null.shape[1] else np.asarray(step)
+
+
+def _of_scale(output: OutputState, slope: float, bend: float) -> float:
+    """Return the change of a scale, which leaves it above 0.
+
+    Rows that are fitted exactly have no second derivative by it, and it goes to 0, one tenth after the other; w has to
+    follow first.
+    """
+    change = -slope / max(bend, TINY)
+    if change < -SMALLER * output.theta and output.steepness > output.theta * abs(slope):
+        return 0.0
+    return min(max(change, -SMALLER * output.theta), LARGER * output.theta)

@@ -46,6 +46,20 @@ class RegressionLoss(ABC):
         """Say whether it is (y - z)^2, whose second derivatives are the same everywhere."""
         return False
 
+    @property
+    def full_curvature(self) -> float | None:
+        """Return the second derivative that a smooth loss has wherever it has one; None if it may be anything."""
+        return None
+
+    def at(self, scores: Array, targets: Array, theta: float) -> tuple[Array, Array, Array]:
+        """Return `values`, `slopes` and `curvatures`."""
+        arguments = scores, targets, theta
+        return self.values(*arguments), self.slopes(*arguments), self.curvatures(*arguments)
+
+    def clipped(self, duals: Array, targets: Array) -> Array:
+        """Return feasible duals near these, of a loss with corners."""
+        return np.minimum(np.maximum(duals, -1.0), 1.0)
+
     @abstractmethod
     def values(self, scores: Array, targets: Array, theta: float) -> Array:
         """Return f; with corners and theta > 0 that of round ones."""

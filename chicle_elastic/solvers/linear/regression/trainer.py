@@ -12,9 +12,10 @@ from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Context, Report, Solver, Summed
 from chicle_elastic.solvers.linear.agreement import squared
 from chicle_elastic.solvers.linear.certified import TINY, CertifiedTrainer, is_narrow
-from chicle_elastic.solvers.linear.regression import steps
+from chicle_elastic.solvers.linear.methods import newton_state
+from chicle_elastic.solvers.linear.newton import steps
+from chicle_elastic.solvers.linear.newton.state import NewtonState, OutputState, Problem
 from chicle_elastic.solvers.linear.regression.losses import EpsilonInsensitive, RegressionLoss
-from chicle_elastic.solvers.linear.regression.state import RegressionPhase, RegressionState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,8 @@ class RegressionTrainer(CertifiedTrainer):
         return self.intercept_scaling != 0 and not self.penalises_intercept
 
     @property
-    def _problem(self) -> steps.Problem:
-        return steps.Problem(
+    def _problem(self) -> Problem:
+        return Problem(
             loss=self.loss,
             alpha=self.alpha,
             is_mean=self.is_mean,
@@ -100,21 +101,17 @@ class RegressionTrainer(CertifiedTrainer):
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Begin with a look at the data, and again after a certificate that was not good enough."""
-        if not RegressionState.is_of(progress):
-            return RegressionState.fresh(
-                len(model),
-                has_factor=is_narrow(schema),
-                has_scale=self.loss.has_scale,
-                has_corners=self.loss.has_corners,
-                has_free_intercept=self._has_free_intercept,
-                is_parabola=self.loss.is_parabola,
-                is_rough=self.loss.is_parabola and schema.dtype == "float32" and schema.kind != "csr",
-            ).encode()
-        if RegressionState.look(progress).phase is not RegressionPhase.REST:
-            return progress
-        state = RegressionState.take(progress)
-        steps.reopen(state)
-        return state.encode()
+        if NewtonState.is_of(progress):
+            if not NewtonState.look(progress).is_at_rest:
+                return progress
+            state = NewtonState.take(progress)
+            steps.reopen(state, self._problem, model)
+            return state.encode()
+        state = newton_state(None, schema, num_outputs=1, num_tasks=num_tasks)
+        if not state.has_all_columns:  # columns hang together, and a block of some is worse than none
+            state.block_columns, state.row_step = 0, 1
+        state.is_rough = self.loss.is_parabola and schema.dtype == "float32" and schema.kind != "csr" and state.is_exact
+        return steps.start(state, self._problem, model).encode()
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
@@ -124,18 +121,19 @@ class RegressionTrainer(CertifiedTrainer):
         return f"Newton's method on chunks by conjugate gradients, because {columns} do not fit into a message"
 
     def update_size(self, model: Array, progress: Array) -> int:
-        """See `RegressionState.sums_size`; after several passes w and the state follow."""
-        state = RegressionState.look(progress)
-        return state.sums_size + (len(model) + len(progress) if state.passes > 1 else 0)
+        """See `newton.state`; after several passes w and the state follow."""
+        state = NewtonState.look(progress)
+        return state.sums_size(self._problem) + (len(model) + state.room if state.passes > 1 else 0)
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
-        """See `steps`; an only task may have gone on itself."""
-        state = RegressionState.take(progress)
-        reached = summed.delta[state.sums_size :]
-        if RegressionState.is_of(reached[len(model) :]):
-            return reached[: len(model)].copy(), reached[len(model) :].copy()
+        """See `newton.steps`; an only task may have gone on itself."""
+        state = NewtonState.take(progress)
+        size = state.sums_size(self._problem)
+        reached = summed.delta[size:]
+        if NewtonState.is_of(reached[len(model) :]):
+            return reached[: len(model)].copy(), NewtonState.decode(reached[len(model) :]).encode()
         with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
-            following = steps.advance(state, self._problem, model, summed.delta[: state.sums_size], summed.weight)
+            following = steps.advance(state, self._problem, model, summed.delta[:size], summed.weight)
         return following, state.encode()
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -147,22 +145,24 @@ class RegressionTrainer(CertifiedTrainer):
         """
         assert report.rebuilt is not None, "only a certificate has P and D"
         metrics, v, problem = report.metrics, report.rebuilt, self._problem
-        state = _state_of(report)
+        state, output = _state_of(report)
         alpha = self.alpha * (metrics["total"] if self.is_mean else 1.0)
         lack, is_centred = metrics["lack"], self._has_free_intercept and self.loss.is_parabola
         if is_centred:
             mean = v[-1] / max(metrics["total"], TINY)
             lack -= mean * (metrics["scores"] + 0.25 * mean * metrics["total"])
-            v = v - v[-1] * state.beside / max(float(state.beside[-1]), TINY)
+            v = v - v[-1] * output.beside / max(float(output.beside[-1]), TINY)
         w, of_duals = problem.penalised(model), problem.penalised(v) / alpha
         primal = 0.5 * alpha * squared(w) + metrics["loss"]
         lack += 0.5 * alpha * squared(w - of_duals)
-        if is_centred and (metrics["rows"] != state.num_rows or not state.has_products):  # the means are of other rows
+        if is_centred and (metrics["rows"] != state.num_rows or not output.beside.any()):  # the means are of other rows
             lack = primal
         elif self._has_free_intercept and not is_centred:
             unit = state.typical if self.loss.is_of_residuals else 1.0
             lack += (2.0 * abs(model[-1]) + unit) * abs(v[-1]) - model[-1] * v[-1]
-        if state.has_scale:  # duals that are too large are made smaller: their part of D is linear, the norm a square
+        if (
+            self.loss.has_scale
+        ):  # duals that are too large are made smaller: their part of D is linear, the norm a square
             share = min(1.0, math.sqrt(4.0 * metrics["total"] / max(metrics["squares"], TINY)))
             norm = 0.5 * alpha * squared(of_duals)
             lack += (1.0 - share) * (primal - lack + norm) - (1.0 - share * share) * norm
@@ -172,23 +172,24 @@ class RegressionTrainer(CertifiedTrainer):
 
     def floor(self, report: Report) -> float:
         """See `CertifiedTrainer`."""
-        state = _state_of(report)
+        state, _ = _state_of(report)
         return state.floor / (state.total if self.is_mean else 1.0)
 
     def has_last_word(self, report: Report) -> bool:
         """See `CertifiedTrainer`."""
-        return _state_of(report).share <= steps.LEAST_SHARE
+        return _state_of(report)[0].share <= steps.LEAST_SHARE
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
         """See `CertifiedTrainer`."""
-        state = RegressionState.look(report.progress)
-        return state.gap, state.phase is RegressionPhase.REST
+        state = NewtonState.look(report.progress)
+        return state.outputs[0].gap, state.is_at_rest
 
     def scale(self, report: Report) -> float:
         """Return the scale of a loss that has one, as of a certificate."""
-        return _state_of(report).theta
+        return _state_of(report)[1].theta
 
 
-def _state_of(report: Report) -> RegressionState:
+def _state_of(report: Report) -> tuple[NewtonState, OutputState]:
     assert report.rebuilt is not None, "only a certificate has P and D"
-    return RegressionState.look(report.progress)
+    state = NewtonState.look(report.progress)
+    return state, state.outputs[0]

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from chicle_elastic.chunks.views import Array, CsrRows
-from chicle_elastic.solvers.linear.newton.preconditioner import factorise
+from chicle_elastic.solvers.linear.newton.directions import Preconditioner
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 from chicle_elastic.solvers.linear.race import MULTIPLICATION, Work
 from chicle_elastic.solvers.linear.rows import ChunkedRows, MergedRows, NewtonRows
@@ -173,7 +173,7 @@ class CurvedRows:
             sample[::step] = step * curvatures[::step]
         rows.add_products(sample, columns, packed)
         directions.add(num_values * num_values / (2 * step * len(curvatures)) + MULTIPLICATION * size**3 / 3)
-        self._block = factorise(packed, diagonal, columns)
+        self._block = Preconditioner.of(packed, diagonal, columns, np.zeros(0), np.ones(len(diagonal)))
 
     def solve(self, rhs: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
         """The solution, by conjugate gradients; however few the products were, it has a positive product with rhs.
@@ -281,7 +281,8 @@ class CopiedRows:
 
     def __init__(self, matrix: Any) -> None:
         self._matrix = matrix
-        self.work = Directions()
+        self._directions = Directions()
+        self.work: Work = self._directions
         self.work.add(SPLIT * matrix.nnz)
         self._split: SplitRows | None = None
         self.num_columns = int(matrix.shape[1])
@@ -323,10 +324,10 @@ class CopiedRows:
             return -gradient
         is_minority = len(which) <= GATHERED_SHARE * len(curvatures)
         if not is_minority and self._split is None:
-            self._split = SplitRows(self._matrix, self.work)
+            self._split = SplitRows(self._matrix, self._directions)
         split = self._split
         if is_minority or split is None:
-            split, curvatures = SplitRows(self._matrix[which], self.work), curvatures[which]
+            split, curvatures = SplitRows(self._matrix[which], self._directions), curvatures[which]
         return split.direction(curvatures, gradient, eta, is_spent)
 
 
@@ -348,7 +349,8 @@ class RowsInChunks:
         self._starts = np.cumsum([0, *(len(part.indptr) - 1 for part in self._parts)])
         self._row_values = tables.num_values / tables.num_rows
         self._num_values = tables.num_values
-        self.work = Directions()
+        self._directions = Directions()
+        self.work: Work = self._directions
         self.num_columns = rows.num_columns
         squares = rows.squares_sum(np.ones(rows.num_rows))
         columns = _heaviest(squares, self._row_values)
@@ -371,9 +373,9 @@ class RowsInChunks:
             return -gradient
         is_minority = len(which) <= GATHERED_SHARE * len(curvatures)
         if is_minority and len(which) * self._row_values <= MOST_GATHERED_VALUES:
-            split, c = SplitRows(self._gathered(which), self.work), curvatures[which]
+            split, c = SplitRows(self._gathered(which), self._directions), curvatures[which]
             return split.direction(c, gradient, eta, is_spent)
-        system = CurvedRows(self._rows, curvatures, self._num_values, self.work)
+        system = CurvedRows(self._rows, curvatures, self._num_values, self._directions)
         return system.solve(-gradient, eta, is_spent)
 
     def _gathered(self, which: Array) -> Any:

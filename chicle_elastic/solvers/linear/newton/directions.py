@@ -1,0 +1,162 @@
+"""The linear algebra of a Newton step: exact directions, and the preconditioner of conjugate gradients.
+
+All of it is scaled by the diagonal first, so that a feature of scale 1e8 costs no digits of the others. What is found
+here may differ between processors in its last digits, so nothing is decided by it (see `agreement`).
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.linalg import eigh, qr
+from scipy.linalg.lapack import dpptrs
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.agreement import dot
+from chicle_elastic.solvers.linear.certified import TINY
+from chicle_elastic.solvers.linear.products import (
+    MOST_LISTED,
+    cholesky_factor,
+    cholesky_solve,
+    pack,
+    packed_diagonal,
+    triangle,
+    unpack,
+)
+
+JITTERS = (1e-12, 1e-9, 1e-6, 1e-4)
+"""Added to a diagonal of ones, one after the other, where rounding has made a matrix indefinite, of float64 or of
+float32."""
+EPSILON = 4.0 * float(np.finfo(np.float64).eps)
+"""Times D the curvature of a scaled matrix that is rounding."""
+
+
+def scaled(matrix: Array, ridge: Array) -> tuple[Array, Array]:
+    """Return second derivatives, those of the penalty added, with a diagonal of ones, in place; and the scale."""
+    diagonal = ridge + np.maximum(np.diagonal(matrix), 0.0)
+    scale = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then
+        matrix *= scale
+        matrix *= scale[:, None]
+    matrix.ravel()[:: len(ridge) + 1] = 1.0
+    return matrix, scale
+
+
+def exact_solver(matrix: Array, ridge: Array, *, is_rough: bool) -> tuple[Callable[[Array], Array], Array]:
+    """Find what solves for a Newton step, and the null space of the second derivatives, shape (D, m).
+
+    Where columns hang together these are singular but for rounding, and there is no curvature but that of the penalty
+    in their null space: there a step leads to the least |w| (see `to_least`).
+
+    Args:
+        matrix: Second derivatives of the losses, shape (D, D), whose lower triangle counts; overwritten.
+        ridge: Those of the penalty, shape (D,).
+        is_rough: An estimate will do: too small curvatures are no sign of a null space, and without a factor it is that
+            of the diagonal alone.
+    """
+    size = len(ridge)
+    matrix, scale = scaled(matrix, ridge)
+    least, nothing = size * EPSILON, np.zeros((size, 0))
+    factor = cholesky_factor(matrix, *(JITTERS if is_rough else ()))
+    if factor is not None and (is_rough or factor.diagonal().min() ** 2 > least):
+        return lambda g: scale * cholesky_solve(factor, scale * g), nothing
+    if is_rough or not np.isfinite(matrix).all():
+        return lambda g: scale * scale * g, nothing
+    curvatures, vectors = eigh(matrix, check_finite=False)
+    is_null = curvatures <= least * curvatures[-1]
+    steep = vectors[:, ~is_null]
+    null, _ = qr(scale[:, None] * vectors[:, is_null], mode="economic", check_finite=False)
+    return lambda g: scale * (steep @ (steep.T @ (scale * g) / curvatures[~is_null])), np.asarray(null)
+
+
+def to_least(there: Array, null: Array, ridge: Array) -> Array:
+    """Return the step within a null space that leads from `there` to the least |w|."""
+    counts = ridge > 0  # a free intercept has no part in |w|
+    shares, *_ = np.linalg.lstsq(null[counts], there[counts], rcond=None)
+    return np.asarray(-(null @ shares))
+
+
+class Preconditioner:
+    """The diagonal of second derivatives, and a factored block of those in some columns.
+
+    Where there is no block, a free intercept may be eliminated first: the diagonal is that of columns less their means
+    (by curvature).
+
+    Args:
+        diagonal: Those of the penalty included, shape (D,).
+        factor: Cholesky factor of the block, scaled by the diagonal, packed; empty for the diagonal alone.
+        columns: Columns of the block, int64; empty for all.
+        beside: Second derivatives by the intercept and each weight, shape (D,), if it is eliminated; else empty.
+    """
+
+    def __init__(self, diagonal: Array, factor: Array, columns: Array, beside: Array) -> None:
+        self.diagonal, self.factor = diagonal, factor
+        self._columns, self._beside = columns, beside
+        self._scale = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+
+    @classmethod
+    def of(cls, packed: Array, diagonal: Array, columns: Array, beside: Array, ridge: Array) -> "Preconditioner":
+        """Find the factor.
+
+        Args:
+            packed: Second derivatives of the losses in the columns of the block; empty for none.
+            diagonal: Those of all columns, shape (D,).
+            columns, beside: As above.
+            ridge: Those of the penalty, shape (D,).
+        """
+        if len(beside):
+            means = beside / max(float(beside[-1]), TINY)
+            diagonal = np.append((diagonal - means * beside)[:-1], diagonal[-1])
+        found = cls(ridge + np.maximum(diagonal, 0.0), np.zeros(0), columns, beside)
+        if len(packed):
+            which = columns if len(columns) else np.arange(len(diagonal))
+            matrix = unpack(packed, len(which))
+            inner = found._scale[which]
+            with np.errstate(over="ignore", invalid="ignore"):  # no factor is found then
+                matrix *= inner
+                matrix *= inner[:, None]
+            matrix.reshape(-1)[:: len(which) + 1] += (inner * inner) * ridge[which]
+            lower = cholesky_factor(matrix, *JITTERS)
+            if lower is not None:
+                found.factor = np.zeros(len(packed))
+                pack(lower, found.factor)
+        return found
+
+    def solve(self, residual: Array) -> Array:
+        """Return an estimate of the solution for this right-hand side, shape (D,)."""
+        if not len(self._beside):
+            return self._solve(residual)
+        top = max(float(self._beside[-1]), TINY)
+        means = self._beside / top
+        inner = self._solve(np.append((residual - means * residual[-1])[:-1], 0.0))
+        inner[-1] = residual[-1] / top - dot(means[:-1], inner[:-1])
+        return inner
+
+    def _solve(self, r: Array) -> Array:
+        z = self._scale * r
+        if len(self.factor):
+            # The lower triangle by rows is the upper one by columns.
+            if len(self._columns):
+                z[self._columns] = dpptrs(len(self._columns), self.factor, z[self._columns], lower=0)[0]
+            else:
+                z = dpptrs(len(z), self.factor, z, lower=0)[0]
+        return np.asarray(self._scale * z)
+
+
+def curvature_along(vector: Array, packed: Array) -> float:
+    """v^T H v of second derivatives in all columns.
+
+    Other than what is factored here, it comes out the same on every processor, if the sums do.
+    """
+    size = len(vector)
+    once = dot(packed_diagonal(packed, size), vector * vector)
+    if size <= MOST_LISTED:
+        rows, others = triangle(size)
+        return 2.0 * dot(packed, vector.take(rows) * vector.take(others)) - once
+    # Rows are added up one after the other.
+    return 2.0 * dot(np.add.reduce(unpack(packed, size) * vector[:, None], axis=0), vector) - once
+
+
+def heaviest_columns(diagonal: Array, number: int) -> Array:
+    """Return the columns with the largest second derivatives, ascending, int64; equal ones by their number."""
+    order = np.argsort(-diagonal, kind="stable")[:number]
+    return np.sort(order[diagonal[order] > 0])

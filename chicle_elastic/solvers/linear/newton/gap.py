@@ -1,0 +1,97 @@
+"""What is known of the gap of an output, and whether it is small enough, from the sums of an evaluation."""
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.agreement import squared
+from chicle_elastic.solvers.linear.certified import TINY
+from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
+from chicle_elastic.solvers.linear.newton.directions import curvature_along
+from chicle_elastic.solvers.linear.newton.state import Evaluation, NewtonPhase, NewtonState, OutputState, Problem
+
+ROUNDING = 1e-13
+"""Relative change of the objective that is none."""
+CAUTION = 2.0
+"""What a step leaves may be so many times what the step before has left."""
+BALANCED = 1e-9
+"""Share of the sum of duals that those of two classes may differ by, for rounding, beside a free intercept."""
+EPSILON = float(np.finfo(np.float64).eps)
+
+
+def is_one_sided(output: OutputState, problem: Problem, w: Array, direction: Array, plus: float, minus: float) -> bool:
+    """Say whether all c_i of one class are 0, in a first pass: then the other class is all there is to say.
+
+    Slopes of large margins are 0, too, so the question is asked at w = 0. The output rests then, or goes there first.
+    """
+    if not problem.has_free_intercept or (plus > 0) == (minus > 0):
+        return False
+    if w.any() and not direction.any():
+        output.direction = -w
+        return True
+    if (w + direction).any():
+        return False
+    w[:] = 0.0
+    w[-1] = -LEFT_OUT if plus > 0 else LEFT_OUT
+    output.plus = output.minus = output.gap = 0.0
+    output.phase, output.direction = NewtonPhase.REST, np.zeros(len(w))
+    return True
+
+
+def is_there_already(
+    state: NewtonState, output: OutputState, problem: Problem, half_norm: float, found: Evaluation
+) -> bool:
+    """Say whether w and the duals of the chunks are good enough together: a fit goes on where one has ended."""
+    sharp_loss, of_chunks, signed = found.scalars[[1, 9, 10]].tolist()
+    primal = half_norm + sharp_loss
+    gap = primal - (of_chunks - half_norm)  # of w that is that of the duals; else the certificate tells
+    is_balanced = not problem.has_free_intercept or abs(signed) <= BALANCED * float(found.scalars[3] + found.scalars[4])
+    if not (is_balanced and -ROUNDING * primal <= gap <= state.share * problem.tol * primal):
+        return False
+    output.phase, output.gap, output.keeps_duals = NewtonPhase.REST, gap / max(primal, TINY), True
+    return True
+
+
+def will_be_there(
+    output: OutputState, problem: Problem, gradient: Array, found: Evaluation, ratio: float, *, was_whole: bool
+) -> tuple[bool, bool]:
+    """Say whether w one exact step on, and the duals of which it is made, are good enough; and if these are rounding.
+
+    Newton's method squares what it leaves, but for kinks: `ratio` is the share of the gap that the last step has left.
+    """
+    g = problem.penalised(gradient)
+    if problem.has_free_intercept:
+        g = problem.penalised(gradient - (float(gradient[-1]) / max(float(output.beside[-1]), TINY)) * output.beside)
+    bend, has_kinks = curvature_along(g, found.second) / max(squared(g), TINY), problem.loss.full_curvature is not None
+    expected = ratio * ratio if was_whole and not has_kinks else ratio
+    left = CAUTION * expected * (1.0 + bend if has_kinks else 1.0)
+    is_near = output.steepness * min(left, 1.0 + bend) <= output.enough
+    # Rounding of duals of about 1, times features whose squares add up to `bend`, and once more in the objective.
+    return is_near, (EPSILON * bend) ** 2 > output.enough
+
+
+def keep_best_duals(output: OutputState, problem: Problem, dual: float, plus: float, minus: float) -> None:
+    """Take the slopes at w as duals, if D is larger with them than it has been.
+
+    A scale goes on to 0 where rows are fitted exactly, and slopes at small ones are rounding of w. With corners tasks
+    keep the duals themselves.
+    """
+    is_of_w = problem.loss.is_parabola or (problem.has_duals and not problem.loss.has_corners)
+    output.is_best = dual > output.dual or is_of_w
+    if not output.is_best:
+        return
+    output.dual, output.dual_theta, output.shift = dual, output.theta, np.zeros_like(output.shift)
+    if problem.has_free_intercept and not problem.loss.is_parabola:
+        least = min(plus, minus)
+        output.plus, output.minus = least / max(plus, TINY), least / max(minus, TINY)
+
+
+def steepness_of(output: OutputState, problem: Problem, gradient: Array, alpha: float) -> float:
+    """Return what the gradient adds to the gap, once a free intercept has taken what it can take.
+
+    With h the second derivatives by the intercept b, a step of b alone changes the gradient g of the weights to
+    g - g_b h / h_b, and is worth g_b^2 / (2 h_b).
+    """
+    if not problem.has_free_intercept:
+        return 0.5 * squared(gradient) / alpha
+    share = float(gradient[-1]) / max(float(output.beside[-1]), TINY)
+    return 0.5 * (squared((gradient - share * output.beside)[:-1]) / alpha + share * float(gradient[-1]))
