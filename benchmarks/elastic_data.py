@@ -2,7 +2,7 @@
 
 Four nodes of Chicle train on a chunk folder with CoCoA; the same changes strike jobs of little and of much data, turn
 about, and the stalls are compared. Rows of `NUM_FEATURES` float32 with wide margins: most duals are settled after some
-passes, screening leaves their rows out, and iterations are as long as asked for whatever the size of the data.
+passes, shrinking leaves their rows out, and iterations are as long as asked for whatever the size of the data.
 
     python -m benchmarks.elastic_data [--pairs N] [--rounds N] [--iteration-ms MS] [--json FILE]
 

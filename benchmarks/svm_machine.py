@@ -21,7 +21,7 @@ from benchmarks.fits import timed_fit
 from benchmarks.problems import strong
 from benchmarks.svm_bars import EPOCH, MEMORY_BYTES, MEMORY_VECTORS, THREADS
 from benchmarks.svm_peers import ours
-from chicle_elastic.solvers.linear.scd import CoordinatePasses
+from chicle_elastic.solvers.linear.descent import Descent
 
 THREAD_PAIRS = 7
 """Pairs of fits with one thread and two, per repeat."""
@@ -78,23 +78,22 @@ def read_once(data: DataSet) -> float:
 
 @contextmanager
 def timed_passes() -> Iterator[list[dict[str, float]]]:
-    """Every SCD pass of the fits inside: its wall seconds, and the share of the duals that moved in it.
+    """Every SCD pass of the fits inside: its wall seconds, and the share of the duals that it looked at.
 
-    Wrapped is the solver's pass itself, so that tables, certificates and Newton steps are not counted as one. Private
-    as it is, that is where the pass begins: rename it here when it is renamed there.
+    Wrapped is the pass itself, so that tables, certificates and Newton steps are not counted as one.
     """
     passes: list[dict[str, float]] = []
-    visit = CoordinatePasses._visit
+    run = Descent.run
 
-    def timed(self: CoordinatePasses, *arguments: Any) -> Any:
-        start = time.perf_counter()
-        processed, stats, duration_s = visit(self, *arguments)
+    def timed(self: Descent, *arguments: Any, **named: Any) -> Any:
+        start, before = time.perf_counter(), self.visits
+        found, processed = run(self, *arguments, **named)
         seconds = time.perf_counter() - start
-        duals = max(1, int(processed.sum()) * len(stats))
-        passes.append({"seconds": seconds, "share_moved": float(stats[:, 2].sum()) / duals})
-        return processed, stats, duration_s
+        duals = max(1, int(processed.sum()) * len(found))
+        passes.append({"seconds": seconds, "share_visited": (self.visits - before) / duals})
+        return found, processed
 
-    with patch.object(CoordinatePasses, "_visit", timed):
+    with patch.object(Descent, "run", timed):
         yield passes
 
 
@@ -115,11 +114,11 @@ def compare_epoch(name: str, data: DataSet, repeats: int) -> list[Row]:
     rows = []
     for which, index in (("first", 0), ("last", -1)):
         seconds = statistics.median(passes[index]["seconds"] for passes in fits)
-        moved = statistics.median(passes[index]["share_moved"] for passes in fits)
+        visited = statistics.median(passes[index]["share_visited"] for passes in fits)
         rows.append(
             Row(
                 part="epoch",
-                what=f"{which} pass of {len(fits[0])} ({moved:.1%} of duals move) over one read: {data.title}",
+                what=f"{which} pass of {len(fits[0])} ({visited:.1%} of duals visited) over one read: {data.title}",
                 tol=tol,
                 measured=f"{seconds * 1e3:.2f} ms",
                 against=f"{read * 1e3:.2f} ms",
@@ -129,7 +128,7 @@ def compare_epoch(name: str, data: DataSet, repeats: int) -> list[Row]:
                     "passes_s": [passes[index]["seconds"] for passes in fits],
                     "read_s": reads,
                     "read_gb_per_s": num_bytes / read / 1e9,
-                    "share_moved": moved,
+                    "share_visited": visited,
                 },
             )
         )

@@ -75,8 +75,8 @@ class InProcess:
     >>> runtime = InProcess(num_tasks=1, changes=((1, 2),))
     >>> source = ArraySource(scale(X), y, max_tasks=runtime.most_tasks())
     >>> outcome = runtime.run(Job(trainer=LinearTrainer(C=0.1, tol=1e-3), source=source, max_iterations=100))
-    >>> outcome.history.column("num_tasks")
-    array([1, 2, 2, 2])
+    >>> outcome.history.column("num_tasks")[:3]
+    array([1, 2, 2])
     >>> bool(outcome.history[-1].figures["duality_gap"] <= 1e-3)
     True
     """

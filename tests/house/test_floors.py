@@ -195,7 +195,7 @@ def test_a_broken_floor_is_found_with_its_line(path: str, source: str, complaint
             "chicle_elastic/chunks/good.py",
             "from .views import Chunk\nfrom . import layout\nfrom chicle_elastic import ids",
         ),
-        ("chicle_elastic/solvers/kernels/scd.py", "import numba\nfrom chicle_elastic.solvers.base import Budget"),
+        ("chicle_elastic/solvers/kernels/descent.py", "import numba\nfrom chicle_elastic.solvers.base import Budget"),
         ("chicle_elastic/chunks/good.py", "from chicle_elastic import __version__"),
         ("chicle_elastic/__init__.py", "if TYPE_CHECKING:\n    from chicle_elastic.policies.base import Policy"),
         ("chicle_elastic/__init__.py", "from chicle_elastic.errors import UsageError"),

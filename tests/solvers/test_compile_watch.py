@@ -15,7 +15,7 @@ from chicle_elastic.solvers.kernels.jit import WORDS, CompileWatch
 from chicle_elastic.testing.virtual_clock import VirtualClock
 from tests.timeouts import timeout_s
 
-OURS = "chicle_elastic.solvers.kernels.scd"
+OURS = "chicle_elastic.solvers.kernels.descent"
 
 
 def an_event(module: str | None = OURS) -> Any:

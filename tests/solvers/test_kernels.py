@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 from chicle_elastic.chunks.views import CsrRows
-from chicle_elastic.solvers.kernels import csr, memory, products, scd, tables
+from chicle_elastic.solvers.kernels import csr, descent, memory, products, tables
 from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.local_chunk import RowBlock
@@ -40,18 +40,17 @@ class Case:
         self.rows = tables.row_table(self.blocks)
         self.lengths = np.array([11, 8, 1])
         self.matrix = np.column_stack([np.vstack(dense), np.full(20, INTERCEPT)])
-        self.norms = [(np.einsum("ij,ij->i", part, part) + INTERCEPT**2).astype(np.float32) for part in dense]
-        self.samples = scd.SampleTable(
+        self.norms = [np.einsum("ij,ij->i", part, part) + INTERCEPT**2 for part in dense]
+        self.left_out = [np.zeros((length, outputs), dtype=np.uint8) for length in self.lengths]
+        self.samples = descent.SampleTable(
             lengths=self.lengths,
             targets=memory.addresses([block.targets for block in self.blocks]),
             duals=memory.addresses([block.state for block in self.blocks]),
+            left_out=memory.addresses(self.left_out),
             norms=memory.addresses(self.norms),
             upper=np.array([0 if upper is None else upper.ctypes.data for upper in self.uppers], dtype=np.uint64),
             uniform_upper=1.25,
         )
-        self.slack = [np.zeros((length, outputs), dtype=np.float32) for length in self.lengths]
-        self.stamp = [np.zeros((length, outputs), dtype=np.uint8) for length in self.lengths]
-        self.moved = np.zeros((outputs, 256), dtype=np.float32)
         self.vectors = rng.normal(scale=0.1, size=(outputs, 6))
 
     def reference(self, kernel, visited, **names):
@@ -77,23 +76,16 @@ class Case:
         exec(textwrap.dedent(text), space)
         return space
 
-    def scd_pass(self, order, *, is_on=False, caution=0.5, now=1, sigma=2.0, stop=0):
+    def descend(self, order, *, bounds=(np.inf, -np.inf), sigma=2.0, stop=0):
         """Run the kernel over buckets of the three chunks; returns vectors, counts per chunk and stats."""
-        screen = scd.ScreenTable(
-            slack=memory.addresses(self.slack),
-            stamp=memory.addresses(self.stamp),
-            moved=self.moved,
-            now=now,
-            caution=caution,
-            is_on=is_on,
-        )
         vectors, processed = self.vectors.copy(), np.zeros(3, dtype=np.int64)
-        stats = np.zeros((len(self.positives), 5))
-        scd.scd_pass(
-            LOSSES[self.loss], self.rows, self.samples, screen, np.array([0, 0, 1, 2], np.int32),
-            np.array([0, 8, 0, 0], np.int32), 8, np.asarray(order, np.int32), np.zeros(1, np.int64), 99, self.positives,
-            INTERCEPT, sigma, 4,
-            np.full(1, stop, np.uint8), scd.make_scratch(self.rows, len(self.positives)), vectors, processed, stats,
+        outputs = len(self.positives)
+        stats = np.tile([0.0, 0.0, 0.0, 0.0, -np.inf, np.inf], (outputs, 1))
+        descent.descend(
+            LOSSES[self.loss], self.rows, self.samples, np.array([0, 0, 1, 2], np.int32),
+            np.array([0, 8, 0, 0], np.int32), 8, np.asarray(order, np.int32), np.array([0, len(order), 1]), len(order),
+            99, self.positives, 0, outputs, INTERCEPT, sigma, 0.0, 0, np.zeros(outputs), 4, np.full(1, stop, np.uint8),
+            descent.make_scratch(self.rows), np.tile(bounds, (outputs, 1)), vectors, processed, stats,
         )  # fmt: skip
         return vectors, processed, stats
 
@@ -133,42 +125,35 @@ def kind(request):
 
 @KINDS_AND_LOSSES
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_scd_pass_equals_its_numpy_form(kind, outputs, loss):
+def test_a_pass_equals_its_numpy_form(kind, outputs, loss):
     """Duals, vectors, sums and counts after two passes in a random order of buckets."""
     case = Case(kind, outputs, loss)
     order = [2, 0, 3, 1, 1, 3, 0, 2]
     before = case.duals()
-    expected = case.reference(scd.scd_pass, rows_of(order), stats=np.zeros((outputs, 5)), sigma=2.0)
-    vectors, processed, stats = case.scd_pass(order)
+    expected = case.reference(descent.descend, rows_of(order), stats=np.zeros((outputs, 6)), sigma=2.0)
+    vectors, processed, stats = case.descend(order)
     tolerance = (
         {"rtol": 1e-4, "atol": 1e-5} if "float64" not in kind and "dense" in kind else {"rtol": 1e-6, "atol": 1e-8}
     )
     np.testing.assert_allclose(case.duals(), expected["a"], **tolerance)
     np.testing.assert_allclose(vectors, expected["v"], **tolerance)
     np.testing.assert_allclose(stats[:, :2], expected["stats"][:, :2], **tolerance)
-    assert stats[:, 3].tolist() == expected["stats"][:, 3].tolist()
+    assert stats[:, 2].tolist() == expected["stats"][:, 2].tolist()
     assert processed.tolist() == [22, 16, 2]
     assert not np.allclose(case.duals(), before), "the case must make steps, or it proves nothing"
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_rows_of_weight_0_are_not_visited(kind, outputs):
-    """Neither by a pass nor by a certificate; the others are, as if these were not there."""
+    """The others are, as if these were not there."""
     case = Case(kind, outputs, Loss.LOGISTIC)
     case.uppers[0][2:5] = 0.0
     for block in case.blocks[:1]:
         block.state[2:5] = 0.0
     visited = [row for row in rows_of([2, 0, 3, 1]) if row not in (2, 3, 4)]
-    expected = case.reference(scd.scd_pass, visited, stats=np.zeros((outputs, 5)), sigma=2.0)
-    sums = case.reference(scd.objective_sums, visited, stats=np.zeros((outputs, 2)), rebuilt=np.zeros((outputs, 6)), has_losses=True)  # fmt: skip # noqa: E501
-    stats, rebuilt = np.zeros((outputs, 2)), np.zeros((outputs, 6))
-    scd.objective_sums(
-        LOSSES[case.loss], case.rows, case.samples, 0, 3, case.positives, INTERCEPT, True, case.vectors, rebuilt, stats
-    )
-    np.testing.assert_allclose(stats, sums["stats"], rtol=1e-12)
-    np.testing.assert_allclose(rebuilt, sums["rebuilt"], rtol=1e-12, atol=1e-14)
-    vectors, processed, counts = case.scd_pass([2, 0, 3, 1])
-    assert counts[:, 3].tolist() == expected["stats"][:, 3].tolist() == [17.0] * outputs
+    expected = case.reference(descent.descend, visited, stats=np.zeros((outputs, 6)), sigma=2.0)
+    vectors, processed, counts = case.descend([2, 0, 3, 1])
+    assert counts[:, 2].tolist() == expected["stats"][:, 2].tolist() == [17.0] * outputs
     assert processed.tolist() == [11, 8, 1], "they are rows of the pass all the same"
     np.testing.assert_allclose(vectors, expected["v"], rtol=1e-4, atol=1e-5)
     assert not case.duals()[2:5].any()
@@ -181,65 +166,38 @@ def rows_of(order):
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_slack_is_the_distance_that_w_may_move_before_a_settled_dual_does(kind, outputs):
-    """With every hinge dual at the bound where its margin wants it, nothing moves, and slack is |1 - m| / |x|."""
+def test_settled_duals_are_left_out_whose_derivatives_are_beyond_all_of_the_pass_before(kind, outputs):
+    """With every hinge dual at the bound where its margin wants it nothing moves, and the next pass visits the rest."""
     case = Case(kind, outputs, Loss.HINGE)
     targets = np.concatenate([block.targets for block in case.blocks])
     signs = np.where(targets[:, None] == case.positives, 1.0, -1.0)
-    margins = signs * (case.matrix @ case.vectors.T)
+    slopes = signs * (case.matrix @ case.vectors.T) - 1.0
     upper = np.concatenate([np.full(8, 1.25) if u is None else u for u in case.uppers])
-    duals = np.where(margins < 1, upper[:, None], 0.0)
+    duals = np.where(slopes < 0, upper[:, None], 0.0)
     for block, part in zip(case.blocks, np.split(duals, [11, 19]), strict=True):
         block.state[:, :, 0] = part
-    vectors, _, stats = case.scd_pass([2, 0, 3, 1], is_on=True)
+    vectors, _, stats = case.descend([2, 0, 3, 1], bounds=(np.inf, -1.0))
     np.testing.assert_array_equal(vectors, case.vectors)
-    assert not stats[:, 2].any()
-    norms = np.linalg.norm(case.matrix, axis=1)[:, None]
-    np.testing.assert_allclose(np.concatenate(case.slack), np.abs(1 - margins) / norms, rtol=1e-4)
-    assert (np.concatenate(case.stamp) == 1).all()
+    is_left_out = np.concatenate(case.left_out) != 0
+    np.testing.assert_array_equal(is_left_out, slopes < -1.0)
+    assert stats[:, 3].tolist() == is_left_out.sum(axis=0).tolist()
+    assert case.descend([2, 0, 3, 1])[2][:, 2].tolist() == (~is_left_out).sum(axis=0).tolist()
 
 
-def test_a_row_comes_back_when_w_has_moved_beyond_its_slack():
-    """The distance since the stamp of a dual is compared with its slack."""
-    case = Case("dense-float64", 1, Loss.HINGE)
-    case.slack[0][:] = 1.0
-    case.stamp[0][:] = 7
-    case.moved[0, 7] = 0.99
-    before = case.duals()
-    case.scd_pass([0], is_on=True)
-    np.testing.assert_array_equal(case.duals(), before)
-    case.moved[0, 7] = 1.01
-    case.scd_pass([0], is_on=True)
-    assert (case.duals() != before).any()
+def test_the_largest_derivatives_are_those_of_duals_that_may_move(kind):
+    """At w = 0 every margin is 0, so all derivatives are -1."""
+    case = Case(kind, 1, Loss.HINGE)
+    case.vectors[:] = 0.0
+    assert case.descend([3])[2][0, 4:].tolist() == [-1.0, -1.0]
 
 
-@KINDS_AND_LOSSES
-@pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize("has_losses", [True, False])
-def test_objective_sums_equals_its_numpy_form(kind, outputs, loss, has_losses):
-    """Losses, dual values and w(alpha), summed over two ranges of chunks."""
-    case = Case(kind, outputs, loss)
-    stats, rebuilt = np.zeros((outputs, 2)), np.zeros((outputs, 6))
-    expected = case.reference(
-        scd.objective_sums, range(20), stats=stats.copy(), rebuilt=rebuilt.copy(), has_losses=has_losses
-    )
-    for begin, end in [(0, 1), (1, 3)]:
-        scd.objective_sums(
-            LOSSES[loss],
-            case.rows,
-            case.samples,
-            begin,
-            end,
-            case.positives,
-            INTERCEPT,
-            has_losses,
-            case.vectors,
-            rebuilt,
-            stats,
-        )
-    assert stats[:, 0].any() == has_losses
-    np.testing.assert_allclose(stats, expected["stats"], rtol=1e-12)
-    np.testing.assert_allclose(rebuilt, expected["rebuilt"], rtol=1e-12, atol=1e-14)
+def test_buckets_without_a_row_to_visit_come_last_and_are_not_shuffled():
+    """The others stay the same ones."""
+    order, counts = np.array([4, ~1, 2, 0, ~3, 5], np.int32), np.array([7, 6, 12345])
+    descent.shuffle(order, counts)
+    assert counts[:2].tolist() == [0, 4]
+    assert sorted(order[:4].tolist()) == [0, 2, 4, 5]
+    assert sorted(order[4:].tolist()) == [~3, ~1]
 
 
 def test_a_norm_is_found_when_its_row_is_first_visited(kind):
@@ -248,7 +206,7 @@ def test_a_norm_is_found_when_its_row_is_first_visited(kind):
     expected = np.concatenate(known.norms)
     for norms in unknown.norms:
         norms.fill(0)
-    first, second = known.scd_pass([2, 0, 1, 3]), unknown.scd_pass([2, 0, 1, 3])
+    first, second = known.descend([2, 0, 1, 3]), unknown.descend([2, 0, 1, 3])
     np.testing.assert_allclose(np.concatenate(unknown.norms), expected, rtol=1e-6)
     np.testing.assert_allclose(first[0], second[0], rtol=1e-6)
 
@@ -257,9 +215,9 @@ def test_a_set_stop_flag_leaves_everything_as_it_was():
     """The flag is looked at before the first block."""
     case = Case("dense-float64", 1, Loss.HINGE)
     before = case.duals()
-    vectors, processed, stats = case.scd_pass([0], stop=1)
+    vectors, processed, stats = case.descend([0], stop=1)
     assert processed.sum() == 0
-    assert not stats.any()
+    assert not stats[:, :4].any()
     np.testing.assert_array_equal(case.duals(), before)
     np.testing.assert_array_equal(vectors, case.vectors)
 

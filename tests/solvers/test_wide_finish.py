@@ -8,9 +8,9 @@ import pytest
 import scipy.sparse as sp
 
 from chicle_elastic.runtime.in_process import InProcess
+from chicle_elastic.solvers.linear.coordinates import CoordinatePasses
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.scd import CoordinatePasses
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.linear.wide.hinge import MOST_FRUITLESS, WideHinge, first_tau
 from chicle_elastic.solvers.linear.wide.rows import CopiedRows

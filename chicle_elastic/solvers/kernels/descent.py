@@ -1,111 +1,387 @@
-"""Dual coordinate descent with shrinking over rows that fit into a cache: many passes in one call.
+"""Dual coordinate descent with shrinking, over all local chunks (the local solver of CoCoA).
 
-Hsieh, Chang, Lin, Keerthi and Sundararajan 2008, "A dual coordinate descent method for large-scale linear SVM", section
-3.2: a dual at a bound whose derivative says that it stays there, by more than any derivative of the pass before said of
-the others, is left out until all others are done. `scd` is for large data, several threads and several tasks.
+Rows that fit into a cache are visited one by one in random order, and many passes are made in one call. Other rows are
+visited in shuffled buckets of 16 to 64: as good as random rows for convergence, and twice as fast, because rows of a
+bucket lie side by side. The order runs over *all* local chunks; shuffling within a chunk only costs many more epochs.
+A block of buckets is turned into a list of rows first, so that rows can be asked for before they are needed.
+
+Shrinking (Hsieh, Chang, Lin, Keerthi and Sundararajan 2008, "A dual coordinate descent method for large-scale linear
+SVM", section 3.2). A dual at a bound whose derivative says that it stays there, by more than any derivative of the pass
+before said of the others, is left out until all others are done, or until a certificate has looked at every row.
+
+Each docstring ends with the plain NumPy form of the kernel; a test runs that very text against the kernel. In it,
+`x(i)` is row i with the intercept column appended, `y[i, k]` is +1 where the target is class `positives[k]`, else -1,
+`a[i, k]` the dual, `norm[i]` |x(i)|^2, `upper[i]` C_i, `v[k]` = `vectors[k]`; rows `i` come in the order of the call.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
+from chicle_elastic.chunks.blocks import aligned_zeros
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.kernels.jit import kernel
 from chicle_elastic.solvers.kernels.losses import is_settled, primal_loss, pull, step_and_values
-from chicle_elastic.solvers.kernels.memory import REAL, address_of
-from chicle_elastic.solvers.kernels.tables import row_add, row_at, row_cross, row_dot
+from chicle_elastic.solvers.kernels.memory import (
+    CODE,
+    COUNT,
+    FLAG,
+    NUMBER,
+    PLACE,
+    REAL,
+    add,
+    address_of,
+    fetch_add,
+    item_size,
+    load,
+    prefetch,
+    store,
+)
+from chicle_elastic.solvers.kernels.tables import (
+    RowTable,
+    bucket_prefetch,
+    is_dense,
+    row_add,
+    row_at,
+    row_cross,
+    row_dot,
+    row_prefetch,
+)
 
-ACTIVE, RANDOM, VISITS, NUM_COUNTS = 0, 1, 2, 3
-MOST, LEAST, GAP, DUAL_SUM, NUM_FIGURES = 0, 1, 2, 3, 4
-"""Places in `counts` and `figures`."""
+BUCKET_BYTES = 8192
+MOST_CACHED_VALUES = 1 << 21
+"""Feature values that stay in the caches of a processor, where rows may be visited in any order: 16 MiB of float64."""
+MAX_OVERLAPPED = 96
+"""Columns up to which a row's product is begun before the step of the row before it is known.
+
+The steps are a chain: each product has to wait for the step before it, and for short rows the processor does little
+else. Begun early, a product misses one step, which is made good by that step times <x, x'> of the two rows. Long rows
+have enough to do, and CSR rows have no cheap <x, x'>.
+"""
+LEAST_BUCKET_ROWS, MOST_BUCKET_ROWS = 16, 64
+BLOCK_ROWS = 512
+"""Rows, at most 64 buckets, between two looks at the stop flag; all outputs visit a block while it is in the cache."""
+CURSOR, ACTIVE, RANDOM, NUM_COUNTS = 0, 1, 2, 3
+"""Places in the counts of an order: buckets that are taken, buckets that are to be visited, state of the generator."""
+GAP, CHANGE, VISITS, LEFT, MOST, LEAST, NUM_STATS = 0, 1, 2, 3, 4, 5, 6
+"""Places in the statistics of an output: see `descend`."""
+
+
+class SampleTable(NamedTuple):
+    """Everything per sample that is not a feature, one entry per chunk.
+
+    Attributes:
+        lengths: Rows per chunk, shape (num_chunks,), int64.
+        targets: Addresses of class codes (int32).
+        duals: Addresses of the duals (float64, outputs side by side); the kernels write there.
+        left_out: Addresses of whether each dual is left out (uint8, outputs side by side); the kernels write there.
+        norms: Addresses of |x|^2 with the intercept column (float64); 0 until a row is first visited.
+        upper: Addresses of C_i (float64); 0 where every sample has `uniform_upper`.
+        uniform_upper: C.
+    """
+
+    lengths: Array
+    targets: Array
+    duals: Array
+    left_out: Array
+    norms: Array
+    upper: Array
+    uniform_upper: float
+
+
+class Scratch(NamedTuple):
+    """Memory of one thread.
+
+    Attributes:
+        work, gathered: See `tables`; shape (num_features,), float32, and float64 zeros. Empty without a working copy.
+        chunks, rows: The rows to visit in a block, shape (BLOCK_ROWS,), uint32.
+        idle: Whether no output visits a bucket of the block, shape (BLOCK_ROWS,), uint8.
+    """
+
+    work: Array
+    gathered: Array
+    chunks: Array
+    rows: Array
+    idle: Array
+
+
+def positives(num_outputs: int) -> Array:
+    """Positive class code of each output: 1 of two classes, else each class in turn; int32."""
+    return np.arange(num_outputs, dtype=np.int32) if num_outputs > 1 else np.ones(1, dtype=np.int32)
+
+
+def choose_bucket_rows(row_bytes: float, num_values: int) -> int:
+    """Rows of a bucket, a multiple of 16: what a jump to another place in memory costs is shared by 8 KiB.
+
+    Rows that all fit into the cache are visited one by one: a jump costs nothing there, and neighbours are often alike.
+    """
+    if num_values <= MOST_CACHED_VALUES:
+        return 1
+    rows = int(BUCKET_BYTES / max(1.0, row_bytes)) // LEAST_BUCKET_ROWS * LEAST_BUCKET_ROWS
+    return min(max(rows, LEAST_BUCKET_ROWS), MOST_BUCKET_ROWS)
+
+
+def make_scratch(rows: RowTable) -> Scratch:
+    """Scratch memory for `descend`; there is a working copy where it is in float32."""
+    dtype = rows.kind.like_work.dtype.name
+    d = rows.num_features if dtype == "float32" else 0
+    return Scratch(
+        work=aligned_zeros((d,), dtype),
+        gathered=aligned_zeros((d,), "float64"),
+        chunks=np.zeros(BLOCK_ROWS, np.uint32),
+        rows=np.zeros(BLOCK_ROWS, np.uint32),
+        idle=np.zeros(BLOCK_ROWS, np.uint8),
+    )
+
+
+@kernel
+def shuffle(
+    order,  # OUT
+    counts,  # OUT
+):
+    """Begin a pass: move the buckets that nobody visits any more to the end, and shuffle the others.
+
+    Args:
+        order: Buckets, shape (n,), int32; those that nobody visits are below 0.
+        counts: int64, see `CURSOR`; the state of the generator is not 0.
+    """
+    kept, random = 0, np.uint64(counts[RANDOM])
+    for place in range(counts[ACTIVE]):
+        bucket = order[place]
+        if bucket >= 0:
+            order[place], order[kept] = order[kept], bucket
+            kept += 1
+    for place in range(kept - 1, 0, -1):
+        random ^= random << np.uint64(13)  # xorshift (Marsaglia 2003)
+        random ^= random >> np.uint64(7)
+        random ^= random << np.uint64(17)
+        other = np.int64(random % np.uint64(place + 1))
+        order[place], order[other] = order[other], order[place]
+    counts[CURSOR], counts[ACTIVE], counts[RANDOM] = 0, kept, np.int64(random)
 
 
 @kernel
 def descend(
     loss,
     rows,
-    chunks,
-    places,
-    signs,
-    upper,
-    intercept,
-    goal,
-    most_visits,
-    stop,
-    norms,  # OUT
-    alpha,  # OUT
-    w,  # OUT
+    samples,
+    bucket_chunk,
+    bucket_row,
+    bucket_rows,
     order,  # OUT
     counts,  # OUT
-    figures,  # OUT
+    num_buckets,
+    max_blocks,
+    positives,
+    first_output,
+    end_output,
+    intercept,
+    sigma,
+    goal,
+    most_visits,
+    dual_sums,
+    ahead,
+    stop,
+    scratch,  # OUT
+    bounds,  # OUT
+    vectors,  # OUT
+    processed,  # OUT
+    stats,  # OUT
 ):
-    """Passes over the rows of `order` for one output, until the gap seems to be small enough.
+    """Exact coordinate steps over the buckets of `order`, for some outputs; threads share the order block by block.
 
     Args:
         loss: One of `losses.LOSSES`.
         rows: `tables.RowTable`.
-        chunks, places: Chunk of each row, and its number there, shape (num_rows,), int32.
-        signs: +1 or -1, shape (num_rows,), float64.
-        upper: C_i, shape (num_rows,), float64; > 0 for the rows of `order`.
+        samples: `SampleTable`; its duals, norms and `left_out` are written (OUT).
+        bucket_chunk: Chunk of each bucket, shape (num_buckets,), int32.
+        bucket_row: First row of each bucket in its chunk, shape (num_buckets,), int32.
+        bucket_rows: Rows of a bucket, see `choose_bucket_rows`; the last one of a chunk may have fewer.
+        order, counts: As `shuffle` leaves them. Buckets without a row to visit become negative in many passes.
+        num_buckets: Buckets of `order` to visit, where there is one pass.
+        max_blocks: Blocks to do at most before looking at the clock, where there is one pass.
+        positives: Positive class of each output, shape (outputs,), int32.
+        first_output, end_output: Which outputs.
         intercept: Value of the intercept column; 0 for none.
-        goal: Relative gap.
-        most_visits: Visits of rows after which no pass begins.
-        stop: uint8 of shape (1,); looked at between passes.
-        norms: |x_i|^2 with the intercept column, float64; 0 until a row is first visited.
-        alpha: Duals, shape (num_rows,), float64.
-        w: Of these duals, shape (num_features + 1,), float64.
-        order: Rows to visit, shape (n,), int32; those that are left out come to stand at its end.
-        counts: int64: rows that are not left out, state of the generator (not 0), visits (added to).
-        figures: float64: largest and least derivative of the last pass (infinite where nothing is to be left out),
-            estimate of the gap, sum of dual values (carried along).
+        sigma: CoCoA's sigma' >= 1.
+        goal: Relative gap that ends many passes.
+        most_visits: 0 for one pass. Else one thread makes passes for one output over buckets of one row, until the gap
+            seems to be `goal`, or as many duals were visited.
+        dual_sums: Sums of dual values per output before this call.
+        ahead: Rows to ask for ahead of time, `BLOCK_ROWS` for none.
+        stop: uint8 of shape (1,); looked at between blocks, or between many passes.
+        scratch: `Scratch`.
+        bounds: Largest and least derivative of the pass before, per output, shape (outputs, 2), float64; infinite where
+            nothing is to be left out. Written by many passes.
+        vectors: Working vectors w + sigma' * (local change), shape (outputs, num_features + 1), float64, C-contiguous.
+        processed: Rows processed per chunk are added here, shape (num_chunks,), int64.
+        stats: Per output, shape (outputs, 6), float64, C-contiguous. Added to: gap contributions at the moving vector
+            (in the last pass), change of the sum of dual values, duals that were looked at, duals that are left out.
+            Then the largest and the least derivative of duals that may move (in the last pass).
+
+    NumPy equivalent of one pass, where rows of weight 0 are not visited::
+
+        for i in visited:
+            for k in range(outputs):
+                margin = y[i, k] * (x(i) @ v[k])
+                old = dual_values(loss, a[i, k], upper[i])
+                stats[k, 0] += primal_losses(loss, margin, upper[i]) - old + a[i, k] * margin
+                step = coordinate_steps(loss, margin, a[i, k], sigma * norm[i], upper[i]) - a[i, k]
+                a[i, k] += step
+                v[k] += sigma * step * y[i, k] * x(i)
+                stats[k, 1] += dual_values(loss, a[i, k], upper[i]) - old
+                stats[k, 2] += 1
     """
-    kind, last, vector = rows.kind, rows.num_features, address_of(w)
-    active, random, num_visits = counts[ACTIVE], np.uint64(counts[RANDOM]), 0
+    kind, last, num_outputs = rows.kind, np.uintp(rows.num_features), np.uintp(len(positives))
+    bucket_rows, ahead, one = np.uintp(bucket_rows), np.uintp(ahead), np.uintp(1)
+    # Addresses, because each use of an array in a tuple takes the compiler as long as ten loads.
+    lengths, targets, duals = address_of(samples.lengths), address_of(samples.targets), address_of(samples.duals)
+    norms, uppers, left_outs = address_of(samples.norms), address_of(samples.upper), address_of(samples.left_out)
+    chunk_of, row_of, idle = address_of(scratch.chunks), address_of(scratch.rows), address_of(scratch.idle)
+    work_copy, gathered = address_of(scratch.work), address_of(scratch.gathered)
+    sums, place, is_alone = address_of(stats), address_of(counts), most_visits > 0
+    overlaps = is_dense(kind) and rows.num_features <= MAX_OVERLAPPED
+    is_copied = item_size(kind.like_work) < item_size(REAL)
+    block_buckets = BLOCK_ROWS // np.int64(bucket_rows)
     while True:
-        for place in range(active - 1, 0, -1):
-            random ^= random << np.uint64(13)  # xorshift (Marsaglia 2003)
-            random ^= random >> np.uint64(7)
-            random ^= random << np.uint64(17)
-            other = np.int64(random % np.uint64(place + 1))
-            order[place], order[other] = order[other], order[place]
-        most, least, gap, change, place = -math.inf, math.inf, 0.0, 0.0, 0
-        while place < active:
-            row = order[place]
-            at = row_at(rows, np.uintp(chunks[row]), np.uintp(places[row]))
-            if norms[row] == 0.0:
-                norms[row] = row_cross(kind, at, at) + intercept * intercept
-            old, sign, bound = alpha[row], signs[row], upper[row]
-            margin = sign * (row_dot(kind, at, vector, REAL) + intercept * w[last])
-            slope = pull(loss, margin, old, bound)
-            if is_settled(loss, margin, old, bound):
-                if slope > figures[MOST] if old == 0.0 else slope < figures[LEAST]:
-                    active -= 1
-                    order[place], order[active] = order[active], row
+        num_buckets = counts[ACTIVE] if is_alone else num_buckets
+        start, number = fetch_add(place, block_buckets), 0
+        while start < num_buckets and (is_alone or (number < max_blocks and stop[0] == 0)):
+            number += 1
+            end = start + block_buckets if start + block_buckets < num_buckets else num_buckets
+            # Taken one ahead, so that it can be asked for.
+            next_start = fetch_add(place, block_buckets) if is_alone or number < max_blocks else num_buckets
+            for k in range(np.uintp(first_output), np.uintp(end_output)):
+                vector = address_of(vectors) + k * (last + one) * item_size(REAL)
+                # The rows to visit; those of weight 0 are none: their duals are 0 and stay so.
+                count = np.uintp(0)
+                for position in range(start, end):
+                    bucket, before = order[position], count
+                    chunk, row = np.uintp(bucket_chunk[bucket]), np.uintp(bucket_row[bucket])
+                    behind, upper_of = np.uintp(load(lengths, chunk, COUNT)), load(uppers, chunk, PLACE)
+                    left_out_of = load(left_outs, chunk, PLACE)
+                    behind = row + bucket_rows if row + bucket_rows < behind else behind
+                    while row < behind:
+                        store(chunk_of, count, chunk, NUMBER)
+                        store(row_of, count, row, NUMBER)
+                        is_left_out = load(left_out_of, row * num_outputs + k, FLAG) != 0
+                        count += np.uintp((upper_of == 0 or load(upper_of, row, REAL) != 0.0) and not is_left_out)
+                        row += one
+                    store(idle, np.uintp(position - start), np.uint8(count == before), FLAG)
+                if k == np.uintp(end_output) - one and ahead < np.uintp(BLOCK_ROWS):
+                    # Ask for what the listing and the steps of the next block read of each bucket besides its rows.
+                    for position in range(next_start, next_start + block_buckets):
+                        if position >= num_buckets:
+                            break
+                        bucket = order[position]
+                        chunk, row = np.uintp(bucket_chunk[bucket]), np.uintp(bucket_row[bucket])
+                        entry, entries = row * num_outputs, bucket_rows * num_outputs
+                        prefetch(load(left_outs, chunk, PLACE), entry, entries, FLAG)
+                        prefetch(load(duals, chunk, PLACE), entry, entries, REAL)
+                        prefetch(load(norms, chunk, PLACE), row, bucket_rows, REAL)
+                        prefetch(load(targets, chunk, PLACE), row, bucket_rows, CODE)
+                        bucket_prefetch(rows, chunk, row)
+                if is_alone:
+                    for position in range(start, end):
+                        if load(idle, np.uintp(position - start), FLAG) != 0:
+                            order[position] = ~order[position]
+                if count == 0:
                     continue
-            else:
-                most = slope if slope > most else most
-                least = slope if slope < least else least
-            new, old_value, new_value = step_and_values(loss, margin, old, norms[row], bound)
-            gap += primal_loss(loss, margin, bound) - old_value + old * margin
-            if new != old:
-                alpha[row] = new
-                factor = (new - old) * sign
-                row_add(kind, factor, at, vector, REAL)
-                w[last] += factor * intercept
-                change += new_value - old_value
-            place += 1
-        num_visits += active
-        figures[DUAL_SUM] += change
-        squared = 0.0
-        for column in range(last + 1):
-            squared += w[column] * w[column]
-        figures[GAP] = gap
-        is_done = gap <= goal * (figures[DUAL_SUM] - 0.5 * squared + gap) or not most > least
-        is_end = num_visits >= most_visits or stop[0] != 0 or (is_done and active == len(order))
-        figures[MOST] = most if most > 0.0 and not is_done else math.inf
-        figures[LEAST] = least if least < 0.0 and not is_done else -math.inf
-        if is_done:
-            active = len(order)
-        if is_end:
-            counts[ACTIVE], counts[RANDOM] = active, np.int64(random)
-            counts[VISITS] += num_visits
+                work = vector
+                if is_copied:
+                    work = work_copy
+                    for j in range(last):
+                        store(work, j, load(vector, j, REAL), kind.like_work)
+                offset = load(vector, last, REAL)
+                sum_gap, sum_dual, num_left, most, least = 0.0, 0.0, 0, -math.inf, math.inf
+                above, below = bounds[k, 0], bounds[k, 1]
+                for j in range(ahead if ahead < count else np.uintp(0)):
+                    row_prefetch(kind, row_at(rows, load(chunk_of, j, NUMBER), load(row_of, j, NUMBER)))
+                chunk, row = np.uintp(load(chunk_of, np.uintp(0), NUMBER)), np.uintp(load(row_of, np.uintp(0), NUMBER))
+                at, product = row_at(rows, chunk, row), 0.0
+                for j in range(count):
+                    if j + ahead < count:
+                        to_come = row_at(rows, load(chunk_of, j + ahead, NUMBER), load(row_of, j + ahead, NUMBER))
+                        row_prefetch(kind, to_come)
+                    following = j + one if j + one < count else j
+                    next_chunk = np.uintp(load(chunk_of, following, NUMBER))
+                    next_row = np.uintp(load(row_of, following, NUMBER))
+                    next_at, next_product, cross = row_at(rows, next_chunk, next_row), 0.0, 0.0
+                    if not (overlaps and j > 0):
+                        product = row_dot(kind, at, work, kind.like_work)
+                    norm = load(load(norms, chunk, PLACE), row, REAL)
+                    if norm == 0.0:
+                        norm = row_cross(kind, at, at) + intercept * intercept
+                        store(load(norms, chunk, PLACE), row, norm, REAL)
+                    if overlaps:
+                        next_product = row_dot(kind, next_at, work, kind.like_work)
+                        cross = row_cross(kind, at, next_at)
+                    sign = 1.0 if load(load(targets, chunk, PLACE), row, CODE) == positives[k] else -1.0
+                    upper, upper_of = samples.uniform_upper, load(uppers, chunk, PLACE)
+                    if upper_of != 0:
+                        upper = load(upper_of, row, REAL)
+                    entry, dual_of = row * num_outputs + k, load(duals, chunk, PLACE)
+                    alpha = load(dual_of, entry, REAL)
+                    margin = sign * (product + intercept * offset)
+                    new_alpha, old, new = step_and_values(loss, margin, alpha, sigma * norm, upper)
+                    sum_gap += primal_loss(loss, margin, upper) - old + alpha * margin
+                    slope = pull(loss, margin, alpha, upper)
+                    if is_settled(loss, margin, alpha, upper):
+                        if slope > above if alpha == 0.0 else slope < below:
+                            store(load(left_outs, chunk, PLACE), entry, np.uint8(1), FLAG)
+                            num_left += 1
+                    else:
+                        most = slope if slope > most else most
+                        least = slope if slope < least else least
+                    if new_alpha != alpha:
+                        store(dual_of, entry, new_alpha, REAL)
+                        factor = sigma * (new_alpha - alpha) * sign
+                        next_product += factor * cross
+                        row_add(kind, factor, at, work, kind.like_work)
+                        if is_copied:
+                            row_add(kind, factor, at, gathered, REAL)
+                        offset += factor * intercept
+                        sum_dual += new - old
+                    chunk, row, at, product = next_chunk, next_row, next_at, next_product
+                if is_copied:
+                    for j in range(last):
+                        add(vector, j, load(gathered, j, REAL))
+                        store(gathered, j, 0.0, REAL)
+                store(vector, last, offset, REAL)
+                entry = k * np.uintp(NUM_STATS)
+                add(sums, entry + np.uintp(GAP), sum_gap)
+                add(sums, entry + np.uintp(CHANGE), sum_dual)
+                add(sums, entry + np.uintp(VISITS), np.float64(count))
+                add(sums, entry + np.uintp(LEFT), np.float64(num_left))
+                stats[k, MOST] = max(stats[k, MOST], most)
+                stats[k, LEAST] = min(stats[k, LEAST], least)
+            for position in range(start, end):
+                if is_alone:
+                    break
+                bucket = order[position]
+                left = samples.lengths[bucket_chunk[bucket]] - bucket_row[bucket]
+                processed[bucket_chunk[bucket]] += np.int64(bucket_rows) if left > np.int64(bucket_rows) else left
+            start = next_start
+        if not is_alone:
             return
+        own, squared = stats[first_output], 0.0
+        for column in range(rows.num_features + 1):
+            squared += vectors[first_output, column] * vectors[first_output, column]
+        primal = dual_sums[first_output] + own[CHANGE] - 0.5 * squared + own[GAP]
+        most, least = own[MOST], own[LEAST]
+        bounds[first_output, 0] = most if most > 0.0 else math.inf
+        bounds[first_output, 1] = least if least < 0.0 else -math.inf
+        is_done = own[GAP] <= goal * primal or most < least
+        if (is_done and own[LEFT] == 0.0) or own[VISITS] >= most_visits or stop[0] != 0:
+            return
+        if is_done:  # as it seems without those that were left out
+            for position in range(len(order)):
+                bucket = order[position] if order[position] >= 0 else ~order[position]
+                entry = np.uintp(bucket_row[bucket]) * num_outputs + np.uintp(first_output)
+                store(load(left_outs, np.uintp(bucket_chunk[bucket]), PLACE), entry, np.uint8(0), FLAG)
+                order[position] = bucket
+            counts[ACTIVE] = len(order)
+            own[LEFT], bounds[first_output, 0], bounds[first_output, 1] = 0.0, math.inf, -math.inf
+        own[GAP], own[MOST], own[LEAST] = 0.0, -math.inf, math.inf
+        shuffle(order, counts)

@@ -77,19 +77,6 @@ def primal_loss(loss, margin, upper):
     return hinge, squared_hinge, logistic, modified_huber
 
 
-@by_loss
-def dual_value(loss, alpha, upper):
-    """dual_i(alpha_i); equals `objectives.dual_values`."""
-
-    def squared_hinge(loss, alpha, upper):
-        return alpha - alpha * alpha / (4.0 * upper) if upper > 0.0 else 0.0
-
-    def logistic(loss, alpha, upper):
-        return _logistic_dual_value(alpha, upper)
-
-    return lambda loss, alpha, upper: alpha, squared_hinge, logistic, squared_hinge
-
-
 @register_jitable(**INLINE)
 def _logistic_dual_value(alpha, upper):
     if upper <= 0.0:
@@ -104,7 +91,7 @@ def _logistic_dual_value(alpha, upper):
 
 @by_loss
 def step_and_values(loss, margin, alpha, curvature, upper):
-    """The dual variable after an exact step along its coordinate, and `dual_value` before and after it.
+    """The dual variable after an exact step along its coordinate, and its dual value before and after it.
 
     The step equals `coordinate_steps` in tests/solvers/reference.py.
     """
@@ -120,28 +107,27 @@ def step_and_values(loss, margin, alpha, curvature, upper):
         return following, alpha, following
 
     def squared_hinge(loss, margin, alpha, curvature, upper):
-        if upper <= 0.0:
-            return 0.0, 0.0, 0.0
-        diagonal = 0.5 / upper
-        following = alpha + (1.0 - margin - alpha * diagonal) / (curvature + diagonal)
-        following = following if following > 0.0 else 0.0
-        quarter = 0.5 * diagonal
-        return following, alpha - quarter * alpha * alpha, following - quarter * following * following
+        return _kinked_step(margin, alpha, curvature, upper, math.inf)
 
     def logistic(loss, margin, alpha, curvature, upper):
         return _logistic_step(margin, alpha, curvature, upper) if upper > 0.0 else (0.0, 0.0, 0.0)
 
     def modified_huber(loss, margin, alpha, curvature, upper):
-        if upper <= 0.0:
-            return 0.0, 0.0, 0.0
-        diagonal = 0.5 / upper
-        following = alpha + (1.0 - margin - alpha * diagonal) / (curvature + diagonal)
-        following = following if following > 0.0 else 0.0
-        following = following if following < 4.0 * upper else 4.0 * upper
-        quarter = 0.5 * diagonal
-        return following, alpha - quarter * alpha * alpha, following - quarter * following * following
+        return _kinked_step(margin, alpha, curvature, upper, 4.0 * upper)
 
     return hinge, squared_hinge, logistic, modified_huber
+
+
+@register_jitable(**INLINE)
+def _kinked_step(margin, alpha, curvature, upper, most):
+    if upper <= 0.0:
+        return 0.0, 0.0, 0.0
+    diagonal = 0.5 / upper
+    following = alpha + (1.0 - margin - alpha * diagonal) / (curvature + diagonal)
+    following = following if following > 0.0 else 0.0
+    following = following if following < most else most
+    quarter = 0.5 * diagonal
+    return following, alpha - quarter * alpha * alpha, following - quarter * following * following
 
 
 @register_jitable(**INLINE)
@@ -150,7 +136,7 @@ def _logistic_step(margin, alpha, curvature, upper):
 
     f rises with slope between 1 and 1 + curvature C / 4, so the root is unique and the bracket shrinks at every step.
     Each step leaves about the cube of what the one before has left, and the last one moves s(u) by its Taylor series.
-    With s the smaller share of C, the entropy is |u| s - log(1 - s): a logarithm less than in `dual_value`.
+    With s the smaller share of C, the entropy is |u| s - log(1 - s): a logarithm less than in the usual form.
     """
     if curvature == math.inf:  # features beyond float32: no dual can move w by so little
         old = _logistic_dual_value(alpha, upper)

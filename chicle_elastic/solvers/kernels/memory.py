@@ -13,7 +13,7 @@ from numba.np.arrayobj import make_array
 from chicle_elastic.chunks.views import Array
 
 CACHE_LINE = 64
-CODE, COUNT, STAMP, NUMBER, PLACE = np.int32(0), np.int64(0), np.uint8(0), np.uint32(0), np.uint64(0)
+CODE, COUNT, FLAG, NUMBER, PLACE = np.int32(0), np.int64(0), np.uint8(0), np.uint32(0), np.uint64(0)
 SHORT, REAL = np.float32(0), np.float64(0)
 """Numbers of these dtypes, for `load` and the like."""
 

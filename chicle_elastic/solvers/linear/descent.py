@@ -1,125 +1,207 @@
-"""Coordinate descent with shrinking over the small data of the only task (`kernels.descent`), for all outputs."""
+"""Coordinate descent with shrinking over all local rows (`kernels.descent`), by threads with a replica of w each."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.base import StopFlag
+from chicle_elastic.solvers.base import Budget
 from chicle_elastic.solvers.kernels import descent as kernels
 from chicle_elastic.solvers.kernels.losses import LOSSES
 from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.objectives import TINY
+from chicle_elastic.solvers.linear.tables import LocalTables
+
+BLOCKS_PER_LOOK = 16
+"""Blocks between two looks at the clock when the budget has a deadline (the stop flag is polled more often)."""
+AHEAD_BYTES = 4096
+MAX_ROWS_AHEAD = 40
+"""Rows are asked for this far ahead: about as much as arrives while the rows before it are worked on."""
+MOST_NEAR_VALUES = 1 << 17
+"""Feature values that stay in the second cache, where nothing is asked for ahead: 1 MiB of float64."""
 
 
 @dataclass(slots=True)
-class _Output:
-    """See `kernels.descend`."""
+class _Order:
+    """In what order these outputs visit the buckets; see `kernels.shuffle`."""
 
-    alpha: Array
-    order: Array
+    first: int
+    end: int
+    buckets: Array
     counts: Array
-    figures: Array
 
 
 class Descent:
-    """Begins at the duals of the local data.
+    """Moves the duals of the local rows, as long as these stay.
 
     Args:
-        local: The data of the only task.
+        local: The rows.
         rng: Of the task.
-        w: Of the duals, shape (outputs, num_features + 1).
 
     Attributes:
-        w: Of the present duals, of the same shape.
-        visits: Rows that were visited so far, over all outputs.
+        gaps: Estimates of the last passes, shape (outputs,).
+        visits: Duals that were looked at so far.
     """
 
-    def __init__(self, local: LocalData, rng: np.random.Generator, w: Array) -> None:
-        self._local = local
-        lengths = local.tables.samples.lengths
-        self._chunks = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        self._places = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
-        self._norms, self._are_norms_kept = np.zeros(len(self._chunks)), False
-        self.w, self.visits = w.copy(), 0
-        self._has_begun = np.zeros(len(w), dtype=bool)
-        order = np.flatnonzero(local.upper).astype(np.int32)
-        seeds = rng.integers(1, np.iinfo(np.int64).max, len(w))
-        self._outputs = [
-            _Output(
-                alpha=local.duals(k),
-                order=order.copy(),
-                counts=np.array([len(order), seeds[k], 0]),
-                figures=np.array([np.inf, -np.inf, 0.0, local.dual_sums[k]]),
-            )
-            for k in range(len(w))
-        ]
+    def __init__(self, local: LocalData, rng: np.random.Generator) -> None:
+        self._local, self._rng = local, rng
+        num_outputs = local.tables.num_outputs
+        self.gaps = np.full(num_outputs, np.inf)
+        self.visits = 0.0
+        self._num_left = np.sum([np.count_nonzero(left_out, axis=0) for left_out in self._left_outs()], axis=0)
+        self._bounds = np.tile([np.inf, -np.inf], (num_outputs, 1))
+        self._orders: list[_Order] = []
+        self._positives = kernels.positives(num_outputs)
+        row_bytes = 4 * max(1, local.tables.num_values // local.tables.num_rows)
+        self._rows_ahead = min(max(AHEAD_BYTES // row_bytes, 4), MAX_ROWS_AHEAD)
+        if local.tables.num_values <= MOST_NEAR_VALUES:
+            self._rows_ahead = kernels.BLOCK_ROWS
+        self._scratches = [kernels.make_scratch(local.tables.rows) for _ in range(local.useful_threads)]
 
-    def offer(self, w: Array) -> None:
-        """Go on from the duals in the chunks, whose w this is, where their D is larger."""
-        sums = self._local.dual_sums
-        is_better = sums - _half_squares(w) > self.dual_sums - _half_squares(self.w)
-        for k in np.flatnonzero(is_better).tolist():
-            output = self._outputs[k]
-            output.alpha = self._local.duals(k)
-            output.counts[kernels.ACTIVE] = len(output.order)
-            output.figures[:] = np.inf, -np.inf, 0.0, sums[k]
-            self.w[k] = w[k]
-            self._has_begun[k] = False
+    def _left_outs(self) -> list[Array]:
+        return [self._local.notes[chunk_id].left_out for chunk_id in self._local.tables.ids]
 
-    @property
-    def duals(self) -> Sequence[Array]:
-        """Per output, each of shape (num_rows,)."""
-        return [output.alpha for output in self._outputs]
+    def visit_all(self) -> None:
+        """Let the next pass leave no row out; inside of an iteration."""
+        for left_out in self._left_outs():
+            left_out.fill(0)
+        self._num_left[:], self._bounds[:] = 0, (np.inf, -np.inf)
+        for order in self._orders:
+            np.copyto(order.buckets, ~order.buckets, where=order.buckets < 0)
+            order.counts[kernels.ACTIVE] = len(order.buckets)
 
-    @property
-    def gaps(self) -> Array:
-        """Estimates, shape (outputs,)."""
-        return np.array([output.figures[kernels.GAP] for output in self._outputs])
+    def run(
+        self, start: Array, budget: Budget, *, num_threads: int, goal: float = 0.0, most_visits: int = 0
+    ) -> tuple[Array, Array]:
+        """Make a pass over the local rows, or `budget.samples` of them; or many passes of one thread for each output.
 
-    @property
-    def dual_sums(self) -> Array:
-        """Sums of dual values, shape (outputs,)."""
-        return np.array([output.figures[kernels.DUAL_SUM] for output in self._outputs])
+        Args:
+            start: w to begin with, shape (outputs, num_features + 1).
+            budget: Says when to end.
+            num_threads: How many share a pass.
+            goal: Relative gap at which an output is done with many passes, as it seems. Outputs that are take part only
+                if all are: a certificate was of another opinion.
+            most_visits: Visits of rows after which no further pass begins; 0 for one pass.
 
-    def run(self, goal: float, most_visits: int, stop: StopFlag) -> None:
-        """Make passes for each output until its gap seems to be `goal` of its objective, or after so many visits.
-
-        Of those for which it does already only if it does for all: a certificate was of another opinion.
+        Returns:
+            The new w, and rows processed per chunk, shape (num_chunks,).
 
         Raises:
             DataError: A feature is NaN or infinite.
         """
-        local = self._local
-        signs, upper = local.signs, local.upper
-        primals = self.dual_sums - _half_squares(self.w) + self.gaps
-        is_open = (self.gaps > goal * primals) | ~self._has_begun
-        self._has_begun[:] = True
-        for k in np.flatnonzero(is_open if is_open.any() else ~is_open).tolist():
-            output = self._outputs[k]
-            kernels.descend(
-                LOSSES[local.loss],
-                local.tables.rows,
-                self._chunks,
-                self._places,
-                signs[k],
-                upper,
-                local.intercept,
-                goal,
-                most_visits,
-                stop.memory,
-                self._norms,
-                output.alpha,
-                self.w[k],
-                output.order,
-                output.counts,
-                output.figures,
-            )
-        self.visits = sum(int(output.counts[kernels.VISITS]) for output in self._outputs)
-        if not self._are_norms_kept:  # a first pass visits all rows
-            local.keep_norms(self._norms)
-            self._are_norms_kept = True
+        tables, local = self._local.tables, self._local
+        vectors, stats = [start.copy() for _ in range(num_threads)], self._new_stats(num_threads)
+        scale = float(budget.num_tasks * num_threads)
+        done = ~(relative_gaps(start, self.gaps, local.dual_sums) > goal) if most_visits else np.zeros(len(start), bool)
+        for order in self._orders_of(tables, is_apart=most_visits > 0):
+            if done[order.first] and not done.all():
+                stats[0, order.first, kernels.GAP] = self.gaps[order.first]
+                continue
+            kernels.shuffle(order.buckets, order.counts)
+            num_buckets = int(order.counts[kernels.ACTIVE])
+            if budget.samples is not None:
+                num_buckets = min(num_buckets, -(-budget.samples // tables.bucket_rows))
+            processed = self._visit(order, num_buckets, vectors, stats, scale, budget, goal, most_visits)
+        self._learn(stats, is_one_pass=not most_visits)
+        local.check_rows(tables.num_rows if most_visits else int(processed.sum()))
+        found = vectors[0]
+        if scale != 1.0:  # in place: with a million features every array costs as much as many rows
+            found -= start
+            for vector in vectors[1:]:
+                vector -= start
+                found += vector
+            found /= scale
+            found += start
+        return found, processed
+
+    def _new_stats(self, num_threads: int) -> Array:
+        """Statistics of each thread, see `kernels.descend`, to begin with."""
+        stats = np.zeros((num_threads, len(self.gaps), kernels.NUM_STATS))
+        stats[:, :, kernels.MOST], stats[:, :, kernels.LEAST] = -np.inf, np.inf
+        stats[0, :, kernels.LEFT] = self._num_left
+        return stats
+
+    def _learn(self, stats: Array, *, is_one_pass: bool) -> None:
+        sums, local = stats.sum(axis=0), self._local
+        self.gaps, self._num_left = sums[:, kernels.GAP], sums[:, kernels.LEFT]
+        self.visits += float(sums[:, kernels.VISITS].sum())
+        local.set_dual_sums(local.dual_sums + sums[:, kernels.CHANGE])
+        if is_one_pass:
+            most, least = stats[:, :, kernels.MOST].max(axis=0), stats[:, :, kernels.LEAST].min(axis=0)
+            self._bounds[:, 0] = np.where(most > 0, most, np.inf)
+            self._bounds[:, 1] = np.where(least < 0, least, -np.inf)
+
+    def _orders_of(self, tables: LocalTables, *, is_apart: bool) -> list[_Order]:
+        """One order, or one for each output whose passes are many."""
+        num_outputs = tables.num_outputs
+        if len(self._orders) != (num_outputs if is_apart else 1):
+            cuts = range(num_outputs) if is_apart else [0]
+            size = len(tables.bucket_row)
+            self._orders = [
+                _Order(
+                    first,
+                    first + 1 if is_apart else num_outputs,
+                    np.arange(size, dtype=np.int32),
+                    np.array([0, size, self._rng.integers(1, np.iinfo(np.int64).max)]),
+                )
+                for first in cuts
+            ]
+        return self._orders
+
+    def _visit(
+        self,
+        order: _Order,
+        num_buckets: int,
+        vectors: list[Array],
+        stats: Array,
+        scale: float,
+        budget: Budget,
+        goal: float,
+        most_visits: int,
+    ) -> Array:
+        """Make passes over an order; returns the rows processed per chunk, shape (num_chunks,)."""
+        local, tables, dual_sums = self._local, self._local.tables, self._local.dual_sums
+        max_blocks = len(order.buckets) if budget.deadline_s is None else BLOCKS_PER_LOOK
+
+        def run(number: int) -> Array:
+            processed = np.zeros(len(tables.ids), dtype=np.int64)
+            while most_visits or (order.counts[kernels.CURSOR] < num_buckets and not budget.is_spent()):
+                kernels.descend(
+                    LOSSES[local.loss],
+                    tables.rows,
+                    tables.samples,
+                    tables.bucket_chunk,
+                    tables.bucket_row,
+                    tables.bucket_rows,
+                    order.buckets,
+                    order.counts,
+                    num_buckets,
+                    max_blocks,
+                    self._positives,
+                    order.first,
+                    order.end,
+                    local.intercept,
+                    scale,
+                    goal,
+                    most_visits,
+                    dual_sums,
+                    self._rows_ahead,
+                    budget.stop.memory,
+                    self._scratches[number],
+                    self._bounds,
+                    vectors[number],
+                    processed,
+                    stats[number],
+                )
+                if most_visits:
+                    break
+            return processed
+
+        return np.sum(local.run_parts(run, range(len(vectors)), budget.stop), axis=0)
 
 
-def _half_squares(w: Array) -> Array:
-    return np.asarray(0.5 * np.einsum("kd,kd->k", w, w))
+def relative_gaps(w: Array, gaps: Array, dual_sums: Array) -> Array:
+    """Divide estimated gaps by P, which follows from them where w is that of the duals; shape (outputs,)."""
+    primal = dual_sums - 0.5 * np.einsum("kd,kd->k", w, w) + gaps
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond all numbers, where the objective is next to nothing
+        return np.asarray(gaps / np.maximum(primal, TINY))

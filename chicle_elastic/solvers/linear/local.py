@@ -10,8 +10,8 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import StopFlag
-from chicle_elastic.solvers.kernels import scd
-from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.kernels.descent import positives
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.rows import NewtonRows, newton_rows
 from chicle_elastic.solvers.linear.tables import (
     Bounds,
@@ -93,8 +93,7 @@ class LocalPart:
         """+1 where the class is that of the output, else -1, shape (num_outputs, num_rows), float64."""
         if self._signs is None:
             codes = np.concatenate([block.targets for block in self.tables.keep_alive])
-            positives = scd.positives(self.tables.num_outputs)
-            self._signs = np.where(codes == positives[:, None], 1.0, -1.0)
+            self._signs = np.where(codes == positives(self.tables.num_outputs)[:, None], 1.0, -1.0)
         return self._signs
 
     def duals(self, k: int) -> Array:
@@ -106,6 +105,27 @@ class LocalPart:
         starts = np.cumsum(self.tables.samples.lengths)[:-1]
         for block, part in zip(self.tables.keep_alive, np.split(duals, starts), strict=True):
             block.state[:, k, 0] = part
+
+    def certify(self, loss: Loss, w: Array, *, has_losses: bool) -> tuple[Array, Array]:
+        """Find what a certificate needs.
+
+        Args:
+            loss: The loss.
+            w: Where losses are evaluated, shape (num_outputs, D).
+            has_losses: Without, the sums of losses are 0, and a row whose dual is 0 is not read.
+
+        Returns:
+            w of the duals, shape as `w`, and the sums of losses and of dual values per output, shape (num_outputs, 2).
+        """
+        rebuilt, sums = np.empty_like(w), np.zeros((len(w), 2))
+        with np.errstate(over="ignore", invalid="ignore"):  # of features near the largest number
+            for k, signs in enumerate(self.signs):
+                alpha = self.duals(k)
+                if has_losses:
+                    sums[k, 0] = primal_losses(loss, signs * self.rows.times(w[k]), self.upper).sum()
+                sums[k, 1] = dual_values(loss, alpha, self.upper).sum()
+                rebuilt[k] = self.rows.weighted_sum(signs * alpha)
+        return rebuilt, sums
 
     def require_finite(self) -> None:
         """Look at all values.
@@ -130,7 +150,6 @@ class LocalData:
 
     Attributes:
         notes: What is remembered of each chunk.
-        arrived: Chunks that came since the last pass of coordinate descent.
     """
 
     def __init__(
@@ -141,7 +160,6 @@ class LocalData:
         self.intercept = intercept
         self.num_threads = num_threads
         self.notes: dict[ChunkId, Notes] = {}
-        self.arrived: set[ChunkId] = set()
         self._chunks = chunks
         self._whole: LocalPart | None = None
         self._parts: list[LocalPart] = []
@@ -153,8 +171,6 @@ class LocalData:
         """Forget what was made of the chunks."""
         for chunk_id in (*removed, *added):
             self.notes.pop(chunk_id, None)
-        self.arrived.difference_update(removed)
-        self.arrived.update(added)
         self._whole = self._dual_sums = None
         self._parts = []
         self._are_rows_checked = False
@@ -238,11 +254,6 @@ class LocalData:
             self._dual_sums = dual_sums(self.tables, self.notes, self.loss, self.bounds.C)
         return self._dual_sums
 
-    @property
-    def knows_dual_sums(self) -> bool:
-        """Whether `dual_sums` costs nothing."""
-        return self._dual_sums is not None
-
     def set_dual_sums(self, sums: Array | None) -> None:
         """What a method found; None where duals have changed and it did not."""
         self._dual_sums = sums
@@ -256,18 +267,6 @@ class LocalData:
         if not self._are_rows_checked:
             require_finite_rows(self.tables, self.notes)
             self._are_rows_checked = num_visited == self.tables.num_rows
-
-    def keep_norms(self, norms: Array) -> None:
-        """Write down |x_i|^2 of all rows that have a weight, shape (num_rows,), and look at them.
-
-        Raises:
-            DataError: A feature is NaN or infinite.
-        """
-        starts = np.cumsum(self.tables.samples.lengths)[:-1]
-        with np.errstate(over="ignore"):  # infinite in float32
-            for chunk_id, part in zip(self.tables.ids, np.split(norms, starts), strict=True):
-                self.notes[chunk_id].norms[...] = part
-        self.check_rows(self.tables.num_rows)
 
     def check_all_rows(self, parts: Sequence[LocalPart] | None = None) -> None:
         """Look at all rows, where no pass finds their norms.

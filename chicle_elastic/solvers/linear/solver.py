@@ -1,24 +1,21 @@
 """The local part of a linear classifier: passes of the chosen method, and what a certificate needs."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from chicle_elastic.chunks import blocks
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
-from chicle_elastic.solvers.kernels import scd
-from chicle_elastic.solvers.kernels.losses import LOSSES
-from chicle_elastic.solvers.linear.local import LocalData
-from chicle_elastic.solvers.linear.methods import SMALL_VALUES
+from chicle_elastic.solvers.linear.coordinates import CoordinatePasses, metrics_of
+from chicle_elastic.solvers.linear.local import LocalData, LocalPart
 from chicle_elastic.solvers.linear.newton.parts import NewtonParts
 from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.pass_solver import ALONE, INTERRUPTED, ROWS
-from chicle_elastic.solvers.linear.scd import CoordinatePasses, metrics_of
-from chicle_elastic.solvers.linear.tables import Bounds, objective_sums
+from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses, solve, tells_if_long
 from chicle_elastic.solvers.linear.working_set.state import (
     Sums,
@@ -126,6 +123,7 @@ class LinearSolver(Solver):
             return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
         if not self.chunks:
             return Update(delta=sums, samples=0, weight=1.0)
+        self._coordinates.visit_all()
         passes = self._working_set_passes()
         if state.phase is WorkingSetPhase.SELECT:
             passes.write_duals(state)
@@ -170,34 +168,13 @@ class LinearSolver(Solver):
         )
 
     def _evaluate(self, model: Array, *, has_losses: bool) -> Update:
-        self._coordinates.visit_all()  # rows that screening left out wrongly must not keep a gap open for ever
+        self._coordinates.visit_all()  # rows that were left out wrongly must not keep a gap open for ever
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        local, tables = self._local, self._local.tables
-        w = model.reshape(tables.num_outputs, -1)
-
-        def run(part: Array) -> tuple[Array, Array]:
-            rebuilt, stats = blocks.zeros(w.shape, w.dtype.name), np.zeros((tables.num_outputs, 2))
-            scd.objective_sums(
-                LOSSES[local.loss],
-                tables.rows,
-                tables.samples,
-                int(part[0]),
-                int(part[-1]) + 1,
-                scd.positives(tables.num_outputs),
-                local.intercept,
-                has_losses,
-                w,
-                rebuilt,
-                stats,
-            )
-            return rebuilt, stats
-
-        chunks = np.arange(len(tables.ids))
-        if tables.num_values <= SMALL_VALUES:
-            results = [objective_sums(tables, local.notes, local.loss, local.bounds.C, local.intercept, w)]
-        else:
-            results = local.run_parts(run, np.array_split(chunks, min(local.useful_threads, len(chunks))))
+        local = self._local
+        w = model.reshape(local.tables.num_outputs, -1)
+        certify = functools.partial(LocalPart.certify, loss=local.loss, w=w, has_losses=has_losses)
+        results = local.run_parts(certify, local.parts(local.useful_threads))
         stats: Array = np.sum([part for _, part in results], axis=0)
         rebuilt = results[0][0]
         for part, _ in results[1:]:  # in place: with a million features a fresh array costs as much as many rows

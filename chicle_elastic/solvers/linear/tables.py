@@ -1,9 +1,8 @@
 """What CoCoA's kernels need of the local chunks: addresses, buckets, and what is remembered per sample.
 
 Built inside an iteration, because chunks are read for it, and thrown away when chunks are added or removed.
-Per sample and output the memory is 8 bytes of state (the dual, in the chunk) and 5 for screening: in the notes of
-chunks that move, and else once it is on. Per sample it is 4 for the norm, and 8 for the bound where samples or classes
-have weights.
+Per sample and output the memory is 8 bytes of state (the dual, in the chunk) and 1 of whether it is left out.
+Per sample it is 8 for the norm, and 8 for the bound where samples or classes have weights.
 """
 
 from collections.abc import Mapping
@@ -12,12 +11,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from chicle_elastic.chunks.blocks import zeros_per_chunk
-from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.kernels import memory, scd, tables
+from chicle_elastic.solvers.kernels import descent, memory, tables
 from chicle_elastic.solvers.linear.finite import require_finite
-from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses, upper_bounds
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, upper_bounds
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 
 
@@ -50,20 +48,17 @@ class Bounds:
 
 @dataclass(slots=True, kw_only=True)
 class Notes:
-    """What the solver remembers of a chunk while it is local. Slack and stamp go on with a chunk that has notes.
+    """What the solver remembers of a chunk while it is local.
 
     Attributes:
-        norms: |x|^2 with the intercept column, shape (num_rows,), float32; 0 until a row is first visited.
+        norms: |x|^2 with the intercept column, shape (num_rows,), float64; 0 until a row is first visited.
         upper: C_i, shape (num_rows,), float64, or None.
-        slack: Distance that w may move before a dual does, shape (num_rows, outputs), float32; 0 where that is not
-            known. None until screening begins, where the chunk has no notes.
-        stamp: Iteration in which the slack was found, modulo 256, shape (num_rows, outputs), uint8; None as well.
+        left_out: Whether passes leave out a dual, shape (num_rows, outputs), uint8.
     """
 
     norms: Array
     upper: Array | None
-    slack: Array | None = None
-    stamp: Array | None = None
+    left_out: Array
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,13 +67,12 @@ class LocalTables:
 
     ids: list[ChunkId]
     rows: tables.RowTable
-    samples: scd.SampleTable
+    samples: descent.SampleTable
     bucket_chunk: Array
     bucket_row: Array
     bucket_rows: int
     num_outputs: int
     num_values: int
-    screen: tuple[Array, Array] | None = None
     keep_alive: list[RowBlock] = field(default_factory=list)
 
     @property
@@ -118,24 +112,25 @@ def build_tables(chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Note
     ids = list(chunks)
     blocks = [bounds.with_classes(chunks[chunk_id].peek()) for chunk_id in ids]
     fresh = [chunk_id for chunk_id in ids if chunk_id not in notes]
-    norms = zeros_per_chunk([chunks[chunk_id].num_rows for chunk_id in fresh], (), "float32")
+    norms = zeros_per_chunk([chunks[chunk_id].num_rows for chunk_id in fresh], (), "float64")
     for chunk_id, norms_of_chunk in zip(fresh, norms, strict=True):
         block = chunks[chunk_id].peek()
-        slack, stamp = _screen_of(block) if block.notes.size else (None, None)
-        notes[chunk_id] = Notes(norms=norms_of_chunk, upper=bounds.of(block), slack=slack, stamp=stamp)
+        left_out = np.zeros(block.state.shape[:2], np.uint8)
+        notes[chunk_id] = Notes(norms=norms_of_chunk, upper=bounds.of(block), left_out=left_out)
     local = [notes[chunk_id] for chunk_id in ids]
     lengths = np.array([len(block.targets) for block in blocks], dtype=np.int64)
-    samples = scd.SampleTable(
+    samples = descent.SampleTable(
         lengths=lengths,
         targets=memory.addresses([block.targets for block in blocks]),
         duals=memory.addresses([block.state for block in blocks]),
+        left_out=memory.addresses([note.left_out for note in local]),
         norms=memory.addresses([note.norms for note in local]),
         upper=np.array([0 if note.upper is None else note.upper.ctypes.data for note in local], dtype=np.uint64),
         uniform_upper=float(bounds.C),
     )
     total_values = sum(num_values(block) for block in blocks)
     value_bytes = 8 if isinstance(blocks[0].rows, CsrRows) else blocks[0].rows.itemsize
-    bucket_rows = scd.choose_bucket_rows(value_bytes * total_values / int(lengths.sum()), int(lengths.sum()))
+    bucket_rows = descent.choose_bucket_rows(value_bytes * total_values / int(lengths.sum()), total_values)
     buckets = (-(-lengths // bucket_rows)).astype(np.int32)
     bucket_chunk = np.repeat(np.arange(len(ids), dtype=np.int32), buckets)
     first_bucket = np.repeat(np.cumsum(buckets, dtype=np.int32) - buckets, buckets)
@@ -175,52 +170,6 @@ def require_finite_values(built: LocalTables, values: Array) -> None:
     starts = np.cumsum(built.samples.lengths)[:-1]
     for chunk_id, block, part in zip(built.ids, built.keep_alive, np.split(values, starts), strict=True):
         require_finite(chunk_id, block, part)
-
-
-def screen_addresses(built: LocalTables, notes: Mapping[ChunkId, Notes]) -> tuple[Array, Array]:
-    """Addresses of slack and stamp per chunk, each of shape (num_chunks,), uint64; made where they are not there."""
-    if built.screen is not None:
-        return built.screen
-    without = [notes[chunk_id] for chunk_id in built.ids if notes[chunk_id].slack is None]
-    lengths = [len(note.norms) for note in without]
-    slacks = zeros_per_chunk(lengths, (built.num_outputs,), "float32")
-    stamps = zeros_per_chunk(lengths, (built.num_outputs,), "uint8")
-    for note, slack, stamp in zip(without, slacks, stamps, strict=True):
-        note.slack, note.stamp = slack, stamp
-    local = [notes[chunk_id] for chunk_id in built.ids]
-    built.screen = (
-        memory.addresses([note.slack for note in local if note.slack is not None]),
-        memory.addresses([note.stamp for note in local if note.stamp is not None]),
-    )
-    return built.screen
-
-
-def _screen_of(block: RowBlock) -> tuple[Array, Array]:
-    """Slack and stamp in the notes of a chunk: all slack first, because it is the wider one."""
-    shape = block.state.shape[:2]
-    num_bytes = 4 * shape[0] * shape[1]
-    return block.notes[:num_bytes].view(np.float32).reshape(shape), block.notes[num_bytes:].reshape(shape)
-
-
-def objective_sums(
-    built: LocalTables, notes: Mapping[ChunkId, Notes], loss: Loss, C: float, intercept: float, w: Array
-) -> tuple[Array, Array]:
-    """`scd.objective_sums` of all chunks in plain NumPy.
-
-    On small data that is as fast, and a first fit does not wait for the compiler. Arguments and results as there.
-    """
-    rebuilt, stats = np.zeros_like(w), np.zeros((built.num_outputs, 2))
-    for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
-        rows = matrix_of(block.rows)
-        signs = np.where(block.targets[:, None] == scd.positives(built.num_outputs), 1.0, -1.0)
-        duals = block.state[:, :, 0]
-        upper = _column_of(notes[chunk_id].upper, C, len(duals))
-        margins = signs * (np.asarray(rows @ w[:, :-1].T) + intercept * w[:, -1])
-        stats[:, 0] += primal_losses(loss, margins, upper).sum(axis=0)
-        stats[:, 1] += dual_values(loss, duals, upper).sum(axis=0)
-        rebuilt[:, :-1] += np.asarray((rows.T @ (signs * duals)).T)
-        rebuilt[:, -1] += intercept * (signs * duals).sum(axis=0)
-    return rebuilt, stats
 
 
 def _column_of(upper: Array | None, C: float, num_rows: int) -> Array:

@@ -32,7 +32,6 @@ from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.margins import margin_loss
 from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.screening import NOTE_BYTES
 from chicle_elastic.solvers.linear.working_set import steps as rounds
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState
 from chicle_elastic.solvers.linear.working_set.state import sums_size as rounds_size
@@ -129,8 +128,8 @@ class LinearTrainer(Trainer):
         return np.zeros(self.num_outputs(schema) * (schema.num_features + 1))
 
     def state(self, schema: DataSchema) -> StateSpec:
-        """One dual per sample and output, float64, and what screening knows of it."""
-        return StateSpec(outputs=self.num_outputs(schema), width=1, dtype="float64", note_bytes=NOTE_BYTES)
+        """One dual per sample and output, float64."""
+        return StateSpec(outputs=self.num_outputs(schema), width=1, dtype="float64")
 
     def identity(self) -> Mapping[str, Any]:
         """What decides which duals are feasible: with another loss or C a gap of theirs would certify nothing."""

@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.objectives import TINY
+from chicle_elastic.solvers.linear.objectives import TINY, Loss, dual_values, most_duals, primal_losses
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 from chicle_elastic.solvers.linear.race import STEP_VALUES
 from chicle_elastic.solvers.linear.wide.rows import WideRows
@@ -96,6 +96,7 @@ class WideFinish(ABC):
 
     Args:
         rows: All local rows.
+        loss: The loss.
         signs: +1 or -1, shape (num_rows,).
         upper: C_i, shape (num_rows,).
         alpha: Duals to begin with, shape (num_rows,), float64.
@@ -113,6 +114,7 @@ class WideFinish(ABC):
     def __init__(
         self,
         rows: WideRows,
+        loss: Loss,
         signs: Array,
         upper: Array,
         alpha: Array,
@@ -121,9 +123,9 @@ class WideFinish(ABC):
         tol: float = 0.0,
         most_fruitless: int,
     ) -> None:
-        self._rows = rows
+        self._rows, self._loss = rows, loss
         self._signs = signs
-        self._upper = upper
+        self._upper, self._most = upper, most_duals(loss, upper)
         self._outside = outside
         self._tol = tol
         self._most_fruitless, self._num_fruitless = most_fruitless, 0
@@ -199,21 +201,20 @@ class WideFinish(ABC):
     def _curvatures(self, margins: Array, duals: Array) -> Array:
         """c_i there, shape (num_rows,)."""
 
-    @abstractmethod
     def _losses(self, margins: Array) -> float:
-        """Sum of C_i loss(m_i)."""
+        return float(primal_losses(self._loss, margins, self._upper).sum())
 
-    @abstractmethod
     def _dual_value(self, alpha: Array) -> float:
-        """Sum of dual values."""
+        return float(dual_values(self._loss, alpha, self._upper).sum())
 
-    @abstractmethod
     def _room(self, alpha: Array) -> Array:
         """How far duals are from their bounds, shape (num_rows,)."""
+        return alpha if self._most is None else np.minimum(alpha, self._most - alpha)
 
-    @abstractmethod
     def _clipped(self, alpha: Array) -> Array:
         """Duals within their bounds."""
+        clipped = np.maximum(alpha, 0.0)
+        return clipped if self._most is None else np.minimum(clipped, self._most, out=clipped)
 
     @abstractmethod
     def _eta(self, gradient: Array) -> float:

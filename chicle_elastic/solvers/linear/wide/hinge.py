@@ -16,6 +16,7 @@ most 1/2 |gradient|^2, because phi is 1-strongly convex; tau grows the more the 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
 from chicle_elastic.solvers.linear.wide.rows import WideRows
 
@@ -63,7 +64,7 @@ class WideHinge(WideFinish):
         tau: float,
     ) -> None:
         self.tau = tau
-        super().__init__(rows, signs, upper, alpha, outside=outside, tol=tol, most_fruitless=MOST_FRUITLESS)
+        super().__init__(rows, Loss.HINGE, signs, upper, alpha, outside=outside, tol=tol, most_fruitless=MOST_FRUITLESS)
         self._centers = alpha
         self._num_inner = 0
         self._shift = np.broadcast_to(outside, rows.num_columns)
@@ -76,18 +77,6 @@ class WideHinge(WideFinish):
 
     def _curvatures(self, margins: Array, duals: Array) -> Array:
         return np.where((duals > 0) & (duals < self._upper), self.tau * self._upper, 0.0)
-
-    def _losses(self, margins: Array) -> float:
-        return float(self._upper @ np.maximum(0.0, 1.0 - margins))
-
-    def _dual_value(self, alpha: Array) -> float:
-        return float(alpha.sum())
-
-    def _room(self, alpha: Array) -> Array:
-        return np.minimum(alpha, self._upper - alpha)
-
-    def _clipped(self, alpha: Array) -> Array:
-        return np.minimum(np.maximum(alpha, 0.0), self._upper)
 
     def _eta(self, gradient: Array) -> float:
         return ETA

@@ -7,10 +7,8 @@ each other.
 
 import math
 
-import numpy as np
-
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.objectives import TINY, Loss, dual_values, most_duals, primal_losses
+from chicle_elastic.solvers.linear.objectives import TINY, Loss
 from chicle_elastic.solvers.linear.slopes import slopes_of
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
 from chicle_elastic.solvers.linear.wide.rows import WideRows
@@ -30,8 +28,7 @@ class WideSmooth(WideFinish):
     """
 
     def __init__(self, rows: WideRows, loss: Loss, signs: Array, upper: Array, alpha: Array, *, tol: float) -> None:
-        self._loss = loss
-        super().__init__(rows, signs, upper, alpha, tol=tol, most_fruitless=MOST_FRUITLESS)
+        super().__init__(rows, loss, signs, upper, alpha, tol=tol, most_fruitless=MOST_FRUITLESS)
 
     @property
     def relative_left(self) -> float:
@@ -45,19 +42,6 @@ class WideSmooth(WideFinish):
 
     def _curvatures(self, margins: Array, duals: Array) -> Array:
         return slopes_of(self._loss, margins, self._upper)[1]
-
-    def _losses(self, margins: Array) -> float:
-        return float(primal_losses(self._loss, margins, self._upper).sum())
-
-    def _dual_value(self, alpha: Array) -> float:
-        return float(dual_values(self._loss, alpha, self._upper).sum())
-
-    def _room(self, alpha: Array) -> Array:
-        most = most_duals(self._loss, self._upper)
-        return alpha if most is None else np.minimum(alpha, most - alpha)
-
-    def _clipped(self, alpha: Array) -> Array:
-        return np.clip(alpha, 0.0, most_duals(self._loss, self._upper))
 
     def _eta(self, gradient: Array) -> float:
         left = 0.5 * float(gradient @ gradient) / max(self._primal, TINY)

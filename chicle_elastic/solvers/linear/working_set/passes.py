@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse
 
 from chicle_elastic.chunks.views import Array, CsrRows
-from chicle_elastic.solvers.kernels import scd
+from chicle_elastic.solvers.kernels import descent
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
 from chicle_elastic.solvers.linear.wide.hinge import WideHinge, first_tau
@@ -135,7 +135,7 @@ def solve(
     duals = state.duals.reshape(-1, state.num_outputs)
     sums.solved += 1.0
     for k in range(state.num_outputs):
-        signs = np.where(state.targets == scd.positives(state.num_outputs)[k], 1.0, -1.0)
+        signs = np.where(state.targets == descent.positives(state.num_outputs)[k], 1.0, -1.0)
         alpha = duals[:, k].copy()
         outside = w[k, columns] - rows.weighted_sum(signs * alpha)
         finish = WideHinge(rows, signs, state.upper, alpha, outside=outside, tau=float(state.taus[k]) or least_tau)

@@ -1,0 +1,284 @@
+"""Passes of coordinate descent over the local rows (CoCoA's local solver), and local Newton steps of the only task."""
+
+import math
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.ids import ChunkId
+from chicle_elastic.solvers.base import Budget, Context, Update
+from chicle_elastic.solvers.kernels.tables import DenseKind
+from chicle_elastic.solvers.linear.descent import Descent, relative_gaps
+from chicle_elastic.solvers.linear.local import LocalData
+from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.race import (
+    CACHED_ROW_VALUES,
+    DENSE_VALUE,
+    LOOK_VALUES,
+    PASS_VALUES,
+    ROW_VALUES,
+    Race,
+)
+from chicle_elastic.solvers.linear.tables import LocalTables
+from chicle_elastic.solvers.linear.threads import ThreadChoice
+from chicle_elastic.solvers.linear.wide.exact import MAX_FEATURES
+from chicle_elastic.solvers.linear.wide.local_newton import LocalNewton, step_work
+from chicle_elastic.solvers.local_chunk import LocalChunk
+
+DESCENT, NEWTON = 0, 1
+"""Methods of the race."""
+FIRST_STEPS = 24
+"""Newton steps of each output that the first turn of the race pays for: most problems do not need more in all."""
+FINEST_GAP = 1e-9
+"""Relative gap at which Newton steps end: rounding in their gradient is as large. Passes go on from there."""
+VALUES_PER_ITERATION = 1 << 22
+"""Feature values of small data that passes visit before the runtime is asked what next; a pass is always finished."""
+FIRST_CORRECTION, LEAST_CORRECTION, AGAIN = 0.5, 0.1, 0.8
+"""When a certificate is worth while, as in `LinearTrainer.verdict`."""
+
+
+class CoordinatePasses:
+    """Of one solver, for as long as it lives.
+
+    One class because each pass leaves what the next one begins with: duals left out, gaps, the race, Newton's steps.
+
+    Args:
+        ctx: Of the task.
+        local: Its data.
+        chunks: Of the solver, by number.
+        tol: Relative gap to be reached.
+        descends_only: There are no Newton steps.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        local: LocalData,
+        chunks: dict[ChunkId, LocalChunk],
+        *,
+        tol: float,
+        descends_only: bool = False,
+    ) -> None:
+        self._rng = ctx.rng
+        self.tol = tol
+        self._descends_only = descends_only
+        self._local = local
+        self._chunks = chunks
+        self._descent: Descent | None = None
+        self._must_visit_all = False
+        self._race: Race | None = None
+        self._newton: LocalNewton | None = None
+        self._has_turned = False  # to the other method, which has to learn of it
+        self._own: tuple[Array, list[Array], Array] | None = None
+        self._is_stuck = False
+        self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, tol
+        self._choice = ThreadChoice(local.num_threads)
+        self._growth = 1.0
+
+    def change(self) -> None:
+        """Chunks have come or gone."""
+        self._choice = ThreadChoice(self._local.num_threads)
+        self._growth = 1.0
+        self._descent = None
+        self._end_newton()
+
+    def _end_newton(self, *, is_stuck: bool = False) -> None:
+        self._newton = self._race = self._own = None
+        self._is_stuck = is_stuck
+
+    def raise_bounds(self, ratio: float) -> None:
+        """All C_i have become `ratio` times as large, and there are duals from before.
+
+        Newton steps over narrow rows go on from these duals. Coordinate descent of the hinge goes on faster from duals
+        that have grown with their bounds, and w with them; several tasks would have to agree on that, and keep them.
+        """
+        self.visit_all()
+        self._descent, self._has_turned = None, True
+        self._last_gap, self._correction, self._goal = math.inf, FIRST_CORRECTION, self.tol
+        self._choice = ThreadChoice(self._local.num_threads)
+        is_newton = self._is_newton
+        self._end_newton()
+        if is_newton and self._is_narrow(self._local.tables):
+            self._race = self._new_race(self._local.tables, first=NEWTON)
+        elif self._local.loss is Loss.HINGE:
+            self._growth = ratio
+
+    def visit_all(self) -> None:
+        """The next pass leaves no row out."""
+        self._must_visit_all = True
+
+    def certified(self, relative_gap: float) -> None:
+        """Learn the gap that a certificate found, to tell from an estimate when the next one is worth while."""
+        if 0 < self._last_gap < math.inf and relative_gap > 0:
+            self._correction = min(max(relative_gap / self._last_gap, LEAST_CORRECTION), 1.0 / LEAST_CORRECTION)
+        self._goal = AGAIN * self.tol
+
+    def run(self, model: Array, budget: Budget) -> Update:
+        """Make a pass over the local samples, or `budget.samples` of them; alone several, or Newton steps in turns.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        tables = self._local.tables
+        if budget.num_tasks > 1 or budget.samples is not None or budget.is_spent():
+            self._end_newton(is_stuck=self._is_stuck)  # the duals go on without it
+        elif self._is_newton:
+            return self._newton_steps(tables, model, budget)
+        return self._descend(tables, model, budget)
+
+    def _descend(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
+        """Make a pass; or some over small data, where what is between two iterations takes longer than a pass."""
+        w = model.reshape(tables.num_outputs, -1)
+        found = self._own_w(w) if self._own is not None else self._grown(w, budget)
+        if self._descent is None:
+            self._descent = Descent(self._local, self._rng)
+        if self._must_visit_all:
+            self._descent.visit_all()
+            self._must_visit_all = False
+        descent, is_alone = self._descent, budget.num_tasks == 1 and budget.samples is None
+        num_threads = self._local.useful_threads
+        if budget.num_tasks == 1:
+            num_threads = min(num_threads, self._choice.num_threads)
+        is_small = is_alone and num_threads == 1 and tables.bucket_rows == 1 and not budget.is_spent()
+        values_of_visit = _visit_work(tables, CACHED_ROW_VALUES if is_small else ROW_VALUES)
+        most_visits = math.ceil(PASS_VALUES / values_of_visit) if is_small else 0
+        looks = 0 if is_small else LOOK_VALUES * tables.num_rows * tables.num_outputs
+        begun = descent.visits
+        while True:
+            before, started_s = descent.visits, budget.clock.now()
+            found, processed = descent.run(
+                found,
+                budget,
+                num_threads=num_threads,
+                goal=self._goal / self._correction,
+                most_visits=most_visits,
+            )
+            visits = descent.visits - before
+            if is_alone and (self._may_finish(tables) or self._choice.is_open or is_small):
+                self._learn(tables, found, visits * values_of_visit + looks + PASS_VALUES)
+                self._choice.add(self._last_gap, (budget.clock.now() - started_s) / max(1.0, visits))
+            is_enough = not is_small or (descent.visits - begun) * values_of_visit >= VALUES_PER_ITERATION
+            if is_enough or self._is_newton or self._is_near or budget.is_spent():
+                break
+        if self._is_newton:
+            self._own = found, [self._local.duals(k) for k in range(len(w))], self._dual_objectives(found)
+        if is_small:
+            samples = self._local.count_all()
+        else:
+            samples = int(processed.sum())
+            for chunk_id, num_rows in zip(tables.ids, processed.tolist(), strict=True):
+                self._chunks[chunk_id].count(num_rows)
+        return Update(
+            delta=(found - w).ravel(),
+            samples=samples,
+            weight=1.0,
+            metrics=metrics_of(gap=descent.gaps, dual=self._local.dual_sums),
+            is_partial=samples < tables.num_rows,
+        )
+
+    @property
+    def _is_newton(self) -> bool:
+        """Whether it is the turn of Newton steps."""
+        return self._race is not None and self._race.running == NEWTON
+
+    def _new_race(self, tables: LocalTables, first: int) -> Race:
+        return Race(FIRST_STEPS * tables.num_outputs * step_work(tables), first)
+
+    def _left(self, relative_gaps: Array) -> float:
+        """Return what is left to do, over all outputs: the logarithm of the gap over that of a certificate."""
+        goal = min(max(self._goal / self._correction, FINEST_GAP), 1.0)
+        return float(np.log(np.clip(relative_gaps, goal, 1.0) / goal).sum())
+
+    def _grown(self, w: Array, budget: Budget) -> Array:
+        """w to begin a pass with: after C has grown, that of the duals, which grow by as much."""
+        growth, self._growth = self._growth, 1.0
+        if growth == 1.0 or budget.num_tasks > 1:
+            return w
+        for k in range(len(w)):
+            self._local.write_duals(k, np.minimum(growth * self._local.duals(k), self._local.upper))
+        return growth * w
+
+    def _learn(self, tables: LocalTables, w: Array, work: float) -> None:
+        """Learn from passes of the only task that led to `w`."""
+        assert self._descent is not None
+        relative = relative_gaps(w, self._descent.gaps, self._local.dual_sums)
+        self._last_gap = float(np.max(relative))
+        if not self._may_finish(tables) or self._last_gap <= FINEST_GAP:
+            return
+        if self._race is None:
+            self._race = self._new_race(tables, first=DESCENT)
+        if not self._is_near:  # a certificate may end it all
+            self._race.add(work, self._left(relative))
+            self._has_turned = self._is_newton
+
+    @property
+    def _is_near(self) -> bool:
+        """Whether a certificate would be asked for, as far as that can be told here; see `LinearTrainer.verdict`."""
+        return self._last_gap * self._correction <= self._goal
+
+    def _is_narrow(self, tables: LocalTables) -> bool:
+        return tables.rows.num_features <= MAX_FEATURES
+
+    def _may_finish(self, tables: LocalTables) -> bool:
+        """Whether there are Newton steps for such data."""
+        if self._descends_only or self._is_stuck:
+            return False
+        return self._is_narrow(tables) or not isinstance(tables.rows.kind, DenseKind)
+
+    def _dual_objectives(self, w: Array) -> Array:
+        """D per output where w is that of the duals, shape (outputs,)."""
+        return self._local.dual_sums - 0.5 * np.einsum("kd,kd->k", w, w)
+
+    def _own_w(self, w: Array) -> Array:
+        """w to go on from when it is the turn of the passes again: theirs of before where that has the larger D."""
+        assert self._own is not None
+        (own_w, own_duals, own_objectives), self._own = self._own, None
+        is_better = own_objectives > self._dual_objectives(w)
+        for k in np.flatnonzero(is_better).tolist():
+            self._local.write_duals(k, own_duals[k])
+        if self._descent is not None:
+            self._descent.gaps[~is_better] = np.inf
+        return np.where(is_better[:, None], own_w, w)
+
+    def _newton_steps(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
+        race, w = self._race, model.reshape(tables.num_outputs, -1)
+        assert race is not None
+        if self._newton is None:
+            self._newton = LocalNewton(self._local, tables, AGAIN * self.tol)
+        elif self._has_turned:
+            self._newton.offer([self._local.duals(k) for k in range(len(w))])
+        newton = self._newton
+        before = newton.work
+        if self._has_turned:
+            race.begin(self._left(newton.relative_left))
+        self._has_turned = False
+        self.visit_all()  # Newton steps move duals that were settled
+        newton.run(lambda: budget.is_spent() or race.is_over(newton.work - before))
+        for k, duals in enumerate(newton.duals):
+            self._local.write_duals(k, duals)
+        delta = newton.w() - w
+        self._last_gap = float(np.max(newton.relative_gaps))
+        race.add(newton.work - before, self._left(newton.relative_left))
+        self._has_turned = not self._is_newton
+        if newton.is_stuck or self._last_gap <= FINEST_GAP:
+            self._end_newton(is_stuck=newton.is_stuck)
+            self._local.drop_rows()
+        has_given_up = newton.is_stuck and self._local.loss is not Loss.HINGE
+        gaps = np.full(len(w), np.inf) if has_given_up else newton.gaps
+        return Update(
+            delta=delta.ravel(),
+            samples=self._local.count_all(),
+            weight=1.0,
+            metrics=metrics_of(gap=gaps, dual=self._local.dual_sums),
+        )
+
+
+def _visit_work(tables: LocalTables, row_values: int) -> float:
+    """Return what a visit of a row costs in a pass, on average."""
+    value = DENSE_VALUE if isinstance(tables.rows.kind, DenseKind) else 1.0
+    return value * tables.num_values / tables.num_rows + row_values
+
+
+def metrics_of(**columns: Array) -> dict[str, float]:
+    """{"name/k": value} of columns of shape (outputs,)."""
+    return {f"{name}/{k}": float(value) for name, column in columns.items() for k, value in enumerate(column)}
