@@ -165,20 +165,22 @@ class Objective:
         """Sum of penalty*(v_j) where l2 makes it finite."""
         return 0.5 * squared(np.maximum(np.abs(self.penalised(v)) - self.l1, 0.0)) / self.l2 if self.l2 else 0.0
 
-    def certified(self, dual: float, v: Array, mass: float) -> float:
+    def certified(self, dual: float, v: Array, size: float) -> float:
         """D of duals as they are, or of a multiple of them that is feasible; 0, which a = 0 has, where that is all.
 
         Args:
             dual: Sum of dual_i(a_i).
             v: Theirs, shape (D,).
-            mass: Sum of |a_i|.
+            size: Sum of |a_i|; of the squared loss that of a_i^2 / (2 C_i), with which D of a multiple is exact.
         """
-        if self.has_free_intercept and not abs(float(v[-1])) <= BALANCED * mass:
+        is_squared = self.loss is None
+        if not is_squared and self.has_free_intercept and not abs(float(v[-1])) <= BALANCED * size:
             return 0.0
         if self.l2:
             return max(0.0, dual - self._conjugate(v))
         top = float(np.max(np.abs(self.penalised(v)), initial=0.0))
-        return max(0.0, dual * min(1.0, self.l1 / max(top, TINY)))
+        factor = min(1.0, self.l1 / max(top, TINY))
+        return max(0.0, factor * (dual + (1.0 - factor) * size * is_squared))
 
 
 def sides_of(values: Array, targets: Array) -> Array:

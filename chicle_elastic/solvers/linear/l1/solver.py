@@ -165,7 +165,7 @@ class L1Solver(PassSolver[L1State, LocalRows]):
         )
 
     def evaluate(self, model: Array, progress: Array) -> Update:
-        """As delta v of the duals; as metrics rows, and per output the sums of losses, of dual values and of duals."""
+        """As delta v of the duals; as metrics rows, and per output the sums of losses, of dual values and `size`."""
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         state, local, objective = L1State.look(progress), self.local, self._objective
@@ -175,13 +175,18 @@ class L1Solver(PassSolver[L1State, LocalRows]):
             losses, duals, _ = objective.at(scores, targets, upper)
             metrics[f"loss/{k}"] = float(losses[0])
             if output.phase is L1Phase.REST and output.direction.any():
-                losses, duals, _ = objective.at(scores + local.rows.times(output.direction), targets, upper)
+                changes = local.rows.times(output.direction)
+                # Residuals have digits that scores have no room for.
+                at = (changes, targets - scores) if state.is_parabola else (scores + changes, targets)
+                losses, duals, _ = objective.at(*at, upper)
             if objective.loss is None:
                 duals *= output.plus
-                metrics[f"dual/{k}"] = float(duals @ (targets - state.target_mean) - output.plus**2 * losses[0])
+                size = output.plus**2 * float(losses[0])
+                metrics[f"dual/{k}"] = float(duals @ (targets - state.target_mean)) - size
             else:
                 duals *= np.where(targets > 0, output.plus, output.minus)
                 metrics[f"dual/{k}"] = float(dual_values(objective.loss, targets * duals, upper).sum())
-            metrics[f"mass/{k}"] = float(np.abs(duals).sum())
+                size = float(np.abs(duals).sum())
+            metrics[f"size/{k}"] = size
             delta.append(local.rows.weighted_sum(duals))
         return Update(delta=np.concatenate(delta), samples=0, weight=1.0, metrics=metrics)

@@ -62,8 +62,8 @@ class ColumnsTrainer(CertifiedTrainer):
         return {"trainer": self.name} | {name: getattr(self, name) for name in parameters}
 
     def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
-        """Of `evaluate`: rows, and per output k sums of losses, of dual values and of duals."""
-        parts = [f"{name}/{k}" for k in range(self._outputs(schema)) for name in ("loss", "dual", "mass")]
+        """Of `evaluate`: rows, and per output k sums of losses and of dual values, and `size` (see `Objective.certified`)."""
+        parts = [f"{name}/{k}" for k in range(self._outputs(schema)) for name in ("loss", "dual", "size")]
         return ("rows", *parts)
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
@@ -126,7 +126,7 @@ class ColumnsTrainer(CertifiedTrainer):
                 primal[k], of_duals = metrics[f"loss/{k}"] + objective.penalty(w), metrics[f"dual/{k}"]
                 if state.is_parabola:  # duals less their mean
                     v, of_duals = v - v[-1] * state.means, of_duals + 0.5 * float(v[-1]) ** 2
-                dual[k] = credible(objective.certified(of_duals, v, metrics[f"mass/{k}"]), primal[k])
+                dual[k] = credible(objective.certified(of_duals, v, metrics[f"size/{k}"]), primal[k])
         if state.is_parabola and metrics["rows"] != state.num_rows:
             dual[:] = -np.inf
         return primal, dual
