@@ -102,19 +102,19 @@ def test_a_callback_ends_the_fit_with_a_true_certificate():
 
 
 @pytest.mark.usefixtures("patient_ctrl_c")
-@pytest.mark.parametrize("iteration", [0, 2])
+@pytest.mark.parametrize("iteration", [0, 1])
 def test_ctrl_c_leaves_a_usable_estimator(iteration):
     """A real SIGINT: KeyboardInterrupt comes out of fit, the attributes are set and belong together."""
     X, y = problems.cancer()
     recorder = Recorder({iteration: lambda: signal.raise_signal(signal.SIGINT)})
-    model = ChicleSVM(C=1.0, store_duals=True, random_state=0).set_callbacks(recorder)
+    model = ChicleSVM(C=1.0, tol=1e-12, store_duals=True, random_state=0).set_callbacks(recorder)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     assert model.n_iter_ == len(model.history_) == iteration + 1
     assert model.duality_gap_ == pytest.approx(problems.recomputed_gaps(model, X, y)[0], rel=1e-9)
     assert model.score(X, y) > 0.9
     assert recorder.hooks[-1] == "teardown"
-    assert model.set_callbacks().fit(X, y).duality_gap_ <= 1e-3
+    assert model.set_params(tol=1e-3).set_callbacks().fit(X, y).duality_gap_ <= 1e-3
 
 
 def test_an_error_in_a_callback_comes_out_of_fit():

@@ -176,7 +176,7 @@ def test_a_stage_that_uses_all_its_iterations_says_how_far_it_came():
     assert max(gaps) > TOL
 
 
-def test_after_a_stage_whose_w_is_not_that_of_its_duals_the_next_begins_afresh():
+def test_after_a_stage_whose_w_is_not_that_of_its_duals_the_next_begins_with_theirs():
     """Newton's method on two tasks is cut off; then one task descends along coordinates, which needs w = w(alpha)."""
     X, y, folds = problem(num_features=6)
     trainers = stages("hinge", folds=[0], Cs=(0.5, 1.0))
@@ -186,7 +186,7 @@ def test_after_a_stage_whose_w_is_not_that_of_its_duals_the_next_begins_afresh()
     source = ArraySource(X, codes, num_classes=6, max_tasks=2, chunk_bytes=2000)
     outcome = runtime.run(Job(trainer=path, source=source, max_iterations=10**6))
     assert results_of(outcome.certificate.progress, len(outcome.model))[0].gap > TOL
-    assert PathState.of(outcome.certificate.progress, len(outcome.model)).is_fresh
+    assert not PathState.of(outcome.certificate.progress, len(outcome.model)).is_fresh
     assert path.relative_gap(outcome.model, outcome.certificate) <= TOL
     assert outcome.history.column("num_tasks").tolist()[3:] == [1] * (len(outcome.history) - 3)
 

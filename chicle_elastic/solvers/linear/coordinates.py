@@ -132,14 +132,14 @@ class CoordinatePasses:
         found = self._own_w(w) if self._own is not None else self._grown(w, budget)
         if self._descent is None:
             self._descent = Descent(self._local, self._rng)
-        if self._must_visit_all:
-            self._descent.visit_all()
-            self._must_visit_all = False
         descent, is_alone = self._descent, budget.num_tasks == 1 and budget.samples is None
         num_threads = self._local.useful_threads
         if budget.num_tasks == 1:
             num_threads = min(num_threads, self._choice.num_threads)
         is_small = is_alone and num_threads == 1 and tables.bucket_rows == 1 and not budget.is_spent()
+        if self._must_visit_all or is_small:  # rows that are left out have no part in an estimate
+            descent.visit_all()
+            self._must_visit_all = False
         values_of_visit = _visit_work(tables, CACHED_ROW_VALUES if is_small else ROW_VALUES)
         most_visits = math.ceil(PASS_VALUES / values_of_visit) if is_small else 0
         looks = 0 if is_small else LOOK_VALUES * tables.num_rows * tables.num_outputs

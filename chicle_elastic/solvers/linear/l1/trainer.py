@@ -62,7 +62,7 @@ class ColumnsTrainer(CertifiedTrainer):
         return {"trainer": self.name} | {name: getattr(self, name) for name in parameters}
 
     def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
-        """Of `evaluate`: rows, and per output k sums of losses and of dual values, and `size` (see `Objective.certified`)."""
+        """Of `evaluate`: rows, and per output k sums of losses, of dual values and `size` of `Objective.certified`."""
         parts = [f"{name}/{k}" for k in range(self._outputs(schema)) for name in ("loss", "dual", "size")]
         return ("rows", *parts)
 
