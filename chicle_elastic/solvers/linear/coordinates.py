@@ -253,7 +253,7 @@ class CoordinatePasses:
             race.begin(self._left(newton.relative_left))
         self._has_turned = False
         self.visit_all()  # Newton steps move duals that were settled
-        newton.run(lambda: budget.is_spent() or race.is_over(newton.work - before))
+        newton.run(budget.is_spent, lambda: race.is_over(newton.work - before))
         for k, duals in enumerate(newton.duals):
             self._local.write_duals(k, duals)
         delta = newton.w() - w

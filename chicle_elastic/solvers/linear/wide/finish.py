@@ -177,11 +177,14 @@ class WideFinish(ABC):
         """P of the w of the last step, which is not that of the best duals."""
         return self._losses(self._margins) + 0.5 * float(self._point @ self._point)
 
-    def run(self, is_spent: Callable[[], bool], goal: float | None = None) -> None:
+    def run(
+        self, is_spent: Callable[[], bool], goal: float | None = None, *, is_over: Callable[[], bool] = lambda: False
+    ) -> None:
         """Newton steps until the gap is small enough, or `STEPS_PER_ITERATION`; at least one.
 
         Args:
-            is_spent: Whether to end with what there is.
+            is_spent: Whether to end with what there is, in the middle of a step, too.
+            is_over: Whether to begin no further step.
             goal: Gap that is small enough; by default `tol` times P of these rows alone.
         """
         with np.errstate(over="ignore", invalid="ignore"):  # what is no number is not taken
@@ -190,7 +193,7 @@ class WideFinish(ABC):
             for _ in range(STEPS_PER_ITERATION):
                 self._step(is_spent)
                 is_there = self.is_there if goal is None else self.gap <= goal
-                if is_there or self.is_stuck or is_spent():
+                if is_there or self.is_stuck or is_spent() or is_over():
                     return
 
     @abstractmethod

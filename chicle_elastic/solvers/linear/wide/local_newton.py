@@ -112,8 +112,8 @@ class LocalNewton:
         for finish, alpha in zip(self._finishes, duals, strict=True):
             finish.offer(alpha)
 
-    def run(self, is_spent: Callable[[], bool]) -> None:
-        """Take steps, at least one, until all outputs are at their goal or it is time to look up."""
+    def run(self, is_spent: Callable[[], bool], is_over: Callable[[], bool]) -> None:
+        """Take steps, at least one, until all outputs are at their goal, or as `WideFinish.run` says."""
         # At least one output, because an iteration that changes nothing would be repeated for ever.
         for finish in [finish for finish in self._finishes if not finish.is_there] or self._finishes:
-            finish.run(is_spent)
+            finish.run(is_spent, is_over=is_over)
