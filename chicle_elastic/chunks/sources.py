@@ -49,6 +49,11 @@ class ChunkSource(Protocol):
         ...
 
 
+def is_shared(source: ChunkSource) -> bool:
+    """Say whether every task of a job reads the very same memory, as of data that a driver has staged."""
+    return bool(getattr(source, "is_shared", False))
+
+
 class ArraySource:
     """Chunks of arrays in memory.
 

@@ -21,7 +21,6 @@ Change this file together with the golden bytes in tests/transports/test_wire.py
 """
 
 import enum
-import gc
 import json
 import struct
 from collections.abc import Mapping
@@ -182,9 +181,7 @@ def unpack_json(kind: Kind, payload: bytes | bytearray | memoryview, *, peer: st
         if len(payload) < LONG_BYTES:
             return msgspec.json.decode(payload)
         with uncollected():
-            value = msgspec.json.decode(payload)
-            gc.freeze()
-            return value
+            return msgspec.json.decode(payload)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"{peer} sent a {kind.name} frame that is no JSON: {error}") from error
 

@@ -314,3 +314,14 @@ def test_at_rest_with_a_smaller_tol_a_run_goes_on(tmp_path):
         second = saved(data, trainer_of(loss), tmp_path / loss, 4, 400, resume=True)
         assert len(second.history) > len(outcome.history)
         assert_optimal(data, trainer_of(loss), second)
+
+
+@pytest.mark.parametrize("counts", [(1, 2), (2, 1)])
+@pytest.mark.parametrize("at", [1, 2, 3, 5])
+def test_a_pass_is_read_as_the_tasks_before_it_laid_it_out(counts, at):
+    """Of many rows losses along a direction come with the pass of several tasks, and not with that of one."""
+    data = problem(rows=4200, features=4)
+    trainer, (first, then) = LinearTrainer(loss="hinge", tol=1e-6, algorithm="newton"), counts
+    changed = data.run(trainer, InProcess(num_tasks=first, changes=((at, then),)))
+    assert_optimal(data, trainer, changed)
+    assert len(changed.history) <= 1.5 * len(data.run(trainer, 2).history)

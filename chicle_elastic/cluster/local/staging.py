@@ -117,16 +117,22 @@ def describe_source(source: ChunkSource, file: StagedFile) -> dict[str, Any]:
 
     Raises:
         CapacityError: There is no memory left.
+        UsageError: A chunk is larger than its source says.
     """
     if isinstance(source, ChunkFolder):
         return {"folder": absolute_place(str(source.path))}
     infos = source.infos(NO_STATE)
-    start = file.reserve(sum(info.size_bytes for info in infos))
-    starts = itertools.accumulate((info.size_bytes for info in infos), initial=start)
+    sizes = [aligned(info.size_bytes) for info in infos]
+    starts = itertools.accumulate(sizes, initial=file.reserve(sum(sizes)))
     places = [[start, info.size_bytes, info.num_rows] for start, info in zip(starts, infos, strict=False)]
 
     def write(info: ChunkInfo) -> None:
         for offset, content in layout.parts(source.load(info.id, NO_STATE)):
+            if offset + len(content) > info.size_bytes:  # it would be written over the next chunk
+                raise UsageError(
+                    f"chunk {info.id} of {source!r} takes more than the {info.size_bytes} bytes that its infos() says; "
+                    "size_bytes has to be that of layout.encode"
+                )
             file.write(places[info.id][0] + offset, content)
 
     # A source of the user's need not stand several threads.
@@ -219,7 +225,7 @@ class StagedSource:
         memory: The file, ndarray of bytes.
     """
 
-    copies_rows = False
+    copies_rows, is_shared = False, True
 
     def __init__(self, schema: DataSchema, places: list[list[int]], memory: Array) -> None:
         self.schema = schema

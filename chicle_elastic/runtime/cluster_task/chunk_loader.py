@@ -6,6 +6,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from chicle_elastic.chunks import layout
+from chicle_elastic.chunks.sources import is_shared
 from chicle_elastic.chunks.views import NO_STATE, Chunk, StateSpec
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.checkpoint.resume import Resumption
@@ -75,4 +76,4 @@ class ChunkLoader:
             chunk.state[...] = state[chunk.row_ids]
         # Sources do not know the solver cache: only chunks that can move have room for it beside the state.
         chunk = dataclasses.replace(chunk, notes=self._state.fresh_notes(chunk.num_rows))
-        layout.encode(chunk, arena.view(load.slot), outside=not self._job.source.copies_rows)
+        layout.encode(chunk, arena.view(load.slot), outside=is_shared(self._job.source))

@@ -34,6 +34,7 @@ import zlib
 from collections.abc import Iterator
 
 from chicle_elastic.chunks import layout
+from chicle_elastic.chunks.sources import is_shared
 from chicle_elastic.clock import Clock
 from chicle_elastic.errors import (
     DataError,
@@ -172,7 +173,7 @@ class ClusterTask:
         """Do all slow preparation, then declare the job: the other nodes do not wait for this one before it joins."""
         job, seed = self._job, zlib.crc32(self._node.encode())
         infos = job.source.infos(self._state)
-        if not job.source.copies_rows:  # every task has them in its memory: a slot holds the state alone
+        if is_shared(job.source):  # a slot holds the state alone
             sizes = (layout.outside_bytes(info.num_rows, self._state) for info in infos)
             infos = tuple(
                 dataclasses.replace(info, size_bytes=size_bytes) for info, size_bytes in zip(infos, sizes, strict=True)

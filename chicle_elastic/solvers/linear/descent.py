@@ -92,7 +92,7 @@ class Descent:
         tables, local = self._local.tables, self._local
         vectors, stats = [start.copy() for _ in range(num_threads)], self._new_stats(num_threads)
         scale = float(budget.num_tasks * num_threads)
-        done = ~(relative_gaps(start, self.gaps, local.dual_sums) > goal) if most_visits else np.zeros(len(start), bool)
+        done = relative_gaps(start, self.gaps, local.dual_sums) <= goal if most_visits else np.zeros(len(start), bool)
         for order in self._orders_of(tables, is_apart=most_visits > 0):
             if done[order.first] and not done.all():
                 stats[0, order.first, kernels.GAP] = self.gaps[order.first]
@@ -102,7 +102,8 @@ class Descent:
             if budget.samples is not None:
                 num_buckets = min(num_buckets, -(-budget.samples // tables.bucket_rows))
             processed = self._visit(order, num_buckets, vectors, stats, scale, budget, goal, most_visits)
-        self._learn(stats, is_one_pass=not most_visits)
+        is_whole = int(processed.sum()) == tables.num_rows
+        self._learn(stats, is_one_pass=not most_visits, is_whole=is_whole)
         local.check_rows(tables.num_rows if most_visits else int(processed.sum()))
         found = vectors[0]
         if scale != 1.0:  # in place: with a million features every array costs as much as many rows
@@ -121,15 +122,15 @@ class Descent:
         stats[0, :, kernels.LEFT] = self._num_left
         return stats
 
-    def _learn(self, stats: Array, *, is_one_pass: bool) -> None:
+    def _learn(self, stats: Array, *, is_one_pass: bool, is_whole: bool) -> None:
         sums, local = stats.sum(axis=0), self._local
         self.gaps, self._num_left = sums[:, kernels.GAP], sums[:, kernels.LEFT]
         self.visits += float(sums[:, kernels.VISITS].sum())
         local.set_dual_sums(local.dual_sums + sums[:, kernels.CHANGE])
         if is_one_pass:
             most, least = stats[:, :, kernels.MOST].max(axis=0), stats[:, :, kernels.LEAST].min(axis=0)
-            self._bounds[:, 0] = np.where(most > 0, most, np.inf)
-            self._bounds[:, 1] = np.where(least < 0, least, -np.inf)
+            self._bounds[:, 0] = np.where(is_whole & (most > 0), most, np.inf)
+            self._bounds[:, 1] = np.where(is_whole & (least < 0), least, -np.inf)
 
     def _orders_of(self, tables: LocalTables, *, is_apart: bool) -> list[_Order]:
         """One order, or one for each output whose passes are many."""
@@ -204,4 +205,4 @@ def relative_gaps(w: Array, gaps: Array, dual_sums: Array) -> Array:
     """Divide estimated gaps by P, which follows from them where w is that of the duals; shape (outputs,)."""
     primal = dual_sums - 0.5 * np.einsum("kd,kd->k", w, w) + gaps
     with np.errstate(over="ignore", invalid="ignore"):  # beyond all numbers, where the objective is next to nothing
-        return np.asarray(gaps / np.maximum(primal, TINY))
+        return np.where(np.isinf(gaps), np.inf, gaps / np.maximum(primal, TINY))

@@ -162,7 +162,7 @@ class LocalData:
         self.notes: dict[ChunkId, Notes] = {}
         self._chunks = chunks
         self._whole: LocalPart | None = None
-        self._parts: list[LocalPart] = []
+        self._parts: dict[int, list[LocalPart]] = {}  # by number: each method keeps those that it asked for
         self._dual_sums: Array | None = None
         self._are_rows_checked = False
         self._pool: ThreadPoolExecutor | None = None
@@ -172,7 +172,7 @@ class LocalData:
         for chunk_id in (*removed, *added):
             self.notes.pop(chunk_id, None)
         self._whole = self._dual_sums = None
-        self._parts = []
+        self._parts = {}
         self._are_rows_checked = False
 
     def raise_bounds(self, bounds: Bounds) -> None:
@@ -185,7 +185,7 @@ class LocalData:
         for chunk_id, note in self.notes.items():
             if note.upper is not None:
                 note.upper[...] = bounds.of(self._chunks[chunk_id].peek())
-        for part in self._parts if self._whole is None else (self._whole, *self._parts):
+        for part in itertools.chain([self._whole] if self._whole else (), *self._parts.values()):
             part.raise_bounds(bounds.C)
         self._dual_sums = None
 
@@ -200,19 +200,19 @@ class LocalData:
     def parts(self, most: int) -> list[LocalPart]:
         """Cut all local rows into a part for each useful thread, `most` at most; a chunk is in one part.
 
-        They stay as long as the chunks do, and `most`.
+        They stay as long as the chunks do.
         """
         tables, most = self.tables, min(self.useful_threads, most)
         cuts = tables.even_cuts(most) if most > 1 else []
         if len(cuts) <= 2:
             return [self.whole]
         num_parts = len(cuts) - 1
-        if len(self._parts) != num_parts:
-            self._parts = [
+        if num_parts not in self._parts:
+            self._parts[num_parts] = [
                 LocalPart(tables.part(begin, end), self.notes, self.bounds.C, self.intercept, num_parts)
                 for begin, end in itertools.pairwise(cuts)
             ]
-        return self._parts
+        return self._parts[num_parts]
 
     @property
     def tables(self) -> LocalTables:

@@ -124,9 +124,11 @@ class ColumnsTrainer(CertifiedTrainer):
         with np.errstate(over="ignore", invalid="ignore"):
             for k, (w, v) in enumerate(zip(model.reshape(shape), report.rebuilt.reshape(shape), strict=True)):
                 primal[k], of_duals = metrics[f"loss/{k}"] + objective.penalty(w), metrics[f"dual/{k}"]
+                size = metrics[f"size/{k}"]
                 if state.is_parabola:  # duals less their mean
-                    v, of_duals = v - v[-1] * state.means, of_duals + 0.5 * float(v[-1]) ** 2
-                dual[k] = credible(objective.certified(of_duals, v, metrics[f"size/{k}"]), primal[k])
+                    of_mean = 0.5 * float(v[-1]) ** 2
+                    v, of_duals, size = v - v[-1] * state.means, of_duals + of_mean, size - of_mean
+                dual[k] = credible(objective.certified(of_duals, v, size), primal[k])
         if state.is_parabola and metrics["rows"] != state.num_rows:
             dual[:] = -np.inf
         return primal, dual

@@ -26,8 +26,8 @@ what it leaves, so that it rests as soon as that will be small enough. With feat
 exact enough for that: rounding of the duals times a feature of 1e8 is a w that is worth nothing. There, and after two
 certificates in vain, w is certified together with its slopes.
 
-An intercept that is not penalised takes what it can of the gradient first (`_steepness`), and the duals of the sign
-with more of them are made smaller until all add up to 0. A scale whose derivative is not 0 leaves that much, too.
+An intercept that is not penalised takes what it can of the gradient first (`gap.steepness_of`), and the duals of the
+sign with more of them are made smaller until all add up to 0. A scale whose derivative is not 0 leaves that much, too.
 
 The second derivatives of a parabola are summed up once. Conjugate gradients, preconditioned by their Cholesky factor
 where there is room, go on until the residual of the equations says that the gap is small enough, and w goes along with
@@ -148,19 +148,24 @@ def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, wei
         for w, output in zip(model.reshape(-1, state.D), state.outputs, strict=True):
             _restart(state, output, problem, w)
         return model
+    parts = state.parts(sums, problem)  # laid out as the tasks knew the rows and the tasks before this pass
+    evaluations = [
+        Evaluation.of(state, output, problem, part) if output.phase is NewtonPhase.EVALUATE else None
+        for output, part in zip(state.outputs, parts, strict=True)
+    ]
     state.is_alone = num_alone > 0
     if is_first:
         state.num_rows = num_rows
         state.passes = _passes_at_once(state, problem) if num_alone else 1
     following = model.copy()
-    parts = state.parts(sums, problem)
-    for w, output, part in zip(following.reshape(-1, state.D), state.outputs, parts, strict=True):
+    each = zip(following.reshape(-1, state.D), state.outputs, parts, evaluations, strict=True)
+    for w, output, part, evaluation in each:
         if output.phase is NewtonPhase.LOOK:
             w[:] = _looked(state, output, problem, w, part)
         elif output.phase is NewtonPhase.MULTIPLY:
             w[:] = conjugate.multiplied(state, output, problem, w, part, weight)
-        elif output.phase is NewtonPhase.EVALUATE:
-            w[:] = _evaluated(state, output, problem, w, Evaluation.of(state, output, problem, part), weight)
+        elif evaluation is not None:
+            w[:] = _evaluated(state, output, problem, w, evaluation, weight)
             is_exact = problem.loss.is_parabola and state.is_exact and output.block is Block.KEPT
             is_exact = is_exact and not (state.is_rough or output.is_refused)
             if num_alone and is_exact and output.phase is NewtonPhase.MULTIPLY:

@@ -247,6 +247,8 @@ class SplitRows:
         direction = -gradient
         rhs = direction[self._columns] + shared.T @ (c * from_single)
         found = self._exact(c, rhs)
+        if found is None and not len(rhs):  # rows have nothing in common
+            found = rhs
         if found is None:
             system = CurvedRows(MergedRows(shared), c, shared.nnz, self._directions)
             found = system.solve(rhs, eta, is_spent)
