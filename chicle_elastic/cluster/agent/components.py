@@ -28,9 +28,6 @@ from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.selector import TransportSelector
 from chicle_elastic.transports.tls import TlsIdentity
 
-STEPS_OF_MEMORY = 32
-"""A node takes memory in steps of this part of the data set, if an arena is usually larger: up to one step is unused
-at every node. With 8 that would be up to an eighth of the data set; with 128 a node may have as many small arenas."""
 HEADROOM_SHARE = 0.8
 """The share of the memory left on the host or in the control group that chunks may take by default."""
 
@@ -229,7 +226,7 @@ def allocate_store(expected: control.Expect, loop: EventLoop, options: NodeOptio
     store = ChunkStore(
         slot_bytes=expected.slot_bytes,
         capacity_bytes=capacity_bytes(expected, options.memory_bytes),
-        arena_bytes=min(DEFAULT_ARENA_BYTES, expected.num_chunks * expected.slot_bytes // STEPS_OF_MEMORY),
+        arena_bytes=min(DEFAULT_ARENA_BYTES, expected.num_chunks * expected.slot_bytes),
     )
     num_bytes = initial_bytes(expected.num_chunks, expected.slot_bytes, context)
 

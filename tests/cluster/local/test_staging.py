@@ -10,11 +10,8 @@ from chicle_elastic.cgroups import Headroom
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import NO_STATE, Chunk, StateSpec
 from chicle_elastic.cluster.local import staging
-from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.errors import CapacityError, DataError
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.runtime.training.job import Job
-from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.chunks.samples import assert_same_chunk
 
 RNG = np.random.default_rng(0)
@@ -85,13 +82,3 @@ def test_tasks_keep_the_rows_where_they_are() -> None:
     first, second = (found.load(ChunkId(0), state) for state in (STATE, NO_STATE))
     assert not found.copies_rows
     assert np.shares_memory(first.rows, second.rows)
-
-
-def test_nodes_need_memory_for_the_state_alone() -> None:
-    """Data of 8 MB is fitted by two nodes that may take half a megabyte each."""
-    data = RNG.normal(size=(20_000, 50))
-    source = ArraySource(data, (data[:, 0] > 0).astype(np.int32), max_tasks=2)
-    with LocalCluster(2, memory_bytes=1 << 19) as cluster:
-        outcome = cluster.run(Job(trainer=LinearTrainer(C=1e-3), source=source, max_iterations=20))
-    assert sum(account.rows for account in outcome.ledger) == 20_000
-    assert outcome.certificate is not None
