@@ -240,11 +240,11 @@ def test_ctrl_c_in_a_fit_of_long_iterations_gives_the_last_merged_model(monkeypa
     def job(at, **fields):
         return Job(trainer=Interrupting(tol=0.0, at=at), source=source, **{"max_iterations": 50, **fields})
 
-    outcome = InProcess().run(job(4))
+    outcome = InProcess().run(job(2))
     assert outcome.is_interrupted
     assert outcome.certificate is None
-    np.testing.assert_array_equal(outcome.model, InProcess().run(job(99, max_iterations=3)).model)
-    assert [record.iteration for record in outcome.history] == [1, 2, 3]
+    np.testing.assert_array_equal(outcome.model, InProcess().run(job(99, max_iterations=1)).model)
+    assert [record.iteration for record in outcome.history] == [1]
     with pytest.raises(KeyboardInterrupt):
         InProcess().run(job(1))
 
