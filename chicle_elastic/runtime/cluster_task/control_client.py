@@ -12,6 +12,7 @@ import threading
 from queue import SimpleQueue
 
 from chicle_elastic.chunks import layout
+from chicle_elastic.chunks.headers import StateHeader
 from chicle_elastic.chunks.views import Chunk
 from chicle_elastic.errors import ChunkCorruptError, ProtocolError, UsageError
 from chicle_elastic.monitoring.records import Transition
@@ -93,7 +94,7 @@ class ControlClient:
             raise ProtocolError(f"the agent named arena {index}, but has sent {sorted(self._arenas)}")
         return self._arenas[index]
 
-    def decode(self, placement: control.Placement, *, where: str) -> tuple[Chunk, layout.StateHeader]:
+    def decode(self, placement: control.Placement, *, where: str) -> tuple[Chunk, StateHeader]:
         """Return a chunk in place in its slot, and the header of its state.
 
         Raises:
