@@ -87,6 +87,14 @@ def test_columns_that_one_row_has_take_no_products(monkeypatch):
     np.testing.assert_allclose(direction, exact(whole, curvatures, gradient), rtol=1e-4)
 
 
+def test_rows_that_have_no_column_in_common_are_solved_one_by_one():
+    """Their equations are diagonal, however many there are."""
+    values, gradient = np.arange(1.0, 301.0), np.random.default_rng(5).normal(size=300)
+    split = SplitRows(sp.csr_array(sp.diags_array(values)), Directions())
+    direction = split.direction(np.full(300, 2.0), gradient, 1e-9, lambda: False)
+    np.testing.assert_allclose(direction, -gradient / (1.0 + 2.0 * values**2), rtol=1e-9)
+
+
 def test_large_curvatures_take_few_products():
     """Rows that have little in common: without the elimination there are 337, and later blocks are larger."""
     X, _ = click_like(scale=1.0)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from chicle_elastic.chunks import layout
+from chicle_elastic.chunks.layout import Outside
 from chicle_elastic.chunks.sources import is_shared
 from chicle_elastic.chunks.views import NO_STATE, Chunk, StateSpec
 from chicle_elastic.ids import ChunkId
@@ -45,8 +46,12 @@ class ChunkLoader:
         """
         self._orders.put((load, arena))
 
-    def rows(self, chunk_id: ChunkId) -> Chunk:
-        """Return a chunk for its rows, which are in the memory of the source. From any thread."""
+    @property
+    def outside(self) -> Outside | None:
+        """Return what gives a chunk for its rows, from any thread; None where a chunk has to bring its rows along."""
+        return self._rows if is_shared(self._job.source) else None
+
+    def _rows(self, chunk_id: ChunkId) -> Chunk:
         return self._job.source.load(chunk_id, NO_STATE)
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ class ControlClient:
         assert self._loader is not None
         content = self.arena(placement.arena).view(placement.slot)
         ahead = self._precopied.pop((placement.arena, placement.slot), None)
-        return layout.decode_with_state_header(content, where=where, ahead=ahead, outside=self._loader.rows)
+        return layout.decode_with_state_header(content, where=where, ahead=ahead, outside=self._loader.outside)
 
     @property
     def has_vote(self) -> bool:
@@ -196,7 +196,7 @@ class ControlClient:
         with contextlib.suppress(ChunkCorruptError, ProtocolError, UsageError):
             content = self.arena(placement.arena).view(placement.slot)
             assert self._loader is not None
-            rows = layout.find_rows(content, where="pre-copied rows", outside=self._loader.rows)
+            rows = layout.find_rows(content, where="pre-copied rows", outside=self._loader.outside)
             self._precopied[placement.arena, placement.slot] = rows
 
     def _interrupt(self) -> None:

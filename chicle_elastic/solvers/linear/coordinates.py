@@ -38,7 +38,7 @@ FIRST_CORRECTION, LEAST_CORRECTION, AGAIN = 0.5, 0.1, 0.8
 
 
 class CoordinatePasses:
-    """Of one solver, for as long as it lives.
+    """Makes the passes of one solver, for as long as it lives.
 
     One class because each pass leaves what the next one begins with: duals left out, gaps, the race, Newton's steps.
 
@@ -178,7 +178,7 @@ class CoordinatePasses:
 
     @property
     def _is_newton(self) -> bool:
-        """Whether it is the turn of Newton steps."""
+        """Say whether it is the turn of Newton steps."""
         return self._race is not None and self._race.running == NEWTON
 
     def _new_race(self, tables: LocalTables, first: int) -> Race:
@@ -213,14 +213,14 @@ class CoordinatePasses:
 
     @property
     def _is_near(self) -> bool:
-        """Whether a certificate would be asked for, as far as that can be told here; see `LinearTrainer.verdict`."""
+        """Say whether a certificate would be asked for, as far as can be told here; see `LinearTrainer.verdict`."""
         return self._last_gap * self._correction <= self._goal
 
     def _is_narrow(self, tables: LocalTables) -> bool:
         return tables.rows.num_features <= MAX_FEATURES
 
     def _may_finish(self, tables: LocalTables) -> bool:
-        """Whether there are Newton steps for such data."""
+        """Say whether there are Newton steps for such data."""
         if self._descends_only or self._is_stuck:
             return False
         return self._is_narrow(tables) or not isinstance(tables.rows.kind, DenseKind)

@@ -1,6 +1,7 @@
 """The memory file that the driver of a local cluster writes: what its tasks find there, and what is refused."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from chicle_elastic.cgroups import Headroom
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import NO_STATE, Chunk, StateSpec
 from chicle_elastic.cluster.local import staging
-from chicle_elastic.errors import CapacityError, DataError
+from chicle_elastic.errors import CapacityError, DataError, UsageError
 from chicle_elastic.ids import ChunkId
 from tests.chunks.samples import assert_same_chunk
 
@@ -62,6 +63,15 @@ def test_an_error_of_the_source_is_the_caller_s() -> None:
     """As it was raised."""
     with pytest.raises(DataError, match="the last file is damaged"):
         staged(OddSource())
+
+
+def test_a_source_that_says_too_little_does_not_write_over_its_next_chunk() -> None:
+    """It is refused by the chunk."""
+    source = ArraySource(X, X[:, 0], max_tasks=2, chunk_bytes=4096)
+    infos = source.infos
+    source.infos = lambda state: tuple(replace(info, size_bytes=info.size_bytes - 128) for info in infos(state))  # type: ignore[method-assign]
+    with pytest.raises(UsageError, match=r"chunk \d+ of "):
+        staged(source)
 
 
 def test_too_little_memory_is_refused_before_a_byte_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ class Objective:
         return 2 if self.has_free_intercept and self.loss is not None else 1
 
     def factors(self, v: Array) -> Array:
-        """What the slopes of each side are multiplied by, given their sums times rows; shape (num_sides,)."""
+        """Return what the slopes of each side are multiplied by, given their sums times rows; shape (num_sides,)."""
         if self.num_sides == 1:
             return np.ones(1)
         masses = np.abs(v[:, -1])  # of the intercept column

@@ -165,7 +165,7 @@ class L1Solver(PassSolver[L1State, LocalRows]):
         )
 
     def evaluate(self, model: Array, progress: Array) -> Update:
-        """As delta v of the duals; as metrics rows, and per output the sums of losses, of dual values and `size`."""
+        """Return as delta v of the duals; as metrics rows, and per output sums of losses, of dual values and `size`."""
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         state, local, objective = L1State.look(progress), self.local, self._objective

@@ -136,12 +136,12 @@ class L1State(ProgressState):
 
     @property
     def floor(self) -> float:
-        """What P counts as at least: constant targets leave rounding."""
+        """Return what P counts as at least: constant targets leave rounding."""
         return max(ROUNDING * self.target_mean**2, TINY)
 
     @property
     def has_last_word(self) -> bool:
-        """Whether the next solution is for the duals alone, because w has no room for its digits: every other one."""
+        """Say whether the next solution is for the duals alone, as w has no room for its digits: every other one."""
         return self.is_parabola and self.num_refused >= PATIENCE and (self.num_refused - PATIENCE) % 2 == 0
 
     @property
