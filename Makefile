@@ -17,7 +17,7 @@ INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --no-input 
 # One pip at a time in one environment, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-threads bench-svm bench-glm bench-regression bench-l1 bench-multinomial bench-census bench-census-here bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-local bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
+.PHONY: help coverage dist docs docs-links demo readme test lint types format surface bench-start bench-threads bench-svm bench-glm bench-regression bench-l1 bench-multinomial bench-census bench-census-here bench-search bench-cnn bench-cnn-epochs bench-transports bench-tls bench-overhead bench-nodes bench-nodes-here bench-rebalance bench-policies bench-spot paper bench-elastic bench-hosts bench-heartbeats chaos test-chaos test-gpu test-hosts test-slurm test-processors test-python test-oldest test-newest test-base test-torchx test-kubernetes test-leaks wheel clean chaos-seeds test-rdma test-rdma-elastic bench-rdma
 
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -124,8 +124,11 @@ bench-spot: $(VENV)/.chicle-test  ## Replay the availability of spot machines on
 paper: $(VENV)/.chicle-test  ## Reproduce the paper's evaluation in projected time (QUICK=1 for a small one; ARGS=...)
 	$(RUN) -m benchmarks.paper $(if $(QUICK),--quick) $(ARGS)
 
-bench-local: $(VENV)/.chicle-test  ## Measure ChicleSVM(n_workers=4) cold and on a reused cluster, and its memory
-	$(RUN) -m benchmarks.local_cluster $(ARGS)
+bench-nodes:  ## Measure one process, agents, Spark MLlib (needs Java 17) and Dask-ML, cold and warm (ARGS=--quick to try)
+	$(MAKE) bench-nodes-here VENV=.venv-nodes
+
+bench-nodes-here: $(VENV)/.chicle-nodes
+	$(RUN) -m benchmarks.nodes --page docs/benchmarks/nodes.md $(ARGS)
 
 SEED    ?= 1
 MINUTES ?= 1
@@ -232,10 +235,11 @@ $(VENV)/.chicle-test-base: EXTRAS := test-base
 $(VENV)/.chicle-dev: EXTRAS := dev
 $(VENV)/.chicle-bench: EXTRAS := bench
 $(VENV)/.chicle-census: EXTRAS := bench-census
+$(VENV)/.chicle-nodes: EXTRAS := bench-nodes
 $(VENV)/.chicle-kubernetes: EXTRAS := test-kubernetes
 $(VENV)/.chicle-docs: EXTRAS := docs
 
-$(VENV)/.chicle-demo $(VENV)/.chicle-test $(VENV)/.chicle-test-base $(VENV)/.chicle-dev $(VENV)/.chicle-bench $(VENV)/.chicle-census $(VENV)/.chicle-kubernetes $(VENV)/.chicle-docs: pyproject.toml $(CONSTRAINTS) | $(BIN)/pip
+$(VENV)/.chicle-demo $(VENV)/.chicle-test $(VENV)/.chicle-test-base $(VENV)/.chicle-dev $(VENV)/.chicle-bench $(VENV)/.chicle-census $(VENV)/.chicle-nodes $(VENV)/.chicle-kubernetes $(VENV)/.chicle-docs: pyproject.toml $(CONSTRAINTS) | $(BIN)/pip
 	@echo "installing chicle-elastic[$(EXTRAS)] into $(VENV)"
 	@$(INSTALL) --editable '.[$(EXTRAS)]' >$(VENV)/pip.log 2>&1 </dev/null || \
 	  { tail -n 25 $(VENV)/pip.log >&2; echo "pip failed; all it said is in $(VENV)/pip.log" >&2; exit 1; }

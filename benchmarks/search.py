@@ -37,7 +37,7 @@ from sklearn.svm import LinearSVC
 
 from benchmarks.bars import HEADER, Bar, Row
 from benchmarks.glm_real import QUICK_ROWS, missing
-from benchmarks.local_cluster import memory_mib
+from benchmarks.machine import memory_mib
 from benchmarks.peers import Peer
 from benchmarks.report import finish
 from benchmarks.search_side import CHICLE, FOLDS, HALVING, LINEAR_SVC, OURS, THREADS

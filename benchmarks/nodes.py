@@ -1,0 +1,326 @@
+"""What several nodes on one machine cost, and what they bring: one process, agents, Spark MLlib and Dask-ML.
+
+Every side is a process of its own (`nodes_side`) with the settings that a user would type and no thread variable; they
+follow each other, so the machine should be quiet. Cold is from an idle interpreter with the rows in its memory to the
+model, start of workers included; warm is the next fit in the same process. Spark's workers cannot see arrays of a
+driver: its cold time has its session and the reading of Parquet files, its warm time the fit on cached rows. Processor
+time (of the cold and the warm fit together) and memory (proportional shares) are those of all processes of a side.
+
+All minimise the same function of w, evaluated by one formula: a side whose objective is more than 1e-3 above the least
+of its cell is named there.
+
+    python -m benchmarks.nodes [--only DATA,...] [--quick] [--page FILE] [--json FILE]
+
+Exit code 1 when a gate is missed.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from benchmarks.bars import HEADER, Bar, Row
+from benchmarks.machine import machine, memory_mib
+from benchmarks.report import finish
+
+MARK = "CHICLE_BENCH_SIDE"
+"""In the environment of all processes of a side, wherever they were forked."""
+SAMPLE_S = 0.1
+MOST_S = 600.0
+SAME = 1e-3
+GIB = 1 << 30
+AHEAD = Bar(1.0, at_most=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """How rows are made, and what is fitted to them."""
+
+    title: str
+    make: Callable[[int], tuple[Any, np.ndarray]]
+    rows: int
+    losses: tuple[str, ...]
+    gate: Bar | None = None
+    """Of the warm time of four agents over that of one process."""
+
+
+@dataclass(slots=True)
+class Side:
+    """What one side took.
+
+    Attributes:
+        name: Of the side.
+        found: What it printed: cold_s, warm_s, staging_s, objective, iterations; or "missing", why it cannot.
+        cpu_s: Processor time of all its processes.
+        peak_mib: Most memory of all its processes together.
+    """
+
+    name: str
+    found: dict[str, Any]
+    cpu_s: float = math.nan
+    peak_mib: float = math.nan
+
+
+def narrow(rows: int) -> tuple[Any, np.ndarray]:
+    """Standard normal rows of 28 columns, two overlapping classes."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((rows, 28), dtype=np.float32)
+    return X, (X @ rng.standard_normal(28, dtype=np.float32) + 2 * rng.standard_normal(rows, np.float32) > 0).astype(
+        int
+    )
+
+
+def sparse(rows: int) -> tuple[Any, np.ndarray]:
+    """Twenty skewed categories a row among 2^20 columns, all ones."""
+    rng = np.random.default_rng(0)
+    columns = np.minimum(rng.pareto(0.4, size=(rows, 20)) * 50, (1 << 20) - 1).astype(np.int32)
+    X = sp.csr_matrix(
+        (np.ones(columns.size, np.float32), columns.ravel(), np.arange(0, columns.size + 1, 20)), (rows, 1 << 20)
+    )
+    X.sum_duplicates()
+    scores = X @ rng.standard_normal(1 << 20, dtype=np.float32)
+    return X, (scores + 3 * rng.standard_normal(rows) > 0).astype(int)
+
+
+DATA = {
+    "100k": Data("100k x 28", narrow, 100_000, ("hinge", "squared_hinge", "logistic", "ridge", "l1")),
+    "1M": Data("1M x 28", narrow, 1_000_000, ("hinge", "squared_hinge", "logistic", "ridge", "l1")),
+    "11M": Data("11M x 28", narrow, 11_000_000, ("hinge", "logistic"), Bar(3.0, 1.7, at_most=True)),
+    "sparse": Data("2M x 2^20 CSR", sparse, 2_000_000, ("hinge", "logistic"), Bar(2.5, 1.5, at_most=True)),
+}
+SIDES = ("one process", "2 agents", "4 agents", "8 agents", "Spark MLlib", "Dask-ML")
+
+
+def run_side(name: str, loss: str, folder: Path) -> Side:
+    """Run a side in a process of its own, and watch all processes that it begins."""
+    mark = uuid.uuid4().hex
+    environment = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")} | {MARK: mark}
+    command = [sys.executable, "-m", "benchmarks.nodes_side", name, loss, str(folder)]
+    side, is_over = Side(name, {"missing": "it took too long"}), threading.Event()
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        watcher = threading.Thread(target=_watch, args=(mark, side, is_over))
+        watcher.start()
+        try:
+            output, _ = process.communicate(timeout=MOST_S)
+            errors.seek(0)
+            last = (errors.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+            side.found = json.loads(output.splitlines()[-1]) if process.returncode == 0 else {"missing": last[:120]}
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        finally:
+            is_over.set()
+            watcher.join()
+    return side
+
+
+def _watch(mark: str, side: Side, is_over: threading.Event) -> None:
+    """Sum up processor time and memory of the processes that bear the mark, until the side is over."""
+    needle = f"{MARK}={mark}".encode()
+    cpu_s: dict[int, float] = {}
+    known: dict[int, bool] = {}
+    side.peak_mib, ticks = 0.0, os.sysconf("SC_CLK_TCK")
+    while not is_over.wait(SAMPLE_S):
+        total_mib = 0.0
+        for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+            try:
+                if not known.get(pid):  # a fork has the mark before its own environment can be read
+                    known[pid] = needle in Path(f"/proc/{pid}/environ").read_bytes()
+                if known[pid]:
+                    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+                    cpu_s[pid] = (int(fields[11]) + int(fields[12])) / ticks
+                    total_mib += memory_mib(pid)[0]
+            except (OSError, KeyError, IndexError):  # it has just ended
+                continue
+        side.peak_mib = max(side.peak_mib, total_mib)
+    side.cpu_s = sum(cpu_s.values())
+
+
+def cell(name: str, data: Data, loss: str, folder: Path, sides: tuple[str, ...], *, quick: bool) -> list[Row]:
+    """Run all sides of a cell, say so, and judge those that are there."""
+    found = {side: run_side(side, loss, folder) for side in sides}
+    there = {side: result for side, result in found.items() if "missing" not in result.found}
+    least = min((result.found["objective"] for result in there.values()), default=math.nan)
+    one = there.get("one process")
+    rows = []
+    for side, result in found.items():
+        what = f"{data.title}, {loss}: {side}"
+        if side not in there:
+            rows.append(Row(name, what, None, "-", result.found["missing"], None, None, {}))
+            continue
+        excess = result.found["objective"] / least - 1.0
+        above = f", objective {excess:.1%} above the least" if excess > SAME else ""
+        figures = (
+            f"cold {result.found['cold_s']:.2f} s, warm {result.found['warm_s']:.2f} s, "
+            f"{result.found['iterations']} iterations{above}"
+        )
+        besides = f"{result.cpu_s:.1f} CPU s, {result.peak_mib / 1024:.2f} GiB"
+        details = {"cpu_s": result.cpu_s, "peak_mib": result.peak_mib, **result.found}
+        value, bar = None, None
+        if side == "4 agents" and one is not None:
+            value, bar = result.found["warm_s"] / one.found["warm_s"], data.gate
+        elif side in ("Spark MLlib", "Dask-ML") and "4 agents" in there:
+            four = there["4 agents"].found
+            value, bar = max(four["cold_s"] / result.found["cold_s"], four["warm_s"] / result.found["warm_s"]), AHEAD
+        rows.append(Row(name, what, None, figures, besides, value, bar, details))
+        print(rows[-1].as_markdown(judged=not quick), flush=True)
+    return rows
+
+
+def write(folder: Path, X: Any, y: np.ndarray) -> None:
+    """Write rows for all sides: arrays, which ours and Dask read, and how many there are."""
+    np.save(folder / "y.npy", y)
+    if sp.issparse(X):
+        sp.save_npz(folder / "X.npz", X, compressed=False)
+    else:
+        np.save(folder / "X.npy", X)
+
+
+def staging(folder: Path) -> list[Row]:
+    """A first fit of four agents, and how fast a GiB gets to them."""
+    rng = np.random.default_rng(0)
+    write(folder, rng.standard_normal((1000, 28), dtype=np.float32), rng.integers(0, 2, 1000))
+    first = run_side("4 agents", "hinge", folder).found["cold_s"]
+    X = rng.standard_normal((GIB // 1024, 256), dtype=np.float32)
+    write(folder, X, rng.integers(0, 2, len(X)))
+    side = run_side("stage", "hinge", folder)
+    rate = GIB / 1e9 / side.found["staging_s"]
+    extra = (side.peak_mib * (1 << 20) - GIB) / GIB
+    return [
+        Row(
+            "start",
+            "first fit of 4 agents, 1,000 rows",
+            None,
+            f"{first:.2f} s",
+            "",
+            first,
+            Bar(3.0, 1.5, at_most=True),
+            {},
+        ),
+        Row(
+            "staging",
+            "1 GiB of float32 to 4 agents, GB/s",
+            None,
+            f"{side.found['staging_s']:.2f} s",
+            "",
+            rate,
+            Bar(1.5, 3.0),
+            {},
+        ),
+        Row(
+            "staging",
+            "memory beside the array, of its size",
+            None,
+            f"{side.peak_mib:.0f} MiB",
+            "",
+            extra,
+            Bar(1.4, 1.2, at_most=True),
+            {},
+        ),
+    ]
+
+
+PAGE = """# Several nodes on one machine
+
+`make bench-nodes` rewrote this page on {date}: {machine}, {versions}.
+
+{about}
+
+{table}
+
+## When several nodes pay
+
+`n_workers` on one machine is for trying a cluster out: its agents share the cores that one process uses, so at best
+they take as long. What they add is their start and a message between them per iteration. Nodes pay where rows do not
+fit into one machine's memory, or where a fit computes long. {projection}
+"""
+
+
+def projection(rows: list[Row]) -> str:
+    """Say from how many seconds of computing on nodes pay, by network.
+
+    An iteration on n hosts takes the processor time of one process over n times the cores, and the sum of an update,
+    which a ring sends twice.
+    """
+    lines = ["", "", "| warm fit, hosts of 4 cores | 1 | 4 | 16 | 64 |", "| --- | --- | --- | --- | --- |"]
+    cores = os.cpu_count() or 1
+    for row in rows:
+        if not row.what.endswith("one process") or row.part not in ("11M", "sparse"):
+            continue
+        D = 29 if row.part == "11M" else (1 << 20) + 1
+        values = D * (D + 1) / 2 if row.part == "11M" else D
+        compute_s = row.details["warm_s"] * cores
+        for gigabits in (1, 10, 100):
+            cells = []
+            for hosts in (1, 4, 16, 64):
+                sum_s = 0.0 if hosts == 1 else 2 * values * 8 * 8 / (gigabits * 1e9) + 2e-3
+                cells.append(f"{compute_s / (4 * hosts) + row.details['iterations'] * sum_s:.2f} s")
+            lines.append(f"| {row.what.removesuffix(': one process')}, {gigabits} Gbit/s | " + " | ".join(cells) + " |")
+    return (
+        "The table divides the time of one process among hosts, and adds for each iteration what a ring takes to sum "
+        "an update and 2 ms:" + "\n".join(lines)
+    )
+
+
+def main() -> int:
+    """Run the benchmark; returns its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(["start", *DATA]), help="of: start, " + ", ".join(DATA))
+    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--quick", action="store_true", help="a fiftieth of the rows; nothing is judged")
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    started_s, rows = time.perf_counter(), list[Row]()
+    print(HEADER)
+    with tempfile.TemporaryDirectory(prefix="chicle-bench-") as place:
+        for name in arguments.only.split(","):
+            folder = Path(place) / name
+            folder.mkdir()
+            if name == "start":
+                rows += staging(folder)
+                print("\n".join(row.as_markdown(judged=not arguments.quick) for row in rows), flush=True)
+                continue
+            data = DATA[name]
+            write(folder, *data.make(data.rows // (50 if arguments.quick else 1)))
+            for loss in data.losses:
+                rows += cell(name, data, loss, folder, tuple(arguments.sides.split(",")), quick=arguments.quick)
+    if arguments.page:
+        from importlib.metadata import PackageNotFoundError, version
+
+        names = []
+        for package in ("chicle-elastic", "pyspark", "dask-ml"):
+            try:
+                names.append(f"{package} {version(package)}")
+            except PackageNotFoundError:
+                names.append(f"no {package}")
+        table = "\n".join([HEADER, *(row.as_markdown(judged=not arguments.quick) for row in rows)])
+        about = (__doc__ or "").split("\n\n", 1)[1].rsplit("\n\n    python", 1)[0]
+        page = PAGE.format(
+            date=time.strftime("%Y-%m-%d"),
+            machine=machine(),
+            versions=", ".join(names),
+            about=about,
+            table=table,
+            projection=projection(rows),
+        )
+        arguments.page.write_text(page, encoding="utf-8")
+    return finish(rows, peers=[], notes=[], quick=arguments.quick, repeats=1, started_s=started_s, path=arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
