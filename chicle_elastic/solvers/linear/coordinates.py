@@ -262,7 +262,7 @@ class CoordinatePasses:
         self._has_turned = not self._is_newton
         if newton.is_stuck or self._last_gap <= FINEST_GAP:
             self._end_newton(is_stuck=newton.is_stuck)
-            self._local.drop_rows()
+            self._local.forget("rows")
         has_given_up = newton.is_stuck and self._local.loss is not Loss.HINGE
         gaps = np.full(len(w), np.inf) if has_given_up else newton.gaps
         return Update(

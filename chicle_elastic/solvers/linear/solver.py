@@ -139,56 +139,44 @@ class LinearSolver(Solver):
     def evaluate(self, model: Array, progress: Array) -> Update:
         """w of the local duals, and the sums of losses (at `model`) and of dual values of the local samples.
 
-        In a Newton run the duals are written here: those that belong to `model`.
+        In a Newton run the duals are written here: those that belong to `model`. Duals of one Newton step on belong to
+        another model, which the trainer asks for next (`Trainer.settled`): the losses at this one do not matter then.
         """
-        if NewtonState.is_of(progress) and self.chunks:
-            return self._evaluate_newton(NewtonState.look(progress), model)
         if WorkingSetState.is_of(progress) and self.chunks:
             self._working_set_passes().write_duals(WorkingSetState.look(progress))
-        return self._evaluate(model, has_losses=True)
+        if not NewtonState.is_of(progress) or not self.chunks:
+            return self._evaluate(model, has_losses=True)
+        state, known = NewtonState.look(progress), self._rebuilt
+        if known is None:
+            self._newton_parts(state).settle(state, model.reshape(-1, state.D))
+        update = self._evaluate(model, has_losses=known is not None or not state.has_newton_duals, known=known)
+        self._rebuilt = update.delta.copy()
+        return update
 
-    def _evaluate_newton(self, state: NewtonState, model: Array) -> Update:
-        """Sums over the matrix that Newton's method has anyway.
-
-        Duals of one Newton step on belong to another model, which the trainer asks for next (`Trainer.settled`): the
-        losses at this one do not matter then.
-        """
-        local, w = self._local, model.reshape(-1, state.D)
-        self._coordinates.visit_all()
-        has_losses = self._rebuilt is not None or not state.has_newton_duals
-        parts = self._newton_parts(state)
-        if self._rebuilt is None:
-            self._rebuilt = parts.settle(state, w)
-        losses = parts.losses(w) if has_losses else np.zeros(len(w))
-        return Update(
-            delta=self._rebuilt.ravel().copy(),
-            samples=0,
-            weight=1.0,
-            metrics=metrics_of(loss=losses, dual=local.dual_sums),
-        )
-
-    def _evaluate(self, model: Array, *, has_losses: bool) -> Update:
+    def _evaluate(self, model: Array, *, has_losses: bool, known: Array | None = None) -> Update:
+        """Evaluate; `known` is the w of the duals, if these are as they were."""
         self._coordinates.visit_all()  # rows that were left out wrongly must not keep a gap open for ever
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        local = self._local
+        local, is_known = self._local, known is not None
         w = model.reshape(local.tables.num_outputs, -1)
-        certify = functools.partial(LocalPart.certify, loss=local.loss, w=w, has_losses=has_losses)
-        results = local.run_parts(certify, local.parts(local.useful_threads))
-        stats: Array = np.sum([part for _, part in results], axis=0)
-        rebuilt = results[0][0]
-        for part, _ in results[1:]:  # in place: with a million features a fresh array costs as much as many rows
-            rebuilt += part
-        local.set_dual_sums(stats[:, 1].copy())
+        certify = functools.partial(LocalPart.certify, loss=local.loss, w=w, has_losses=has_losses, is_known=is_known)
+        (rebuilt, sums), *others = local.run_parts(certify, local.parts(local.useful_threads))
+        for more, more_sums in others:  # in place: with a million features a fresh array costs as much as many rows
+            rebuilt += more
+            sums += more_sums
+        if known is None:
+            local.dual_sums = sums[:, 1].copy()
+        else:
+            rebuilt = known.reshape(w.shape).copy()
         if has_losses:
             half_norms, rebuilt_norms = (0.5 * np.einsum("kd,kd->k", v, v) for v in (w, rebuilt))
-            primal = half_norms + stats[:, 0]
+            primal = half_norms + sums[:, 0]
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                relative = (primal - stats[:, 1] + rebuilt_norms) / primal
+                relative = (primal - local.dual_sums + rebuilt_norms) / primal
             self._coordinates.certified(float(np.max(relative)))
-        return Update(
-            delta=rebuilt.ravel(), samples=0, weight=1.0, metrics=metrics_of(loss=stats[:, 0], dual=stats[:, 1])
-        )
+        metrics = metrics_of(loss=sums[:, 0], dual=local.dual_sums)
+        return Update(delta=rebuilt.ravel(), samples=0, weight=1.0, metrics=metrics)
 
     def close(self) -> None:
         """End the kernel threads."""

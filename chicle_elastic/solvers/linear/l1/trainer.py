@@ -252,9 +252,9 @@ class LassoTrainer(ColumnsTrainer):
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""
         from chicle_elastic.solvers.linear.l1.solver import L1Solver
-        from chicle_elastic.solvers.linear.target_rows import OF_SAMPLES
+        from chicle_elastic.solvers.linear.tables import Bounds
 
-        return L1Solver(ctx, objective=self._objective, bounds=OF_SAMPLES, intercept=float(self.has_intercept))
+        return L1Solver(ctx, objective=self._objective, bounds=Bounds(C=1.0), intercept=float(self.has_intercept))
 
 
 def _state_of(report: Report) -> L1State:

@@ -96,8 +96,10 @@ class RegressionTrainer(CertifiedTrainer):
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""
         from chicle_elastic.solvers.linear.regression.solver import RegressionSolver
+        from chicle_elastic.solvers.linear.tables import Bounds
 
-        return RegressionSolver(ctx, problem=self._problem, C=float(self.C), intercept=float(self.intercept_scaling))
+        bounds = Bounds(C=float(self.C))
+        return RegressionSolver(ctx, problem=self._problem, bounds=bounds, intercept=float(self.intercept_scaling))
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Begin with a look at the data, and again after a certificate that was not good enough."""

@@ -58,7 +58,7 @@ class LocalNewton:
         self._columns = np.arange(rows.num_columns) if columns is None else columns
         self._rows = [rows]
         self._finishes: list[WideFinish] = []
-        norms = np.concatenate([local.notes[chunk_id].norms for chunk_id in tables.ids])
+        norms = np.concatenate([note.norms for note in tables.notes])
         tau = first_tau(norms, local.upper, rows.least_tau)
         for k in range(tables.num_outputs):
             signs, upper, duals = local.signs[k], local.upper, local.duals(k)
