@@ -208,7 +208,7 @@ def test_threads_split_the_pass_and_damp_their_steps(monkeypatch):
 
 def num_left_out(task):
     """Duals that the passes of a task leave out."""
-    return sum(int(note.left_out.sum()) for note in task._solver._local.notes.values())
+    return sum(int(note.left_out.sum()) for note in task._solver.local.tables.notes)
 
 
 def test_a_certificate_makes_the_next_pass_look_at_every_row(monkeypatch):

@@ -317,7 +317,7 @@ def test_all_ways_lead_to_the_optimum(way, loss, num_classes, l1_ratio):
     assert not w[:, 8:-1].any()
     for k in range(len(primal)):
         signs = np.where(y == (1 if num_classes == 2 else k), 1.0, -1.0)
-        best = optimum(trainer._objective, np.column_stack([X, np.ones(60)]), signs, weights)
+        best = optimum(trainer.problem, np.column_stack([X, np.ones(60)]), signs, weights)
         assert dual[k] <= best * (1 + 1e-12)
         assert primal[k] <= best * (1 + 1e-7)
 

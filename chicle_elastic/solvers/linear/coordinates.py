@@ -11,6 +11,7 @@ from chicle_elastic.solvers.kernels.tables import DenseKind
 from chicle_elastic.solvers.linear.descent import Descent, relative_gaps
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.pass_solver import count_all
 from chicle_elastic.solvers.linear.race import (
     CACHED_ROW_VALUES,
     DENSE_VALUE,
@@ -163,7 +164,7 @@ class CoordinatePasses:
         if self._is_newton:
             self._own = found, [self._local.duals(k) for k in range(len(w))], self._dual_objectives(found)
         if is_small:
-            samples = self._local.count_all()
+            samples = count_all(self._chunks)
         else:
             samples = int(processed.sum())
             for chunk_id, num_rows in zip(tables.ids, processed.tolist(), strict=True):
@@ -267,7 +268,7 @@ class CoordinatePasses:
         gaps = np.full(len(w), np.inf) if has_given_up else newton.gaps
         return Update(
             delta=delta.ravel(),
-            samples=self._local.count_all(),
+            samples=count_all(self._chunks),
             weight=1.0,
             metrics=metrics_of(gap=gaps, dual=self._local.dual_sums),
         )

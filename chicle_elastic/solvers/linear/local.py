@@ -46,11 +46,6 @@ class LocalPart:
         self.intercept = intercept
         self._num_parts = num_parts
 
-    @classmethod
-    def of(cls, chunks: Mapping[ChunkId, LocalChunk], bounds: Bounds, intercept: float) -> "LocalPart":
-        """Read these chunks, at least one."""
-        return cls(build_tables(chunks, {}, bounds), intercept)
-
     def forget(self, *names: str) -> None:
         """Find what has these names anew when it is asked for; what is forgotten gives its memory back."""
         for name in names:
@@ -160,14 +155,20 @@ class LocalData(LocalPart):
 
     Args:
         chunks: Of the solver, by number; the solver changes it.
-        loss: The loss.
         bounds: Where the C_i come from.
         intercept: Value of the intercept column; 0 for none.
+        loss: That of duals in the chunks, where there are some.
         num_threads: Most threads to use.
     """
 
     def __init__(
-        self, chunks: Mapping[ChunkId, LocalChunk], *, loss: Loss, bounds: Bounds, intercept: float, num_threads: int
+        self,
+        chunks: Mapping[ChunkId, LocalChunk],
+        *,
+        bounds: Bounds,
+        intercept: float,
+        loss: Loss = Loss.HINGE,
+        num_threads: int = 1,
     ) -> None:
         self.loss = loss
         self.bounds = bounds
@@ -255,12 +256,6 @@ class LocalData(LocalPart):
         if not self._are_rows_checked:
             self.run_parts(LocalPart.require_finite, parts or [self])
             self._are_rows_checked = True
-
-    def count_all(self) -> int:
-        """Write down that every local row was processed; returns how many there are."""
-        for chunk in self._chunks.values():
-            chunk.count(chunk.num_rows)
-        return self.tables.num_rows
 
     @property
     def useful_threads(self) -> int:

@@ -8,13 +8,13 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.coordinates import CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.local import LocalData, LocalPart
 from chicle_elastic.solvers.linear.newton.parts import NewtonParts
 from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.pass_solver import ALONE, INTERRUPTED, ROWS
+from chicle_elastic.solvers.linear.pass_solver import PassSolver, count_all
 from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses, solve, tells_if_long
 from chicle_elastic.solvers.linear.working_set.state import (
@@ -23,10 +23,9 @@ from chicle_elastic.solvers.linear.working_set.state import (
     WorkingSetState,
     sums_size,
 )
-from chicle_elastic.solvers.local_chunk import LocalChunk
 
 
-class LinearSolver(Solver):
+class LinearSolver(PassSolver):
     """One per uni-task.
 
     Args:
@@ -39,6 +38,8 @@ class LinearSolver(Solver):
         descends_only: Never go over from coordinate descent to Newton steps.
         problem: What Newton's method minimises.
     """
+
+    state_type = NewtonState
 
     def __init__(
         self,
@@ -53,20 +54,23 @@ class LinearSolver(Solver):
         problem: Problem,
     ) -> None:
         super().__init__(ctx)
+        self.local = LocalData(self.chunks, bounds=bounds, intercept=intercept, loss=loss, num_threads=num_threads)
         self._tol = tol
         self._problem = problem
-        self._local = LocalData(self.chunks, loss=loss, bounds=bounds, intercept=intercept, num_threads=num_threads)
-        self._coordinates = CoordinatePasses(ctx, self._local, self.chunks, tol=tol, descends_only=descends_only)
+        self._coordinates = CoordinatePasses(ctx, self.local, self.chunks, tol=tol, descends_only=descends_only)
         self._newton: NewtonParts | None = None
         self._rebuilt: Array | None = None
         self._working_set: WorkingSetPasses | None = None
 
-    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
-        """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
-        super().attach(added, removed)
-        self._local.change([chunk.id for chunk in added], removed)
+    def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
+        """Forget what passes have found out about the chunks."""
+        self.local.change(added, removed)
         self._coordinates.change()
         self._newton = self._working_set = self._rebuilt = None
+
+    def sums_size(self, state: NewtonState) -> int:
+        """See `newton.state`."""
+        return state.sums_size(self._problem)
 
     def raise_bounds(self, C: float) -> None:
         """Go on with a larger C, inside an iteration: with the duals, and what is known of second derivatives.
@@ -74,8 +78,8 @@ class LinearSolver(Solver):
         Args:
             C: Factor of the sum of losses.
         """
-        ratio = C / self._local.bounds.C
-        self._local.raise_bounds(replace(self._local.bounds, C=C))
+        ratio = C / self.local.bounds.C
+        self.local.raise_bounds(replace(self.local.bounds, C=C))
         self._coordinates.raise_bounds(ratio)
         self._rebuilt = None
         if self._newton is not None:
@@ -89,7 +93,7 @@ class LinearSolver(Solver):
         """
         self._rebuilt = None
         if NewtonState.is_of(budget.progress):
-            return self._newton_pass(model, budget)
+            return super().solve(model, budget)
         if WorkingSetState.is_of(budget.progress):
             state = WorkingSetState.look(budget.progress)
             if state.phase is not WorkingSetPhase.DESCEND:
@@ -98,15 +102,9 @@ class LinearSolver(Solver):
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         return self._coordinates.run(model, budget)
 
-    def _newton_pass(self, model: Array, budget: Budget) -> Update:
-        state = NewtonState.look(budget.progress)
-        if not self.chunks:
-            return Update(delta=np.zeros(state.sums_size(self._problem)), samples=0, weight=0.0)
-        sums = self._newton_parts(state).run(state, model.reshape(-1, state.D), budget)
-        is_partial = bool(sums[INTERRUPTED] > 0)
-        samples = 0 if is_partial else self._local.count_all()
-        sums[ROWS], sums[ALONE] = samples, budget.num_ranks == 1
-        return Update(delta=sums, samples=samples, weight=1.0, is_partial=is_partial)
+    def run_pass(self, state: NewtonState, model: Array, sums: Array, budget: Budget) -> None:
+        """See `newton.parts`."""
+        self._newton_parts(state).run(state, model.reshape(-1, state.D), budget, sums)
 
     def _round(self, state: WorkingSetState, model: Array, budget: Budget) -> Update:
         """A pass of the working set."""
@@ -116,7 +114,7 @@ class LinearSolver(Solver):
         if state.phase is WorkingSetPhase.SOLVE:
             if budget.rank == state.turn % budget.num_ranks:
                 with tells_if_long(state):
-                    solve(state, w, parts, intercept=self._local.intercept, tol=self._tol, is_spent=budget.is_spent)
+                    solve(state, w, parts, intercept=self.local.intercept, tol=self._tol, is_spent=budget.is_spent)
             return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
         if budget.is_spent():
             sums[0] = 1.0
@@ -130,7 +128,7 @@ class LinearSolver(Solver):
             passes.select(state, w, parts)
         else:
             passes.gather(state, parts)
-        return Update(delta=sums, samples=self._local.count_all(), weight=1.0)
+        return Update(delta=sums, samples=count_all(self.chunks), weight=1.0)
 
     def recover(self, model: Array) -> Array:
         """w of the local duals, in float64, flattened. Rows whose duals are 0 are not looked at: all tasks wait."""
@@ -158,7 +156,7 @@ class LinearSolver(Solver):
         self._coordinates.visit_all()  # rows that were left out wrongly must not keep a gap open for ever
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        local, is_known = self._local, known is not None
+        local, is_known = self.local, known is not None
         w = model.reshape(local.tables.num_outputs, -1)
         certify = functools.partial(LocalPart.certify, loss=local.loss, w=w, has_losses=has_losses, is_known=is_known)
         (rebuilt, sums), *others = local.run_parts(certify, local.parts(local.useful_threads))
@@ -180,14 +178,14 @@ class LinearSolver(Solver):
 
     def close(self) -> None:
         """End the kernel threads."""
-        self._local.close()
+        self.local.close()
 
     def _newton_parts(self, state: NewtonState) -> NewtonParts:
         if self._newton is None or self._newton.row_step != state.row_step:
-            self._newton = NewtonParts(self._problem, state, self._local)
+            self._newton = NewtonParts(self._problem, state, self.local)
         return self._newton
 
     def _working_set_passes(self) -> WorkingSetPasses:
         if self._working_set is None:
-            self._working_set = WorkingSetPasses(self._local)
+            self._working_set = WorkingSetPasses(self.local)
         return self._working_set

@@ -1,15 +1,17 @@
 """The local part of a model with an l1 penalty: the sums of a pass over the rows of one task, or a direction."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums, sides_of
 from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State, OutputState
-from chicle_elastic.solvers.linear.local import LocalPart
+from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import dual_values
 from chicle_elastic.solvers.linear.pass_solver import HEAD, INTERRUPTED, PassSolver
 from chicle_elastic.solvers.linear.rows import add_dense
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from chicle_elastic.solvers.linear.l1.columns import Columns
 
 
-class L1Solver(PassSolver[L1State, LocalPart]):
+class L1Solver(PassSolver):
     """One per uni-task.
 
     Args:
@@ -33,22 +35,18 @@ class L1Solver(PassSolver[L1State, LocalPart]):
 
     def __init__(self, ctx: Context, *, objective: Objective, bounds: Bounds, intercept: float) -> None:
         super().__init__(ctx)
+        self.local = LocalData(self.chunks, bounds=bounds, intercept=intercept)
         self._objective = objective
-        self._bounds = bounds
-        self._intercept = intercept
         self._known: dict[int, list[tuple[Array, Array]]] = {}
         self._columns: Columns | None = None
         self._signs: Array | None = None
         self._scaled: tuple[float, Array] | None = None
 
-    def forget(self) -> None:
+    def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
         """Forget scores, columns, signs and weights."""
+        self.local.change(added, removed)
         self._scaled = self._signs = self._columns = None
         self._known.clear()
-
-    def read_chunks(self) -> LocalPart:
-        """Make tables of them."""
-        return LocalPart.of(self.chunks, self._bounds, self._intercept)
 
     def run_without_rows(self, state: L1State, model: Array, sums: Array, budget: Budget) -> bool:
         """Find a direction where it is this task's turn."""
@@ -159,7 +157,7 @@ class L1Solver(PassSolver[L1State, LocalPart]):
         from chicle_elastic.solvers.linear.l1.columns import Columns
 
         if self._columns is None:
-            self._columns = Columns(self.local.tables, self._intercept, self._objective)
+            self._columns = Columns(self.local.tables, self.local.intercept, self._objective)
         _, slopes, curvatures = self._objective.at(self._scores(k, w), self._targets(state, k), self._upper(state))
         return self._columns.direction(
             slopes,

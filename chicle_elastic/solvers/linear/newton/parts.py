@@ -5,6 +5,7 @@ depend on which thread ends first.
 """
 
 import functools
+
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
@@ -40,28 +41,31 @@ class NewtonParts:
         for part in self._parts:
             part.passes.raise_bounds(part.local.upper, ratio)
 
-    def run(self, state: NewtonState, w: Array, budget: Budget) -> Array:
+    def run(
+        self,
+        state: NewtonState,
+        w: Array,
+        budget: Budget,
+        sums: Array,  # OUT
+    ) -> None:
         """Make a pass.
 
         Args:
             state: Of all outputs.
             w: Shape (num_outputs, D).
             budget: Says when to end early.
-
-        Returns:
-            Sums; the first one is not 0 where a thread was interrupted.
+            sums: Get what is added up; the first one is not 0 where a thread was interrupted.
 
         Raises:
             DataError: A feature is NaN or infinite.
         """
         local = self._local
         local.check_all_rows([part.local for part in self._parts])
-        run = functools.partial(_Part.run, state=state, w=w, budget=budget)
         local.forget("dual_sums")  # those of a loss with corners are written
-        total, *others = local.run_parts(run, self._parts, budget.stop)
-        for sums in others:
-            total += sums
-        return total
+        pairs = [(part, np.zeros_like(sums) if k else sums) for k, part in enumerate(self._parts)]
+        local.run_parts(lambda pair: pair[0].run(state, w, budget, pair[1]), pairs, budget.stop)
+        for _, more in pairs[1:]:
+            sums += more
 
     def settle(self, state: NewtonState, w: Array) -> None:
         """Write the duals that are certified together with the model, w of shape (num_outputs, D)."""
@@ -80,9 +84,14 @@ class _Part:
             problem, local.rows, local.upper, local.signs, whole.intercept, lambda: local.row_ids, row_step
         )
 
-    def run(self, state: NewtonState, w: Array, budget: Budget) -> Array:
+    def run(
+        self,
+        state: NewtonState,
+        w: Array,
+        budget: Budget,
+        sums: Array,  # OUT
+    ) -> None:
         """Add up sums, output by output; the first one is 1 where the budget ended before."""
-        sums = np.zeros(state.sums_size(self._problem))
         for k, (output, part) in enumerate(zip(state.outputs, state.parts(sums, self._problem), strict=True)):
             if not len(part):
                 continue
@@ -93,7 +102,6 @@ class _Part:
             self.passes.run(state, k, w[k], part, alpha, is_first=self._is_first)
             if alpha is not None and self._problem.loss.has_corners:
                 self.local.write_duals(k, alpha)
-        return sums
 
     def settle(self, state: NewtonState, w: Array) -> None:
         """Write the duals of w."""

@@ -1,12 +1,14 @@
 """The local part of a regression: the sums of a pass over the rows of one task."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
-from chicle_elastic.solvers.linear.local import LocalPart
+from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState, Problem
@@ -14,7 +16,7 @@ from chicle_elastic.solvers.linear.pass_solver import ALONE, HEAD, ROWS, PassSol
 from chicle_elastic.solvers.linear.tables import Bounds
 
 
-class RegressionSolver(PassSolver[NewtonState, LocalPart]):
+class RegressionSolver(PassSolver):
     """One per uni-task.
 
     Args:
@@ -28,17 +30,13 @@ class RegressionSolver(PassSolver[NewtonState, LocalPart]):
 
     def __init__(self, ctx: Context, *, problem: Problem, bounds: Bounds, intercept: float) -> None:
         super().__init__(ctx)
+        self.local = LocalData(self.chunks, bounds=bounds, intercept=intercept)
         self._problem = problem
-        self._bounds = bounds
-        self._intercept = intercept
         self._passes: NewtonPasses | None = None
 
-    def read_chunks(self) -> LocalPart:
-        """Make tables of them."""
-        return LocalPart.of(self.chunks, self._bounds, self._intercept)
-
-    def forget(self) -> None:
+    def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
         """Forget the scores, and duals: slopes will do."""
+        self.local.change(added, removed)
         self._passes = None
 
     def sums_size(self, state: NewtonState) -> int:
@@ -57,7 +55,7 @@ class RegressionSolver(PassSolver[NewtonState, LocalPart]):
             self._problem.loss.require(local.targets[counts])
             targets = np.where(counts, local.targets, 0.0)[None]
             self._passes = NewtonPasses(
-                self._problem, local.rows, local.upper, targets, self._intercept, lambda: local.row_ids
+                self._problem, local.rows, local.upper, targets, local.intercept, lambda: local.row_ids
             )
         return self._passes
 
