@@ -20,9 +20,8 @@ from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
 from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State
 from chicle_elastic.solvers.linear.l1.trainer import L1Trainer
 from chicle_elastic.solvers.linear.l1.working_set import working_set
-from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, each_loss_and_slope, primal_losses, slopes_of
 from chicle_elastic.solvers.linear.pass_solver import HEAD
-from chicle_elastic.solvers.linear.slopes import each_loss_and_slope, losses_and_slopes, slopes_of
 
 LOSSES = (Loss.SQUARED_HINGE, Loss.LOGISTIC)
 
@@ -62,10 +61,6 @@ def test_losses_slopes_and_curvatures_are_those_of_the_reference(loss):
     margins, upper = rng.normal(scale=4.0, size=20_000), rng.uniform(0, 2, size=20_000)
     losses, slopes, curvatures = each_loss_and_slope(loss, margins, upper)
     np.testing.assert_allclose(losses, primal_losses(loss, margins, upper), rtol=1e-12, atol=1e-15)
-    total, again, once_more = losses_and_slopes(loss, margins, upper)
-    assert total == pytest.approx(losses.sum(), rel=1e-12)
-    for found, expected in zip((again, once_more), (slopes, curvatures), strict=True):
-        np.testing.assert_array_equal(found, expected)
     for found, expected in zip(slopes_of(loss, margins, upper), (slopes, curvatures), strict=True):
         np.testing.assert_array_equal(found, expected)
     away = np.abs(margins - 1.0) > 1e-3

@@ -12,9 +12,8 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import StopFlag
 from chicle_elastic.solvers.kernels.descent import positives
-from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
+from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.rows import NewtonRows, newton_rows
-from chicle_elastic.solvers.linear.slopes import ROWS_IN_CACHE
 from chicle_elastic.solvers.linear.tables import Bounds, LocalTables, Notes, build_tables
 from chicle_elastic.solvers.linear.threads import kernel_threads
 from chicle_elastic.solvers.local_chunk import LocalChunk

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.coordinates import CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.local import LocalData, LocalPart
 from chicle_elastic.solvers.linear.newton.parts import NewtonParts
-from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
+from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.pass_solver import PassSolver, count_all
 from chicle_elastic.solvers.linear.tables import Bounds
@@ -24,40 +25,32 @@ from chicle_elastic.solvers.linear.working_set.state import (
     sums_size,
 )
 
+if TYPE_CHECKING:
+    from chicle_elastic.solvers.linear.trainer import LinearTrainer
+
 
 class LinearSolver(PassSolver):
     """One per uni-task.
 
     Args:
         ctx: Of the task.
-        loss: The loss.
-        bounds: Where the C_i come from.
-        intercept: Value of the intercept column; 0 for none.
-        tol: Relative gap to be reached.
-        num_threads: Most threads to use.
-        descends_only: Never go over from coordinate descent to Newton steps.
-        problem: What Newton's method minimises.
+        trainer: Says what is minimised, and how.
     """
 
     state_type = NewtonState
 
-    def __init__(
-        self,
-        ctx: Context,
-        *,
-        loss: Loss,
-        bounds: Bounds,
-        intercept: float,
-        tol: float,
-        num_threads: int,
-        descends_only: bool = False,
-        problem: Problem,
-    ) -> None:
+    def __init__(self, ctx: Context, trainer: "LinearTrainer") -> None:
         super().__init__(ctx)
-        self.local = LocalData(self.chunks, bounds=bounds, intercept=intercept, loss=loss, num_threads=num_threads)
-        self._tol = tol
-        self._problem = problem
-        self._coordinates = CoordinatePasses(ctx, self.local, self.chunks, tol=tol, descends_only=descends_only)
+        self._tol, self._problem = trainer.tol, trainer.problem
+        self.local = LocalData(
+            self.chunks,
+            bounds=Bounds(float(trainer.C), trainer.class_weights, trainer.code_classes),
+            intercept=float(trainer.intercept_scaling),
+            loss=Loss.named(trainer.loss),
+            num_threads=trainer.num_threads,
+        )
+        descends_only = trainer.algorithm == "cocoa"
+        self._coordinates = CoordinatePasses(ctx, self.local, self.chunks, tol=self._tol, descends_only=descends_only)
         self._newton: NewtonParts | None = None
         self._rebuilt: Array | None = None
         self._working_set: WorkingSetPasses | None = None

@@ -19,7 +19,7 @@ from chicle_elastic.solvers.linear.objectives import Loss, dual_values, upper_bo
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Bounds:
     """Where the C_i come from, and what target codes mean.
 

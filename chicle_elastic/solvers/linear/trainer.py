@@ -17,7 +17,7 @@ whatever w is, so rounding drift between w and w(alpha) cannot fake it. Only a c
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,9 +34,6 @@ from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.working_set import steps as rounds
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetPhase, WorkingSetState
 from chicle_elastic.solvers.linear.working_set.state import sums_size as rounds_size
-
-if TYPE_CHECKING:
-    from chicle_elastic.solvers.linear.solver import LinearSolver
 
 AGAIN = 0.8
 """Share of `tol` that one task aims at after a certificate that was not good enough: another one costs as much as two
@@ -117,23 +114,9 @@ class LinearTrainer(CertifiedTrainer):
 
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""
-        return self.linear_solver(ctx)
-
-    def linear_solver(self, ctx: Context) -> "LinearSolver":
-        """The same, by its type."""
         from chicle_elastic.solvers.linear.solver import LinearSolver
-        from chicle_elastic.solvers.linear.tables import Bounds
 
-        return LinearSolver(
-            ctx,
-            loss=Loss.named(self.loss),
-            bounds=Bounds(C=float(self.C), class_weights=self.class_weights, code_classes=self.code_classes),
-            intercept=float(self.intercept_scaling),
-            tol=self.tol,
-            num_threads=self.num_threads,
-            descends_only=self.algorithm == "cocoa",
-            problem=self.problem,
-        )
+        return LinearSolver(ctx, self)
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Choose the method where there is none yet, and let a Newton run go on that rested too early."""
@@ -250,15 +233,14 @@ class LinearTrainer(CertifiedTrainer):
         An intercept b that is not penalised needs sum_i alpha_i y_i = 0. What rounding has left of that sum, times
         2 |b| + 1, is taken from D, which then is a bound for all intercepts up to that.
         """
-        rebuilt = model if report.rebuilt is None else report.rebuilt
         losses, duals = _column(report.metrics, "loss"), _column(report.metrics, "dual")
-        if self.penalises_intercept:
-            return _half_norms(model, len(losses)) + losses, duals - _half_norms(rebuilt, len(losses))
+        rebuilt = model if report.rebuilt is None else report.rebuilt
         w, of_duals = (each.reshape(len(losses), -1) for each in (model, rebuilt))
-        primal = _half_norms(w[:, :-1], len(losses)) + losses
+        if self.penalises_intercept:
+            return _half_norms(w) + losses, duals - _half_norms(of_duals)
         left = np.abs(of_duals[:, -1]) * (2.0 * np.abs(w[:, -1]) + 1.0)
-        dual = duals - _half_norms(of_duals[:, :-1], len(losses)) - left
-        return primal, np.maximum(dual, 0.0)  # which duals of 0 have
+        dual = duals - _half_norms(of_duals[:, :-1]) - left
+        return _half_norms(w[:, :-1]) + losses, np.maximum(dual, 0.0)  # which duals of 0 have
 
     def estimate(self, model: Array, report: Report) -> tuple[float, bool | None]:
         """See `CertifiedTrainer`; beside estimates of coordinate descent nothing says that it rests."""
@@ -272,7 +254,7 @@ class LinearTrainer(CertifiedTrainer):
     def _estimated_gap(self, model: Array, metrics: Mapping[str, float]) -> float:
         """The same as coordinate descent summed it while w moved."""
         gap = _column(metrics, "gap")
-        return largest_ratio(gap, _column(metrics, "dual") - _half_norms(model, len(gap)) + gap)
+        return largest_ratio(gap, _column(metrics, "dual") - _half_norms(model.reshape(len(gap), -1)) + gap)
 
     def verdict(self, model: Array, report: Report) -> Verdict:
         """Certify when the estimate is near `tol` or long ago; stop only on a certificate."""
@@ -308,8 +290,7 @@ def _column(metrics: Mapping[str, float], name: str) -> Array:
     return np.array(found)
 
 
-def _half_norms(model: Array, num_outputs: int) -> Array:
+def _half_norms(w: Array) -> Array:
     """1/2 |w_k|^2 per output, shape (outputs,)."""
-    w = model.reshape(num_outputs, -1)
     with np.errstate(over="ignore"):
         return 0.5 * dots(w, w)

@@ -9,7 +9,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.l1 import steps
-from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums, sides_of
+from chicle_elastic.solvers.linear.l1.objective import SlopeSums, sides_of
 from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State, OutputState
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import dual_values
@@ -19,6 +19,7 @@ from chicle_elastic.solvers.linear.tables import Bounds
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.linear.l1.columns import Columns
+    from chicle_elastic.solvers.linear.l1.trainer import ColumnsTrainer
 
 
 class L1Solver(PassSolver):
@@ -26,17 +27,16 @@ class L1Solver(PassSolver):
 
     Args:
         ctx: Of the task.
-        objective: Of each output.
-        bounds: Where the C_i come from.
-        intercept: Value of the intercept column; 0 for none.
+        trainer: Says what is minimised.
     """
 
     state_type = L1State
 
-    def __init__(self, ctx: Context, *, objective: Objective, bounds: Bounds, intercept: float) -> None:
+    def __init__(self, ctx: Context, trainer: "ColumnsTrainer") -> None:
         super().__init__(ctx)
+        self._objective = trainer.problem
+        bounds, intercept = Bounds(float(trainer.C), trainer.class_weights), float(trainer.intercept_scaling)
         self.local = LocalData(self.chunks, bounds=bounds, intercept=intercept)
-        self._objective = objective
         self._known: dict[int, list[tuple[Array, Array]]] = {}
         self._columns: Columns | None = None
         self._signs: Array | None = None

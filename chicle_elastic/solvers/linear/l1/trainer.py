@@ -19,6 +19,8 @@ from chicle_elastic.solvers.linear.objectives import Loss
 class ColumnsTrainer(CertifiedTrainer):
     """A trainer whose steps are those of `l1.steps`; all outputs share an iteration."""
 
+    C: float = 1.0
+    class_weights: tuple[float, ...] | None = None
     state_type = L1State
     sums = ("rows",)
     sums_by_output = "loss", "dual", "size"
@@ -27,6 +29,17 @@ class ColumnsTrainer(CertifiedTrainer):
     @abstractmethod
     def problem(self) -> Objective:
         """The objective of each output."""
+
+    @property
+    @abstractmethod
+    def intercept_scaling(self) -> float:
+        """Value of the intercept column; 0 for none."""
+
+    def solver(self, ctx: Context) -> Solver:
+        """The local solver of one task; numba is imported here and not before."""
+        from chicle_elastic.solvers.linear.l1.solver import L1Solver
+
+        return L1Solver(ctx, self)
 
     def _is_whole(self, schema: DataSchema) -> bool:
         """Whether W always has all columns: their products fit into a message, and cost little beside the rows."""
@@ -152,14 +165,6 @@ class L1Trainer(ColumnsTrainer):
             tol=self.tol,
         )
 
-    def solver(self, ctx: Context) -> Solver:
-        """The local solver of one task; numba is imported here and not before."""
-        from chicle_elastic.solvers.linear.l1.solver import L1Solver
-        from chicle_elastic.solvers.linear.tables import Bounds
-
-        bounds = Bounds(C=float(self.C), class_weights=self.class_weights)
-        return L1Solver(ctx, objective=self.problem, bounds=bounds, intercept=float(self.intercept_scaling))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LassoTrainer(ColumnsTrainer):
@@ -186,6 +191,11 @@ class LassoTrainer(ColumnsTrainer):
             )
 
     @property
+    def intercept_scaling(self) -> float:
+        """See `ColumnsTrainer`."""
+        return float(self.has_intercept)
+
+    @property
     def problem(self) -> Objective:
         """See `CertifiedTrainer`."""
         l1, l2 = self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio)
@@ -207,13 +217,6 @@ class LassoTrainer(ColumnsTrainer):
                 f"{schema.num_features}; use ChicleRidge(alpha=alpha * n_samples), which has the same solution"
             )
         return ColumnsTrainer.init(self, schema, rng)
-
-    def solver(self, ctx: Context) -> Solver:
-        """The local solver of one task; numba is imported here and not before."""
-        from chicle_elastic.solvers.linear.l1.solver import L1Solver
-        from chicle_elastic.solvers.linear.tables import Bounds
-
-        return L1Solver(ctx, objective=self.problem, bounds=Bounds(C=1.0), intercept=float(self.has_intercept))
 
 
 def _is_wide(schema: DataSchema, outputs: int) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +12,12 @@ from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
-from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState, Problem
+from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState
 from chicle_elastic.solvers.linear.pass_solver import ALONE, HEAD, ROWS, PassSolver
 from chicle_elastic.solvers.linear.tables import Bounds
+
+if TYPE_CHECKING:
+    from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 
 
 class RegressionSolver(PassSolver):
@@ -21,17 +25,16 @@ class RegressionSolver(PassSolver):
 
     Args:
         ctx: Of the task.
-        problem: What is minimised.
-        bounds: Where the c_i come from.
-        intercept: Value of the intercept column; 0 for none.
+        trainer: Says what is minimised.
     """
 
     state_type = NewtonState
 
-    def __init__(self, ctx: Context, *, problem: Problem, bounds: Bounds, intercept: float) -> None:
+    def __init__(self, ctx: Context, trainer: "RegressionTrainer") -> None:
         super().__init__(ctx)
+        self._problem = trainer.problem
+        bounds, intercept = Bounds(float(trainer.C)), float(trainer.intercept_scaling)
         self.local = LocalData(self.chunks, bounds=bounds, intercept=intercept)
-        self._problem = problem
         self._passes: NewtonPasses | None = None
 
     def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:

@@ -73,10 +73,8 @@ class RegressionTrainer(CertifiedTrainer):
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""
         from chicle_elastic.solvers.linear.regression.solver import RegressionSolver
-        from chicle_elastic.solvers.linear.tables import Bounds
 
-        bounds = Bounds(C=float(self.C))
-        return RegressionSolver(ctx, problem=self.problem, bounds=bounds, intercept=float(self.intercept_scaling))
+        return RegressionSolver(ctx, self)
 
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
         state = newton_state(None, schema, num_outputs=1, num_tasks=num_tasks)
