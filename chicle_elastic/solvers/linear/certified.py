@@ -76,9 +76,9 @@ class CertifiedTrainer(Trainer):
         following: Array = self.steps.advance(state, self.problem, model, summed.delta, summed.weight)
         return following
 
-    def _is_at_rest(self, state: Any) -> bool:
-        """Say whether a certificate may follow."""
-        return bool(state.is_at_rest)
+    def _rests(self, progress: Array) -> bool:
+        """Say whether the steps have come to rest, and a certificate may follow."""
+        return bool(self.state_type.look(progress).is_at_rest)
 
     def _sums_size(self, state: Any) -> int:
         """Return the length of the sums of the next pass."""
@@ -105,7 +105,7 @@ class CertifiedTrainer(Trainer):
         """Begin with a first state, and again after a certificate that was not good enough."""
         if not self.state_type.is_of(progress):
             state = self._first_state(schema, model, num_tasks)
-        elif self._is_at_rest(self.state_type.look(progress)):
+        elif self._rests(progress):
             state = self.state_type.take(progress)
             self._reopen(state, model)
         else:
@@ -127,10 +127,9 @@ class CertifiedTrainer(Trainer):
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Any, Any]:
         """P and D at a certificate: numbers, or of several outputs arrays of shape (outputs,)."""
 
-    def estimate(self, model: Array, report: Report) -> tuple[float, bool | None]:
-        """Between certificates: an estimate of (P - D) / P, and whether the steps rest; None if that says nothing."""
-        state = self.state_type.look(report.progress)
-        return state.gap, self._is_at_rest(state)
+    def estimate(self, model: Array, report: Report) -> float:
+        """Estimate (P - D) / P between certificates."""
+        return float(self.state_type.look(report.progress).gap)
 
     def floor(self, report: Report) -> float:
         """What P counts as at least, in a certificate; by default its rounding is that of numbers near it."""
@@ -161,10 +160,14 @@ class CertifiedTrainer(Trainer):
     def figures(self, model: Array, report: Report) -> Mapping[str, float]:
         """ "objective", "dual_objective" and "duality_gap" at a certificate, else "duality_gap_estimate"."""
         if not report.is_certificate:
-            return {"duality_gap_estimate": self.estimate(model, report)[0]}
+            return {"duality_gap_estimate": self.estimate(model, report)}
         primal, dual = self.primal_and_dual(model, report)
         gap = largest_ratio(primal - dual, primal, self.floor(report))
-        return {"objective": float(np.sum(primal)), "dual_objective": float(np.sum(dual)), "duality_gap": gap}
+        return {
+            "objective": float(np.asarray(primal).sum()),
+            "dual_objective": float(np.asarray(dual).sum()),
+            "duality_gap": gap,
+        }
 
     def verdict(self, model: Array, report: Report) -> Verdict:
         """Certify where the steps rest; stop only on a certificate."""
@@ -174,7 +177,7 @@ class CertifiedTrainer(Trainer):
                 return Verdict(action=Action.STOP, reason=STUCK)
             return _verdict_of_gap(gap, self.tol, report)
         is_last = report.iteration >= report.max_iterations
-        _, is_at_rest = self.estimate(model, report)
+        is_at_rest = self._rests(report.progress)
         if is_last or (is_at_rest and report.is_complete):
             return Verdict(action=Action.CERTIFY, reason="the steps rest" if is_at_rest else "iterations used")
         return Verdict(action=Action.GO_ON)

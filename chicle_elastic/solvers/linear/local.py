@@ -47,8 +47,9 @@ class LocalPart:
 
     def forget(self, *names: str) -> None:
         """Find what has these names anew when it is asked for; what is forgotten gives its memory back."""
+        own = vars(self)
         for name in names:
-            vars(self).pop(name, None)
+            own.pop(name, None)
 
     @cached_property
     def rows(self) -> NewtonRows:

@@ -73,6 +73,8 @@ class PassSolver(Solver):
 
 def count_all(chunks: Mapping[ChunkId, LocalChunk]) -> int:
     """Write down that every row of these chunks was processed; returns how many there are."""
+    num_rows = 0
     for chunk in chunks.values():
         chunk.count(chunk.num_rows)
-    return sum(chunk.num_rows for chunk in chunks.values())
+        num_rows += chunk.num_rows
+    return num_rows

@@ -242,14 +242,18 @@ class LinearTrainer(CertifiedTrainer):
         dual = duals - _half_norms(of_duals[:, :-1]) - left
         return _half_norms(w[:, :-1]) + losses, np.maximum(dual, 0.0)  # which duals of 0 have
 
-    def estimate(self, model: Array, report: Report) -> tuple[float, bool | None]:
-        """See `CertifiedTrainer`; beside estimates of coordinate descent nothing says that it rests."""
+    def estimate(self, model: Array, report: Report) -> float:
+        """See `CertifiedTrainer`."""
         if NewtonState.is_of(report.progress):
             return CertifiedTrainer.estimate(self, model, report)
         if WorkingSetState.is_of(report.progress):
-            state = WorkingSetState.look(report.progress)
-            return state.gap, None if state.phase is WorkingSetPhase.DESCEND else state.phase is WorkingSetPhase.REST
-        return self._estimated_gap(model, report.metrics), None
+            return WorkingSetState.look(report.progress).gap
+        return self._estimated_gap(model, report.metrics)
+
+    def _rests(self, progress: Array) -> bool:
+        if WorkingSetState.is_of(progress):
+            return WorkingSetState.look(progress).phase is WorkingSetPhase.REST
+        return CertifiedTrainer._rests(self, progress)
 
     def _estimated_gap(self, model: Array, metrics: Mapping[str, float]) -> float:
         """The same as coordinate descent summed it while w moved."""
@@ -258,9 +262,9 @@ class LinearTrainer(CertifiedTrainer):
 
     def verdict(self, model: Array, report: Report) -> Verdict:
         """Certify when the estimate is near `tol` or long ago; stop only on a certificate."""
-        gap, is_at_rest = (np.inf, None) if report.is_certificate else self.estimate(model, report)
-        if report.is_certificate or is_at_rest is not None:
+        if report.is_certificate or not self.may_be_cut(report.progress):
             return CertifiedTrainer.verdict(self, model, report)
+        gap = self.estimate(model, report)
         since = report.iteration - report.last_certificate
         is_first, is_alone = report.last_certificate == 0, report.num_tasks == 1
         goal = AGAIN * self.tol if is_alone and not is_first else self.tol

@@ -157,7 +157,7 @@ class L1State(ProgressState):
     @property
     def gap(self) -> float:
         """The largest relative gap of all outputs."""
-        return max(output.gap for output in self.outputs)
+        return max([output.gap for output in self.outputs])
 
     @property
     def reads_rows(self) -> bool:

@@ -78,8 +78,8 @@ class MultinomialTrainer(CertifiedTrainer):
     def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> MultinomialState:
         return first_state(schema, is_cold=not model.any())
 
-    def _is_at_rest(self, state: MultinomialState) -> bool:
-        return state.phase is MultinomialPhase.REST
+    def _rests(self, progress: Array) -> bool:
+        return len(progress) > 0 and MultinomialState.look(progress).phase is MultinomialPhase.REST
 
     def _reopen(self, state: MultinomialState, model: Array) -> None:
         steps.reopen(state)
@@ -121,13 +121,13 @@ class MultinomialTrainer(CertifiedTrainer):
             )
         return primal, dual if is_known and not np.isnan(dual) else -np.inf
 
-    def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
+    def estimate(self, model: Array, report: Report) -> float:
         """See `CertifiedTrainer`."""
         if not len(report.progress):
-            return np.inf, False
+            return np.inf
         state = MultinomialState.look(report.progress)
         is_known = np.isfinite(state.gap) and np.isfinite(state.value)
-        return state.gap / max(state.value, TINY) if is_known else np.inf, self._is_at_rest(state)
+        return state.gap / max(state.value, TINY) if is_known else np.inf
 
 
 def first_state(schema: DataSchema, *, is_cold: bool) -> MultinomialState:

@@ -242,7 +242,7 @@ class NewtonState(ProgressState):
     @property
     def gap(self) -> float:
         """The largest relative gap of all outputs."""
-        return max(output.gap for output in self.outputs)
+        return max([output.gap for output in self.outputs])
 
     @property
     def first_block(self) -> Block:

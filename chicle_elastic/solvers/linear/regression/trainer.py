@@ -8,7 +8,7 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.base import Context, Report, Solver, Summed
+from chicle_elastic.solvers.base import NO_PROGRESS, Context, Report, Solver, Summed
 from chicle_elastic.solvers.linear.agreement import squared
 from chicle_elastic.solvers.linear.certified import TINY, CertifiedTrainer, is_narrow, one_output
 from chicle_elastic.solvers.linear.methods import newton_state
@@ -100,7 +100,8 @@ class RegressionTrainer(CertifiedTrainer):
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `newton.steps`; an only task may have gone on itself."""
-        reached = summed.delta[self._sums_size(NewtonState.look(progress)) :]
+        state = NewtonState.look(progress)
+        reached = summed.delta[self._sums_size(state) :] if state.passes > 1 else NO_PROGRESS
         if NewtonState.is_of(reached[len(model) :]):
             return reached[: len(model)].copy(), NewtonState.decode(reached[len(model) :]).encode()
         return CertifiedTrainer.advance(self, model, progress, summed)
