@@ -171,12 +171,17 @@ class CertifiedTrainer(Trainer):
 
     def verdict(self, model: Array, report: Report) -> Verdict:
         """Certify where the steps rest; stop only on a certificate."""
-        if report.is_certificate:
-            gap = self.relative_gap(model, report)
-            if self.tol > 0 and not gap <= self.tol and report.is_complete and self.is_stuck(model, report):
-                return Verdict(action=Action.STOP, reason=STUCK)
-            return _verdict_of_gap(gap, self.tol, report)
         is_last = report.iteration >= report.max_iterations
+        if report.is_certificate:
+            gap = self.relative_gap(model, report)  # by rounding it may well be 0 or below
+            if self.tol > 0 and gap <= self.tol and report.is_complete:
+                return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {self.tol:.2e}")
+            if self.tol > 0 and report.is_complete and self.is_stuck(model, report):
+                return Verdict(action=Action.STOP, reason=STUCK)
+            if is_last:
+                end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
+                return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
+            return Verdict(action=Action.GO_ON)
         is_at_rest = self._rests(report.progress)
         if is_last or (is_at_rest and report.is_complete):
             return Verdict(action=Action.CERTIFY, reason="the steps rest" if is_at_rest else "iterations used")
@@ -220,16 +225,6 @@ def largest_ratio(gap: Any, primal: Any, floor: float = TINY) -> float:
 
 def _as_json(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int, float, tuple)) else repr(value)
-
-
-def _verdict_of_gap(gap: float, tol: float, report: Report) -> Verdict:
-    """Say what follows from the relative gap of a certificate; by rounding it may well be 0 or below."""
-    if tol > 0 and gap <= tol and report.is_complete:
-        return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {tol:.2e}")
-    if report.iteration >= report.max_iterations:
-        end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
-        return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
-    return Verdict(action=Action.GO_ON)
 
 
 def has_progress(gap: float, primal: float, old_gap: float, old_primal: float, *, tol: float) -> bool:

@@ -174,7 +174,7 @@ class LocalData(LocalPart):
         self.bounds = bounds
         self.intercept = intercept
         self.num_threads = num_threads
-        self._chunks = chunks
+        self.chunks = chunks
         self._num_parts = 1
         self._notes: dict[ChunkId, Notes] = {}
         self._parts: dict[int, list[LocalPart]] = {}  # by number: each method keeps those that it asked for
@@ -198,15 +198,15 @@ class LocalData(LocalPart):
         self.bounds = bounds
         for chunk_id, note in self._notes.items():
             if note.upper is not None:
-                note.upper[...] = bounds.of(self._chunks[chunk_id].peek())
-        for part in itertools.chain([self] if self._chunks else (), *self._parts.values()):
+                note.upper[...] = bounds.of(self.chunks[chunk_id].peek())
+        for part in itertools.chain([self] if self.chunks else (), *self._parts.values()):
             part.tables.samples = part.tables.samples._replace(uniform_upper=bounds.C)
             part.forget("upper", "dual_sums")
 
     @cached_property
     def tables(self) -> LocalTables:  # type: ignore[override]
         """Over all local rows, for the kernels; there is at least one chunk."""
-        return build_tables(self._chunks, self._notes, self.bounds)
+        return build_tables(self.chunks, self._notes, self.bounds)
 
     def parts(self, most: int) -> Sequence[LocalPart]:
         """Cut all local rows into a part for each useful thread, `most` at most; a chunk is in one part.

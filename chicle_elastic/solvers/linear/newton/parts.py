@@ -34,7 +34,7 @@ class NewtonParts:
         self.row_step = state.row_step
         room, h = max(local.tables.num_values, MAX_COPIED_VALUES), min(state.block_columns, state.D)
         parts = local.parts(max(1, 2 * room // max(len(state.outputs) * h * (h + 1), 1)))
-        self._parts = [_Part(problem, part, local, state.row_step, is_first=part is parts[0]) for part in parts]
+        self._parts = [_Part(problem, part, state.row_step, is_first=part is parts[0]) for part in parts]
 
     def raise_bounds(self, ratio: float) -> None:
         """All C_i have become `ratio` times as large, and the next pass is a first one."""
@@ -76,12 +76,12 @@ class NewtonParts:
 class _Part:
     """The rows of one thread; the first one adds what is added once per task."""
 
-    def __init__(self, problem: Problem, local: LocalPart, whole: LocalData, row_step: int, *, is_first: bool) -> None:
+    def __init__(self, problem: Problem, local: LocalPart, row_step: int, *, is_first: bool) -> None:
         self.local = local
         self._is_first = is_first
         self._problem = problem
         self.passes = NewtonPasses(
-            problem, local.rows, local.upper, local.signs, whole.intercept, lambda: local.row_ids, row_step
+            problem, local.rows, local.upper, local.signs, local.intercept, lambda: local.row_ids, row_step
         )
 
     def run(

@@ -38,11 +38,11 @@ class LocalNewton:
 
     Args:
         local: The data of the only task.
-        tables: The same.
         tol: Relative gap of an output at which its steps end.
     """
 
-    def __init__(self, local: LocalData, tables: LocalTables, tol: float) -> None:
+    def __init__(self, local: LocalData, tol: float) -> None:
+        tables = local.tables
         num_kept = tables.num_outputs * tables.rows.num_features**2 // 2
         is_kept = (local.loss is Loss.HINGE or local.loss.has_kinks) and num_kept <= MOST_KEPT_VALUES
         full = local.upper if is_kept else None

@@ -17,6 +17,7 @@ import scipy.sparse
 
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.solvers.linear.newton.directions import Preconditioner
+from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 from chicle_elastic.solvers.linear.race import MULTIPLICATION, Work
 from chicle_elastic.solvers.linear.rows import ChunkedRows, MergedRows, NewtonRows
@@ -47,8 +48,6 @@ SPLIT = 10
 """What it costs to copy rows, or to tell their columns apart, per value, in values of a product."""
 LEAST_TAU = 0.2
 """Least first tau of the hinge: with 1 conjugate gradients take so long on click logs that no step comes to an end."""
-ROWS_IN_CACHE = 1 << 13
-"""Rows of the block that are worked on at a time."""
 
 
 class WideRows(ABC):
