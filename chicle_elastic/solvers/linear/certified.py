@@ -11,7 +11,6 @@ import numpy as np
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Action, Report, Summed, Trainer, Verdict
-from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
 from chicle_elastic.solvers.linear.objectives import TINY as TINY
 
 ROUNDING = 1e-20
@@ -230,8 +229,3 @@ def _as_json(value: Any) -> Any:
 def has_progress(gap: float, primal: float, old_gap: float, old_primal: float, *, tol: float) -> bool:
     """Say whether a gap is smaller, or P lower, by enough to go on in the same way; NaN is not."""
     return gap < LEAST_FALL * old_gap or old_primal - primal > WORTH * tol * abs(old_primal)
-
-
-def is_narrow(schema: DataSchema) -> bool:
-    """Whether second derivatives of all columns fit into a message."""
-    return schema.num_features < MOST_COLUMNS

@@ -8,11 +8,17 @@ import numpy as np
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Context, Report, Solver, Summed
-from chicle_elastic.solvers.linear.certified import CertifiedTrainer, is_narrow, one_output
+from chicle_elastic.solvers.linear.certified import CertifiedTrainer, one_output
 from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import Objective, credible
 from chicle_elastic.solvers.linear.l1.state import PATIENCE, L1State
-from chicle_elastic.solvers.linear.methods import CHEAP_COLUMNS, CHEAP_PRODUCTS, MOST_COLUMNS, most_block_columns
+from chicle_elastic.solvers.linear.methods import (
+    CHEAP_COLUMNS,
+    CHEAP_PRODUCTS,
+    MOST_COLUMNS,
+    is_narrow,
+    most_block_columns,
+)
 from chicle_elastic.solvers.linear.objectives import Loss
 
 
@@ -46,12 +52,12 @@ class ColumnsTrainer(CertifiedTrainer):
         D = schema.num_features + 1
         is_once = self.problem.loss is None
         is_cheap = is_once or D <= CHEAP_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
-        return is_cheap and not _is_wide(schema, self.num_outputs(schema))
+        return is_cheap and is_narrow(schema, self.num_outputs(schema))
 
     def _is_from_columns(self, schema: DataSchema, num_tasks: int) -> bool:
         """Whether one task has all rows, and their columns are the way to go."""
         is_alone = num_tasks == 1 and schema.kind == "csr" and self.problem.loss is not None
-        return is_alone and _is_wide(schema, self.num_outputs(schema))
+        return is_alone and not is_narrow(schema, self.num_outputs(schema))
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """Begin with a look at the data; the task that is alone may come, or no more be."""
@@ -88,7 +94,7 @@ class ColumnsTrainer(CertifiedTrainer):
         do_not_fit = f"{products} do not fit into a message"
         if self._is_from_columns(schema, num_tasks):
             return f"a proximal Newton method on the columns of one task, because {do_not_fit}"
-        reason = do_not_fit if _is_wide(schema, outputs) else f"{products} would take long"
+        reason = f"{products} would take long" if is_narrow(schema, outputs) else do_not_fit
         return f"a proximal Newton method with a working set of columns, because {reason}"
 
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
@@ -217,8 +223,3 @@ class LassoTrainer(ColumnsTrainer):
                 f"{schema.num_features}; use ChicleRidge(alpha=alpha * n_samples), which has the same solution"
             )
         return ColumnsTrainer.init(self, schema, rng)
-
-
-def _is_wide(schema: DataSchema, outputs: int) -> bool:
-    """Whether products of all columns are too many for a message."""
-    return most_block_columns(outputs) <= schema.num_features

@@ -10,8 +10,8 @@ from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import NO_PROGRESS, Context, Report, Solver, Summed
 from chicle_elastic.solvers.linear.agreement import squared
-from chicle_elastic.solvers.linear.certified import TINY, CertifiedTrainer, is_narrow, one_output
-from chicle_elastic.solvers.linear.methods import newton_state
+from chicle_elastic.solvers.linear.certified import TINY, CertifiedTrainer, one_output
+from chicle_elastic.solvers.linear.methods import is_narrow, newton_state
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
 from chicle_elastic.solvers.linear.regression.losses import EpsilonInsensitive, RegressionLoss
