@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -25,21 +25,18 @@ from chicle_elastic.solvers.linear.working_set.state import (
     sums_size,
 )
 
-if TYPE_CHECKING:
-    from chicle_elastic.solvers.linear.trainer import LinearTrainer
-
 
 class LinearSolver(PassSolver):
     """One per uni-task.
 
     Args:
         ctx: Of the task.
-        trainer: Says what is minimised, and how.
+        trainer: The `LinearTrainer`, which says what is minimised, and how.
     """
 
     state_type = NewtonState
 
-    def __init__(self, ctx: Context, trainer: "LinearTrainer") -> None:
+    def __init__(self, ctx: Context, trainer: Any) -> None:
         super().__init__(ctx)
         self._tol, self._problem = trainer.tol, trainer.problem
         self.local = LocalData(

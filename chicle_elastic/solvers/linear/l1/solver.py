@@ -1,7 +1,7 @@
 """The local part of a model with an l1 penalty: the sums of a pass over the rows of one task, or a direction."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from chicle_elastic.solvers.linear.tables import Bounds
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.linear.l1.columns import Columns
-    from chicle_elastic.solvers.linear.l1.trainer import ColumnsTrainer
 
 
 class L1Solver(PassSolver):
@@ -27,12 +26,12 @@ class L1Solver(PassSolver):
 
     Args:
         ctx: Of the task.
-        trainer: Says what is minimised.
+        trainer: The `ColumnsTrainer`, which says what is minimised.
     """
 
     state_type = L1State
 
-    def __init__(self, ctx: Context, trainer: "ColumnsTrainer") -> None:
+    def __init__(self, ctx: Context, trainer: Any) -> None:
         super().__init__(ctx)
         self._objective = trainer.problem
         bounds, intercept = Bounds(float(trainer.C), trainer.class_weights), float(trainer.intercept_scaling)

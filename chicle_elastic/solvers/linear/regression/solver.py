@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -16,21 +16,18 @@ from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState
 from chicle_elastic.solvers.linear.pass_solver import ALONE, HEAD, ROWS, PassSolver
 from chicle_elastic.solvers.linear.tables import Bounds
 
-if TYPE_CHECKING:
-    from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
-
 
 class RegressionSolver(PassSolver):
     """One per uni-task.
 
     Args:
         ctx: Of the task.
-        trainer: Says what is minimised.
+        trainer: The `RegressionTrainer`, which says what is minimised.
     """
 
     state_type = NewtonState
 
-    def __init__(self, ctx: Context, trainer: "RegressionTrainer") -> None:
+    def __init__(self, ctx: Context, trainer: Any) -> None:
         super().__init__(ctx)
         self._problem = trainer.problem
         bounds, intercept = Bounds(float(trainer.C)), float(trainer.intercept_scaling)
