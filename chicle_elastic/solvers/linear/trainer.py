@@ -16,7 +16,7 @@ whatever w is, so rounding drift between w and w(alpha) cannot fake it. Only a c
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -108,9 +108,11 @@ class LinearTrainer(CertifiedTrainer):
         return StateSpec(outputs=self.num_outputs(schema), width=1, dtype="float64")
 
     def identity(self) -> Mapping[str, Any]:
-        """Leave out what is as it was before there was a choice: checkpoints from then are good."""
+        """Leave out what is as it was before there was a choice, as checkpoints do, and what a subclass has."""
+        names = {"trainer", *(field.name for field in fields(LinearTrainer))}
         usual = {"penalises_intercept": True, "code_classes": None}
-        return {k: v for k, v in CertifiedTrainer.identity(self).items() if k not in usual or v != usual[k]}
+        found = CertifiedTrainer.identity(self).items()
+        return {name: value for name, value in found if name in names and value != usual.get(name, ...)}
 
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""
