@@ -27,9 +27,7 @@ from chicle_elastic.monitoring.records import IterationRecord
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.base import NO_PROGRESS, Budget, Context, Report, Solver, Update, Verdict
-from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.solver import LinearSolver
-from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "passes.png"
@@ -66,15 +64,7 @@ class PlainCoCoA(LinearTrainer):
 
     def solver(self, ctx: Context) -> Solver:
         """See `PlainSolver`."""
-        return PlainSolver(
-            ctx,
-            loss=Loss.named(self.loss),
-            bounds=Bounds(C=self.C, class_weights=None),
-            intercept=self.intercept_scaling,
-            tol=self.tol,
-            num_threads=1,
-            problem=self.problem,
-        )
+        return PlainSolver(ctx, self)
 
     def verdict(self, model: Array, report: Report) -> Verdict:
         """The caller ends the job."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.policy_jobs import CertifiedCocoa, OnePass
+from benchmarks.glm_figure import PlainSolver
+from benchmarks.policy_jobs import CertifiedCocoa
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.monitoring.history import History
@@ -65,7 +66,7 @@ class PaidCocoa(CertifiedCocoa):
         self.clock.meet()
 
 
-class PaidSolver(OnePass):
+class PaidSolver(PlainSolver):
     """One pass, for which the clock is charged."""
 
     def __init__(self, ctx: Context, trainer: PaidCocoa) -> None:

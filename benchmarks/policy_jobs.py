@@ -25,29 +25,12 @@ from chicle_elastic.solvers.base import (
     Update,
     Verdict,
 )
-from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.solver import LinearSolver
-from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.testing.virtual_clock import VirtualClock
 
 ROWS_PER_CHUNK = 10
 SEED = 1
-
-
-class OnePass(PlainSolver):
-    """One pass of coordinate descent per iteration, on one thread, as a trainer says."""
-
-    def __init__(self, ctx: Context, trainer: LinearTrainer) -> None:
-        super().__init__(
-            ctx,
-            loss=Loss.named(trainer.loss),
-            bounds=Bounds(C=trainer.C, class_weights=None),
-            intercept=trainer.intercept_scaling,
-            tol=trainer.tol,
-            num_threads=1,
-            problem=trainer.problem,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +42,8 @@ class Cocoa(LinearTrainer):
         return NO_PROGRESS
 
     def solver(self, ctx: Context) -> Solver:
-        """See `OnePass`."""
-        return OnePass(ctx, self)
+        """See `PlainSolver`."""
+        return PlainSolver(ctx, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +80,7 @@ class ThrottledCocoa(Cocoa):
         return Verdict(action=Action.GO_ON) if verdict.action is Action.CERTIFY and self.tol == 0 else verdict
 
 
-class ThrottledSolver(OnePass):
+class ThrottledSolver(PlainSolver):
     """See `ThrottledCocoa`."""
 
     def __init__(self, ctx: Context, trainer: ThrottledCocoa) -> None:

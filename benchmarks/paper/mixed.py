@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from benchmarks.policy_jobs import CertifiedCocoa, OnePass
+from benchmarks.glm_figure import PlainSolver
+from benchmarks.policy_jobs import CertifiedCocoa
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.base import Budget, Context, Solver, Update
 from chicle_elastic.testing.virtual_clock import VirtualClock
@@ -25,7 +26,7 @@ class MixedCocoa(CertifiedCocoa):
         return MixedSolver(ctx, self)
 
 
-class MixedSolver(OnePass):
+class MixedSolver(PlainSolver):
     """Moves the clock by what its rows cost on this task."""
 
     def __init__(self, ctx: Context, trainer: MixedCocoa) -> None:

@@ -191,7 +191,7 @@ class ClassifierWork:
         from chicle_elastic.solvers.linear.path import StageResult, results_of
 
         certificate = outcome.certificate
-        results = [] if certificate is None else results_of(certificate.progress, len(outcome.model))
+        results = [] if certificate is None else results_of(certificate.progress)
         if certificate is None or len(results) + 1 < len(trainer.stages):
             raise JobFailedError(f"the job of a search has ended before its last fit: {outcome.reason}")
         gap = trainer.relative_gap(outcome.model, certificate)

@@ -6,17 +6,11 @@ Kernels round differently, so on one processor only one of the ways is met by ch
 import numpy as np
 import pytest
 
-from chicle_elastic.chunks.views import Chunk
-from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.linear.l1.subproblem import minimise
 from chicle_elastic.solvers.linear.newton.directions import Preconditioner
 from chicle_elastic.solvers.linear.products import cholesky_factor, pack, unpack
-from chicle_elastic.solvers.linear.rows import ALL
-from chicle_elastic.solvers.linear.target_rows import LocalRows
-from chicle_elastic.solvers.local_chunk import Gate, LocalChunk
+from chicle_elastic.solvers.linear.rows import ALL, add_dense
 
-OPEN = Gate("the test")
-OPEN.open(1)
 NONE = np.zeros(0, dtype=np.int64)
 EQUAL = np.full((3, 3), 2.0)
 INDEFINITE = np.array([[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
@@ -54,10 +48,8 @@ def test_without_a_factor_the_diagonal_leads_downhill(matrix):
 def test_products_of_a_ridge_are_rough_only_where_float32_holds_them(factor):
     """Squares of 1e25 are beyond float32: they are summed up in float64, and no infinity is left."""
     X = np.random.default_rng(0).normal(size=(50, 3)) * factor
-    chunk = Chunk(id=ChunkId(0), rows=X, targets=np.ones(50), row_ids=np.arange(50), state=np.zeros((50, 1, 1)))
-    rows = LocalRows({chunk.id: LocalChunk(chunk, OPEN)}, intercept=1.0)
     packed, means = np.zeros(6), X.mean(axis=0)
-    rows.add_centred_products(np.ones(50), ALL, means, packed, is_rough=True)
+    add_dense([X], np.ones(50), ALL, None, packed, rough=[X], shift=means)
     exact = np.tril((X - means).T @ (X - means))
     np.testing.assert_allclose(unpack(packed, 3), exact, rtol=1e-4, atol=1e-4 * exact.max())
     has_rounded = not np.allclose(unpack(packed, 3), exact, rtol=1e-12)

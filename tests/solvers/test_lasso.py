@@ -1,22 +1,16 @@
 """Lasso and elastic net below the estimator: state, bounds, the solution from products, kernels, disturbed jobs."""
 
-import dataclasses
 import inspect
 import textwrap
 
 import numpy as np
 import pytest
 
-from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.errors import UsageError
-from chicle_elastic.runtime.in_process import InProcess
-from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.kernels import penalised
 from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums
 from chicle_elastic.solvers.linear.l1.state import L1Phase, L1State
 from chicle_elastic.solvers.linear.l1.subproblem import minimise, worst_slope
-from chicle_elastic.solvers.linear.l1.trainer import LassoTrainer
 from chicle_elastic.solvers.linear.pass_solver import HEAD
 from chicle_elastic.solvers.linear.products import add_dense_products
 
@@ -196,28 +190,6 @@ def test_refused_certificates_begin_anew_without_what_may_be_rough():
     sums = np.zeros(state.sums_size)
     sums[1] = sums[-2] = 10.0
     np.testing.assert_array_equal(steps.advance(state, np.ones(3), sums, objective_of()), [1.0, 2.0, 3.0])
-
-
-def test_a_model_to_begin_with_is_taken_up():
-    """A warm start of a job of one's own; from the solution nothing is left to be solved."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(50, 8))
-    source = ArraySource(X, X[:, 0] + 5.0, max_tasks=2)
-    job = Job(trainer=LassoTrainer(alpha=0.1), source=source, max_iterations=50)
-    cold = InProcess(num_tasks=2).run(job)
-    warm = InProcess(num_tasks=2).run(dataclasses.replace(job, initial_model=cold.model))
-    assert (len(cold.history), len(warm.history)) == (3, 2)
-    np.testing.assert_allclose(warm.model, cold.model, rtol=1e-12)
-
-
-def test_parameters_and_data_that_cannot_be_are_refused():
-    """By the trainer, too, which scripts use without an estimator."""
-    for params in ({"alpha": 0.0}, {"alpha": np.inf}, {"l1_ratio": 1.1}, {"l1_ratio": np.nan}, {"tol": -1.0}):
-        with pytest.raises(UsageError, match="need alpha > 0, l1_ratio from 0 to 1 and tol >= 0"):
-            LassoTrainer(**params)
-    labels = ArraySource(np.ones((4, 2)), np.array([0, 1, 0, 1]))
-    with pytest.raises(UsageError, match="l1 penalties come with the squared loss of real targets"):
-        InProcess(num_tasks=1).run(Job(trainer=LassoTrainer(), source=labels, max_iterations=3))
 
 
 @pytest.mark.parametrize("columns", [[], [0, 2]])

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from chicle_elastic.chunks.rows import rows_of
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.errors import DataError, UsageError
+from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
@@ -444,27 +444,6 @@ def test_without_intercepts_there_are_none():
     figures = outcome.history[-1].figures
     assert figures["duality_gap"] <= 1e-6
     assert figures["objective"] == pytest.approx(least(X, y, 1.0, weights, has_intercept=False), rel=2e-6)
-
-
-def test_a_feature_that_is_no_number_is_named():
-    """Chunk and row; a weight of 0 does not hide it."""
-    X, y = load_iris(return_X_y=True)
-    for value in (np.nan, np.inf):
-        for form in (np.asarray, sparse.csr_matrix):
-            bad = X.copy()
-            bad[7, 2] = value
-            with pytest.raises(DataError, match=r"\(row 7 of the data set\): a feature is NaN or infinite"):
-                InProcess(num_tasks=1).run(job(form(bad), y, weights=np.where(np.arange(150) == 7, 0.0, 1.0)))
-
-
-def test_parameters_and_data_that_cannot_be_are_refused():
-    """By the trainer, too, which scripts use without an estimator."""
-    for params in ({"C": 0.0}, {"C": np.inf}, {"tol": -1.0}, {"tol": np.nan}):
-        with pytest.raises(UsageError, match="multinomial regression needs C > 0 and tol >= 0"):
-            MultinomialTrainer(**params)
-    targets = ArraySource(np.ones((4, 2)), np.arange(4.0))
-    with pytest.raises(UsageError, match="needs int32 class codes of at least two classes"):
-        InProcess(num_tasks=1).run(Job(trainer=MultinomialTrainer(), source=targets, max_iterations=3))
 
 
 def test_no_compiler_is_loaded():

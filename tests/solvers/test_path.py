@@ -53,7 +53,7 @@ def run(trainers, X, y, folds, *, runtime=None, max_iterations=2000, num_classes
     path = PathTrainer(stages=trainers, max_iterations=(max_iterations,) * len(trainers))
     source = ArraySource(X, codes, num_classes=FOLDS * num_classes, max_tasks=runtime.most_tasks(), chunk_bytes=2000)
     outcome = runtime.run(Job(trainer=path, source=source, max_iterations=10**6, **(job or {})))
-    found = results_of(outcome.certificate.progress, len(outcome.model))
+    found = results_of(outcome.certificate.progress)
     models = [result.model for result in found] + [outcome.model]
     gaps = [result.gap for result in found] + [path.relative_gap(outcome.model, outcome.certificate)]
     return models, gaps, outcome
@@ -138,7 +138,7 @@ def test_a_stage_goes_on_from_w_where_conjugate_gradients_found_it(loss, monkeyp
     monkeypatch.setattr(methods, "CHEAP_PRODUCTS", 0)
     monkeypatch.setattr(methods, "CHEAP_COLUMNS", 0)
     outcome = run_of_two_stages(loss, InProcess(num_tasks=2))
-    assert not PathState.of(outcome.certificate.progress, len(outcome.model)).is_fresh
+    assert not PathState.of(outcome.certificate.progress).is_fresh
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
@@ -185,8 +185,8 @@ def test_after_a_stage_whose_w_is_not_that_of_its_duals_the_next_begins_with_the
     path = PathTrainer(stages=trainers, max_iterations=(3, 2000))
     source = ArraySource(X, codes, num_classes=6, max_tasks=2, chunk_bytes=2000)
     outcome = runtime.run(Job(trainer=path, source=source, max_iterations=10**6))
-    assert results_of(outcome.certificate.progress, len(outcome.model))[0].gap > TOL
-    assert not PathState.of(outcome.certificate.progress, len(outcome.model)).is_fresh
+    assert results_of(outcome.certificate.progress)[0].gap > TOL
+    assert not PathState.of(outcome.certificate.progress).is_fresh
     assert path.relative_gap(outcome.model, outcome.certificate) <= TOL
     assert outcome.history.column("num_tasks").tolist()[3:] == [1] * (len(outcome.history) - 3)
 
@@ -219,12 +219,12 @@ def test_the_progress_survives_its_way_through_a_vector():
         results=np.arange(10.0).reshape(2, 5),
         inner=np.array([1.0, 2.0]),
     )
-    found = PathState.of(state.encode(), 3)
+    found = PathState.of(state.encode())
     assert (found.stage, found.began, found.is_first, found.is_fresh) == (2, 17, False, True)
     np.testing.assert_array_equal(found.results, state.results)
     np.testing.assert_array_equal(found.inner, state.inner)
-    assert PathState.of(NO_PROGRESS, 3).is_first
-    assert [result.gap for result in results_of(state.encode(), 3)] == [1.0, 6.0]
+    assert PathState.of(NO_PROGRESS).is_first
+    assert [result.gap for result in results_of(state.encode())] == [1.0, 6.0]
 
 
 def test_a_model_is_rebuilt_as_0_where_duals_are_about_to_become_0():

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from chicle_elastic.chunks.sources import ArraySource
-from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear import methods
@@ -301,21 +300,3 @@ def test_several_passes_of_the_only_task_are_those_of_as_many_iterations(loss, h
     alone = InProcess(num_tasks=1).run(job)
     np.testing.assert_array_equal(at_once.model, alone.model)
     assert 1 < len(at_once.history) < len(alone.history)
-
-
-def test_parameters_and_data_that_cannot_be_are_refused():
-    """By the trainer, too, which scripts use without an estimator."""
-    for params in ({"C": 0.0}, {"C": np.nan}, {"alpha": 0.0}, {"tol": -1.0}):
-        with pytest.raises(UsageError, match="needs C > 0, alpha > 0 and tol >= 0"):
-            RegressionTrainer(**params)
-    with pytest.raises(UsageError, match="needs a RegressionLoss as its loss, got 'hinge'"):
-        RegressionTrainer(loss="hinge")
-    for kind, least in ((EpsilonInsensitive, 0), (SquaredEpsilonInsensitive, 0), (Huber, 1)):
-        with pytest.raises(UsageError, match=f"takes epsilon >= {least}, got epsilon="):
-            kind(least - 0.1)
-    labels = ArraySource(np.ones((4, 2)), np.array([0, 1, 0, 1]))
-    with pytest.raises(UsageError, match="a regression needs real targets"):
-        InProcess(num_tasks=1).run(Job(trainer=RegressionTrainer(), source=labels, max_iterations=3))
-    negative = ArraySource(np.ones((4, 2)), np.array([0.0, 1.0, -2.0, 1.0]))
-    with pytest.raises(DataError, match="targets y >= 0, and the data has -2"):
-        InProcess(num_tasks=1).run(Job(trainer=RegressionTrainer(loss=Poisson()), source=negative, max_iterations=3))

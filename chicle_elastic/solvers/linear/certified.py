@@ -1,14 +1,16 @@
-"""The stopping rule of trainers whose steps come to rest: certify there, and end on a certificate only."""
+"""What all linear trainers have in common: one state from pass to pass, and an end on a certificate only."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema
-from chicle_elastic.solvers.base import Action, Report, Trainer, Verdict
-from chicle_elastic.solvers.linear.methods import MOST_COLUMNS
+from chicle_elastic.errors import UsageError
+from chicle_elastic.solvers.base import Action, Report, Summed, Trainer, Verdict
 from chicle_elastic.solvers.linear.objectives import TINY as TINY
 
 ROUNDING = 1e-20
@@ -16,29 +18,117 @@ ROUNDING = 1e-20
 500 odd tables, those whose optimum is below it have residuals of 1e-13 to 1e-11 of the targets."""
 LEAST_FALL, WORTH = 0.5, 0.1
 """What is progress from one certificate to the next: of the gap, or of the objective as a share of what tol allows."""
+HOW = "tol", "num_threads", "algorithm"
+"""Parameters of trainers that do not change what is minimised."""
 STUCK = "no step lowers the objective any further, for rounding"
 """Why a job ends that would only repeat itself."""
 
 
 class CertifiedTrainer(Trainer):
-    """A trainer that certifies a duality gap.
+    """Fit a linear model in passes: what each one adds up, and what follows from it, is a matter of the state.
+
+    The model is w of shape (outputs, num_features + 1), flattened; the last column belongs to the intercept column.
+    Where the state rests, a certificate follows, which bounds the duality gap.
 
     Attributes:
+        name: In checkpoints.
+        state_type: Of the state.
+        steps: The module that leads it on.
+        sums, sums_by_output: Names of what solvers add up, and of what they add up for each output.
         tol: Relative duality gap at which the job ends; 0 never does.
         has_one_softmax: Whether scores are those of one distribution over all classes.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    name: ClassVar[str]
+    state_type: ClassVar[type[Any]]
+    steps: ClassVar[Any]
+    sums: ClassVar[tuple[str, ...]] = ()
+    sums_by_output: ClassVar[tuple[str, ...]] = ()
     tol: float
     has_one_softmax: ClassVar[bool] = False
     uses_blas_threads: ClassVar[bool] = False
+
+    def num_outputs(self, schema: DataSchema) -> int:
+        """One output for two classes, else one per class.
+
+        Raises:
+            UsageError: The targets are not class codes.
+        """
+        return num_outputs(schema)
+
+    @property
+    @abstractmethod
+    def problem(self) -> Any:
+        """What is minimised, as the steps are told."""
+
+    @abstractmethod
+    def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> Any:
+        """Return the state before the first pass."""
+
+    def _reopen(self, state: Any, model: Array) -> None:
+        """Let a state go on that rests: a certificate was not good enough."""
+        self.steps.reopen(state, self.problem, model)
+
+    def _step(self, state: Any, model: Array, summed: Summed) -> Array:
+        """Return the new model; the state is changed in place."""
+        following: Array = self.steps.advance(state, self.problem, model, summed.delta, summed.weight)
+        return following
+
+    def _rests(self, progress: Array) -> bool:
+        """Say whether the steps have come to rest, and a certificate may follow."""
+        return bool(self.state_type.look(progress).is_at_rest)
+
+    def _sums_size(self, state: Any) -> int:
+        """Return the length of the sums of the next pass."""
+        return int(state.sums_size)
+
+    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
+        """Zeros, shape (outputs * (num_features + 1),), float64.
+
+        Raises:
+            UsageError: The targets are of the wrong kind.
+        """
+        return np.zeros(self.num_outputs(schema) * (schema.num_features + 1))
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return what decides the optimum, and so which duals are feasible."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"trainer": self.name} | {name: _as_json(value) for name, value in values.items() if name not in HOW}
+
+    def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
+        """Name what solvers add up; "name/k" is that of output k."""
+        return (*self.sums, *(f"{name}/{k}" for k in range(self.num_outputs(schema)) for name in self.sums_by_output))
+
+    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
+        """Begin with a first state, and again after a certificate that was not good enough."""
+        if not self.state_type.is_of(progress):
+            state = self._first_state(schema, model, num_tasks)
+        elif self._rests(progress):
+            state = self.state_type.take(progress)
+            self._reopen(state, model)
+        else:
+            return progress
+        return np.asarray(state.encode())
+
+    def update_size(self, model: Array, progress: Array) -> int:
+        """Return the length of the sums of the next pass."""
+        return self._sums_size(self.state_type.look(progress))
+
+    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
+        """Take the step that follows from the sums of a pass."""
+        state = self.state_type.take(progress)
+        with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
+            following = self._step(state, model, summed)
+        return following, state.encode()
 
     @abstractmethod
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Any, Any]:
         """P and D at a certificate: numbers, or of several outputs arrays of shape (outputs,)."""
 
-    @abstractmethod
-    def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
-        """Between certificates: an estimate of (P - D) / P, and whether the steps rest."""
+    def estimate(self, model: Array, report: Report) -> float:
+        """Estimate (P - D) / P between certificates."""
+        return float(self.state_type.look(report.progress).gap)
 
     def floor(self, report: Report) -> float:
         """What P counts as at least, in a certificate; by default its rounding is that of numbers near it."""
@@ -50,11 +140,13 @@ class CertifiedTrainer(Trainer):
 
     def is_stuck(self, model: Array, report: Report) -> bool:
         """Say whether such a certificate brought nothing since the last one: then rounding is all that is left."""
+        if not self.has_last_word(report):
+            return False
         now, last = (
             [figures.get(name, np.inf) for name in ("duality_gap", "objective")]
             for figures in (self.figures(model, report), report.last_figures)
         )
-        return self.has_last_word(report) and not has_progress(*now, *last, tol=self.tol)
+        return not has_progress(*now, *last, tol=self.tol)
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
         """Never called: what is summed up is not a change of the model."""
@@ -67,40 +159,73 @@ class CertifiedTrainer(Trainer):
     def figures(self, model: Array, report: Report) -> Mapping[str, float]:
         """ "objective", "dual_objective" and "duality_gap" at a certificate, else "duality_gap_estimate"."""
         if not report.is_certificate:
-            return {"duality_gap_estimate": self.estimate(model, report)[0]}
+            return {"duality_gap_estimate": self.estimate(model, report)}
         primal, dual = self.primal_and_dual(model, report)
-        gap = float(np.max((primal - dual) / np.maximum(primal, self.floor(report))))
-        return {"objective": float(np.sum(primal)), "dual_objective": float(np.sum(dual)), "duality_gap": gap}
+        gap = largest_ratio(primal - dual, primal, self.floor(report))
+        return {
+            "objective": float(np.asarray(primal).sum()),
+            "dual_objective": float(np.asarray(dual).sum()),
+            "duality_gap": gap,
+        }
 
     def verdict(self, model: Array, report: Report) -> Verdict:
         """Certify where the steps rest; stop only on a certificate."""
-        if report.is_certificate:
-            gap = self.relative_gap(model, report)
-            if self.tol > 0 and not gap <= self.tol and report.is_complete and self.is_stuck(model, report):
-                return Verdict(action=Action.STOP, reason=STUCK)
-            return verdict_of_gap(gap, self.tol, report)
         is_last = report.iteration >= report.max_iterations
-        _, is_at_rest = self.estimate(model, report)
+        if report.is_certificate:
+            gap = self.relative_gap(model, report)  # by rounding it may well be 0 or below
+            if self.tol > 0 and gap <= self.tol and report.is_complete:
+                return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {self.tol:.2e}")
+            if self.tol > 0 and report.is_complete and self.is_stuck(model, report):
+                return Verdict(action=Action.STOP, reason=STUCK)
+            if is_last:
+                end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
+                return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
+            return Verdict(action=Action.GO_ON)
+        is_at_rest = self._rests(report.progress)
         if is_last or (is_at_rest and report.is_complete):
             return Verdict(action=Action.CERTIFY, reason="the steps rest" if is_at_rest else "iterations used")
         return Verdict(action=Action.GO_ON)
 
 
-def verdict_of_gap(gap: float, tol: float, report: Report) -> Verdict:
-    """Say what follows from the relative gap of a certificate; by rounding it may well be 0 or below."""
-    if tol > 0 and gap <= tol and report.is_complete:
-        return Verdict(action=Action.STOP, reason=f"relative duality gap {gap:.2e} <= tol {tol:.2e}")
-    if report.iteration >= report.max_iterations:
-        end = f"at a relative duality gap of {gap:.2e}" if report.is_complete else "while samples were missing"
-        return Verdict(action=Action.STOP, reason=f"all {report.max_iterations} iterations used {end}")
-    return Verdict(action=Action.GO_ON)
+def num_outputs(schema: DataSchema, num_classes: int | None = None) -> int:
+    """One output for two classes, else one per class; `num_classes` where target codes tell more than the class.
+
+    Raises:
+        UsageError: The targets are not class codes.
+    """
+    num_classes = schema.num_classes if num_classes is None else num_classes
+    if schema.target_dtype != "int32" or num_classes < 2:
+        raise UsageError(
+            f"a linear classifier needs int32 class codes of at least two classes, but the data has targets of "
+            f"dtype {schema.target_dtype} and {num_classes} classes"
+        )
+    return 1 if num_classes == 2 else num_classes
+
+
+def one_output(schema: DataSchema) -> int:
+    """Return the 1 output of a regression.
+
+    Raises:
+        UsageError: The targets are class codes.
+    """
+    if schema.target_dtype == "int32":
+        raise UsageError(
+            "a regression needs real targets, but those of the data are class codes (int32); pass y as floats, or "
+            "convert the data with --regression"
+        )
+    return 1
+
+
+def largest_ratio(gap: Any, primal: Any, floor: float = TINY) -> float:
+    """Return the largest gap as a share of P, over the outputs."""
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond all numbers, where the objective is next to nothing
+        return math.inf if np.isinf(gap).any() else float(np.max(gap / np.maximum(primal, floor)))
+
+
+def _as_json(value: Any) -> Any:
+    return value if value is None or isinstance(value, (str, int, float, tuple)) else repr(value)
 
 
 def has_progress(gap: float, primal: float, old_gap: float, old_primal: float, *, tol: float) -> bool:
     """Say whether a gap is smaller, or P lower, by enough to go on in the same way; NaN is not."""
     return gap < LEAST_FALL * old_gap or old_primal - primal > WORTH * tol * abs(old_primal)
-
-
-def is_narrow(schema: DataSchema) -> bool:
-    """Whether second derivatives of all columns fit into a message."""
-    return schema.num_features < MOST_COLUMNS

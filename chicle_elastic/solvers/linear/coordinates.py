@@ -5,12 +5,12 @@ import math
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.kernels.tables import DenseKind
 from chicle_elastic.solvers.linear.descent import Descent, relative_gaps
 from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import Loss
+from chicle_elastic.solvers.linear.pass_solver import count_all
 from chicle_elastic.solvers.linear.race import (
     CACHED_ROW_VALUES,
     DENSE_VALUE,
@@ -23,7 +23,6 @@ from chicle_elastic.solvers.linear.tables import LocalTables
 from chicle_elastic.solvers.linear.threads import ThreadChoice
 from chicle_elastic.solvers.linear.wide.exact import MAX_FEATURES
 from chicle_elastic.solvers.linear.wide.local_newton import LocalNewton, step_work
-from chicle_elastic.solvers.local_chunk import LocalChunk
 
 DESCENT, NEWTON = 0, 1
 """Methods of the race."""
@@ -45,25 +44,15 @@ class CoordinatePasses:
     Args:
         ctx: Of the task.
         local: Its data.
-        chunks: Of the solver, by number.
         tol: Relative gap to be reached.
         descends_only: There are no Newton steps.
     """
 
-    def __init__(
-        self,
-        ctx: Context,
-        local: LocalData,
-        chunks: dict[ChunkId, LocalChunk],
-        *,
-        tol: float,
-        descends_only: bool = False,
-    ) -> None:
+    def __init__(self, ctx: Context, local: LocalData, *, tol: float, descends_only: bool = False) -> None:
         self._rng = ctx.rng
         self.tol = tol
         self._descends_only = descends_only
         self._local = local
-        self._chunks = chunks
         self._descent: Descent | None = None
         self._must_visit_all = False
         self._race: Race | None = None
@@ -98,8 +87,8 @@ class CoordinatePasses:
         self._choice = ThreadChoice(self._local.num_threads)
         is_newton = self._is_newton
         self._end_newton()
-        if is_newton and self._is_narrow(self._local.tables):
-            self._race = self._new_race(self._local.tables, first=NEWTON)
+        if is_newton and self._is_narrow:
+            self._race = self._new_race(NEWTON)
         elif self._local.loss is Loss.HINGE:
             self._growth = ratio
 
@@ -119,15 +108,15 @@ class CoordinatePasses:
         Raises:
             DataError: A feature is NaN or infinite.
         """
-        tables = self._local.tables
         if budget.num_tasks > 1 or budget.samples is not None or budget.is_spent():
             self._end_newton(is_stuck=self._is_stuck)  # the duals go on without it
         elif self._is_newton:
-            return self._newton_steps(tables, model, budget)
-        return self._descend(tables, model, budget)
+            return self._newton_steps(model, budget)
+        return self._descend(model, budget)
 
-    def _descend(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
+    def _descend(self, model: Array, budget: Budget) -> Update:
         """Make a pass; or some over small data, where what is between two iterations takes longer than a pass."""
+        tables = self._local.tables
         w = model.reshape(tables.num_outputs, -1)
         found = self._own_w(w) if self._own is not None else self._grown(w, budget)
         if self._descent is None:
@@ -154,8 +143,8 @@ class CoordinatePasses:
                 most_visits=most_visits,
             )
             visits = descent.visits - before
-            if is_alone and (self._may_finish(tables) or self._choice.is_open or is_small):
-                self._learn(tables, found, visits * values_of_visit + looks + PASS_VALUES)
+            if is_alone and (self._may_finish or self._choice.is_open or is_small):
+                self._learn(found, visits * values_of_visit + looks + PASS_VALUES)
                 self._choice.add(self._last_gap, (budget.clock.now() - started_s) / max(1.0, visits))
             is_enough = not is_small or (descent.visits - begun) * values_of_visit >= VALUES_PER_ITERATION
             if is_enough or self._is_newton or self._is_near or budget.is_spent():
@@ -163,11 +152,11 @@ class CoordinatePasses:
         if self._is_newton:
             self._own = found, [self._local.duals(k) for k in range(len(w))], self._dual_objectives(found)
         if is_small:
-            samples = self._local.count_all()
+            samples = count_all(self._local.chunks)
         else:
             samples = int(processed.sum())
             for chunk_id, num_rows in zip(tables.ids, processed.tolist(), strict=True):
-                self._chunks[chunk_id].count(num_rows)
+                self._local.chunks[chunk_id].count(num_rows)
         return Update(
             delta=(found - w).ravel(),
             samples=samples,
@@ -181,7 +170,8 @@ class CoordinatePasses:
         """Say whether it is the turn of Newton steps."""
         return self._race is not None and self._race.running == NEWTON
 
-    def _new_race(self, tables: LocalTables, first: int) -> Race:
+    def _new_race(self, first: int) -> Race:
+        tables = self._local.tables
         return Race(FIRST_STEPS * tables.num_outputs * step_work(tables), first)
 
     def _left(self, relative_gaps: Array) -> float:
@@ -198,15 +188,15 @@ class CoordinatePasses:
             self._local.write_duals(k, np.minimum(growth * self._local.duals(k), self._local.upper))
         return growth * w
 
-    def _learn(self, tables: LocalTables, w: Array, work: float) -> None:
+    def _learn(self, w: Array, work: float) -> None:
         """Learn from passes of the only task that led to `w`."""
         assert self._descent is not None
         relative = relative_gaps(w, self._descent.gaps, self._local.dual_sums)
         self._last_gap = float(np.max(relative))
-        if not self._may_finish(tables) or self._last_gap <= FINEST_GAP:
+        if not self._may_finish or self._last_gap <= FINEST_GAP:
             return
         if self._race is None:
-            self._race = self._new_race(tables, first=DESCENT)
+            self._race = self._new_race(DESCENT)
         if not self._is_near:  # a certificate may end it all
             self._race.add(work, self._left(relative))
             self._has_turned = self._is_newton
@@ -216,14 +206,16 @@ class CoordinatePasses:
         """Say whether a certificate would be asked for, as far as can be told here; see `LinearTrainer.verdict`."""
         return self._last_gap * self._correction <= self._goal
 
-    def _is_narrow(self, tables: LocalTables) -> bool:
-        return tables.rows.num_features <= MAX_FEATURES
+    @property
+    def _is_narrow(self) -> bool:
+        return self._local.tables.rows.num_features <= MAX_FEATURES
 
-    def _may_finish(self, tables: LocalTables) -> bool:
+    @property
+    def _may_finish(self) -> bool:
         """Say whether there are Newton steps for such data."""
         if self._descends_only or self._is_stuck:
             return False
-        return self._is_narrow(tables) or not isinstance(tables.rows.kind, DenseKind)
+        return self._is_narrow or not isinstance(self._local.tables.rows.kind, DenseKind)
 
     def _dual_objectives(self, w: Array) -> Array:
         """D per output where w is that of the duals, shape (outputs,)."""
@@ -240,11 +232,11 @@ class CoordinatePasses:
             self._descent.gaps[~is_better] = np.inf
         return np.where(is_better[:, None], own_w, w)
 
-    def _newton_steps(self, tables: LocalTables, model: Array, budget: Budget) -> Update:
-        race, w = self._race, model.reshape(tables.num_outputs, -1)
+    def _newton_steps(self, model: Array, budget: Budget) -> Update:
+        race, w = self._race, model.reshape(self._local.tables.num_outputs, -1)
         assert race is not None
         if self._newton is None:
-            self._newton = LocalNewton(self._local, tables, AGAIN * self.tol)
+            self._newton = LocalNewton(self._local, AGAIN * self.tol)
         elif self._has_turned:
             self._newton.offer([self._local.duals(k) for k in range(len(w))])
         newton = self._newton
@@ -262,12 +254,12 @@ class CoordinatePasses:
         self._has_turned = not self._is_newton
         if newton.is_stuck or self._last_gap <= FINEST_GAP:
             self._end_newton(is_stuck=newton.is_stuck)
-            self._local.drop_rows()
+            self._local.forget("rows")
         has_given_up = newton.is_stuck and self._local.loss is not Loss.HINGE
         gaps = np.full(len(w), np.inf) if has_given_up else newton.gaps
         return Update(
             delta=delta.ravel(),
-            samples=self._local.count_all(),
+            samples=count_all(self._local.chunks),
             weight=1.0,
             metrics=metrics_of(gap=gaps, dual=self._local.dual_sums),
         )

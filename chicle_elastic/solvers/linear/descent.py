@@ -59,7 +59,7 @@ class Descent:
         self._scratches = [kernels.make_scratch(local.tables.rows) for _ in range(local.useful_threads)]
 
     def _left_outs(self) -> list[Array]:
-        return [self._local.notes[chunk_id].left_out for chunk_id in self._local.tables.ids]
+        return [note.left_out for note in self._local.tables.notes]
 
     def visit_all(self) -> None:
         """Let the next pass leave no row out; inside of an iteration."""
@@ -126,7 +126,7 @@ class Descent:
         sums, local = stats.sum(axis=0), self._local
         self.gaps, self._num_left = sums[:, kernels.GAP], sums[:, kernels.LEFT]
         self.visits += float(sums[:, kernels.VISITS].sum())
-        local.set_dual_sums(local.dual_sums + sums[:, kernels.CHANGE])
+        local.dual_sums = local.dual_sums + sums[:, kernels.CHANGE]
         if is_one_pass:
             most, least = stats[:, :, kernels.MOST].max(axis=0), stats[:, :, kernels.LEAST].min(axis=0)
             self._bounds[:, 0] = np.where(is_whole & (most > 0), most, np.inf)

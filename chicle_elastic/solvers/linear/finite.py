@@ -20,15 +20,10 @@ def require_finite(chunk_id: ChunkId, block: RowBlock, values: Array) -> None:
         DataError: It names chunk and row.
     """
     for row in np.flatnonzero(~np.isfinite(values)).tolist():
-        if not np.isfinite(row_values(block, row)).all():  # else the value is beyond its dtype, which is no crime
+        rows = block.rows
+        values = rows.values[rows.indptr[row] : rows.indptr[row + 1]] if isinstance(rows, CsrRows) else rows[row]
+        if not np.isfinite(values).all():  # else the value is beyond its dtype, which is no crime
             raise DataError(
                 f"chunk {chunk_id}, row {row} (row {int(block.row_ids[row])} of the data set): a feature is NaN or "
                 "infinite; leave the sample out or fill the value in"
             )
-
-
-def row_values(block: RowBlock, row: int) -> Array:
-    """Stored feature values of one row."""
-    if isinstance(block.rows, CsrRows):
-        return np.asarray(block.rows.values[int(block.rows.indptr[row]) : int(block.rows.indptr[row + 1])])
-    return np.asarray(block.rows[row])

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -11,18 +12,9 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import StopFlag
 from chicle_elastic.solvers.kernels.descent import positives
-from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
+from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE, Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.rows import NewtonRows, newton_rows
-from chicle_elastic.solvers.linear.tables import (
-    Bounds,
-    LocalTables,
-    Notes,
-    build_tables,
-    dual_sums,
-    require_finite_rows,
-    require_finite_values,
-    upper_of_rows,
-)
+from chicle_elastic.solvers.linear.tables import Bounds, LocalTables, Notes, build_tables
 from chicle_elastic.solvers.linear.threads import kernel_threads
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
@@ -38,63 +30,56 @@ _Result = TypeVar("_Result")
 
 
 class LocalPart:
-    """Keep what passes read of the rows of some chunks: a matrix, bounds, signs and duals.
+    """Keep what passes read of the rows of some chunks: a matrix, bounds, targets and duals.
 
     Args:
         tables: Over these chunks.
-        notes: What is remembered of each chunk.
-        C: Factor of the sum of losses.
         intercept: Value of the intercept column; 0 for none.
         num_parts: Parts that the local chunks are cut into, which share what memory copies may take.
     """
 
-    def __init__(
-        self, tables: LocalTables, notes: Mapping[ChunkId, Notes], C: float, intercept: float, num_parts: int = 1
-    ) -> None:
+    tables: LocalTables
+
+    def __init__(self, tables: LocalTables, intercept: float, num_parts: int = 1) -> None:
         self.tables = tables
-        self._notes = notes
-        self._C = C
-        self._intercept = intercept
+        self.intercept = intercept
         self._num_parts = num_parts
-        self._rows: NewtonRows | None = None
-        self._upper: Array | None = None
-        self._signs: Array | None = None
 
-    def raise_bounds(self, C: float) -> None:
-        """Forget the C_i, which have grown with C; the matrix stays."""
-        self._C, self._upper = C, None
-        self.tables.samples = self.tables.samples._replace(uniform_upper=C)
+    def forget(self, *names: str) -> None:
+        """Find what has these names anew when it is asked for; what is forgotten gives its memory back."""
+        own = vars(self)
+        for name in names:
+            own.pop(name, None)
 
-    @property
+    @cached_property
     def rows(self) -> NewtonRows:
         """All rows, the intercept column included."""
-        if self._rows is None:
-            self._rows = newton_rows(self.tables, self._intercept, self._num_parts)
-        return self._rows
+        return newton_rows(self.tables, self.intercept, self._num_parts)
 
-    def drop_rows(self) -> None:
-        """Give back the memory of `rows`, which may be a copy."""
-        self._rows = None
-
-    @property
+    @cached_property
     def upper(self) -> Array:
         """C_i of all rows, shape (num_rows,), float64."""
-        if self._upper is None:
-            self._upper = upper_of_rows(self.tables, self._notes, self._C)
-        return self._upper
+        return self.tables.upper()
 
     @property
     def row_ids(self) -> Array:
         """Numbers of all rows in the data set, shape (num_rows,), int64."""
         return np.concatenate([block.row_ids for block in self.tables.keep_alive])
 
-    @property
+    @cached_property
+    def targets(self) -> Array:
+        """y_i or class codes, shape (num_rows,), float64."""
+        return np.concatenate([block.targets for block in self.tables.keep_alive], dtype=np.float64)
+
+    def signs_of(self, num_outputs: int) -> Array:
+        """Return +1 where the class is that of the output, else -1, shape (num_outputs, num_rows), float64."""
+        codes = np.concatenate([block.targets for block in self.tables.keep_alive])
+        return np.where(codes == positives(num_outputs)[:, None], 1.0, -1.0)
+
+    @cached_property
     def signs(self) -> Array:
-        """+1 where the class is that of the output, else -1, shape (num_outputs, num_rows), float64."""
-        if self._signs is None:
-            codes = np.concatenate([block.targets for block in self.tables.keep_alive])
-            self._signs = np.where(codes == positives(self.tables.num_outputs)[:, None], 1.0, -1.0)
-        return self._signs
+        """`signs_of` all outputs that have duals."""
+        return self.signs_of(self.tables.num_outputs)
 
     def duals(self, k: int) -> Array:
         """A copy of the duals of output `k`, shape (num_rows,), float64."""
@@ -102,30 +87,57 @@ class LocalPart:
 
     def write_duals(self, k: int, duals: Array) -> None:
         """Write the duals of output `k` into the chunks."""
-        starts = np.cumsum(self.tables.samples.lengths)[:-1]
-        for block, part in zip(self.tables.keep_alive, np.split(duals, starts), strict=True):
+        for block, part in zip(self.tables.keep_alive, self.tables.by_chunk(duals), strict=True):
             block.state[:, k, 0] = part
 
-    def certify(self, loss: Loss, w: Array, *, has_losses: bool) -> tuple[Array, Array]:
+    def certify(self, loss: Loss, w: Array, *, has_losses: bool, is_known: bool) -> tuple[Array, Array]:
         """Find what a certificate needs.
 
         Args:
             loss: The loss.
             w: Where losses are evaluated, shape (num_outputs, D).
             has_losses: Without, the sums of losses are 0, and a row whose dual is 0 is not read.
+            is_known: What belongs to the duals is, and is not found again; 0 stands in its place.
 
         Returns:
             w of the duals, shape as `w`, and the sums of losses and of dual values per output, shape (num_outputs, 2).
         """
-        rebuilt, sums = np.empty_like(w), np.zeros((len(w), 2))
+        rebuilt, sums = np.zeros_like(w), np.zeros((len(w), 2))
         with np.errstate(over="ignore", invalid="ignore"):  # of features near the largest number
             for k, signs in enumerate(self.signs):
-                alpha = self.duals(k)
                 if has_losses:
-                    sums[k, 0] = primal_losses(loss, signs * self.rows.times(w[k]), self.upper).sum()
-                sums[k, 1] = dual_values(loss, alpha, self.upper).sum()
-                rebuilt[k] = self.rows.weighted_sum(signs * alpha)
+                    sums[k, 0] = self._sum_of(primal_losses, loss, signs * self.rows.times(w[k]))
+                if not is_known:
+                    alpha = self.duals(k)
+                    sums[k, 1] = self._sum_of(dual_values, loss, alpha)
+                    rebuilt[k] = self.rows.weighted_sum(signs * alpha)
         return rebuilt, sums
+
+    def _sum_of(self, values_of: Callable[[Loss, Array, Array], Array], loss: Loss, given: Array) -> float:
+        """Sum over all rows of what `values_of` the loss, something of each row and C_i is."""
+        total = 0.0
+        for begin in range(0, len(given), ROWS_IN_CACHE):
+            part = slice(begin, begin + ROWS_IN_CACHE)
+            total += float(values_of(loss, given[part], self.upper[part]).sum())
+        return total
+
+    def scores(self, w: Array) -> Array:
+        """Return <w, x_i>, shape (num_rows,); rows are not read where w has but an intercept."""
+        if not w[:-1].any():  # the first ones
+            return np.full(self.tables.num_rows, self.intercept * w[-1])
+        return self.rows.times(w)
+
+    def weighted_sum(self) -> Array:
+        """Return sum_i C_i x_i, shape (D,), of rows that are all finite.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
+        total = self.rows.weighted_sum(self.upper)
+        # Values near the largest number may add up to infinity; rows of weight 0 may not have been read.
+        if not np.isfinite(total).all() or not self.upper.all():
+            self.require_finite()
+        return total
 
     def require_finite(self) -> None:
         """Look at all values.
@@ -134,44 +146,46 @@ class LocalPart:
             DataError: A feature is NaN or infinite.
         """
         with np.errstate(invalid="ignore"):  # 0 times a value is 0 but for NaN and infinity
-            require_finite_values(self.tables, self.rows.times(np.zeros(self.rows.num_columns)))
+            self.tables.require_finite(self.rows.times(np.zeros(self.rows.num_columns)))
 
 
-class LocalData:
-    """Of one solver. What is made of the chunks is made inside an iteration, when they may be read, and kept until
-    some come or go.
+class LocalData(LocalPart):
+    """Keep what is made of all chunks of one solver. It is made inside an iteration, when they may be read, and kept
+    until some come or go.
 
     Args:
         chunks: Of the solver, by number; the solver changes it.
-        loss: The loss.
         bounds: Where the C_i come from.
         intercept: Value of the intercept column; 0 for none.
+        loss: That of duals in the chunks, where there are some.
         num_threads: Most threads to use.
-
-    Attributes:
-        notes: What is remembered of each chunk.
     """
 
     def __init__(
-        self, chunks: Mapping[ChunkId, LocalChunk], *, loss: Loss, bounds: Bounds, intercept: float, num_threads: int
+        self,
+        chunks: Mapping[ChunkId, LocalChunk],
+        *,
+        bounds: Bounds,
+        intercept: float,
+        loss: Loss = Loss.HINGE,
+        num_threads: int = 1,
     ) -> None:
         self.loss = loss
         self.bounds = bounds
         self.intercept = intercept
         self.num_threads = num_threads
-        self.notes: dict[ChunkId, Notes] = {}
-        self._chunks = chunks
-        self._whole: LocalPart | None = None
+        self.chunks = chunks
+        self._num_parts = 1
+        self._notes: dict[ChunkId, Notes] = {}
         self._parts: dict[int, list[LocalPart]] = {}  # by number: each method keeps those that it asked for
-        self._dual_sums: Array | None = None
         self._are_rows_checked = False
         self._pool: ThreadPoolExecutor | None = None
 
     def change(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
         """Forget what was made of the chunks."""
         for chunk_id in (*removed, *added):
-            self.notes.pop(chunk_id, None)
-        self._whole = self._dual_sums = None
+            self._notes.pop(chunk_id, None)
+        self.forget("tables", "rows", "upper", "targets", "signs", "dual_sums")
         self._parts = {}
         self._are_rows_checked = False
 
@@ -182,22 +196,19 @@ class LocalData:
             bounds: The same but for C.
         """
         self.bounds = bounds
-        for chunk_id, note in self.notes.items():
+        for chunk_id, note in self._notes.items():
             if note.upper is not None:
-                note.upper[...] = bounds.of(self._chunks[chunk_id].peek())
-        for part in itertools.chain([self._whole] if self._whole else (), *self._parts.values()):
-            part.raise_bounds(bounds.C)
-        self._dual_sums = None
+                note.upper[...] = bounds.of(self.chunks[chunk_id].peek())
+        for part in itertools.chain([self] if self.chunks else (), *self._parts.values()):
+            part.tables.samples = part.tables.samples._replace(uniform_upper=bounds.C)
+            part.forget("upper", "dual_sums")
 
-    @property
-    def whole(self) -> LocalPart:
-        """All local rows; there is at least one chunk."""
-        if self._whole is None:
-            tables = build_tables(self._chunks, self.notes, self.bounds)
-            self._whole = LocalPart(tables, self.notes, self.bounds.C, self.intercept)
-        return self._whole
+    @cached_property
+    def tables(self) -> LocalTables:  # type: ignore[override]
+        """Over all local rows, for the kernels; there is at least one chunk."""
+        return build_tables(self.chunks, self._notes, self.bounds)
 
-    def parts(self, most: int) -> list[LocalPart]:
+    def parts(self, most: int) -> Sequence[LocalPart]:
         """Cut all local rows into a part for each useful thread, `most` at most; a chunk is in one part.
 
         They stay as long as the chunks do.
@@ -205,58 +216,23 @@ class LocalData:
         tables, most = self.tables, min(self.useful_threads, most)
         cuts = tables.even_cuts(most) if most > 1 else []
         if len(cuts) <= 2:
-            return [self.whole]
+            return [self]
         num_parts = len(cuts) - 1
         if num_parts not in self._parts:
             self._parts[num_parts] = [
-                LocalPart(tables.part(begin, end), self.notes, self.bounds.C, self.intercept, num_parts)
-                for begin, end in itertools.pairwise(cuts)
+                LocalPart(tables.part(begin, end), self.intercept, num_parts) for begin, end in itertools.pairwise(cuts)
             ]
         return self._parts[num_parts]
 
-    @property
-    def tables(self) -> LocalTables:
-        """For the kernels; there is at least one chunk."""
-        return self.whole.tables
-
-    @property
-    def rows(self) -> NewtonRows:
-        """See `LocalPart`."""
-        return self.whole.rows
-
-    def drop_rows(self) -> None:
-        """See `LocalPart`."""
-        self.whole.drop_rows()
-
-    @property
-    def upper(self) -> Array:
-        """See `LocalPart`."""
-        return self.whole.upper
-
-    @property
-    def signs(self) -> Array:
-        """See `LocalPart`."""
-        return self.whole.signs
-
-    def duals(self, k: int) -> Array:
-        """See `LocalPart`."""
-        return self.whole.duals(k)
-
     def write_duals(self, k: int, duals: Array) -> None:
         """See `LocalPart`."""
-        self.whole.write_duals(k, duals)
-        self._dual_sums = None
+        super().write_duals(k, duals)
+        self.forget("dual_sums")
 
-    @property
+    @cached_property
     def dual_sums(self) -> Array:
-        """Sums of dual values per output: carried along by the methods, or found anew."""
-        if self._dual_sums is None:
-            self._dual_sums = dual_sums(self.tables, self.notes, self.loss, self.bounds.C)
-        return self._dual_sums
-
-    def set_dual_sums(self, sums: Array | None) -> None:
-        """What a method found; None where duals have changed and it did not."""
-        self._dual_sums = sums
+        """Sums of dual values per output: methods carry them along, or forget them."""
+        return self.tables.dual_sums(self.loss)
 
     def check_rows(self, num_visited: int) -> None:
         """Look at the norms that passes have found so far, until all are known.
@@ -265,7 +241,7 @@ class LocalData:
             DataError: A feature is NaN or infinite.
         """
         if not self._are_rows_checked:
-            require_finite_rows(self.tables, self.notes)
+            self.tables.require_finite_norms()
             self._are_rows_checked = num_visited == self.tables.num_rows
 
     def check_all_rows(self, parts: Sequence[LocalPart] | None = None) -> None:
@@ -278,14 +254,8 @@ class LocalData:
             DataError: A feature is NaN or infinite.
         """
         if not self._are_rows_checked:
-            self.run_parts(LocalPart.require_finite, parts or [self.whole])
+            self.run_parts(LocalPart.require_finite, parts or [self])
             self._are_rows_checked = True
-
-    def count_all(self) -> int:
-        """Write down that every local row was processed; returns how many there are."""
-        for chunk in self._chunks.values():
-            chunk.count(chunk.num_rows)
-        return self.tables.num_rows
 
     @property
     def useful_threads(self) -> int:

@@ -121,6 +121,11 @@ def most_block_columns(num_outputs: int) -> int:
     return min(MOST_COLUMNS, math.isqrt(2 * MOST_BLOCK_VALUES // num_outputs))
 
 
+def is_narrow(schema: DataSchema, num_outputs: int = 1) -> bool:
+    """Say whether second derivatives of all columns and outputs fit into a message."""
+    return most_block_columns(num_outputs) > schema.num_features
+
+
 def newton_state(loss: Loss | None, schema: DataSchema, *, num_outputs: int, num_tasks: int) -> NewtonState:
     """How Newton's method goes about such data, from so many tasks on; a loss of real targets is None."""
     D = schema.num_features + 1

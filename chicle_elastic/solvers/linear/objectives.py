@@ -25,6 +25,8 @@ from chicle_elastic.errors import UsageError
 
 TINY = float(np.finfo(np.float64).tiny)
 """In place of an objective of 0."""
+ROWS_IN_CACHE = 1 << 13
+"""So many rows at a time, what is found on the way to losses and slopes stays in the cache."""
 
 
 class Loss(IntEnum):
@@ -118,3 +120,51 @@ def _entropy_term(share: Array) -> Array:
     """-s log s, continued by 0 at s = 0."""
     inside = share > 0
     return np.where(inside, -share * np.log(np.where(inside, share, 1.0)), 0.0)
+
+
+# Slopes -C_i loss'(m_i), which are dual variables, and curvatures C_i loss''(m_i), of a loss that is smooth.
+
+
+def slopes_of(loss: Loss, margins: Array, upper: Array) -> tuple[Array, Array]:
+    """Slopes and curvatures."""
+    if loss.has_kinks:
+        return _kinked_slopes(loss, np.maximum(1.0 - margins, 0.0), upper)
+    return _logistic_slopes(margins, np.exp(-np.abs(margins)), upper)
+
+
+def each_loss_and_slope(loss: Loss, margins: Array, upper: Array) -> tuple[Array, Array, Array]:
+    """C_i loss(m_i) of each sample, shape (n,), and `slopes_of`: they have most of the work in common."""
+    losses, slopes, curvatures = np.empty((3, len(margins)))
+    for begin in range(0, len(margins), ROWS_IN_CACHE):
+        part = slice(begin, begin + ROWS_IN_CACHE)
+        m, c, of_part = margins[part], upper[part], losses[part]
+        if loss.has_kinks:
+            slack = np.maximum(1.0 - m, 0.0)
+            slopes[part], curvatures[part] = _kinked_slopes(loss, slack, c)
+            np.multiply(slopes[part], slack - 0.5 * np.minimum(slack, 0.5 * loss.most_slope), out=of_part)
+        else:
+            small = np.exp(-np.abs(m))
+            slopes[part], curvatures[part] = _logistic_slopes(m, small, c)
+            np.log1p(small, out=of_part)  # a tenth of what logaddexp takes
+            of_part -= np.minimum(m, 0.0)
+            of_part *= c
+    return losses, slopes, curvatures
+
+
+def _kinked_slopes(loss: Loss, slack: Array, upper: Array) -> tuple[Array, Array]:
+    """Find them from what margins lack to 1: twice that, but not above the largest one, where they are flat again."""
+    twice = 2.0 * upper
+    if loss is Loss.SQUARED_HINGE:
+        return twice * slack, twice * (slack > 0.0)
+    most = 0.5 * loss.most_slope
+    return twice * np.minimum(slack, most), twice * ((slack > 0.0) & (slack < most))
+
+
+def _logistic_slopes(margins: Array, small: Array, upper: Array) -> tuple[Array, Array]:
+    """Find them from exp(-|m_i|)."""
+    share = 1.0 / (1.0 + small)
+    away = small * share  # of the larger share from 1, without loss of digits
+    slopes = upper * np.where(margins >= 0, away, share)
+    away *= share
+    away *= upper
+    return slopes, away

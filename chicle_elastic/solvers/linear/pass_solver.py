@@ -5,75 +5,47 @@ number of rows read, and 1 if the task is the only one; what follows is a matter
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Generic, Protocol, Self, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.base import Budget, Solver, Update
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
 INTERRUPTED, ROWS, ALONE, HEAD = 0, 1, 2, 3
 """Places in the sums of a pass, and how many there are."""
 
 
-class PassState(Protocol):
-    """Says what the next pass adds up."""
+class PassSolver(Solver):
+    """Makes one pass over the local rows an iteration; the state says what it adds up.
 
-    @classmethod
-    def look(cls, progress: Array) -> Self:
-        """See `ProgressState`."""
-        ...
-
-
-State = TypeVar("State", bound=PassState)
-Rows = TypeVar("Rows")
-
-
-class PassSolver(Solver, Generic[State, Rows]):
-    """Keeps what is made of the chunks until some come or go, and makes one pass an iteration.
-
-    Args:
-        ctx: Of the task.
+    Attributes:
+        state_type: Of the state.
     """
 
-    state_type: ClassVar[type[PassState]]
-
-    def __init__(self, ctx: Context) -> None:
-        super().__init__(ctx)
-        self._local: Rows | None = None
+    state_type: ClassVar[type[Any]]
 
     def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
         """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
         super().attach(added, removed)
-        self._local = None
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget what passes have found out about the chunks; by default nothing is kept."""
-
-    @property
-    def local(self) -> Rows:
-        """The present chunks, read; there is at least one."""
-        if self._local is None:
-            self._local = self.read_chunks()
-        return self._local
+        self.forget([chunk.id for chunk in added], removed)
 
     @abstractmethod
-    def read_chunks(self) -> Rows:
-        """Make of the chunks what passes need."""
+    def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
+        """Forget what was made of the chunks, and what passes have found out about them."""
 
-    def sums_size(self, state: State) -> int:
+    def sums_size(self, state: Any) -> int:
         """Length of the sums of the next pass; by default the state says so."""
-        return int(state.sums_size)  # type: ignore[attr-defined]
+        return int(state.sums_size)
 
     @abstractmethod
-    def run_pass(self, state: State, model: Array, sums: Array, budget: Budget) -> None:
-        """Add up what the state asks for, over the local rows; `sums` is OUT, and zero but for the rows."""
+    def run_pass(self, state: Any, model: Array, sums: Array, budget: Budget) -> None:
+        """Add up what the state asks for, over the local rows; `sums` is OUT, and zero but for its head."""
 
-    def run_without_rows(self, state: State, model: Array, sums: Array, budget: Budget) -> bool:
+    def run_without_rows(self, state: Any, model: Array, sums: Array, budget: Budget) -> bool:
         """Do the work of an iteration that reads no rows; returns whether this is one. By default none is."""
         return False
 
@@ -83,7 +55,7 @@ class PassSolver(Solver, Generic[State, Rows]):
         Raises:
             DataError: A feature is NaN or infinite.
         """
-        state: State = self.state_type.look(budget.progress)  # type: ignore[assignment]
+        state = self.state_type.look(budget.progress)
         sums = np.zeros(self.sums_size(state))
         sums[ALONE] = budget.num_ranks == 1
         if self.run_without_rows(state, model, sums, budget):
@@ -92,11 +64,17 @@ class PassSolver(Solver, Generic[State, Rows]):
             return Update(delta=sums, samples=0, weight=0.0)
         if budget.is_spent():
             sums[INTERRUPTED] = 1.0
-            return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
-        num_rows = 0
-        for chunk in self.chunks.values():
-            chunk.count(chunk.num_rows)
-            num_rows += chunk.num_rows
-        sums[ROWS] = num_rows
-        self.run_pass(state, model, sums, budget)
-        return Update(delta=sums, samples=num_rows, weight=1.0)
+        else:
+            self.run_pass(state, model, sums, budget)
+        is_partial = bool(sums[INTERRUPTED] > 0)
+        sums[ROWS] = samples = 0 if is_partial else count_all(self.chunks)
+        return Update(delta=sums, samples=samples, weight=1.0, is_partial=is_partial)
+
+
+def count_all(chunks: Mapping[ChunkId, LocalChunk]) -> int:
+    """Write down that every row of these chunks was processed; returns how many there are."""
+    num_rows = 0
+    for chunk in chunks.values():
+        chunk.count(chunk.num_rows)
+        num_rows += chunk.num_rows
+    return num_rows

@@ -16,7 +16,7 @@ from there.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -36,9 +36,12 @@ from chicle_elastic.solvers.base import (
     Verdict,
 )
 from chicle_elastic.solvers.linear.newton.state import NewtonState
-from chicle_elastic.solvers.linear.progress import ProgressState, nothing
+from chicle_elastic.solvers.linear.progress import ROWS, ProgressState, nothing
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from chicle_elastic.solvers.local_chunk import LocalChunk
+
+if TYPE_CHECKING:
+    from chicle_elastic.solvers.linear.solver import LinearSolver
 
 SAME = 1e-6
 """Difference between w and w(alpha) that is none, as a share of the largest value."""
@@ -70,7 +73,7 @@ class PathState(ProgressState):
         began: Iterations before this stage.
         is_first: No iteration of this stage has been merged yet.
         is_fresh: It begins afresh.
-        results: Of each stage that is over iterations, certified relative gap and model, shape (stage, 2 +
+        results: Of each stage that is over: iterations, certified relative gap and model; shape (stage, 2 +
             num_parameters).
         inner: The progress of the stage's trainer.
     """
@@ -79,28 +82,22 @@ class PathState(ProgressState):
     began: int = 0
     is_first: bool = True
     is_fresh: bool = False
-    results: Array
+    results: Array = field(default_factory=nothing, metadata={ROWS: "stage"})
     inner: Array = field(default_factory=nothing)
 
     @classmethod
-    def of(cls, progress: Array, num_parameters: int) -> "PathState":
-        """Return the state of a progress, and the first one where there is none yet."""
-        size = 2 + num_parameters
-        if not cls.is_of(progress):
-            return cls(results=np.zeros((0, size)))
-        state = cls.look(progress)
-        state.results = state.results.reshape(-1, size)
-        return state
+    def of(cls, progress: Array) -> "PathState":
+        """Return the state of a progress, for reading, and the first one where there is none yet."""
+        return cls.look(progress) if cls.is_of(progress) else cls()
 
 
-def results_of(progress: Array, num_parameters: int) -> list[StageResult]:
+def results_of(progress: Array) -> list[StageResult]:
     """What a path has found before the present stage.
 
     Args:
         progress: Of the path, as its last certificate has it.
-        num_parameters: Length of the model.
     """
-    rows = PathState.of(progress, num_parameters).results
+    rows = PathState.of(progress).results
     return [StageResult(iterations=round(row[0]), gap=float(row[1]), model=row[2:].copy()) for row in rows]
 
 
@@ -149,11 +146,15 @@ class PathTrainer(Trainer):
         """The local solver of one task."""
         return PathSolver(ctx, self)
 
+    def _now(self, progress: Array) -> tuple[LinearTrainer, PathState]:
+        """Return the trainer of the present stage, and the state."""
+        state = PathState.of(progress)
+        return self.stages[state.stage], state
+
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
         """As the present stage."""
-        state = PathState.of(progress, len(model))
-        inner = self.stages[state.stage].begin(schema, model, state.inner, num_tasks)
-        return replace(state, inner=inner).encode()
+        trainer, state = self._now(progress)
+        return replace(state, inner=trainer.begin(schema, model, state.inner, num_tasks)).encode()
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """Of the first stage."""
@@ -165,13 +166,13 @@ class PathTrainer(Trainer):
 
     def update_size(self, model: Array, progress: Array) -> int:
         """As the present stage."""
-        state = PathState.of(progress, len(model))
-        return self.stages[state.stage].update_size(model, state.inner)
+        trainer, state = self._now(progress)
+        return trainer.update_size(model, state.inner)
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """As the present stage."""
-        state = PathState.of(progress, len(model))
-        model, inner = self.stages[state.stage].advance(model, state.inner, summed)
+        trainer, state = self._now(progress)
+        model, inner = trainer.advance(model, state.inner, summed)
         return model, replace(state, inner=inner, is_first=False).encode()
 
     def merge(self, model: Array, weighted_sum: Array, total_weight: float) -> Array:
@@ -180,15 +181,15 @@ class PathTrainer(Trainer):
 
     def rebuild(self, model: Array, contribution: Array, progress: Array) -> Array:
         """As the present stage; at its beginning 0 where solvers write duals of 0 next."""
-        state = PathState.of(progress, len(model))
+        trainer, state = self._now(progress)
         if state.is_first and state.is_fresh:
             return np.zeros_like(model)
-        return self.stages[state.stage].rebuild(model, contribution, state.inner)
+        return trainer.rebuild(model, contribution, state.inner)
 
     def settled(self, model: Array, progress: Array, contribution: Array, num_tasks: int) -> Array | None:
         """As the present stage."""
-        state = PathState.of(progress, len(model))
-        return self.stages[state.stage].settled(model, state.inner, contribution, num_tasks)
+        trainer, state = self._now(progress)
+        return trainer.settled(model, state.inner, contribution, num_tasks)
 
     def verdict(self, model: Array, report: Report) -> Verdict:
         """As the present stage; only the certificate of the last one ends the job."""
@@ -204,7 +205,7 @@ class PathTrainer(Trainer):
         is_over = relative.is_complete and trainer.verdict(model, relative).action is Action.STOP
         if not is_over or stage + 1 == len(self.stages):
             return model, progress
-        state = PathState.of(progress, len(model))
+        state = PathState.of(progress)
         found = np.concatenate([[relative.iteration, trainer.relative_gap(model, relative)], model])
         rebuilt = model if report.rebuilt is None else report.rebuilt
         start = _start(trainer, model, rebuilt, state.inner)
@@ -212,7 +213,7 @@ class PathTrainer(Trainer):
             stage=stage + 1,
             began=report.iteration,
             is_fresh=start is None or not self.can_go_on(stage + 1),
-            results=np.vstack([state.results, found]),
+            results=np.array([*state.results, found]),
             inner=NO_PROGRESS,
         )
         return np.zeros_like(model) if start is None or following.is_fresh else start.copy(), following.encode()
@@ -229,7 +230,7 @@ class PathTrainer(Trainer):
 
     def _stage_report(self, model: Array, report: Report) -> tuple[LinearTrainer, Report, int]:
         """The trainer of the present stage, the report as it is to that, and the number of the stage."""
-        state = PathState.of(report.progress, len(model))
+        state = PathState.of(report.progress)
         is_own = report.last_certificate > state.began
         relative = replace(
             report,
@@ -265,7 +266,12 @@ class PathSolver(Solver):
         super().__init__(ctx)
         self._trainer = trainer
         self._stage = 0
-        self._inner = trainer.stages[0].linear_solver(ctx)
+        self._inner = self._solver_of(0)
+
+    def _solver_of(self, stage: int) -> "LinearSolver":
+        from chicle_elastic.solvers.linear.solver import LinearSolver
+
+        return LinearSolver(self.ctx, self._trainer.stages[stage])
 
     def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
         """As the solver of the stage."""
@@ -274,7 +280,7 @@ class PathSolver(Solver):
 
     def solve(self, model: Array, budget: Budget) -> Update:
         """As the solver of the stage."""
-        state = PathState.of(budget.progress, len(model))
+        state = PathState.of(budget.progress)
         self._go_to(state)
         return self._inner.solve(model, replace(budget, progress=state.inner))
 
@@ -284,7 +290,7 @@ class PathSolver(Solver):
 
     def evaluate(self, model: Array, progress: Array) -> Update:
         """As the solver of the stage."""
-        state = PathState.of(progress, len(model))
+        state = PathState.of(progress)
         self._go_to(state)
         return self._inner.evaluate(model, state.inner)
 
@@ -301,7 +307,7 @@ class PathSolver(Solver):
             self._inner.raise_bounds(self._trainer.stages[state.stage].C)
         else:
             self._inner.close()
-            self._inner = self._trainer.stages[state.stage].linear_solver(self.ctx)
+            self._inner = self._solver_of(state.stage)
             if is_fresh:
                 for chunk in self.chunks.values():
                     chunk.peek().state[...] = 0.0

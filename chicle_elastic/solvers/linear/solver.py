@@ -3,18 +3,19 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.ids import ChunkId
-from chicle_elastic.solvers.base import Budget, Context, Solver, Update
+from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.coordinates import CoordinatePasses, metrics_of
 from chicle_elastic.solvers.linear.local import LocalData, LocalPart
 from chicle_elastic.solvers.linear.newton.parts import NewtonParts
-from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
+from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.pass_solver import ALONE, INTERRUPTED, ROWS
+from chicle_elastic.solvers.linear.pass_solver import PassSolver, count_all
 from chicle_elastic.solvers.linear.tables import Bounds
 from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses, solve, tells_if_long
 from chicle_elastic.solvers.linear.working_set.state import (
@@ -23,50 +24,43 @@ from chicle_elastic.solvers.linear.working_set.state import (
     WorkingSetState,
     sums_size,
 )
-from chicle_elastic.solvers.local_chunk import LocalChunk
 
 
-class LinearSolver(Solver):
+class LinearSolver(PassSolver):
     """One per uni-task.
 
     Args:
         ctx: Of the task.
-        loss: The loss.
-        bounds: Where the C_i come from.
-        intercept: Value of the intercept column; 0 for none.
-        tol: Relative gap to be reached.
-        num_threads: Most threads to use.
-        descends_only: Never go over from coordinate descent to Newton steps.
-        problem: What Newton's method minimises.
+        trainer: The `LinearTrainer`, which says what is minimised, and how.
     """
 
-    def __init__(
-        self,
-        ctx: Context,
-        *,
-        loss: Loss,
-        bounds: Bounds,
-        intercept: float,
-        tol: float,
-        num_threads: int,
-        descends_only: bool = False,
-        problem: Problem,
-    ) -> None:
+    state_type = NewtonState
+
+    def __init__(self, ctx: Context, trainer: Any) -> None:
         super().__init__(ctx)
-        self._tol = tol
-        self._problem = problem
-        self._local = LocalData(self.chunks, loss=loss, bounds=bounds, intercept=intercept, num_threads=num_threads)
-        self._coordinates = CoordinatePasses(ctx, self._local, self.chunks, tol=tol, descends_only=descends_only)
+        self._tol, self._problem = trainer.tol, trainer.problem
+        self.local = LocalData(
+            self.chunks,
+            bounds=Bounds(float(trainer.C), trainer.class_weights, trainer.code_classes),
+            intercept=float(trainer.intercept_scaling),
+            loss=Loss.named(trainer.loss),
+            num_threads=trainer.num_threads,
+        )
+        descends_only = trainer.algorithm == "cocoa"
+        self._coordinates = CoordinatePasses(ctx, self.local, tol=self._tol, descends_only=descends_only)
         self._newton: NewtonParts | None = None
         self._rebuilt: Array | None = None
         self._working_set: WorkingSetPasses | None = None
 
-    def attach(self, added: Sequence[LocalChunk], removed: Sequence[ChunkId]) -> None:
-        """Forget what was made of the chunks; it is made again inside the next iteration, when they may be read."""
-        super().attach(added, removed)
-        self._local.change([chunk.id for chunk in added], removed)
+    def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
+        """Forget what passes have found out about the chunks."""
+        self.local.change(added, removed)
         self._coordinates.change()
         self._newton = self._working_set = self._rebuilt = None
+
+    def sums_size(self, state: NewtonState) -> int:
+        """See `newton.state`."""
+        return state.sums_size(self._problem)
 
     def raise_bounds(self, C: float) -> None:
         """Go on with a larger C, inside an iteration: with the duals, and what is known of second derivatives.
@@ -74,8 +68,8 @@ class LinearSolver(Solver):
         Args:
             C: Factor of the sum of losses.
         """
-        ratio = C / self._local.bounds.C
-        self._local.raise_bounds(replace(self._local.bounds, C=C))
+        ratio = C / self.local.bounds.C
+        self.local.raise_bounds(replace(self.local.bounds, C=C))
         self._coordinates.raise_bounds(ratio)
         self._rebuilt = None
         if self._newton is not None:
@@ -89,7 +83,7 @@ class LinearSolver(Solver):
         """
         self._rebuilt = None
         if NewtonState.is_of(budget.progress):
-            return self._newton_pass(model, budget)
+            return super().solve(model, budget)
         if WorkingSetState.is_of(budget.progress):
             state = WorkingSetState.look(budget.progress)
             if state.phase is not WorkingSetPhase.DESCEND:
@@ -98,15 +92,9 @@ class LinearSolver(Solver):
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         return self._coordinates.run(model, budget)
 
-    def _newton_pass(self, model: Array, budget: Budget) -> Update:
-        state = NewtonState.look(budget.progress)
-        if not self.chunks:
-            return Update(delta=np.zeros(state.sums_size(self._problem)), samples=0, weight=0.0)
-        sums = self._newton_parts(state).run(state, model.reshape(-1, state.D), budget)
-        is_partial = bool(sums[INTERRUPTED] > 0)
-        samples = 0 if is_partial else self._local.count_all()
-        sums[ROWS], sums[ALONE] = samples, budget.num_ranks == 1
-        return Update(delta=sums, samples=samples, weight=1.0, is_partial=is_partial)
+    def run_pass(self, state: NewtonState, model: Array, sums: Array, budget: Budget) -> None:
+        """See `newton.parts`."""
+        self._newton_parts(state).run(state, model.reshape(-1, state.D), budget, sums)
 
     def _round(self, state: WorkingSetState, model: Array, budget: Budget) -> Update:
         """A pass of the working set."""
@@ -116,7 +104,7 @@ class LinearSolver(Solver):
         if state.phase is WorkingSetPhase.SOLVE:
             if budget.rank == state.turn % budget.num_ranks:
                 with tells_if_long(state):
-                    solve(state, w, parts, intercept=self._local.intercept, tol=self._tol, is_spent=budget.is_spent)
+                    solve(state, w, parts, intercept=self.local.intercept, tol=self._tol, is_spent=budget.is_spent)
             return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
         if budget.is_spent():
             sums[0] = 1.0
@@ -130,7 +118,7 @@ class LinearSolver(Solver):
             passes.select(state, w, parts)
         else:
             passes.gather(state, parts)
-        return Update(delta=sums, samples=self._local.count_all(), weight=1.0)
+        return Update(delta=sums, samples=count_all(self.chunks), weight=1.0)
 
     def recover(self, model: Array) -> Array:
         """w of the local duals, in float64, flattened. Rows whose duals are 0 are not looked at: all tasks wait."""
@@ -139,67 +127,55 @@ class LinearSolver(Solver):
     def evaluate(self, model: Array, progress: Array) -> Update:
         """w of the local duals, and the sums of losses (at `model`) and of dual values of the local samples.
 
-        In a Newton run the duals are written here: those that belong to `model`.
+        In a Newton run the duals are written here: those that belong to `model`. Duals of one Newton step on belong to
+        another model, which the trainer asks for next (`Trainer.settled`): the losses at this one do not matter then.
         """
-        if NewtonState.is_of(progress) and self.chunks:
-            return self._evaluate_newton(NewtonState.look(progress), model)
         if WorkingSetState.is_of(progress) and self.chunks:
             self._working_set_passes().write_duals(WorkingSetState.look(progress))
-        return self._evaluate(model, has_losses=True)
+        if not NewtonState.is_of(progress) or not self.chunks:
+            return self._evaluate(model, has_losses=True)
+        state, known = NewtonState.look(progress), self._rebuilt
+        if known is None:
+            self._newton_parts(state).settle(state, model.reshape(-1, state.D))
+        update = self._evaluate(model, has_losses=known is not None or not state.has_newton_duals, known=known)
+        self._rebuilt = update.delta.copy()
+        return update
 
-    def _evaluate_newton(self, state: NewtonState, model: Array) -> Update:
-        """Sums over the matrix that Newton's method has anyway.
-
-        Duals of one Newton step on belong to another model, which the trainer asks for next (`Trainer.settled`): the
-        losses at this one do not matter then.
-        """
-        local, w = self._local, model.reshape(-1, state.D)
-        self._coordinates.visit_all()
-        has_losses = self._rebuilt is not None or not state.has_newton_duals
-        parts = self._newton_parts(state)
-        if self._rebuilt is None:
-            self._rebuilt = parts.settle(state, w)
-        losses = parts.losses(w) if has_losses else np.zeros(len(w))
-        return Update(
-            delta=self._rebuilt.ravel().copy(),
-            samples=0,
-            weight=1.0,
-            metrics=metrics_of(loss=losses, dual=local.dual_sums),
-        )
-
-    def _evaluate(self, model: Array, *, has_losses: bool) -> Update:
+    def _evaluate(self, model: Array, *, has_losses: bool, known: Array | None = None) -> Update:
+        """Evaluate; `known` is the w of the duals, if these are as they were."""
         self._coordinates.visit_all()  # rows that were left out wrongly must not keep a gap open for ever
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        local = self._local
+        local, is_known = self.local, known is not None
         w = model.reshape(local.tables.num_outputs, -1)
-        certify = functools.partial(LocalPart.certify, loss=local.loss, w=w, has_losses=has_losses)
-        results = local.run_parts(certify, local.parts(local.useful_threads))
-        stats: Array = np.sum([part for _, part in results], axis=0)
-        rebuilt = results[0][0]
-        for part, _ in results[1:]:  # in place: with a million features a fresh array costs as much as many rows
-            rebuilt += part
-        local.set_dual_sums(stats[:, 1].copy())
+        certify = functools.partial(LocalPart.certify, loss=local.loss, w=w, has_losses=has_losses, is_known=is_known)
+        (rebuilt, sums), *others = local.run_parts(certify, local.parts(local.useful_threads))
+        for more, more_sums in others:  # in place: with a million features a fresh array costs as much as many rows
+            rebuilt += more
+            sums += more_sums
+        if known is None:
+            local.dual_sums = sums[:, 1].copy()
+        else:
+            rebuilt = known.reshape(w.shape).copy()
         if has_losses:
             half_norms, rebuilt_norms = (0.5 * np.einsum("kd,kd->k", v, v) for v in (w, rebuilt))
-            primal = half_norms + stats[:, 0]
+            primal = half_norms + sums[:, 0]
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                relative = (primal - stats[:, 1] + rebuilt_norms) / primal
+                relative = (primal - local.dual_sums + rebuilt_norms) / primal
             self._coordinates.certified(float(np.max(relative)))
-        return Update(
-            delta=rebuilt.ravel(), samples=0, weight=1.0, metrics=metrics_of(loss=stats[:, 0], dual=stats[:, 1])
-        )
+        metrics = metrics_of(loss=sums[:, 0], dual=local.dual_sums)
+        return Update(delta=rebuilt.ravel(), samples=0, weight=1.0, metrics=metrics)
 
     def close(self) -> None:
         """End the kernel threads."""
-        self._local.close()
+        self.local.close()
 
     def _newton_parts(self, state: NewtonState) -> NewtonParts:
         if self._newton is None or self._newton.row_step != state.row_step:
-            self._newton = NewtonParts(self._problem, state, self._local)
+            self._newton = NewtonParts(self._problem, state, self.local)
         return self._newton
 
     def _working_set_passes(self) -> WorkingSetPasses:
         if self._working_set is None:
-            self._working_set = WorkingSetPasses(self._local)
+            self._working_set = WorkingSetPasses(self.local)
         return self._working_set

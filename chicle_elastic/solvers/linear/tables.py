@@ -6,7 +6,7 @@ Per sample it is 8 for the norm, and 8 for the bound where samples or classes ha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from chicle_elastic.solvers.linear.objectives import Loss, dual_values, upper_bo
 from chicle_elastic.solvers.local_chunk import LocalChunk, RowBlock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Bounds:
     """Where the C_i come from, and what target codes mean.
 
@@ -30,7 +30,7 @@ class Bounds:
     """
 
     C: float
-    class_weights: tuple[float, ...] | None
+    class_weights: tuple[float, ...] | None = None
     code_classes: tuple[int, ...] | None = None
 
     def of(self, block: RowBlock) -> Array | None:
@@ -73,12 +73,55 @@ class LocalTables:
     bucket_rows: int
     num_outputs: int
     num_values: int
-    keep_alive: list[RowBlock] = field(default_factory=list)
+    keep_alive: list[RowBlock]
+    notes: list[Notes]
 
     @property
     def num_rows(self) -> int:
         """Local samples."""
         return int(self.samples.lengths.sum())
+
+    def by_chunk(self, values: Array) -> list[Array]:
+        """Cut values of all rows, shape (num_rows,), into those of each chunk."""
+        return np.split(values, np.cumsum(self.samples.lengths)[:-1])
+
+    def _uppers(self) -> list[Array]:
+        C, lengths = self.samples.uniform_upper, self.samples.lengths.tolist()
+        bounds = zip(self.notes, lengths, strict=True)
+        return [np.broadcast_to(C, n) if note.upper is None else note.upper for note, n in bounds]
+
+    def upper(self) -> Array:
+        """Return C_i of all rows, shape (num_rows,), float64."""
+        return np.concatenate(self._uppers())
+
+    def dual_sums(self, loss: Loss) -> Array:
+        """Sum the dual values of all rows per output, shape (outputs,), float64."""
+        total = np.zeros(self.num_outputs)
+        for block, upper in zip(self.keep_alive, self._uppers(), strict=True):
+            duals = block.state[:, :, 0]
+            if duals.any():
+                total += dual_values(loss, duals, upper[:, None]).sum(axis=0)
+        return total
+
+    def require_finite_norms(self) -> None:
+        """Look at the norms that the passes have found so far: a value that is not finite shows there.
+
+        Raises:
+            DataError: It names chunk and row.
+        """
+        # NaN wins in a maximum; and nothing is as long as the norms, as `isfinite(norms)` would be.
+        if not all(np.isfinite(note.norms.max()) for note in self.notes):
+            self.require_finite(np.concatenate([note.norms for note in self.notes]))
+
+    def require_finite(self, values: Array) -> None:
+        """Look at rows by a value that was found of each, shape (num_rows,).
+
+        Raises:
+            DataError: It names chunk and row.
+        """
+        if not np.isfinite(values).all():
+            for chunk_id, block, part in zip(self.ids, self.keep_alive, self.by_chunk(values), strict=True):
+                require_finite(chunk_id, block, part)
 
     def even_cuts(self, most: int) -> list[int]:
         """Cut the chunks into at most so many parts of about as many rows: where each begins, and the last one ends."""
@@ -104,6 +147,7 @@ class LocalTables:
             num_outputs=self.num_outputs,
             num_values=sum(num_values(block) for block in blocks),
             keep_alive=blocks,
+            notes=self.notes[chunks],
         )
 
 
@@ -144,65 +188,8 @@ def build_tables(chunks: Mapping[ChunkId, LocalChunk], notes: dict[ChunkId, Note
         num_outputs=blocks[0].state.shape[1],
         num_values=total_values,
         keep_alive=blocks,
+        notes=local,
     )
-
-
-def require_finite_rows(built: LocalTables, notes: Mapping[ChunkId, Notes]) -> None:
-    """Look at the norms that the passes have found so far: a value that is not finite shows there.
-
-    Raises:
-        DataError: It names chunk and row.
-    """
-    for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
-        norms = notes[chunk_id].norms
-        if not np.isfinite(norms.max()):  # NaN wins; and nothing is as long as the norms, as `isfinite(norms)` would be
-            require_finite(chunk_id, block, norms)
-
-
-def require_finite_values(built: LocalTables, values: Array) -> None:
-    """The same, where a method other than coordinate descent has found a value of each row, shape (num_rows,).
-
-    Raises:
-        DataError: It names chunk and row.
-    """
-    if np.isfinite(values).all():
-        return
-    starts = np.cumsum(built.samples.lengths)[:-1]
-    for chunk_id, block, part in zip(built.ids, built.keep_alive, np.split(values, starts), strict=True):
-        require_finite(chunk_id, block, part)
-
-
-def _column_of(upper: Array | None, C: float, num_rows: int) -> Array:
-    """C_i as a column, shape (num_rows, 1)."""
-    return (np.full(num_rows, C) if upper is None else upper)[:, None]
-
-
-def dual_sums(built: LocalTables, notes: Mapping[ChunkId, Notes], loss: Loss, C: float) -> Array:
-    """Sum of dual values of the local samples per output, shape (outputs,), float64."""
-    total = np.zeros(built.num_outputs)
-    for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
-        duals = block.state[:, :, 0]
-        if duals.any():
-            total += dual_values(loss, duals, _column_of(notes[chunk_id].upper, C, len(duals))).sum(axis=0)
-    return total
-
-
-def upper_of_rows(built: LocalTables, notes: Mapping[ChunkId, Notes], C: float) -> Array:
-    """C_i of all local rows, shape (num_rows,), float64."""
-    lengths = built.samples.lengths.tolist()
-    return np.concatenate([_column_of(notes[i].upper, C, n)[:, 0] for i, n in zip(built.ids, lengths, strict=True)])
-
-
-def num_between_bounds(built: LocalTables, notes: Mapping[ChunkId, Notes], loss: Loss, C: float) -> int:
-    """Duals strictly between their bounds, over all outputs; samples with curvature in a Newton step."""
-    total = 0
-    for chunk_id, block in zip(built.ids, built.keep_alive, strict=True):
-        duals = block.state[:, :, 0]
-        is_free = duals > 0
-        if loss is Loss.HINGE:
-            is_free &= duals < _column_of(notes[chunk_id].upper, C, len(duals))
-        total += int(np.count_nonzero(is_free))
-    return total
 
 
 def num_values(block: RowBlock) -> int:

@@ -29,8 +29,7 @@ import numpy as np
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import TINY
-from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.slopes import each_loss_and_slope, losses_and_slopes
+from chicle_elastic.solvers.linear.objectives import Loss, each_loss_and_slope
 
 BALANCED = 1e-9
 """Share of the sum of duals that the duals of the two classes may differ by, for rounding."""
@@ -99,14 +98,9 @@ class Objective:
             residuals = targets - scores
             slopes = upper * residuals
             return np.array([0.5 * (slopes @ residuals)]), slopes, upper
-        if sides == 1:
-            total, slopes, curvatures = losses_and_slopes(self.loss, targets * scores, upper)
-            losses = np.array([total])
-        else:
-            each, slopes, curvatures = each_loss_and_slope(self.loss, targets * scores, upper)
-            losses = sides_of(each, targets)
+        losses, slopes, curvatures = each_loss_and_slope(self.loss, targets * scores, upper)
         slopes *= targets
-        return losses, slopes, curvatures
+        return np.array([losses.sum()]) if sides == 1 else sides_of(losses, targets), slopes, curvatures
 
     def penalised(self, w: Array) -> Array:
         """The values of penalised columns."""

@@ -1,53 +1,51 @@
 """The local part of a model with an l1 penalty: the sums of a pass over the rows of one task, or a direction."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.l1 import steps
-from chicle_elastic.solvers.linear.l1.objective import Objective, SlopeSums, sides_of
+from chicle_elastic.solvers.linear.l1.objective import SlopeSums, sides_of
 from chicle_elastic.solvers.linear.l1.state import SHARES, L1Phase, L1State, OutputState
+from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.objectives import dual_values
 from chicle_elastic.solvers.linear.pass_solver import HEAD, INTERRUPTED, PassSolver
+from chicle_elastic.solvers.linear.rows import add_dense
 from chicle_elastic.solvers.linear.tables import Bounds
-from chicle_elastic.solvers.linear.target_rows import LocalRows
 
 if TYPE_CHECKING:
     from chicle_elastic.solvers.linear.l1.columns import Columns
 
 
-class L1Solver(PassSolver[L1State, LocalRows]):
+class L1Solver(PassSolver):
     """One per uni-task.
 
     Args:
         ctx: Of the task.
-        objective: Of each output.
-        bounds: Where the C_i come from.
-        intercept: Value of the intercept column; 0 for none.
+        trainer: The `ColumnsTrainer`, which says what is minimised.
     """
 
     state_type = L1State
 
-    def __init__(self, ctx: Context, *, objective: Objective, bounds: Bounds, intercept: float) -> None:
+    def __init__(self, ctx: Context, trainer: Any) -> None:
         super().__init__(ctx)
-        self._objective = objective
-        self._bounds = bounds
-        self._intercept = intercept
+        self._objective = trainer.problem
+        bounds, intercept = Bounds(float(trainer.C), trainer.class_weights), float(trainer.intercept_scaling)
+        self.local = LocalData(self.chunks, bounds=bounds, intercept=intercept)
         self._known: dict[int, list[tuple[Array, Array]]] = {}
         self._columns: Columns | None = None
+        self._signs: Array | None = None
         self._scaled: tuple[float, Array] | None = None
 
-    def forget(self) -> None:
-        """Forget scores, columns and weights."""
-        self._scaled = None
+    def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
+        """Forget scores, columns, signs and weights."""
+        self.local.change(added, removed)
+        self._scaled = self._signs = self._columns = None
         self._known.clear()
-        self._columns = None
-
-    def read_chunks(self) -> LocalRows:
-        """Make tables of them."""
-        return LocalRows(self.chunks, intercept=self._intercept, bounds=self._bounds)
 
     def run_without_rows(self, state: L1State, model: Array, sums: Array, budget: Budget) -> bool:
         """Find a direction where it is this task's turn."""
@@ -79,22 +77,26 @@ class L1Solver(PassSolver[L1State, LocalRows]):
         with np.errstate(over="ignore", invalid="ignore"):  # squares may be beyond all numbers
             sums[:D] = local.weighted_sum()
             if not (state.is_whole and state.is_parabola):
-                sums[D:] = local.rows.squares_sum(local.weights)
+                sums[D:] = local.rows.squares_sum(local.upper)
 
     def _upper(self, state: L1State) -> Array:
         """C_i, shape (num_rows,): of real targets relative to the sum of the weights of all."""
         if state.total == 1.0:
-            return self.local.weights
+            return self.local.upper
         if self._scaled is None or self._scaled[0] != state.total:
-            self._scaled = state.total, self.local.weights / state.total
+            self._scaled = state.total, self.local.upper / state.total
         return self._scaled[1]
 
     def _targets(self, state: L1State, k: int) -> Array:
         """Real targets, or +1 and -1 for the class of output `k` and the others, shape (num_rows,)."""
-        return self.local.targets if state.is_parabola else self.local.signs(k, len(state.outputs))
+        if state.is_parabola:
+            return self.local.targets
+        if self._signs is None:
+            self._signs = self.local.signs_of(len(state.outputs))
+        return self._signs[k]
 
     def _pass(self, state: L1State, k: int, output: OutputState, w: Array, part: Array) -> None:
-        objective, weights, targets = self._objective, self.local.weights, self._targets(state, k)
+        objective, weights, targets = self._objective, self.local.upper, self._targets(state, k)
         if output.phase is L1Phase.LOOK:
             part[:] = (weights.sum(), weights @ targets) if state.is_parabola else sides_of(weights, targets)
         elif output.phase is L1Phase.EVALUATE:
@@ -137,13 +139,15 @@ class L1Solver(PassSolver[L1State, LocalRows]):
 
     def _multiply(self, state: L1State, output: OutputState, curvatures: Array, sums: Array) -> None:
         local, columns, is_rough = self.local, output.columns, output.is_rough
-        if state.is_parabola and not local.rows.is_sparse:  # of the intercept, last, products are known
+        if state.is_parabola and not local.rows.is_sparse:
+            # Products of the intercept, last, are known. Centring the products of rows would cost digits.
             means = state.means[:-1]
             if len(columns):
                 columns = columns[columns < len(means)]
                 means = means[columns]
             sums = sums[: len(means) * (len(means) + 1) // 2]
-            local.add_centred_products(curvatures, columns, means, sums, is_rough=is_rough)
+            blocks = [np.asarray(block.rows) for block in local.tables.keep_alive]
+            add_dense(blocks, curvatures, columns, None, sums, rough=blocks if is_rough else None, shift=means)
         else:
             local.rows.add_products(curvatures, columns, sums, is_rough=is_rough)
 
@@ -152,7 +156,7 @@ class L1Solver(PassSolver[L1State, LocalRows]):
         from chicle_elastic.solvers.linear.l1.columns import Columns
 
         if self._columns is None:
-            self._columns = Columns(self.local.tables, self._intercept, self._objective)
+            self._columns = Columns(self.local.tables, self.local.intercept, self._objective)
         _, slopes, curvatures = self._objective.at(self._scores(k, w), self._targets(state, k), self._upper(state))
         return self._columns.direction(
             slopes,

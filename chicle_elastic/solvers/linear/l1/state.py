@@ -155,6 +155,11 @@ class L1State(ProgressState):
         return all(output.phase is L1Phase.REST for output in self.outputs)
 
     @property
+    def gap(self) -> float:
+        """The largest relative gap of all outputs."""
+        return max([output.gap for output in self.outputs])
+
+    @property
     def reads_rows(self) -> bool:
         """Say whether the next pass reads the rows."""
         return any(output.phase not in (L1Phase.SOLVE, L1Phase.REST) for output in self.outputs)

@@ -1,124 +1,109 @@
 """Models with an l1 penalty: the objective, the method, and when to stop. See `objective` and `steps`."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Context, Report, Solver, Summed
-from chicle_elastic.solvers.linear.certified import CertifiedTrainer, is_narrow
+from chicle_elastic.solvers.linear.certified import CertifiedTrainer, one_output
 from chicle_elastic.solvers.linear.l1 import steps
 from chicle_elastic.solvers.linear.l1.objective import Objective, credible
 from chicle_elastic.solvers.linear.l1.state import PATIENCE, L1State
-from chicle_elastic.solvers.linear.methods import CHEAP_COLUMNS, CHEAP_PRODUCTS, MOST_COLUMNS, most_block_columns
+from chicle_elastic.solvers.linear.methods import (
+    CHEAP_COLUMNS,
+    CHEAP_PRODUCTS,
+    MOST_COLUMNS,
+    is_narrow,
+    most_block_columns,
+)
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.trainer import num_outputs
 
 
 class ColumnsTrainer(CertifiedTrainer):
-    """A trainer whose steps are those of `l1.steps`; all outputs share an iteration.
+    """A trainer whose steps are those of `l1.steps`; all outputs share an iteration."""
 
-    The model is w of shape (outputs, num_features + 1), flattened; the last column belongs to the intercept column.
-
-    Attributes:
-        name: Of the objective.
-    """
-
-    name: ClassVar[str]
+    C: float = 1.0
+    class_weights: tuple[float, ...] | None = None
+    state_type = L1State
+    sums = ("rows",)
+    sums_by_output = "loss", "dual", "size"
 
     @property
     @abstractmethod
-    def _objective(self) -> Objective:
-        """That of each output."""
+    def problem(self) -> Objective:
+        """The objective of each output."""
 
-    def _outputs(self, schema: DataSchema) -> int:
-        """How many there are."""
-        return num_outputs(schema)
+    @property
+    @abstractmethod
+    def intercept_scaling(self) -> float:
+        """Value of the intercept column; 0 for none."""
+
+    def solver(self, ctx: Context) -> Solver:
+        """The local solver of one task; numba is imported here and not before."""
+        from chicle_elastic.solvers.linear.l1.solver import L1Solver
+
+        return L1Solver(ctx, self)
 
     def _is_whole(self, schema: DataSchema) -> bool:
         """Whether W always has all columns: their products fit into a message, and cost little beside the rows."""
         D = schema.num_features + 1
-        is_once = self._objective.loss is None
+        is_once = self.problem.loss is None
         is_cheap = is_once or D <= CHEAP_COLUMNS or schema.num_rows * D * D // 2 <= CHEAP_PRODUCTS
-        return is_cheap and not _is_wide(schema, self._outputs(schema))
+        return is_cheap and is_narrow(schema, self.num_outputs(schema))
 
     def _is_from_columns(self, schema: DataSchema, num_tasks: int) -> bool:
         """Whether one task has all rows, and their columns are the way to go."""
-        is_alone = num_tasks == 1 and schema.kind == "csr" and self._objective.loss is not None
-        return is_alone and _is_wide(schema, self._outputs(schema))
-
-    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
-        """Zeros, shape (outputs * (num_features + 1),), float64."""
-        return np.zeros(self._outputs(schema) * (schema.num_features + 1))
-
-    def identity(self) -> Mapping[str, Any]:
-        """What decides the optimum."""
-        values: Any = self
-        parameters = (field.name for field in fields(values) if field.name != "tol")
-        return {"trainer": self.name} | {name: getattr(self, name) for name in parameters}
-
-    def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
-        """Of `evaluate`: rows, and per output k sums of losses, of dual values and `size` of `Objective.certified`."""
-        parts = [f"{name}/{k}" for k in range(self._outputs(schema)) for name in ("loss", "dual", "size")]
-        return ("rows", *parts)
+        is_alone = num_tasks == 1 and schema.kind == "csr" and self.problem.loss is not None
+        return is_alone and not is_narrow(schema, self.num_outputs(schema))
 
     def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
-        """Begin with a look at the data, and again after a certificate that was not good enough."""
-        is_alone = self._is_from_columns(schema, num_tasks)
-        if L1State.is_of(progress):
-            state = L1State.look(progress)
-            if not state.is_at_rest and state.from_columns == is_alone:
-                return progress
-            state = L1State.take(progress)
-            if state.is_at_rest:
-                steps.reopen(state)
-        else:
-            outputs = self._outputs(schema)
-            state = L1State.fresh(
-                outputs,
-                schema.num_features + 1,
-                self._objective,
-                is_whole=self._is_whole(schema),
-                is_rough=schema.dtype == "float32" and schema.kind != "csr",
-                most_columns=most_block_columns(outputs),
-            )
-        steps.set_alone(state, model, self._objective, is_alone=is_alone)
+        """Begin with a look at the data; the task that is alone may come, or no more be."""
+        progress, is_alone = super().begin(schema, model, progress, num_tasks), self._is_from_columns(schema, num_tasks)
+        if L1State.look(progress).from_columns == is_alone:
+            return progress
+        state = L1State.take(progress)
+        steps.set_alone(state, model, self.problem, is_alone=is_alone)
         return state.encode()
+
+    def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> L1State:
+        outputs = self.num_outputs(schema)
+        return L1State.fresh(
+            outputs,
+            schema.num_features + 1,
+            self.problem,
+            is_whole=self._is_whole(schema),
+            is_rough=schema.dtype == "float32" and schema.kind != "csr",
+            most_columns=most_block_columns(outputs),
+        )
+
+    def _reopen(self, state: L1State, model: Array) -> None:
+        steps.reopen(state)
+
+    def _step(self, state: L1State, model: Array, summed: Summed) -> Array:
+        return steps.advance(state, model, summed.delta, self.problem)
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
-        outputs, D = self._outputs(schema), schema.num_features + 1
+        outputs, D = self.num_outputs(schema), schema.num_features + 1
         products = f"products of {D} columns and {outputs} output{'s' if outputs > 1 else ''}"
         if self._is_whole(schema):
             return f"a proximal Newton method on chunks, because {products} cost little"
         do_not_fit = f"{products} do not fit into a message"
         if self._is_from_columns(schema, num_tasks):
             return f"a proximal Newton method on the columns of one task, because {do_not_fit}"
-        reason = do_not_fit if _is_wide(schema, outputs) else f"{products} would take long"
+        reason = f"{products} would take long" if is_narrow(schema, outputs) else do_not_fit
         return f"a proximal Newton method with a working set of columns, because {reason}"
-
-    def update_size(self, model: Array, progress: Array) -> int:
-        """See `L1State.sums_size`."""
-        return L1State.look(progress).sums_size
-
-    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
-        """See `steps`."""
-        state = L1State.take(progress)
-        with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
-            following = steps.advance(state, model, summed.delta, self._objective)
-        return following, state.encode()
 
     def primal_and_dual(self, model: Array, report: Report) -> tuple[Array, Array]:
         """P and D per output at a certificate, each of shape (outputs,), float64.
 
         D of a squared loss is unknown, minus infinity, where the means are those of other rows.
         """
-        state, metrics, objective = _state_of(report), report.metrics, self._objective
-        assert report.rebuilt is not None
+        assert report.rebuilt is not None, "only a certificate has P and D"
+        state, metrics, objective = L1State.look(report.progress), report.metrics, self.problem
         shape = len(state.outputs), -1
         primal, dual = np.empty((2, len(state.outputs)))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -135,17 +120,12 @@ class ColumnsTrainer(CertifiedTrainer):
 
     def floor(self, report: Report) -> float:
         """See `CertifiedTrainer`."""
-        return _state_of(report).floor
+        return L1State.look(report.progress).floor
 
     def has_last_word(self, report: Report) -> bool:
         """See `CertifiedTrainer`: of a squared loss also after a solution that has followed it."""
-        state = _state_of(report)
-        return state.num_refused >= PATIENCE and not state.has_last_word
-
-    def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
-        """See `CertifiedTrainer`."""
         state = L1State.look(report.progress)
-        return max(output.gap for output in state.outputs), state.is_at_rest
+        return state.num_refused >= PATIENCE and not state.has_last_word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +161,8 @@ class L1Trainer(ColumnsTrainer):
             )
 
     @property
-    def _objective(self) -> Objective:
+    def problem(self) -> Objective:
+        """See `CertifiedTrainer`."""
         return Objective(
             loss=Loss.named(self.loss),
             l1=self.l1_ratio,
@@ -189,14 +170,6 @@ class L1Trainer(ColumnsTrainer):
             has_free_intercept=self.intercept_scaling != 0 and not self.penalises_intercept,
             tol=self.tol,
         )
-
-    def solver(self, ctx: Context) -> Solver:
-        """The local solver of one task; numba is imported here and not before."""
-        from chicle_elastic.solvers.linear.l1.solver import L1Solver
-        from chicle_elastic.solvers.linear.tables import Bounds
-
-        bounds = Bounds(C=float(self.C), class_weights=self.class_weights)
-        return L1Solver(ctx, objective=self._objective, bounds=bounds, intercept=float(self.intercept_scaling))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,12 +197,19 @@ class LassoTrainer(ColumnsTrainer):
             )
 
     @property
-    def _objective(self) -> Objective:
+    def intercept_scaling(self) -> float:
+        """See `ColumnsTrainer`."""
+        return float(self.has_intercept)
+
+    @property
+    def problem(self) -> Objective:
+        """See `CertifiedTrainer`."""
         l1, l2 = self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio)
         return Objective(loss=None, l1=l1, l2=l2, has_free_intercept=self.has_intercept, tol=self.tol)
 
-    def _outputs(self, schema: DataSchema) -> int:
-        return 1
+    def num_outputs(self, schema: DataSchema) -> int:
+        """See `one_output`."""
+        return one_output(schema)
 
     def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
         """Zeros.
@@ -237,31 +217,9 @@ class LassoTrainer(ColumnsTrainer):
         Raises:
             UsageError: The targets are class codes, or there is no l1 penalty on so many features.
         """
-        if schema.target_dtype == "int32":
-            raise UsageError(
-                "l1 penalties come with the squared loss of real targets, but those of the data are class codes "
-                "(int32); pass y as floats, or convert the data with --regression"
-            )
         if self.l1_ratio == 0 and not is_narrow(schema):
             raise UsageError(
                 f"l1_ratio=0 takes up to {MOST_COLUMNS - 1} features, because no weight is then 0, and the data has "
                 f"{schema.num_features}; use ChicleRidge(alpha=alpha * n_samples), which has the same solution"
             )
         return ColumnsTrainer.init(self, schema, rng)
-
-    def solver(self, ctx: Context) -> Solver:
-        """The local solver of one task; numba is imported here and not before."""
-        from chicle_elastic.solvers.linear.l1.solver import L1Solver
-        from chicle_elastic.solvers.linear.target_rows import OF_SAMPLES
-
-        return L1Solver(ctx, objective=self._objective, bounds=OF_SAMPLES, intercept=float(self.has_intercept))
-
-
-def _state_of(report: Report) -> L1State:
-    assert report.rebuilt is not None, "only a certificate has P and D"
-    return L1State.look(report.progress)
-
-
-def _is_wide(schema: DataSchema, outputs: int) -> bool:
-    """Whether products of all columns are too many for a message."""
-    return most_block_columns(outputs) <= schema.num_features

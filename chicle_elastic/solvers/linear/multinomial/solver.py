@@ -54,7 +54,7 @@ class LocalRows:
         self.ticks: Array = numbers * GOLDEN_RATIO % 1.0
 
 
-class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
+class MultinomialSolver(PassSolver):
     """One per uni-task.
 
     Args:
@@ -68,19 +68,22 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
 
     def __init__(self, ctx: Context, *, C: float, class_weights: Sequence[float] | None, has_intercept: bool) -> None:
         super().__init__(ctx)
-        self._C = C
-        self._class_weights = class_weights
+        self._C, self._class_weights = C, class_weights
         self._has_intercept = has_intercept
+        self._rows: LocalRows | None = None
         self._known: tuple[Array, Array] | None = None
         self._preconditioner: tuple[int, ClassBlocks] | None = None
 
-    def read_chunks(self) -> LocalRows:
-        """Make arrays of them."""
-        return LocalRows(self.chunks, self._C, self._class_weights)
+    def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
+        """Forget rows and probabilities; a preconditioner is good for any rows."""
+        self._rows = self._known = None
 
-    def forget(self) -> None:
-        """Forget the probabilities; a preconditioner is good for any rows."""
-        self._known = None
+    @property
+    def rows(self) -> LocalRows:
+        """The present chunks, read; there is at least one."""
+        if self._rows is None:
+            self._rows = LocalRows(self.chunks, self._C, self._class_weights)
+        return self._rows
 
     def run_pass(self, state: MultinomialState, model: Array, sums: Array, budget: Budget) -> None:
         """See `MultinomialState.sums_size`."""
@@ -96,7 +99,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
                 passes[state.phase]()
 
     def _look(self, state: MultinomialState, sums: Array) -> None:
-        local, K, D = self.local, state.num_classes, state.D
+        local, K, D = self.rows, state.num_classes, state.D
         weights = np.zeros((K, local.rows.num_rows))
         weights[local.codes, np.arange(local.rows.num_rows)] = local.upper
         sums[:K] = weights.sum(axis=1)
@@ -114,7 +117,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         self._add_blocks(state, weights[np.newaxis], sums[K * D :])
 
     def _evaluate(self, state: MultinomialState, W: Array, sums: Array) -> None:
-        local, K, D = self.local, state.num_classes, state.D
+        local, K, D = self.rows, state.num_classes, state.D
         direction = state.direction
         if state.is_joint and len(state.blocks):
             is_active = state.is_active(has_intercept=self._has_intercept)
@@ -137,7 +140,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
             joint[K * D :] = joint_block(dense, found.probabilities, local.upper, has_intercept=has_intercept)
 
     def _sum_blocks(self, state: MultinomialState, W: Array, blocks: Array) -> None:
-        weights = block_weights(self._probabilities(W), self.local.upper)
+        weights = block_weights(self._probabilities(W), self.rows.upper)
         if state.block_rows:
             weights = self._drawn(state, weights)
         self._add_blocks(state, weights, blocks)
@@ -147,10 +150,10 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         bounds = state.masses[:, np.newaxis] / state.block_rows
         chances = np.divide(weights, bounds, out=np.zeros_like(weights), where=bounds > 0)
         heavier = np.where(chances < 1.0, bounds, weights)
-        return np.where(self.local.ticks < chances, heavier, 0.0)
+        return np.where(self.rows.ticks < chances, heavier, 0.0)
 
     def _add_blocks(self, state: MultinomialState, weights: Array, blocks: Array) -> None:
-        rows, by_class = self.local.rows, blocks.reshape(len(weights), -1)
+        rows, by_class = self.rows.rows, blocks.reshape(len(weights), -1)
         intercept = 1.0 if self._has_intercept else 0.0
         if state.is_narrow:
             rows.add_products(weights, intercept, by_class, is_rough=state.is_rough)
@@ -174,7 +177,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
 
     def _curved(self, state: MultinomialState, W: Array, vector: Array) -> Array:
         """Second derivatives of the losses times `vector`, shape (K, D)."""
-        p, upper = self._probabilities(W), self.local.upper
+        p, upper = self._probabilities(W), self.rows.upper
         intercepts = np.zeros((state.num_classes, 1))
         offsets = vector[:, -1:]
 
@@ -186,7 +189,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
             intercepts[:, 0] += curved.sum(axis=1)
             return curved
 
-        found = self.local.rows.curved(vector[:, :-1], curve, is_rough=state.is_rough)
+        found = self.rows.rows.curved(vector[:, :-1], curve, is_rough=state.is_rough)
         return np.hstack([found, intercepts if self._has_intercept else np.zeros_like(intercepts)])
 
     # What is remembered.
@@ -215,8 +218,8 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
     def _scores(self, W: Array) -> Array:
         """Scores of all rows, shape (K, num_rows); rows are not read where W is 0."""
         if not W[:, :-1].any():
-            return np.repeat(W[:, -1:], self.local.rows.num_rows, axis=1)
-        scores = self.local.rows.times(W[:, :-1])
+            return np.repeat(W[:, -1:], self.rows.rows.num_rows, axis=1)
+        scores = self.rows.rows.times(W[:, :-1])
         scores += W[:, -1:]
         return scores
 
@@ -224,7 +227,7 @@ class MultinomialSolver(PassSolver[MultinomialState, LocalRows]):
         """As delta the gradient of the losses, in float64 from the model alone; as metrics loss, entropy and rows."""
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        local = self.local
+        local = self.rows
         W = model.reshape(-1, local.rows.num_features + 1)
         with np.errstate(over="ignore", invalid="ignore"):
             scores = self._scores(W)

@@ -1,15 +1,14 @@
 """Multinomial logistic regression: the model, the method, and when to stop. See `objective` and `steps`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Context, Report, Solver, Summed
-from chicle_elastic.solvers.linear.certified import TINY, CertifiedTrainer
+from chicle_elastic.solvers.linear.certified import TINY, CertifiedTrainer, num_outputs
 from chicle_elastic.solvers.linear.methods import ROWS_PER_COLUMN, most_block_columns
 from chicle_elastic.solvers.linear.multinomial import objective, steps
 from chicle_elastic.solvers.linear.multinomial.state import (
@@ -40,6 +39,9 @@ class MultinomialTrainer(CertifiedTrainer):
         class_weights: Factor of C per class code; None for 1.
     """
 
+    name = "Multinomial"
+    state_type = MultinomialState
+    sums = "loss", "entropy", "rows"
     C: float = 1.0
     tol: float = 1e-3
     has_intercept: bool = True
@@ -53,34 +55,17 @@ class MultinomialTrainer(CertifiedTrainer):
             raise UsageError(f"multinomial regression needs C > 0 and tol >= 0, got C={self.C}, tol={self.tol}")
 
     @property
-    def _goal(self) -> steps.Goal:
+    def problem(self) -> steps.Goal:
+        """See `CertifiedTrainer`."""
         return steps.Goal(tol=self.tol, has_intercept=self.has_intercept)
 
-    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
-        """Zeros.
+    def num_outputs(self, schema: DataSchema) -> int:
+        """One output per class.
 
         Raises:
             UsageError: The targets are not class codes.
         """
-        if schema.target_dtype != "int32" or schema.num_classes < 2:
-            raise UsageError(
-                f"a multinomial regression needs int32 class codes of at least two classes, but the data has targets "
-                f"of dtype {schema.target_dtype} and {schema.num_classes} classes"
-            )
-        return np.zeros(schema.num_classes * (schema.num_features + 1))
-
-    def identity(self) -> Mapping[str, Any]:
-        """What decides the optimum."""
-        return {
-            "trainer": "Multinomial",
-            "C": self.C,
-            "has_intercept": self.has_intercept,
-            "class_weights": self.class_weights,
-        }
-
-    def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
-        """Of `evaluate`: sums of losses and of entropies, and the number of rows."""
-        return ("loss", "entropy", "rows")
+        return max(num_outputs(schema), schema.num_classes)
 
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task."""
@@ -90,15 +75,18 @@ class MultinomialTrainer(CertifiedTrainer):
             ctx, C=float(self.C), class_weights=self.class_weights, has_intercept=self.has_intercept
         )
 
-    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
-        """Begin with a look at the data, and go on after a certificate that was not good enough."""
-        if not MultinomialState.is_of(progress):
-            return first_state(schema, is_cold=not model.any()).encode()
-        if MultinomialState.look(progress).phase is not MultinomialPhase.REST:
-            return progress
-        state = MultinomialState.take(progress)
+    def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> MultinomialState:
+        return first_state(schema, is_cold=not model.any())
+
+    def _rests(self, progress: Array) -> bool:
+        return len(progress) > 0 and MultinomialState.look(progress).phase is MultinomialPhase.REST
+
+    def _reopen(self, state: MultinomialState, model: Array) -> None:
         steps.reopen(state)
-        return state.encode()
+
+    def _step(self, state: MultinomialState, model: Array, summed: Summed) -> Array:
+        W = model.reshape(state.num_classes, state.D)
+        return steps.advance(state, W, summed.delta, summed.weight, self.problem).reshape(-1)
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
@@ -114,18 +102,6 @@ class MultinomialTrainer(CertifiedTrainer):
             "Newton's method on chunks by conjugate gradients, because of the multinomial loss; second derivatives by "
             f"class of {what} {fit} into a message"
         )
-
-    def update_size(self, model: Array, progress: Array) -> int:
-        """See `MultinomialState.sums_size`."""
-        return MultinomialState.look(progress).sums_size
-
-    def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
-        """See `steps`."""
-        state = MultinomialState.take(progress)
-        with np.errstate(over="ignore", invalid="ignore"):  # of values beyond all numbers; the gap is then infinite
-            W = model.reshape(state.num_classes, state.D)
-            following = steps.advance(state, W, summed.delta, summed.weight, self._goal)
-        return following.reshape(-1), state.encode()
 
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
         """P and D at a certificate; D is unknown, minus infinity, where other rows were looked at before."""
@@ -145,13 +121,13 @@ class MultinomialTrainer(CertifiedTrainer):
             )
         return primal, dual if is_known and not np.isnan(dual) else -np.inf
 
-    def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
+    def estimate(self, model: Array, report: Report) -> float:
         """See `CertifiedTrainer`."""
         if not len(report.progress):
-            return np.inf, False
+            return np.inf
         state = MultinomialState.look(report.progress)
         is_known = np.isfinite(state.gap) and np.isfinite(state.value)
-        return state.gap / max(state.value, TINY) if is_known else np.inf, state.phase is MultinomialPhase.REST
+        return state.gap / max(state.value, TINY) if is_known else np.inf
 
 
 def first_state(schema: DataSchema, *, is_cold: bool) -> MultinomialState:

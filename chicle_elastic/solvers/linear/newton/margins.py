@@ -6,9 +6,8 @@ from typing import ClassVar
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, each_loss_and_slope, primal_losses
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
-from chicle_elastic.solvers.linear.slopes import each_loss_and_slope
 
 
 def margin_loss(loss: Loss) -> RegressionLoss:
@@ -54,10 +53,6 @@ class HingeLoss(RegressionLoss):
         """Return duals between 0 and the target."""
         return np.asarray(targets * np.clip(targets * duals, 0.0, 1.0))
 
-    def start(self, mean: float) -> float:
-        """Return 0."""
-        return 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class SmoothLoss(RegressionLoss):
@@ -101,7 +96,3 @@ class SmoothLoss(RegressionLoss):
     def clipped(self, duals: Array, targets: Array) -> Array:
         """Return duals between 0 and the target, times the largest slope."""
         return np.asarray(targets * np.clip(targets * duals, 0.0, self.loss.most_slope))
-
-    def start(self, mean: float) -> float:
-        """Return 0."""
-        return 0.0

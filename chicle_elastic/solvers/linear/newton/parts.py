@@ -5,7 +5,6 @@ depend on which thread ends first.
 """
 
 import functools
-from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,10 +13,8 @@ from chicle_elastic.solvers.base import Budget
 from chicle_elastic.solvers.linear.local import LocalData, LocalPart
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
 from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
-from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.pass_solver import INTERRUPTED
 from chicle_elastic.solvers.linear.rows import MAX_COPIED_VALUES
-from chicle_elastic.solvers.linear.slopes import ROWS_IN_CACHE
 
 
 class NewtonParts:
@@ -37,62 +34,64 @@ class NewtonParts:
         self.row_step = state.row_step
         room, h = max(local.tables.num_values, MAX_COPIED_VALUES), min(state.block_columns, state.D)
         parts = local.parts(max(1, 2 * room // max(len(state.outputs) * h * (h + 1), 1)))
-        self._parts = [_Part(problem, part, local, state.row_step, is_first=part is parts[0]) for part in parts]
+        self._parts = [_Part(problem, part, state.row_step, is_first=part is parts[0]) for part in parts]
 
     def raise_bounds(self, ratio: float) -> None:
         """All C_i have become `ratio` times as large, and the next pass is a first one."""
         for part in self._parts:
             part.passes.raise_bounds(part.local.upper, ratio)
 
-    def run(self, state: NewtonState, w: Array, budget: Budget) -> Array:
+    def run(
+        self,
+        state: NewtonState,
+        w: Array,
+        budget: Budget,
+        sums: Array,  # OUT
+    ) -> None:
         """Make a pass.
 
         Args:
             state: Of all outputs.
             w: Shape (num_outputs, D).
             budget: Says when to end early.
-
-        Returns:
-            Sums; the first one is not 0 where a thread was interrupted.
+            sums: Get what is added up; the first one is not 0 where a thread was interrupted.
 
         Raises:
             DataError: A feature is NaN or infinite.
         """
         local = self._local
         local.check_all_rows([part.local for part in self._parts])
-        run = functools.partial(_Part.run, state=state, w=w, budget=budget)
-        local.set_dual_sums(None)  # those of a loss with corners are written
-        return _total(local.run_parts(run, self._parts, budget.stop))
+        local.forget("dual_sums")  # those of a loss with corners are written
+        pairs = [(part, np.zeros_like(sums) if k else sums) for k, part in enumerate(self._parts)]
+        local.run_parts(lambda pair: pair[0].run(state, w, budget, pair[1]), pairs, budget.stop)
+        for _, more in pairs[1:]:
+            sums += more
 
-    def settle(self, state: NewtonState, w: Array) -> Array:
-        """Write the duals that are certified together with the model, and learn the sums of their values.
-
-        Returns:
-            w of these duals, shape (num_outputs, D).
-        """
-        found = self._local.run_parts(functools.partial(_Part.settle, state=state, w=w), self._parts)
-        self._local.set_dual_sums(_total([sums for _, sums in found]))
-        return _total([rebuilt for rebuilt, _ in found])
-
-    def losses(self, w: Array) -> Array:
-        """Sums of losses at w, shape (num_outputs,)."""
-        return _total(self._local.run_parts(functools.partial(_Part.losses, w=w), self._parts))
+    def settle(self, state: NewtonState, w: Array) -> None:
+        """Write the duals that are certified together with the model, w of shape (num_outputs, D)."""
+        self._local.run_parts(functools.partial(_Part.settle, state=state, w=w), self._parts)
+        self._local.forget("dual_sums")
 
 
 class _Part:
     """The rows of one thread; the first one adds what is added once per task."""
 
-    def __init__(self, problem: Problem, local: LocalPart, whole: LocalData, row_step: int, *, is_first: bool) -> None:
+    def __init__(self, problem: Problem, local: LocalPart, row_step: int, *, is_first: bool) -> None:
         self.local = local
         self._is_first = is_first
-        self._problem, self._loss = problem, whole.loss
+        self._problem = problem
         self.passes = NewtonPasses(
-            problem, local.rows, local.upper, local.signs, whole.intercept, lambda: local.row_ids, row_step
+            problem, local.rows, local.upper, local.signs, local.intercept, lambda: local.row_ids, row_step
         )
 
-    def run(self, state: NewtonState, w: Array, budget: Budget) -> Array:
+    def run(
+        self,
+        state: NewtonState,
+        w: Array,
+        budget: Budget,
+        sums: Array,  # OUT
+    ) -> None:
         """Add up sums, output by output; the first one is 1 where the budget ended before."""
-        sums = np.zeros(state.sums_size(self._problem))
         for k, (output, part) in enumerate(zip(state.outputs, state.parts(sums, self._problem), strict=True)):
             if not len(part):
                 continue
@@ -103,37 +102,11 @@ class _Part:
             self.passes.run(state, k, w[k], part, alpha, is_first=self._is_first)
             if alpha is not None and self._problem.loss.has_corners:
                 self.local.write_duals(k, alpha)
-        return sums
 
-    def settle(self, state: NewtonState, w: Array) -> tuple[Array, Array]:
-        """Write duals; returns w of all duals, and sums of dual values."""
-        rebuilt, sums, local = np.zeros_like(w), np.zeros(len(w)), self.local
+    def settle(self, state: NewtonState, w: Array) -> None:
+        """Write the duals of w."""
+        local = self.local
         for k, output in enumerate(state.outputs):
-            alpha = local.duals(k)
             if not output.keeps_duals:
-                alpha = local.upper * local.signs[k] * self.passes.duals(output, k, w[k], alpha)[1]
-                local.write_duals(k, alpha)
-            sums[k] = self._sum_of(dual_values, alpha)
-            rebuilt[k] = local.rows.weighted_sum(local.signs[k] * alpha)
-        return rebuilt, sums
-
-    def losses(self, w: Array) -> Array:
-        """Sums of losses at w, shape (num_outputs,)."""
-        signs, rows = self.local.signs, self.local.rows
-        return np.array([self._sum_of(primal_losses, signs[k] * rows.times(w[k])) for k in range(len(w))])
-
-    def _sum_of(self, values_of: Callable[[Loss, Array, Array], Array], given: Array) -> float:
-        """Sum over all rows of what `values_of` the loss, something of each row and C_i is."""
-        total = 0.0
-        for begin in range(0, len(given), ROWS_IN_CACHE):
-            part = slice(begin, begin + ROWS_IN_CACHE)
-            total += float(values_of(self._loss, given[part], self.local.upper[part]).sum())
-        return total
-
-
-def _total(parts: Sequence[Array]) -> Array:
-    """Sum in order, in place of the first one."""
-    total = parts[0]
-    for part in parts[1:]:
-        total += part
-    return total
+                slopes = self.passes.duals(output, k, w[k], local.duals(k))[1]
+                local.write_duals(k, local.upper * local.signs[k] * slopes)

@@ -240,6 +240,11 @@ class NewtonState(ProgressState):
         return all(output.phase is NewtonPhase.REST for output in self.outputs)
 
     @property
+    def gap(self) -> float:
+        """The largest relative gap of all outputs."""
+        return max([output.gap for output in self.outputs])
+
+    @property
     def first_block(self) -> Block:
         """Which second derivatives are added up at first."""
         return Block.SAMPLED if self.row_step > 1 else Block.ROUGH if self.is_rough else Block.EXACT

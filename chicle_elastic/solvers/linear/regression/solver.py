@@ -1,43 +1,42 @@
 """The local part of a regression: the sums of a pass over the rows of one task."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
+from chicle_elastic.solvers.linear.local import LocalData
 from chicle_elastic.solvers.linear.newton import steps
 from chicle_elastic.solvers.linear.newton.passes import NewtonPasses
-from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState, Problem
+from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState
 from chicle_elastic.solvers.linear.pass_solver import ALONE, HEAD, ROWS, PassSolver
-from chicle_elastic.solvers.linear.target_rows import LocalRows
+from chicle_elastic.solvers.linear.tables import Bounds
 
 
-class RegressionSolver(PassSolver[NewtonState, LocalRows]):
+class RegressionSolver(PassSolver):
     """One per uni-task.
 
     Args:
         ctx: Of the task.
-        problem: What is minimised.
-        C: Factor of the losses.
-        intercept: Value of the intercept column; 0 for none.
+        trainer: The `RegressionTrainer`, which says what is minimised.
     """
 
     state_type = NewtonState
 
-    def __init__(self, ctx: Context, *, problem: Problem, C: float, intercept: float) -> None:
+    def __init__(self, ctx: Context, trainer: Any) -> None:
         super().__init__(ctx)
-        self._problem = problem
-        self._C = C
-        self._intercept = intercept
+        self._problem = trainer.problem
+        bounds, intercept = Bounds(float(trainer.C)), float(trainer.intercept_scaling)
+        self.local = LocalData(self.chunks, bounds=bounds, intercept=intercept)
         self._passes: NewtonPasses | None = None
 
-    def read_chunks(self) -> LocalRows:
-        """Make tables of them."""
-        return LocalRows(self.chunks, intercept=self._intercept)
-
-    def forget(self) -> None:
+    def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
         """Forget the scores, and duals: slopes will do."""
+        self.local.change(added, removed)
         self._passes = None
 
     def sums_size(self, state: NewtonState) -> int:
@@ -52,11 +51,11 @@ class RegressionSolver(PassSolver[NewtonState, LocalRows]):
             DataError: The loss does not have such targets.
         """
         if self._passes is None:
-            local, counts = self.local, self.local.weights > 0
+            local, counts = self.local, self.local.upper > 0
             self._problem.loss.require(local.targets[counts])
             targets = np.where(counts, local.targets, 0.0)[None]
             self._passes = NewtonPasses(
-                self._problem, local.rows, self._C * local.weights, targets, self._intercept, lambda: local.row_ids
+                self._problem, local.rows, local.upper, targets, local.intercept, lambda: local.row_ids
             )
         return self._passes
 
@@ -97,7 +96,7 @@ class RegressionSolver(PassSolver[NewtonState, LocalRows]):
                 self.passes.run(state, 0, model, part)
                 return
             local.weighted_sum()
-            y, upper = local.targets, self._C * local.weights
+            y, upper = local.targets, local.upper
             part[:] = [upper @ values for values in (np.ones_like(y), np.abs(y), y, y * y)]
 
     def evaluate(self, model: Array, progress: Array) -> Update:
@@ -109,8 +108,8 @@ class RegressionSolver(PassSolver[NewtonState, LocalRows]):
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
         local, state, loss = self.local, NewtonState.look(progress), self._problem.loss
-        output, upper = state.outputs[0], self._C * local.weights
-        y = np.where(local.weights > 0, 0.0 if loss.is_of_residuals else local.targets, 0.0)
+        output, upper = state.outputs[0], local.upper
+        y = np.where(upper > 0, 0.0 if loss.is_of_residuals else local.targets, 0.0)
         with np.errstate(over="ignore", invalid="ignore"):
             scores, duals = self.passes.duals(output, 0, model)
             losses = loss.values(scores, y, 0.0 if loss.has_corners else output.theta)

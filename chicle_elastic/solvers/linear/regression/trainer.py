@@ -1,28 +1,25 @@
 """Regression with an l2 penalty: the model, the method, and when to stop. See `losses` for P and D."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
-from chicle_elastic.solvers.base import Context, Report, Solver, Summed
+from chicle_elastic.solvers.base import NO_PROGRESS, Context, Report, Solver, Summed
 from chicle_elastic.solvers.linear.agreement import squared
-from chicle_elastic.solvers.linear.certified import TINY, CertifiedTrainer, is_narrow
-from chicle_elastic.solvers.linear.methods import newton_state
+from chicle_elastic.solvers.linear.certified import TINY, CertifiedTrainer, one_output
+from chicle_elastic.solvers.linear.methods import is_narrow, newton_state
 from chicle_elastic.solvers.linear.newton import steps
-from chicle_elastic.solvers.linear.newton.state import NewtonState, OutputState, Problem
+from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
 from chicle_elastic.solvers.linear.regression.losses import EpsilonInsensitive, RegressionLoss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegressionTrainer(CertifiedTrainer):
     """Linear regression with any of `losses`.
-
-    The model is w, shape (num_features + 1,), float64; the last value belongs to the intercept column.
 
     Attributes:
         loss: The loss.
@@ -34,6 +31,10 @@ class RegressionTrainer(CertifiedTrainer):
         penalises_intercept: Whether the weight of that column is penalised like the others.
     """
 
+    name = "Regression"
+    state_type = NewtonState
+    steps: ClassVar[Any] = steps
+    sums = "loss", "lack", "squares", "total", "scores", "rows"
     loss: RegressionLoss = field(default_factory=EpsilonInsensitive)
     C: float = 1.0
     alpha: float = 1.0
@@ -55,7 +56,8 @@ class RegressionTrainer(CertifiedTrainer):
         return self.intercept_scaling != 0 and not self.penalises_intercept
 
     @property
-    def _problem(self) -> Problem:
+    def problem(self) -> Problem:
+        """See `CertifiedTrainer`."""
         return Problem(
             loss=self.loss,
             alpha=self.alpha,
@@ -64,54 +66,25 @@ class RegressionTrainer(CertifiedTrainer):
             tol=self.tol,
         )
 
-    def init(self, schema: DataSchema, rng: np.random.Generator) -> Array:
-        """Zeros.
-
-        Raises:
-            UsageError: The targets are class codes.
-        """
-        if schema.target_dtype == "int32":
-            raise UsageError(
-                "a regression needs real targets, but those of the data are class codes (int32); pass y as floats, or "
-                "convert the data with --regression"
-            )
-        return np.zeros(schema.num_features + 1)
-
-    def identity(self) -> Mapping[str, Any]:
-        """Return what decides the optimum."""
-        return {
-            "trainer": "Regression",
-            "loss": repr(self.loss),
-            "C": self.C,
-            "alpha": self.alpha,
-            "is_mean": self.is_mean,
-            "intercept_scaling": self.intercept_scaling,
-            "penalises_intercept": self.penalises_intercept,
-        }
-
-    def metric_names(self, schema: DataSchema) -> tuple[str, ...]:
-        """Name what `evaluate` sums up."""
-        return ("loss", "lack", "squares", "total", "scores", "rows")
+    def num_outputs(self, schema: DataSchema) -> int:
+        """See `one_output`."""
+        return one_output(schema)
 
     def solver(self, ctx: Context) -> Solver:
         """The local solver of one task; numba is imported here and not before."""
         from chicle_elastic.solvers.linear.regression.solver import RegressionSolver
 
-        return RegressionSolver(ctx, problem=self._problem, C=float(self.C), intercept=float(self.intercept_scaling))
+        return RegressionSolver(ctx, self)
 
-    def begin(self, schema: DataSchema, model: Array, progress: Array, num_tasks: int) -> Array:
-        """Begin with a look at the data, and again after a certificate that was not good enough."""
-        if NewtonState.is_of(progress):
-            if not NewtonState.look(progress).is_at_rest:
-                return progress
-            state = NewtonState.take(progress)
-            steps.reopen(state, self._problem, model)
-            return state.encode()
+    def _first_state(self, schema: DataSchema, model: Array, num_tasks: int) -> NewtonState:
         state = newton_state(None, schema, num_outputs=1, num_tasks=num_tasks)
         if not state.has_all_columns:  # columns hang together, and a block of some is worse than none
             state.block_columns, state.row_step = 0, 1
         state.is_rough = self.loss.is_parabola and schema.dtype == "float32" and schema.kind != "csr" and state.is_exact
-        return steps.start(state, self._problem, model).encode()
+        return steps.start(state, self.problem, model)
+
+    def _sums_size(self, state: NewtonState) -> int:
+        return state.sums_size(self.problem)
 
     def method(self, schema: DataSchema, num_tasks: int) -> str:
         """In words for the user."""
@@ -121,20 +94,17 @@ class RegressionTrainer(CertifiedTrainer):
         return f"Newton's method on chunks by conjugate gradients, because {columns} do not fit into a message"
 
     def update_size(self, model: Array, progress: Array) -> int:
-        """See `newton.state`; after several passes w and the state follow."""
+        """Return the length of the sums; after several passes w and the state follow."""
         state = NewtonState.look(progress)
-        return state.sums_size(self._problem) + (len(model) + state.room if state.passes > 1 else 0)
+        return self._sums_size(state) + (len(model) + state.room if state.passes > 1 else 0)
 
     def advance(self, model: Array, progress: Array, summed: Summed) -> tuple[Array, Array]:
         """See `newton.steps`; an only task may have gone on itself."""
-        state = NewtonState.take(progress)
-        size = state.sums_size(self._problem)
-        reached = summed.delta[size:]
+        state = NewtonState.look(progress)
+        reached = summed.delta[self._sums_size(state) :] if state.passes > 1 else NO_PROGRESS
         if NewtonState.is_of(reached[len(model) :]):
             return reached[: len(model)].copy(), NewtonState.decode(reached[len(model) :]).encode()
-        with np.errstate(over="ignore", invalid="ignore"):  # of squares beyond all numbers; the gap is then NaN
-            following = steps.advance(state, self._problem, model, summed.delta[:size], summed.weight)
-        return following, state.encode()
+        return CertifiedTrainer.advance(self, model, progress, summed)
 
     @np.errstate(over="ignore", invalid="ignore")
     def primal_and_dual(self, model: Array, report: Report) -> tuple[float, float]:
@@ -144,8 +114,9 @@ class RegressionTrainer(CertifiedTrainer):
         mean size of the targets (1 where scores are logarithms), is taken from D: a bound for intercepts up to that.
         """
         assert report.rebuilt is not None, "only a certificate has P and D"
-        metrics, v, problem = report.metrics, report.rebuilt, self._problem
-        state, output = _state_of(report)
+        metrics, v, problem = report.metrics, report.rebuilt, self.problem
+        state = NewtonState.look(report.progress)
+        output = state.outputs[0]
         alpha = self.alpha * (metrics["total"] if self.is_mean else 1.0)
         lack, is_centred = metrics["lack"], self._has_free_intercept and self.loss.is_parabola
         if is_centred:
@@ -172,24 +143,13 @@ class RegressionTrainer(CertifiedTrainer):
 
     def floor(self, report: Report) -> float:
         """See `CertifiedTrainer`."""
-        state, _ = _state_of(report)
+        state = NewtonState.look(report.progress)
         return state.floor / (state.total if self.is_mean else 1.0)
 
     def has_last_word(self, report: Report) -> bool:
         """See `CertifiedTrainer`."""
-        return _state_of(report)[0].share <= steps.LEAST_SHARE
-
-    def estimate(self, model: Array, report: Report) -> tuple[float, bool]:
-        """See `CertifiedTrainer`."""
-        state = NewtonState.look(report.progress)
-        return state.outputs[0].gap, state.is_at_rest
+        return NewtonState.look(report.progress).share <= steps.LEAST_SHARE
 
     def scale(self, report: Report) -> float:
         """Return the scale of a loss that has one, as of a certificate."""
-        return _state_of(report)[1].theta
-
-
-def _state_of(report: Report) -> tuple[NewtonState, OutputState]:
-    assert report.rebuilt is not None, "only a certificate has P and D"
-    state = NewtonState.look(report.progress)
-    return state, state.outputs[0]
+        return NewtonState.look(report.progress).outputs[0].theta

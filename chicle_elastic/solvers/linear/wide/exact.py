@@ -10,6 +10,7 @@ from chicle_elastic.solvers.linear.newton.state import Block
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve, unpack
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, Work
 from chicle_elastic.solvers.linear.rows import ALL, NewtonRows
+from chicle_elastic.solvers.linear.wide.rows import WideRows
 
 MAX_FEATURES = 2047
 """Features up to which a matrix of second derivatives is made."""
@@ -17,7 +18,7 @@ LEAST_TAU = 5.0
 """Least first tau of the hinge. With 0.2 dense rows take a third more Newton steps, with 50 as many as with 5."""
 
 
-class ExactRows:
+class ExactRows(WideRows):
     """See `WideRows`.
 
     Args:
@@ -27,25 +28,12 @@ class ExactRows:
             step: then sums of second derivatives are found from those of the step before. None if they are anything.
     """
 
-    heavy = None
     least_tau = LEAST_TAU
 
     def __init__(self, rows: NewtonRows, num_values: int, full: Array | None = None) -> None:
-        self._rows, self._full = rows, full
-        self.num_columns = rows.num_columns
-        self._product = num_values if rows.is_sparse else DENSE_VALUE * num_values
-        self.work = Work()
+        super().__init__(rows, num_values if rows.is_sparse else DENSE_VALUE * num_values, Work())
+        self._full = full
         self._blocks = Blocks(rows, None, 1, full)
-
-    def times(self, vector: Array) -> Array:
-        """See `WideRows`."""
-        self.work.add(self._product)
-        return self._rows.times(vector)
-
-    def weighted_sum(self, weights: Array) -> Array:
-        """See `WideRows`."""
-        self.work.add(self._product)
-        return self._rows.weighted_sum(weights)
 
     def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
         """See `WideRows`; there is no residual, and no end before."""

@@ -38,11 +38,11 @@ class LocalNewton:
 
     Args:
         local: The data of the only task.
-        tables: The same.
         tol: Relative gap of an output at which its steps end.
     """
 
-    def __init__(self, local: LocalData, tables: LocalTables, tol: float) -> None:
+    def __init__(self, local: LocalData, tol: float) -> None:
+        tables = local.tables
         num_kept = tables.num_outputs * tables.rows.num_features**2 // 2
         is_kept = (local.loss is Loss.HINGE or local.loss.has_kinks) and num_kept <= MOST_KEPT_VALUES
         full = local.upper if is_kept else None
@@ -58,7 +58,7 @@ class LocalNewton:
         self._columns = np.arange(rows.num_columns) if columns is None else columns
         self._rows = [rows]
         self._finishes: list[WideFinish] = []
-        norms = np.concatenate([local.notes[chunk_id].norms for chunk_id in tables.ids])
+        norms = np.concatenate([note.norms for note in tables.notes])
         tau = first_tau(norms, local.upper, rows.least_tau)
         for k in range(tables.num_outputs):
             signs, upper, duals = local.signs[k], local.upper, local.duals(k)

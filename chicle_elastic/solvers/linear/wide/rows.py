@@ -8,14 +8,16 @@ Small data is copied, in float64 and without the columns that no row has: on has
 all columns would cost more than the rows. Large data stays where it is.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse
 
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.solvers.linear.newton.directions import Preconditioner
+from chicle_elastic.solvers.linear.objectives import ROWS_IN_CACHE
 from chicle_elastic.solvers.linear.products import cholesky_factor, cholesky_solve
 from chicle_elastic.solvers.linear.race import MULTIPLICATION, Work
 from chicle_elastic.solvers.linear.rows import ChunkedRows, MergedRows, NewtonRows
@@ -46,39 +48,40 @@ SPLIT = 10
 """What it costs to copy rows, or to tell their columns apart, per value, in values of a product."""
 LEAST_TAU = 0.2
 """Least first tau of the hinge: with 1 conjugate gradients take so long on click logs that no step comes to an end."""
-ROWS_IN_CACHE = 1 << 13
-"""Rows of the block that are worked on at a time."""
 
 
-class WideRows(Protocol):
-    """A matrix of shape (num_rows, num_columns).
+class WideRows(ABC):
+    """A matrix of shape (num_rows, num_columns), which tells what it costs.
+
+    Args:
+        rows: The matrix.
+        product: What a product with a vector costs.
+        work: What all products and directions have cost so far.
 
     Attributes:
         num_columns: Length of w here.
-        work: What all products and directions have cost so far.
+        heavy: The heaviest columns; None where directions are exact, and duals need no correction for these columns.
+        least_tau: Least first tau of the hinge: where directions are exact a step may be longer.
     """
 
-    num_columns: int
-    work: Work
+    heavy: "HeavyColumns | None" = None
+    least_tau: ClassVar[float]
 
-    @property
-    def heavy(self) -> "HeavyColumns | None":
-        """The heaviest columns; None where directions are exact, and duals need no correction for these columns."""
-        ...
-
-    @property
-    def least_tau(self) -> float:
-        """Least first tau of the hinge: where directions are exact a step may be longer."""
-        ...
+    def __init__(self, rows: NewtonRows, product: float, work: Work) -> None:
+        self._rows, self._product, self.work = rows, product, work
+        self.num_columns = rows.num_columns
 
     def times(self, vector: Array) -> Array:
         """<x_i, vector> of every row, shape (num_rows,), float64."""
-        ...
+        self.work.add(self._product)
+        return self._rows.times(vector)
 
     def weighted_sum(self, weights: Array) -> Array:
         """sum_i weights_i x_i, shape (num_columns,), float64."""
-        ...
+        self.work.add(self._product)
+        return self._rows.weighted_sum(weights)
 
+    @abstractmethod
     def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
         """The direction of a Newton step: (I + X^T c X) direction = -gradient, nearly.
 
@@ -91,7 +94,6 @@ class WideRows(Protocol):
         Returns:
             Shape (num_columns,). However few the products were, it leads downwards.
         """
-        ...
 
 
 class HeavyColumns:
@@ -272,22 +274,48 @@ class SplitRows:
         return np.asarray(rhs - rows.T @ cholesky_solve(factor, rows @ rhs))
 
 
-class CopiedRows:
+class _SparseRows(WideRows):
+    """Rows that are gathered where those with curvature are a minority."""
+
+    least_tau = LEAST_TAU
+    most_gathered: ClassVar[float] = np.inf
+    """Values that are gathered at most."""
+
+    def __init__(self, rows: NewtonRows, num_values: int) -> None:
+        self._directions, self._num_values = Directions(), num_values
+        super().__init__(rows, num_values, self._directions)
+
+    def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
+        """See `WideRows`."""
+        which, num_rows = np.flatnonzero(curvatures), len(curvatures)
+        if not len(which):
+            return -gradient
+        if len(which) > GATHERED_SHARE * num_rows or len(which) * self._num_values / num_rows > self.most_gathered:
+            return self._direction_of_all(curvatures, gradient, eta, is_spent)
+        split = SplitRows(self._gathered(which), self._directions)
+        return split.direction(curvatures[which], gradient, eta, is_spent)
+
+    @abstractmethod
+    def _direction_of_all(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
+        """See `WideRows`."""
+
+    @abstractmethod
+    def _gathered(self, which: Array) -> Any:
+        """A CSR copy of the rows of these numbers, ascending, in float64, the intercept column included."""
+
+
+class CopiedRows(_SparseRows):
     """A copy without the columns that no row has.
 
     Args:
         matrix: CSR, float64.
     """
 
-    least_tau = LEAST_TAU
-
     def __init__(self, matrix: Any) -> None:
+        super().__init__(MergedRows(matrix), matrix.nnz)
         self._matrix = matrix
-        self._directions = Directions()
-        self.work: Work = self._directions
         self.work.add(SPLIT * matrix.nnz)
         self._split: SplitRows | None = None
-        self.num_columns = int(matrix.shape[1])
         with np.errstate(over="ignore"):  # no step with such squares is taken
             squares = matrix.data * matrix.data
         weights = np.bincount(matrix.indices, weights=squares, minlength=self.num_columns)
@@ -309,31 +337,16 @@ class CopiedRows:
         matrix, columns = _without_empty_columns(whole)
         return cls(matrix), columns
 
-    def times(self, vector: Array) -> Array:
-        """See `WideRows`."""
-        self.work.add(self._matrix.nnz)
-        return np.asarray(self._matrix @ vector)
-
-    def weighted_sum(self, weights: Array) -> Array:
-        """See `WideRows`."""
-        self.work.add(self._matrix.nnz)
-        return np.asarray(self._matrix.T @ weights)
-
-    def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
-        """See `WideRows`."""
-        which = np.flatnonzero(curvatures)
-        if not len(which):
-            return -gradient
-        is_minority = len(which) <= GATHERED_SHARE * len(curvatures)
-        if not is_minority and self._split is None:
+    def _direction_of_all(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
+        if self._split is None:
             self._split = SplitRows(self._matrix, self._directions)
-        split = self._split
-        if is_minority or split is None:
-            split, curvatures = SplitRows(self._matrix[which], self._directions), curvatures[which]
-        return split.direction(curvatures, gradient, eta, is_spent)
+        return self._split.direction(curvatures, gradient, eta, is_spent)
+
+    def _gathered(self, which: Array) -> Any:
+        return self._matrix[which]
 
 
-class RowsInChunks:
+class RowsInChunks(_SparseRows):
     """Large data, where it is.
 
     Args:
@@ -342,46 +355,21 @@ class RowsInChunks:
         intercept: Value of the intercept column; 0 for none.
     """
 
-    least_tau = LEAST_TAU
+    most_gathered = MOST_GATHERED_VALUES
 
     def __init__(self, rows: ChunkedRows, tables: LocalTables, intercept: float) -> None:
-        self._rows = rows
+        super().__init__(rows, tables.num_values)
         self._intercept = intercept
         self._parts = [block.rows for block in tables.keep_alive if isinstance(block.rows, CsrRows)]
         self._starts = np.cumsum([0, *(len(part.indptr) - 1 for part in self._parts)])
-        self._row_values = tables.num_values / tables.num_rows
-        self._num_values = tables.num_values
-        self._directions = Directions()
-        self.work: Work = self._directions
-        self.num_columns = rows.num_columns
-        squares = rows.squares_sum(np.ones(rows.num_rows))
-        columns = _heaviest(squares, self._row_values)
+        columns = _heaviest(rows.squares_sum(np.ones(rows.num_rows)), tables.num_values / tables.num_rows)
         self.heavy = HeavyColumns(columns, rows.column_values(columns))
 
-    def times(self, vector: Array) -> Array:
-        """See `WideRows`."""
-        self.work.add(self._num_values)
-        return self._rows.times(vector)
-
-    def weighted_sum(self, weights: Array) -> Array:
-        """See `WideRows`."""
-        self.work.add(self._num_values)
-        return self._rows.weighted_sum(weights)
-
-    def direction(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
-        """See `WideRows`."""
-        which = np.flatnonzero(curvatures)
-        if not len(which):
-            return -gradient
-        is_minority = len(which) <= GATHERED_SHARE * len(curvatures)
-        if is_minority and len(which) * self._row_values <= MOST_GATHERED_VALUES:
-            split, c = SplitRows(self._gathered(which), self._directions), curvatures[which]
-            return split.direction(c, gradient, eta, is_spent)
+    def _direction_of_all(self, curvatures: Array, gradient: Array, eta: float, is_spent: Callable[[], bool]) -> Array:
         system = CurvedRows(self._rows, curvatures, self._num_values, self._directions)
         return system.solve(-gradient, eta, is_spent)
 
     def _gathered(self, which: Array) -> Any:
-        """A CSR copy of the rows of these numbers, ascending, in float64, the intercept column included."""
         cuts = np.searchsorted(which, self._starts)
         chosen = [
             part.to_scipy()[which[begin:end] - start]

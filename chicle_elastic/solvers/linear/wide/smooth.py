@@ -8,8 +8,7 @@ each other.
 import math
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.objectives import TINY, Loss
-from chicle_elastic.solvers.linear.slopes import slopes_of
+from chicle_elastic.solvers.linear.objectives import TINY, Loss, slopes_of
 from chicle_elastic.solvers.linear.wide.finish import WideFinish
 from chicle_elastic.solvers.linear.wide.rows import WideRows
 
