@@ -1,5 +1,7 @@
 """A data set on disk or at a URL: a folder of chunk files (`layout`) and `manifest.json` (`manifest`)."""
 
+import copy
+import dataclasses
 import hashlib
 import os
 import stat
@@ -37,6 +39,7 @@ class ChunkFolder:
     """
 
     def __init__(self, path: str | Path | UrlPath) -> None:
+        self._is_mapped = False
         self.path = path if isinstance(path, UrlPath) else place_of(str(path), purpose="a chunk folder")
         try:
             self.manifest = _read_manifest(self.path)
@@ -55,8 +58,20 @@ class ChunkFolder:
 
     @property
     def copies_rows(self) -> bool:
-        """True, because a chunk that is loaded takes memory."""
-        return True
+        """Whether a chunk that is loaded takes memory: not if it is mapped."""
+        return not self._is_mapped
+
+    def mapped(self) -> "ChunkFolder | None":
+        """Return the same folder with chunks whose rows stay in their files; None for the folder of a URL.
+
+        Their pages come and go as memory is needed, so that data larger than memory can be trained on at the rate of
+        the disk. A file that is cut short meanwhile ends the process (SIGBUS); one that is removed or replaced stays.
+        """
+        if isinstance(self.path, UrlPath):
+            return None
+        folder = copy.copy(self)
+        folder._is_mapped = True
+        return folder
 
     @property
     def classes(self) -> tuple[Label, ...]:
@@ -134,13 +149,15 @@ class ChunkFolder:
         return targets[: num_read // targets.itemsize]
 
     def load(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
-        """The chunk in memory of its own, checked, with fresh state.
+        """The chunk in memory of its own, or with rows in its file if it is mapped; checked, with fresh state.
 
         Raises:
             ChunkCorruptError: The file is damaged, or is not the one that the manifest describes.
             CapacityError: There is not enough memory for it.
             DataError: The file is gone, or cannot be read.
         """
+        if self._is_mapped:
+            return self._map(chunk_id, state)
         size_bytes = _size_with(self._entry(chunk_id), state)
         try:
             buffer = layout.empty_buffer(size_bytes)
@@ -151,6 +168,19 @@ class ChunkFolder:
             ) from error
         self.load_into(chunk_id, buffer, state)
         return layout.decode(buffer, where=str(self.file(chunk_id)))
+
+    def _map(self, chunk_id: ChunkId, state: StateSpec) -> Chunk:
+        path = self.file(chunk_id)
+        where = str(path)
+        try:
+            content = np.memmap(Path(where), np.uint8, mode="r")
+        except (OSError, ValueError) as error:  # an empty file cannot be mapped
+            raise _unreadable(path, error if isinstance(error, OSError) else OSError(str(error))) from error
+        layout.verify(content, where=where)
+        self._checked_header(content, chunk_id)
+        chunk = layout.decode(content, where=where)
+        self._check_content(chunk, where)
+        return dataclasses.replace(chunk, state=state.zeros(chunk.num_rows), notes=state.fresh_notes(chunk.num_rows))
 
     def load_into(self, chunk_id: ChunkId, buffer: Buffer, state: StateSpec) -> int:
         """Read a chunk into a slot, check it there, and give it fresh state.

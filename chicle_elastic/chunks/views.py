@@ -75,6 +75,14 @@ Rows: TypeAlias = "Array | CsrRows"
 """Dense rows (ndarray of shape (num_rows, num_features), C-contiguous) or CSR rows."""
 
 
+def lie_in_file(rows: Rows) -> bool:
+    """Say whether rows are mapped from a file, so that their order of reading matters."""
+    array: Any = rows.values if isinstance(rows, CsrRows) else rows
+    while array is not None and not isinstance(array, np.memmap):
+        array = getattr(array, "base", None)
+    return array is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSpec:
     """Shape of the per-sample state that a trainer keeps in its chunks.

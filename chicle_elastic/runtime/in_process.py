@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from chicle_elastic.cgroups import PROC, memory_headroom
+from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.sources import ChunkSource
 from chicle_elastic.chunks.views import Array, Chunk, StateSpec
 from chicle_elastic.clock import Clock, MonotonicClock, Stopwatch
@@ -179,7 +180,7 @@ class _Shell:
         """Feed events until the job is finished."""
         self.changes = dict(runtime.changes)
         infos = self.source.infos(self.state_spec)
-        require_memory(self.source, infos)
+        self.source = held_source(self.source, infos, self.state_spec)
         self.go_on()
         found, parameters = self.resumption.found, self.resumption.parameters
         self.inbox.append(events.ChunksDeclared(chunks=infos, merged=found, parameters=parameters))
@@ -426,22 +427,28 @@ class _Shell:
         return state
 
 
-def require_memory(source: ChunkSource, infos: tuple[ChunkInfo, ...], *, proc: Path = PROC) -> None:
-    """Refuse data that this process cannot hold, before the first chunk is loaded.
+def held_source(
+    source: ChunkSource, infos: tuple[ChunkInfo, ...], state: StateSpec, *, proc: Path = PROC
+) -> ChunkSource:
+    """Return the source if this process can hold its chunks, else what leaves rows in their files if that helps.
 
     Raises:
-        CapacityError: With what the chunks need, what is left, and who says so.
+        CapacityError: With what the chunks need, what is left, and who says so; before the first chunk is loaded.
     """
     if not source.copies_rows:
-        return
+        return source
     headroom = memory_headroom(proc)
     needed_bytes = sum(info.size_bytes for info in infos)
     if headroom is not None and needed_bytes > headroom.num_bytes:
+        mapped = source.mapped() if isinstance(source, ChunkFolder) else None
+        if mapped is not None and state.size_bytes(source.schema.num_rows) <= headroom.num_bytes:
+            return mapped
         raise CapacityError(
             f"the {len(infos)} chunks of this data set need {needed_bytes / 2**20:.1f} MiB of memory, but "
             f"{headroom.source} leaves {headroom.num_bytes / 2**20:.1f} MiB; use a machine with more memory, convert "
             "with --dtype float32, or train on fewer rows"
         )
+    return source
 
 
 def _add(weighted_sum: Array | None, metrics: dict[str, float], update: Update) -> Array:

@@ -6,11 +6,14 @@ from scipy import sparse
 
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
-from chicle_elastic.chunks.views import CsrRows
+from chicle_elastic.chunks.views import NO_STATE, CsrRows, lie_in_file
 from chicle_elastic.errors import ChunkCorruptError, DataError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleLogisticRegression, ChicleSVM
+from tests.control_group import run_with_memory
 from tests.estimators import problems
+
+__all__ = ["run_with_memory"]
 
 
 def rows_of(X):
@@ -162,3 +165,54 @@ def test_a_path_is_not_taken_for_a_folder(tmp_path):
     folder, _, y = digits_folder(tmp_path / "digits")
     with pytest.raises(ValueError, match="could not convert string to float"):
         ChicleSVM().fit(str(folder.path), y)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("algorithm", ["newton", "cocoa"])
+def test_rows_that_stay_in_their_files_give_the_model_of_rows_in_memory(algorithm, form, tmp_path):
+    """Each has a certificate of the same objective; the folder itself still takes memory."""
+    folder, _, _ = digits_folder(tmp_path / "digits", form)
+    mapped = folder.mapped()
+    assert folder.copies_rows
+    assert not mapped.copies_rows
+    assert lie_in_file(mapped.load(0, NO_STATE).rows)
+    models = [ChicleSVM(C=0.01, tol=1e-5, algorithm=algorithm, random_state=0).fit(data) for data in (folder, mapped)]
+    for model in models:
+        assert np.max(model.duality_gap_) <= 1e-5
+    first, second = (model.history_[-1].figures["objective"] for model in models)
+    assert second == pytest.approx(first, rel=1e-5)
+
+
+def test_a_file_that_is_gone_or_damaged_is_named_where_rows_stay_in_files_too(tmp_path):
+    """Before the first iteration."""
+    folder, _, _ = digits_folder(tmp_path / "digits")
+    path = folder.file(1)
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ChunkCorruptError, match=path.name):
+        ChicleSVM().fit(folder.mapped())
+    path.unlink()
+    with pytest.raises(DataError, match=path.name):
+        ChicleSVM().fit(folder.mapped())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_data_larger_than_memory_are_trained_on(loss, tmp_path, run_with_memory):
+    """To the certificate that is asked for, in a process that may take less than half of the data."""
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=256)
+    with ChunkFolderWriter(tmp_path / "large", kind="dense", dtype="float32", num_features=256) as writer:
+        for _ in range(60):
+            X = rng.standard_normal((10_000, 256), dtype=np.float32)
+            writer.add(X, (X @ w > rng.normal(size=10_000) * 10).astype(np.float64))
+        writer.finish(classes=(0, 1))
+    run = run_with_memory(
+        280,
+        "from chicle_elastic.chunks.folder import ChunkFolder\nfrom estimators import ChicleSVM\n"
+        f"model = ChicleSVM(C=1e-4, loss={loss!r}, tol=1e-2).fit(ChunkFolder({str(tmp_path / 'large')!r}))\n"
+        "print(model.duality_gap_)",
+    )
+    assert run.returncode == 0, run.stderr
+    assert float(run.stdout.strip("[] \n")) <= 1e-2

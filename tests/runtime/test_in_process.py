@@ -14,7 +14,7 @@ from chicle_elastic.errors import CapacityError, ContractError, UsageError
 from chicle_elastic.policies.base import Decision, MoveChunks
 from chicle_elastic.policies.rebalance import Rebalance
 from chicle_elastic.runtime import in_process
-from chicle_elastic.runtime.in_process import InProcess, require_memory
+from chicle_elastic.runtime.in_process import InProcess, held_source
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.scheduling.effects import Log
@@ -395,9 +395,9 @@ def test_data_that_the_memory_cannot_hold_is_refused_before_it_is_loaded(tmp_pat
     X, y = regression(2000)
     shuffled = ArraySource(X, y, shuffle=True)
     with pytest.raises(CapacityError, match=r"chunks of this data set need 0\.\d MiB of memory, but MemAvailable"):
-        require_memory(shuffled, shuffled.infos(StateSpec()), proc=tmp_path)
+        held_source(shuffled, shuffled.infos(StateSpec()), StateSpec(), proc=tmp_path)
     views = ArraySource(X, y, shuffle=False)
-    require_memory(views, views.infos(StateSpec()), proc=tmp_path)
+    assert held_source(views, views.infos(StateSpec()), StateSpec(), proc=tmp_path) is views
 
 
 def test_a_job_goes_on_from_its_checkpoint_with_another_number_of_tasks(tmp_path):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chicle_elastic.chunks.views import Array
+from chicle_elastic.chunks.views import Array, lie_in_file
 from chicle_elastic.solvers.base import Budget
 from chicle_elastic.solvers.kernels import descent as kernels
 from chicle_elastic.solvers.kernels.losses import LOSSES
@@ -51,6 +51,7 @@ class Descent:
         self._num_left = np.sum([np.count_nonzero(left_out, axis=0) for left_out in self._left_outs()], axis=0)
         self._bounds = np.tile([np.inf, -np.inf], (num_outputs, 1))
         self._orders: list[_Order] = []
+        self._is_in_files = any(lie_in_file(block.rows) for block in local.tables.keep_alive)
         self._positives = kernels.positives(num_outputs)
         row_bytes = 4 * max(1, local.tables.num_values // local.tables.num_rows)
         self._rows_ahead = min(max(AHEAD_BYTES // row_bytes, 4), MAX_ROWS_AHEAD)
@@ -99,6 +100,9 @@ class Descent:
                 continue
             kernels.shuffle(order.buckets, order.counts)
             num_buckets = int(order.counts[kernels.ACTIVE])
+            if self._is_in_files:  # one chunk after the other: a disk does not read here and there at its rate
+                ranks, active = self._rng.permutation(len(tables.ids)), order.buckets[:num_buckets]
+                active[:] = active[np.argsort(ranks[tables.bucket_chunk[active]], kind="stable")]
             if budget.samples is not None:
                 num_buckets = min(num_buckets, -(-budget.samples // tables.bucket_rows))
             processed = self._visit(order, num_buckets, vectors, stats, scale, budget, goal, most_visits)

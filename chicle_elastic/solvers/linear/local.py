@@ -25,6 +25,9 @@ Measured with two threads on two cores (Zen 5), hinge loss: with 2^18 dense fits
 times as long as on one thread. With 2^22 fits of 4 million values lose the third that a second thread saves there.
 """
 
+PART_VALUES = 1 << 22
+"""Feature values of a part: what a pass makes of the rows of a part it makes again for the next, in the same memory."""
+
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
 
@@ -209,11 +212,12 @@ class LocalData(LocalPart):
         return build_tables(self.chunks, self._notes, self.bounds)
 
     def parts(self, most: int) -> Sequence[LocalPart]:
-        """Cut all local rows into a part for each useful thread, `most` at most; a chunk is in one part.
+        """Cut all local rows into parts, one at least for each useful thread, `most` at most; a chunk is in one part.
 
         They stay as long as the chunks do.
         """
-        tables, most = self.tables, min(self.useful_threads, most)
+        tables = self.tables
+        most = min(max(self.useful_threads, -(-tables.num_values // PART_VALUES)), most)
         cuts = tables.even_cuts(most) if most > 1 else []
         if len(cuts) <= 2:
             return [self]

@@ -149,7 +149,7 @@ class LinearSolver(PassSolver):
         local, is_known = self.local, known is not None
         w = model.reshape(local.tables.num_outputs, -1)
         certify = functools.partial(LocalPart.certify, loss=local.loss, w=w, has_losses=has_losses, is_known=is_known)
-        (rebuilt, sums), *others = local.run_parts(certify, local.parts(local.useful_threads))
+        (rebuilt, sums), *others = local.run_parts(certify, local.parts(local.tables.num_rows))
         for more, more_sums in others:  # in place: with a million features a fresh array costs as much as many rows
             rebuilt += more
             sums += more_sums

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +18,9 @@ from chicle_elastic.errors import PeerLostError
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.cluster.train_svm import PacedLinear
-from tests.timeouts import timeout_s
+from tests.control_group import run_with_memory
 
+__all__ = ["run_with_memory"]
 IN_SERVER = "import sys\nif sys.orig_argv[1:2] == ['-c']:\n    "
 
 
@@ -93,27 +94,10 @@ def test_processes_without_descriptors_say_so(num_descriptors: int) -> None:
     assert "Too many open files" in last_error
 
 
-@pytest.fixture
-def small_group() -> Iterator[Path]:
-    """A control group with little memory; skips the test where none can be made."""
-    v1 = Path("/sys/fs/cgroup/memory")
-    group = (v1 if v1.is_dir() else v1.parent) / f"chicle-test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made: {error}")
-    try:
-        try:
-            (group / ("memory.limit_in_bytes" if v1.is_dir() else "memory.max")).write_text("1G")
-        except OSError as error:
-            pytest.skip(f"the group cannot limit memory: {error}")
-        yield group
-    finally:
-        group.rmdir()
-
-
 @pytest.mark.slow
-def test_a_task_that_the_kernel_kills_for_memory_is_told_so(small_group: Path) -> None:
+def test_a_task_that_the_kernel_kills_for_memory_is_told_so(
+    run_with_memory: Callable[[int, str], subprocess.CompletedProcess[str]],
+) -> None:
     """By the error of the fit, and by the words of its agent."""
     program = (
         "from chicle_elastic import LocalCluster\n"
@@ -121,14 +105,7 @@ def test_a_task_that_the_kernel_kills_for_memory_is_told_so(small_group: Path) -
         "from tests.cluster.local.test_server_ends import make_job\n"
         "with LocalCluster(1) as cluster:\n    cluster.run(make_job(GreedyCocoa()))\n"
     )
-    run = subprocess.run(
-        ["sh", "-c", f'echo $$ > {small_group}/cgroup.procs && exec "$@"', "sh", sys.executable, "-c", program],
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s(100),
-        check=False,
-    )
+    run = run_with_memory(1024, program)
     last = run.stderr[run.stderr.rindex("PeerLostError") :]
     assert re.search(r"the task of node n0 ended with signal 9 \(SIGKILL\): .*memory.*oom_kill in /sys", last), last
     assert re.search(r"the task of n0 died: .*memory.*oom_kill in /sys", last), last
