@@ -9,8 +9,6 @@ from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.newton import pairs
 from chicle_elastic.solvers.linear.newton.corners import narrow_along
-from chicle_elastic.solvers.linear.newton.directions import Preconditioner
-from chicle_elastic.solvers.linear.newton.gap import steepness_of
 from chicle_elastic.solvers.linear.newton.state import (
     FIRST_SHARE,
     Block,
@@ -36,10 +34,7 @@ LAST_WORD = 0.5
 
 def _preconditioned(state: NewtonState, output: OutputState, problem: Problem, residual: Array) -> Array:
     """Return an estimate of the solution for this right-hand side."""
-    beside = output.beside if problem.eliminates_intercept(state) else np.zeros(0)
-    return pairs.solve(
-        output.pairs, residual, Preconditioner(output.diagonal, output.factor, output.columns, beside).solve
-    )
+    return pairs.solve(output.pairs, residual, problem.preconditioner(state, output))
 
 
 def begin(state: NewtonState, output: OutputState, problem: Problem, residual: Array) -> None:
@@ -79,7 +74,7 @@ def multiplied(
         else:
             w = w + step * p
         output.value -= 0.5 * step * before
-        left = steepness_of(output, problem, -output.residual, problem.strength(state))
+        left = problem.steepness_of(output, -output.residual, problem.strength(state))
         primal = max(output.value, state.floor)
         output.gap = left / primal
         if left <= state.share * problem.tol * primal:
