@@ -42,8 +42,12 @@ class ClassBlocks:
         K, D = diagonal.shape
         self._is_active = is_active
         self._has_intercept = has_intercept
-        factors = factor.reshape(-1, D * (D + 1) // 2) if len(factor) else [factor]
-        self._classes = [Preconditioner(diagonal[k], factors[k % len(factors)], ALL, NOTHING) for k in range(K)]
+        self._diagonal, factors = diagonal, factor.reshape(-1, D * (D + 1) // 2)
+        self._classes = (
+            [Preconditioner(diagonal[k], factors[k % len(factors)], ALL, NOTHING) for k in range(K)]
+            if len(factor)
+            else []
+        )
 
     @staticmethod
     def of(blocks: Array, diagonal: Array, ridge: Array) -> tuple[Array, Array]:
@@ -68,9 +72,11 @@ class ClassBlocks:
 
     def solve(self, residual: Array) -> Array:
         """Estimate the direction that the second derivatives take to this, shape (K D,)."""
-        r = residual.reshape(len(self._classes), -1)
+        r = residual.reshape(self._diagonal.shape)
         r = _projected(r, self._is_active, has_intercept=self._has_intercept)
-        z = np.array([each.solve(part) for each, part in zip(self._classes, r, strict=True)])
+        z = r / np.where(self._diagonal > 0, self._diagonal, 1.0)
+        for k, each in enumerate(self._classes):
+            z[k] = each.solve(r[k])
         return _projected(z, self._is_active, has_intercept=self._has_intercept).ravel()
 
 

@@ -58,15 +58,6 @@ class SoftmaxProblem(Problem):
         """They follow from the probabilities there."""
         return True
 
-    @property
-    def looks_along(self) -> bool:
-        """See `Problem`: over 132 fits such a look saves no pass."""
-        return False
-
-    def has_short_state(self, state: NewtonState) -> bool:
-        """Say whether there are no factors of many columns."""
-        return state.is_exact
-
     def by_class(self, w: Array) -> Array:
         """View what is flat as (K, D)."""
         return w.reshape(self.num_classes, -1)

@@ -15,7 +15,6 @@ from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
 from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabilities
 from chicle_elastic.solvers.linear.multinomial.preconditioner import block_weights, joint_block
 from chicle_elastic.solvers.linear.multinomial.problem import ENTROPY, SoftmaxProblem
-from chicle_elastic.solvers.linear.newton.alone import NewtonSolver
 from chicle_elastic.solvers.linear.newton.state import (
     Block,
     Evaluation,
@@ -23,7 +22,7 @@ from chicle_elastic.solvers.linear.newton.state import (
     NewtonState,
 )
 from chicle_elastic.solvers.linear.objectives import upper_bounds
-from chicle_elastic.solvers.linear.pass_solver import HEAD
+from chicle_elastic.solvers.linear.pass_solver import HEAD, PassSolver
 from chicle_elastic.solvers.local_chunk import LocalChunk
 
 GOLDEN_RATIO = 0.6180339887498949
@@ -54,7 +53,7 @@ class LocalRows:
         self.ticks: Array = numbers * GOLDEN_RATIO % 1.0
 
 
-class MultinomialSolver(NewtonSolver[LocalRows]):
+class MultinomialSolver(PassSolver[NewtonState, LocalRows]):
     """One per uni-task.
 
     Args:
@@ -63,6 +62,8 @@ class MultinomialSolver(NewtonSolver[LocalRows]):
         C: Factor of the losses.
         class_weights: Factor of C per class code; None for 1.
     """
+
+    state_type = NewtonState
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class MultinomialSolver(NewtonSolver[LocalRows]):
         class_weights: Sequence[float] | None,
     ) -> None:
         super().__init__(ctx)
-        self._make_problem = problem_of
+        self._problem_of = problem_of
         self._C = C
         self._class_weights = class_weights
         self._known: tuple[Array, Array] | None = None
@@ -86,13 +87,13 @@ class MultinomialSolver(NewtonSolver[LocalRows]):
         """Forget the probabilities."""
         self._known = None
 
-    def problem_of(self, state: NewtonState) -> SoftmaxProblem:
-        """Say what is minimised."""
-        return self._make_problem(state)
+    def sums_size(self, state: NewtonState) -> int:
+        """See `newton.state`."""
+        return state.sums_size(self._problem_of(state))
 
     def run_pass(self, state: NewtonState, model: Array, sums: Array, budget: Budget) -> None:
         """See `newton.state`."""
-        output, part, problem = state.outputs[0], sums[HEAD:], self.problem_of(state)
+        output, part, problem = state.outputs[0], sums[HEAD:], self._problem_of(state)
         with np.errstate(over="ignore", invalid="ignore"):  # of values beyond all numbers; the gap is then infinite
             if output.phase is NewtonPhase.LOOK:
                 self._look(state, problem, part)
@@ -126,27 +127,26 @@ class MultinomialSolver(NewtonSolver[LocalRows]):
         self._known = there, softmax.probabilities
         found.scalars[0] = found.scalars[1] = softmax.loss
         found.scalars[ENTROPY] = softmax.entropy
-        slopes = softmax.slopes(local.codes, local.upper)
-        v = problem.by_class(found.v)
-        v[:, :-1] = -local.rows.sums(slopes)
-        if problem.has_free_intercept:
-            v[:, -1] = -slopes.sum(axis=1)
+        gradient = self._gradient(softmax)
+        gradient[:, -1] *= problem.has_free_intercept
+        found.v[:] = -gradient.ravel()
         found.beside[:] = softmax.intercept_curvatures().ravel()
         found.step[:] = output.step
         if output.block is Block.KEPT:
             return
         if state.is_exact:
-            found.second[:] = joint_block(
-                local.rows.dense(),
-                softmax.probabilities,
-                local.upper,
-                has_intercept=problem.has_free_intercept,
-            )
+            dense, has_intercept = local.rows.dense(), problem.has_free_intercept
+            found.second[:] = joint_block(dense, softmax.probabilities, local.upper, has_intercept=has_intercept)
             return
         weights = block_weights(softmax.probabilities, local.upper)
         if state.row_step > 1:
             weights = self._drawn(weights, state.row_step)
         self._add_blocks(state, problem, weights, found.second if len(found.second) else found.diagonal)
+
+    def _gradient(self, softmax: Softmax) -> Array:
+        """That of the losses, shape (K, D)."""
+        slopes = softmax.slopes(self.local.codes, self.local.upper)
+        return np.hstack([self.local.rows.sums(slopes), slopes.sum(axis=1, keepdims=True)])
 
     def _drawn(self, weights: Array, row_step: int) -> Array:
         """Of about one row in so many per class: those that count most, and of the others some, counted up."""
@@ -201,9 +201,7 @@ class MultinomialSolver(NewtonSolver[LocalRows]):
         local = self.local
         W = model.reshape(-1, local.rows.num_features + 1)
         with np.errstate(over="ignore", invalid="ignore"):
-            scores = self._scores(W)
-            found = Softmax.of(scores, local.codes, local.upper)
-            slopes = found.slopes(local.codes, local.upper)
-            gradient = np.hstack([local.rows.sums(slopes), slopes.sum(axis=1, keepdims=True)])
+            found = Softmax.of(self._scores(W), local.codes, local.upper)
+            gradient = self._gradient(found)
         metrics = {"loss": found.loss, "entropy": found.entropy, "rows": float(local.rows.num_rows)}
         return Update(delta=gradient.ravel(), samples=0, weight=1.0, metrics=metrics)

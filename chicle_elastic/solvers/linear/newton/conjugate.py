@@ -26,8 +26,6 @@ LEAST_ETA, MOST_ETA, MOST_PRODUCTS = 1e-2, 0.3, 100
 LANDING, LEAST_LEFT = 0.3, 0.3
 """Share of the goal that the residual of a run that may be the last one may leave; and what an exact step may leave of
 the gap, as a share of its square: a run cannot be the last one below that."""
-KEPT_PRODUCTS = 8
-"""Products of a run up to which the next one has the same preconditioner."""
 LAST_WORD = 0.5
 """Share of `FIRST_SHARE` below which the w of a parabola stays: two certificates were refused, and it has no room."""
 
@@ -112,7 +110,7 @@ def _leaves_little(state: NewtonState, output: OutputState, problem: Problem) ->
 def _end_products(state: NewtonState, output: OutputState, problem: Problem, w: Array) -> Array:
     """Look at the end of the direction, with a new block if this one has cost many products."""
     output.phase = NewtonPhase.EVALUATE
-    is_kept = len(output.factor) > 0 and output.num_products <= KEPT_PRODUCTS
+    is_kept = len(output.factor) > 0 and output.num_products <= state.kept_products
     output.block = Block.KEPT if is_kept else state.first_block
     if len(output.met):
         output.pairs = output.met

@@ -37,6 +37,8 @@ MOST_SCALARS = 1 << 7
 """Of a state of one output."""
 SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.13, 0.08, 0.04, 0.02, 0.005, 0.001)
 """Shares of a direction whose losses a pass looks at."""
+KEPT_PRODUCTS = 8
+"""Products of a run up to which the next one has the same preconditioner."""
 FIRST_SHARE = 0.9
 """Share of tol that is aimed at before a certificate has refused anything."""
 
@@ -91,15 +93,6 @@ class Problem:
     def has_duals_of_w(self) -> bool:
         """Whether the duals are always those of the present w."""
         return self.loss.is_parabola or (self.has_duals and not self.loss.has_corners)
-
-    @property
-    def looks_along(self) -> bool:
-        """Whether a pass may look at the losses along a direction."""
-        return True
-
-    def has_short_state(self, state: "NewtonState") -> bool:
-        """Say whether a state takes no more than `room`."""
-        return True
 
     def strength(self, state: "NewtonState") -> float:
         """Alpha beside the sum of losses."""
@@ -319,6 +312,7 @@ class NewtonState(ProgressState):
         total: Sum of the c_i.
         typical: Mean size of the targets, by weight; 1 where all are 0.
         floor: What the objective counts as at least: less is rounding of the targets.
+        kept_products: Products of a run of conjugate gradients up to which the next one has the same preconditioner.
         share: Share of tol below which an output rests.
         num_classes: Classes that one output has the weights of, with a softmax.
         outputs: By number.
@@ -336,6 +330,7 @@ class NewtonState(ProgressState):
     total: float = 1.0
     typical: float = 1.0
     floor: float = TINY
+    kept_products: int = KEPT_PRODUCTS
     share: float = FIRST_SHARE
     num_classes: int = 1
     outputs: list[OutputState]
@@ -415,7 +410,8 @@ class Evaluation:
     def sizes(state: NewtonState, output: OutputState, problem: Problem) -> tuple[int, ...]:
         """Return the lengths of all of them."""
         D, loss = state.D, problem.loss
-        has_line = problem.looks_along and (output.direction.any() or output.change) and not output.is_chosen
+        has_line = (output.direction.any() or output.change) and not output.is_chosen
+        has_line = has_line and state.num_classes == 1  # of a softmax a look at the losses along saves no pass
         is_cheap = state.num_rows <= FEW_ROWS or not (state.has_many_rows or state.is_alone)  # beside another pass
         has_line = has_line and (output.is_searched or (output.is_wary and is_cheap))
         return (

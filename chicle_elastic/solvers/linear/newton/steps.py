@@ -182,7 +182,7 @@ def _passes_at_once(state: NewtonState, problem: Problem) -> int:
     """Say how many passes an only task makes in an iteration: as many as cost about what is between two iterations."""
     D = state.D
     of_row = DENSE_VALUE * D + 0.5 * MULTIPLICATION * D * D * state.is_exact + ROW_VALUES
-    is_one = problem.loss.is_parabola or problem.has_duals or not problem.has_short_state(state)
+    is_one = problem.loss.is_parabola or problem.has_duals or state.num_classes > 1
     return 1 if is_one else max(int(PASS_VALUES // max(state.num_rows * of_row, 1.0)), 1)
 
 
@@ -342,7 +342,9 @@ def _keep_products(state: NewtonState, output: OutputState, problem: Problem, fo
     # Whether there is a factor differs from one processor to another, so it decides on nothing but the factor.
     problem.precondition(state, output, diagonal, found, ridge)
     output.pairs = np.zeros(0)
-    if not state.has_all_columns and not len(output.columns):  # from the next evaluation on there is a block
+    if (
+        state.block_columns and not state.has_all_columns and not len(output.columns)
+    ):  # from the next evaluation on there is a block
         output.columns = heaviest_columns(output.diagonal, state.block_columns)
     if problem.loss.is_parabola:
         output.block = Block.KEPT
