@@ -193,7 +193,7 @@ class SoftmaxProblem(Problem):
         if not self.has_free_intercept:
             return math.inf, step
         residual = g[:, -1]
-        inner = found.beside.reshape(K, K)[np.ix_(is_active, is_active)]
+        inner = found.beside.reshape(K, K)[is_active][:, is_active]
         scale = float(np.diagonal(inner).max(initial=0.0))
         if scale > 0:  # all intercepts may rise together
             moved = solve_positive(inner + scale / len(inner), -residual[is_active])

@@ -1,4 +1,4 @@
-"""Multinomial logistic regression: the model, the method, and when to stop. See `objective` and `steps`."""
+"""Multinomial logistic regression: the model, the method, and when to stop. See `objective` and `problem`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
