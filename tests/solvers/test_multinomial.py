@@ -19,15 +19,14 @@ from chicle_elastic.runtime.in_process import InProcess
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.solvers.linear.agreement import solve_positive
-from chicle_elastic.solvers.linear.multinomial import class_rows, objective, steps
+from chicle_elastic.solvers.linear.multinomial import class_rows, objective
 from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
 from chicle_elastic.solvers.linear.multinomial.preconditioner import ClassBlocks, block_weights, joint_block, joint_step
-from chicle_elastic.solvers.linear.multinomial.state import MultinomialPhase
+from chicle_elastic.solvers.linear.multinomial.problem import ENTROPY, SoftmaxProblem, softmax_problem
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer, first_state
-from chicle_elastic.solvers.linear.pass_solver import HEAD
+from chicle_elastic.solvers.linear.newton import steps
+from chicle_elastic.solvers.linear.newton.state import Block, Evaluation, NewtonPhase
 from chicle_elastic.solvers.local_chunk import RowBlock
-
-GOAL = steps.Goal(tol=1e-3, has_intercept=True)
 
 
 def small(*, K=4, n=40, d=3, seed=0):
@@ -89,8 +88,7 @@ def test_the_dual_objective_is_that_of_feasible_probabilities_and_below_every_ob
         np.column_stack([slopes @ X, slopes.sum(axis=1)]),
         loss=objective.Softmax.of(scores, codes, upper).loss,
         entropy=float(upper @ entr(p).sum(axis=0)),
-        totals=totals,
-        class_sums=(upper * targets) @ X,
+        linear=np.column_stack([(upper * targets) @ X, totals]),
         has_intercept=has_intercept,
     )
     losses = logsumexp(scores, axis=0) - scores[codes, np.arange(len(codes))]
@@ -118,14 +116,12 @@ def test_a_gap_without_a_gradient_of_the_intercepts_is_half_its_length():
     found = objective.Softmax.of(scores, codes, upper)
     slopes = found.slopes(codes, upper)
     gradient = np.column_stack([slopes @ X, np.zeros(len(model))])
-    totals, class_sums = np.full(4, 5.0), np.zeros((4, 3))
     primal, dual = objective.primal_and_dual(
         model,
         gradient,
         loss=found.loss,
         entropy=found.entropy,
-        totals=totals,
-        class_sums=class_sums,
+        linear=np.array([[0.0, 0.0, 0.0, 5.0]] * 4),
         has_intercept=True,
     )
     moment = float((slopes * model[:, -1:]).sum())  # <b, r>, which is 0 where r is
@@ -211,6 +207,14 @@ def test_squares_beyond_float32_are_summed_up_in_float64():
 # The preconditioner.
 
 
+def class_blocks(packed, K):
+    """The preconditioner that these second derivatives make, of K classes with weight."""
+    D = int((2 * len(packed)) ** 0.5)
+    ridge = np.tile([1.0] * (D - 1) + [0.0], (K, 1))
+    diagonal, factor = ClassBlocks.of(packed, np.zeros(0), ridge)
+    return ClassBlocks(diagonal.reshape(K, D), factor, is_active=np.ones(K, dtype=bool), has_intercept=True)
+
+
 def test_one_block_is_exact_where_all_classes_are_equally_likely():
     """So the first step is solved for by a single block, scaled; the sum over classes is 0."""
     X, _, upper, _ = small(n=60)
@@ -219,16 +223,10 @@ def test_one_block_is_exact_where_all_classes_are_equally_likely():
     packed = ((rows.T * upper) @ rows)[np.tril_indices(D)]
     p = np.full((K, len(X)), 1.0 / K)
     scale = block_weights(p, np.ones(len(X)))[0, 0]
-    blocks = ClassBlocks(
-        scale * packed,
-        is_narrow=True,
-        D=D,
-        is_active=np.ones(K, dtype=bool),
-        has_intercept=True,
-    )
+    blocks = class_blocks(scale * packed, K)
     r = np.random.default_rng(2).normal(size=(K, D))
     r -= r.mean(axis=0)
-    found = blocks.solve(r)
+    found = blocks.solve(r).reshape(K, D)
     np.testing.assert_allclose(hessian(X, p, upper) @ found.ravel(), r.ravel(), atol=1e-9)
     np.testing.assert_allclose(found.sum(axis=0), 0.0, atol=1e-12)
 
@@ -258,44 +256,25 @@ def test_blocks_without_a_factor_have_their_diagonal():
     """Columns that are equal, a class without curvature, and second derivatives that are no numbers."""
     for packed in (np.ones(6), np.zeros(6), np.full(6, np.inf)):
         with np.errstate(invalid="ignore"):
-            blocks = ClassBlocks(
-                packed,
-                is_narrow=True,
-                D=3,
-                is_active=np.ones(2, dtype=bool),
-                has_intercept=True,
-            )
+            blocks = class_blocks(packed, 2)
             assert np.isfinite(blocks.solve(np.array([[1.0, 2.0, 3.0], [-1.0, -2.0, -3.0]]))).all()
 
 
-# The state.
+# Steps.
 
 
-def state_in(phase, *, num_blocks=0, is_joint=False, num_features=3):
-    """A state with something in every field."""
-    rng = np.random.default_rng(0)
-    source = ArraySource(np.zeros((90, num_features)), np.arange(90, dtype=np.int32) % 3, num_classes=3)
-    state = first_state(source.schema, is_cold=True)
-    K, D = state.num_classes, state.D
-    state.phase, state.is_joint, state.num_rows, state.gap, state.rz = phase, is_joint, 90.0, np.inf, 0.25
-    state.is_rough, state.num_products, state.needs_blocks = True, 7, False
-    if phase is not MultinomialPhase.LOOK:
-        state.totals, state.masses, state.class_sums = (
-            rng.normal(size=K),
-            rng.normal(size=K),
-            rng.normal(size=(K, D - 1)),
-        )
-    for name in state._directions():
-        setattr(state, name, rng.normal(size=(K, D)))
-    if num_blocks:
-        state.blocks = rng.normal(size=state.size_of_blocks(num_blocks))
-    return state
+def state_of(shape, dtype=np.float64):
+    """The first state of data of n rows, d features and K classes, and what is minimised."""
+    n, d, K = shape
+    source = ArraySource(np.zeros((K, d), dtype=dtype), np.arange(K, dtype=np.int32), num_classes=K)
+    state = first_state(dataclasses.replace(source.schema, num_rows=n))
+    return state, softmax_problem(1e-3, True, K)
 
 
 @pytest.mark.parametrize(
     ("shape", "is_narrow", "is_joint", "has_all_rows"),
     [
-        ((150, 4, 3), True, True, False),
+        ((150, 4, 3), True, True, True),
         ((1797, 64, 10), True, False, False),
         ((60_000, 784, 10), True, False, False),
         ((5_000, 784, 100), False, False, True),
@@ -305,78 +284,69 @@ def state_in(phase, *, num_blocks=0, is_joint=False, num_features=3):
 )
 def test_sizes_decide_how_second_derivatives_are_summed_up(shape, is_narrow, is_joint, has_all_rows):
     """Blocks of all columns while they fit into a message, all weights at once on little data, some rows on much."""
-    n, d, K = shape
-    source = ArraySource(np.zeros((K, d), dtype=np.float32), np.arange(K, dtype=np.int32), num_classes=K)
-    state = first_state(dataclasses.replace(source.schema, num_rows=n), is_cold=True)
-    assert (state.is_narrow, state.is_joint, state.block_rows == 0) == (is_narrow, is_joint, has_all_rows)
-    assert state.is_joint or state.is_rough
-    assert state.size_of_blocks(K) <= 1 << 22
+    state, problem = state_of(shape, np.float32)
+    assert (problem.is_narrow(state), state.is_exact, state.row_step == 1) == (is_narrow, is_joint, has_all_rows)
+    assert state.is_exact or state.is_rough
+    steps.start(state, problem, np.zeros(state.D))
+    assert problem.look_size(state, state.outputs[0]) <= 1 << 22
+    assert sum(problem.sizes(state, state.outputs[0])) <= 1 << 22
 
 
-# Steps.
+@pytest.mark.parametrize("kind", ["joint", "blocks", "diagonals"])
+def test_a_look_at_the_data_says_all_of_a_model_of_zeros(kind, monkeypatch):
+    """Loss, gradient and second derivatives are those that an evaluation there would sum up."""
+    X, codes, upper, _ = small()
+    K, D, rows = 4, 4, np.column_stack([X, np.ones(len(X))])
+    state, problem = state_of((40, 3, 4))
+    state.is_exact = kind == "joint"
+    if kind == "diagonals":
+        monkeypatch.setattr(SoftmaxProblem, "is_narrow", lambda *_: False)
+    steps.start(state, problem, np.zeros(K * D))
+    targets, square = upper * np.eye(K)[:, codes], (rows.T * upper) @ rows
+    block = square.diagonal() if kind == "diagonals" else square[np.tril_indices(D)]
+    sums = np.concatenate([(targets @ rows).ravel(), block])
+    w, found = problem.looked(state, state.outputs[0], np.zeros(K * D), sums)
+    W = w.reshape(K, D)
+    softmax_there = objective.Softmax.of(W[:, :-1] @ X.T + W[:, -1:], codes, upper)
+    assert found.scalars[[0, 1, ENTROPY]] == pytest.approx([softmax_there.loss] * 2 + [softmax_there.entropy])
+    np.testing.assert_allclose(found.v.reshape(K, D), -softmax_there.slopes(codes, upper) @ rows, atol=1e-9)
+    np.testing.assert_allclose(found.beside.reshape(K, K), softmax_there.intercept_curvatures(), atol=1e-9)
+    if kind == "joint":
+        expected = joint_block(X, softmax_there.probabilities, upper, has_intercept=True)
+    else:  # one in place of all
+        expected = block_weights(softmax_there.probabilities, upper).sum(axis=1).mean() / upper.sum() * block
+    np.testing.assert_allclose(found.diagonal if kind == "diagonals" else found.second, expected, atol=1e-9)
 
 
-def test_an_interrupted_pass_is_made_again_and_other_rows_begin_anew():
-    """The sums say so."""
-    state = state_in(MultinomialPhase.MULTIPLY)
-    model, sums = np.zeros((3, 4)), np.zeros(state.sums_size)
-    sums[:2] = 1.0, 90.0
-    assert steps.advance(state, model, sums, 2.0, GOAL) is model
-    assert (state.phase, state.num_products) == (MultinomialPhase.MULTIPLY, 7)
-    sums[:2] = 0.0, 80.0
-    assert steps.advance(state, model, sums, 2.0, GOAL) is model
-    assert (state.phase, state.is_cold) == (MultinomialPhase.LOOK, False)
-
-
-def test_a_task_without_a_preconditioner_has_blocks_summed_up_again():
-    """It came after the pass in which the others made theirs."""
-    state = state_in(MultinomialPhase.MULTIPLY)
-    model, sums = np.zeros((3, 4)), np.zeros(state.sums_size)
-    sums[1], sums[HEAD] = 90.0, 1.0
-    steps.advance(state, model, sums, 2.0, GOAL)
-    assert (state.phase, state.needs_blocks) == (MultinomialPhase.EVALUATE, True)
-    assert not state.direction.any()
+def test_of_a_direction_that_is_too_long_shorter_ones_are_evaluated_until_none_is_left():
+    """The run rests then; a certificate tells whether that is good enough."""
+    state, problem = state_of((150, 4, 3))
+    steps.start(state, problem, np.ones(15))
+    (output,) = state.outputs
+    output.phase, output.block, output.value, output.slope = NewtonPhase.EVALUATE, Block.EXACT, 10.0, -1.0
+    output.direction, output.linear, state.num_rows, reach = np.eye(15)[0], np.ones(15), 150.0, 1.0
+    for _ in range(30):
+        sums = np.zeros(state.sums_size(problem))
+        sums[1] = 150.0
+        found = Evaluation.of(state, output, problem, state.parts(sums, problem)[0])
+        found.scalars[:2], found.step[:] = np.nan, output.step
+        assert not len(found.line)
+        np.testing.assert_array_equal(steps.advance(state, problem, np.ones(15), sums, 1.0), 1.0)
+        if state.is_at_rest:
+            break
+        assert output.reach < reach
+        reach = output.reach
+    assert state.is_at_rest
 
 
 def test_refused_certificates_make_products_exact_and_then_ask_for_more():
     """A smaller gap, that is."""
-    state = state_in(MultinomialPhase.REST)
-    for share in (0.3, 0.15):
-        state.phase = MultinomialPhase.REST
-        steps.reopen(state)
-        assert (state.phase, state.is_rough, state.share) == (MultinomialPhase.EVALUATE, False, share)
-
-
-def test_of_a_direction_that_is_too_long_shorter_ones_are_evaluated():
-    """Until one is good; if none is, the run rests in the end."""
-    state = state_in(MultinomialPhase.EVALUATE)
-    state.is_rough, state.value, state.decrease = False, 10.0, 1.0
-    model, state.direction = np.zeros((3, 4)), np.zeros((3, 4))
-    state.direction[0, 3] = 1.0
-    sums = np.zeros(state.sums_size)
-    for value, reach in ((11.0, steps.SHORTER), (np.nan, steps.SHORTER**2)):
-        sums[1], sums[HEAD] = 90.0, value
-        assert steps.advance(state, model, sums, 1.0, GOAL) is model
-        assert (state.phase, state.reach) == (MultinomialPhase.EVALUATE, pytest.approx(reach))
-    sums[HEAD] = 9.5
-    moved = steps.advance(state, model, sums, 1.0, GOAL)
-    assert moved[0, 3] == pytest.approx(steps.SHORTER**2)
-    state = state_in(MultinomialPhase.EVALUATE)
-    state.is_rough, state.value, state.decrease = False, 10.0, 1.0
-    sums[HEAD] = np.inf
-    for _ in range(12):
-        steps.advance(state, model, sums, 1.0, GOAL)
-    assert state.phase is MultinomialPhase.REST
-
-
-def test_products_that_rounding_has_made_useless_end():
-    """No curvature along the vector, and nothing found so far."""
-    state = state_in(MultinomialPhase.MULTIPLY)
-    state.direction, state.is_rough = np.zeros((3, 4)), False
-    sums = np.zeros(state.sums_size)
-    sums[1] = 90.0
-    steps.advance(state, np.zeros((3, 4)), sums, 1.0, GOAL)
-    assert state.phase is MultinomialPhase.REST
+    state, problem = state_of((60_000, 20, 3), np.float32)
+    steps.start(state, problem, np.ones(63))
+    assert state.is_rough
+    for share in (0.15, 0.075):
+        steps.reopen(state, problem, np.ones(63))
+        assert (state.outputs[0].phase, state.is_rough, state.share) == (NewtonPhase.LOOK, False, share)
 
 
 # Jobs.

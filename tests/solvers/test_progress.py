@@ -11,14 +11,13 @@ import pytest
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.l1.state import L1State
-from chicle_elastic.solvers.linear.multinomial.state import MultinomialPhase, MultinomialState
 from chicle_elastic.solvers.linear.newton.state import Block, NewtonPhase, NewtonState, OutputState
 from chicle_elastic.solvers.linear.path import PathState
 from chicle_elastic.solvers.linear.progress import ROWS, Numbers, ProgressState
 from chicle_elastic.solvers.linear.working_set.state import WorkingSetState
 from tests.solvers.golden_runs import TRAINERS, data
 
-STATES = (L1State, MultinomialState, NewtonState, WorkingSetState, PathState)
+STATES = (L1State, NewtonState, WorkingSetState, PathState)
 
 
 def value_of(field, rng, num_rows):
@@ -111,18 +110,8 @@ def test_a_class_with_other_fields_is_another_kind():
 )
 def test_what_a_phase_does_not_need_is_left_out(phase, block, kept):
     """An output that had a factor in the phase before does not carry it along."""
-    always = {"direction", "shift", "beside", "columns", "diagonal"}
+    always = {"direction", "shift", "beside", "columns", "diagonal", "linear"}
     assert set(OutputState(phase=phase, block=block).kept()) == kept | always
-
-
-def test_a_joint_block_goes_along_with_the_residual_for_the_tasks_to_solve_with():
-    """And with the direction only where tasks need not solve."""
-    state = filled(MultinomialState, np.random.default_rng(1))
-    state.phase = MultinomialPhase.EVALUATE
-    assert {"residual", "blocks"} <= set(state.kept())
-    assert "direction" not in state.kept()
-    state.blocks = np.zeros(0)
-    assert "direction" in state.kept()
 
 
 @pytest.mark.parametrize("name", TRAINERS)

@@ -11,11 +11,9 @@ import numpy as np
 from chicle_elastic.chunks.views import Array, DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.base import Action, Report, Summed, Trainer, Verdict
+from chicle_elastic.solvers.linear.objectives import ROUNDING as ROUNDING
 from chicle_elastic.solvers.linear.objectives import TINY as TINY
 
-ROUNDING = 1e-20
-"""Share of the squares of the targets below which what is left of them is rounding: a gap is not held against less. Of
-500 odd tables, those whose optimum is below it have residuals of 1e-13 to 1e-11 of the targets."""
 LEAST_FALL, WORTH = 0.5, 0.1
 """What is progress from one certificate to the next: of the gap, or of the objective as a share of what tol allows."""
 HOW = "tol", "num_threads", "algorithm"

@@ -131,8 +131,7 @@ def primal_and_dual(
     *,
     loss: float,
     entropy: float,
-    totals: Array,
-    class_sums: Array,
+    linear: Array,
     has_intercept: bool,
 ) -> tuple[float, float]:
     """P at W and b, and D of the probabilities there, made feasible.
@@ -141,14 +140,14 @@ def primal_and_dual(
         model: W and, as the last column, b, shape (K, d + 1).
         gradient: sum_i C_i (p_i - y_i) (x_i, 1)^T, shape (K, d + 1).
         loss, entropy: See `Softmax`.
-        totals: sum_i C_i y_i, shape (K,).
-        class_sums: sum_i C_i y_i x_i^T, shape (K, d).
+        linear: sum_i C_i y_i (x_i, 1)^T, shape (K, d + 1).
         has_intercept: Whether b is anything but 0.
     """
     primal = 0.5 * squared(model[:, :-1].ravel()) + loss
     part = -gradient[:, :-1]
     if not has_intercept:
         return primal, entropy - 0.5 * squared(part.ravel())
+    class_sums, totals = linear[:, :-1], linear[:, -1]
     mixture = Mixture.of(gradient[:, -1], totals)
     t = mixture.share
     if t > 0:

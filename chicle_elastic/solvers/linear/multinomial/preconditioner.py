@@ -9,13 +9,15 @@ likely, and with two of them.
 All of it is scaled by its diagonal first, so that a feature of scale 1e8 costs no digits of the others.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.newton.directions import exact_solver
-from chicle_elastic.solvers.linear.products import pack, unpack
+from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exact_solver
+from chicle_elastic.solvers.linear.products import pack, packed_diagonal, unpack
+from chicle_elastic.solvers.linear.progress import NO_NUMBERS, NOTHING
+
+ALL = NO_NUMBERS
+"""Columns of a block."""
 
 
 def block_weights(p: Array, upper: Array) -> Array:
@@ -27,39 +29,55 @@ def block_weights(p: Array, upper: Array) -> Array:
 
 
 class ClassBlocks:
-    """Factors of the blocks.
+    """Factors of the blocks, or diagonals alone.
 
     Args:
-        blocks: Second derivatives without those of the penalty, flat: triangles packed by rows, of wide data diagonals;
-            one per class, or a single one for all classes.
-        is_narrow: Whether blocks are triangles.
-        D: Columns, that of the intercept at the end.
+        diagonal: Second derivatives, those of the penalty included, shape (K, D).
+        factor: One per class or a single one for all, see `Preconditioner`; flat, and empty for the diagonals alone.
         is_active: Which classes have weight, shape (K,), bool; the others stay where they are.
         has_intercept: Whether the last column is anything.
     """
 
-    def __init__(self, blocks: Array, *, is_narrow: bool, D: int, is_active: Array, has_intercept: bool) -> None:
+    def __init__(self, diagonal: Array, factor: Array, *, is_active: Array, has_intercept: bool) -> None:
+        K, D = diagonal.shape
         self._is_active = is_active
         self._has_intercept = has_intercept
-        self._solvers: list[Callable[[Array], Array]] = []
-        self._diagonals: Array | float = 1.0
-        by_class = blocks.reshape(-1, D * (D + 1) // 2 if is_narrow else D)
-        penalty = np.ones(D)
-        penalty[-1] = 0.0
-        if is_narrow:
-            solvers = [exact_solver(unpack(block, D), penalty, is_rough=True)[0] for block in by_class]
-            self._solvers = solvers * (len(is_active) // len(solvers))
-        else:
-            total = np.maximum(by_class, 0.0) + penalty
-            self._diagonals = 1.0 / np.where(total > 0, total, 1.0)
+        self._diagonal, factors = diagonal, factor.reshape(-1, D * (D + 1) // 2)
+        self._classes = (
+            [Preconditioner(diagonal[k], factors[k % len(factors)], ALL, NOTHING) for k in range(K)]
+            if len(factor)
+            else []
+        )
+
+    @staticmethod
+    def of(blocks: Array, diagonal: Array, ridge: Array) -> tuple[Array, Array]:
+        """Find the diagonal, flat, and the factors.
+
+        Args:
+            blocks: Second derivatives of the losses, packed, one per class or a single one for all; flat or empty.
+            diagonal: Where there are no blocks, the same of their diagonals.
+            ridge: Second derivatives of the penalty, shape (K, D).
+        """
+        K, D = ridge.shape
+        if not len(blocks):
+            return (ridge + np.maximum(diagonal.reshape(-1, D), 0.0)).ravel(), NOTHING
+        made = [
+            Preconditioner.of(block, packed_diagonal(block, D), ALL, NOTHING, ridge[0])
+            for block in blocks.reshape(-1, D * (D + 1) // 2)
+        ]
+        one = np.zeros(D * (D + 1) // 2)
+        pack(np.eye(D), one)
+        factor = np.concatenate([each.factor if len(each.factor) else one for each in made])
+        return np.concatenate([each.diagonal for each in made] * (K // len(made))), factor
 
     def solve(self, residual: Array) -> Array:
-        """An estimate of the direction that the second derivatives take to this, shape (K, D)."""
-        r = _projected(residual, self._is_active, has_intercept=self._has_intercept)
-        z = self._diagonals * r
-        for k, solve in enumerate(self._solvers):
-            z[k] = solve(r[k])
-        return _projected(z, self._is_active, has_intercept=self._has_intercept)
+        """Estimate the direction that the second derivatives take to this, shape (K D,)."""
+        r = residual.reshape(self._diagonal.shape)
+        r = _projected(r, self._is_active, has_intercept=self._has_intercept)
+        z = r / np.where(self._diagonal > 0, self._diagonal, 1.0)
+        for k, each in enumerate(self._classes):
+            z[k] = each.solve(r[k])
+        return _projected(z, self._is_active, has_intercept=self._has_intercept).ravel()
 
 
 def joint_block(rows: Array, p: Array, upper: Array, *, has_intercept: bool) -> Array:
@@ -95,7 +113,8 @@ def joint_step(packed: Array, residual: Array, is_active: Array, *, has_intercep
     """
     K, D = residual.shape
     matrix = unpack(packed, K * D).reshape(K, D, K, D)
-    # Where all classes rise together there is no curvature. Any will do, of the size of the others.
+    # Where all classes rise together there is no curvature. Any will do, of the size of the others: with that of a
+    # jitter columns of 1e6 + 1 take twice the steps.
     diagonals, active = np.einsum("kdld->kld", matrix), np.ix_(is_active, is_active)
     own = np.einsum("kkd->kd", diagonals)[is_active]
     diagonals[active] += own.mean(axis=0) / len(own)

@@ -5,7 +5,6 @@ have come or gone.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -14,15 +13,13 @@ from chicle_elastic.ids import ChunkId
 from chicle_elastic.solvers.base import Budget, Context, Update
 from chicle_elastic.solvers.linear.multinomial.class_rows import ClassRows
 from chicle_elastic.solvers.linear.multinomial.objective import Softmax, probabilities
-from chicle_elastic.solvers.linear.multinomial.preconditioner import (
-    ClassBlocks,
-    block_weights,
-    joint_block,
-    joint_step,
-)
-from chicle_elastic.solvers.linear.multinomial.state import (
-    MultinomialPhase,
-    MultinomialState,
+from chicle_elastic.solvers.linear.multinomial.preconditioner import block_weights, joint_block
+from chicle_elastic.solvers.linear.multinomial.problem import ENTROPY, SoftmaxProblem
+from chicle_elastic.solvers.linear.newton.state import (
+    Block,
+    Evaluation,
+    NewtonPhase,
+    NewtonState,
 )
 from chicle_elastic.solvers.linear.objectives import upper_bounds
 from chicle_elastic.solvers.linear.pass_solver import HEAD, PassSolver
@@ -30,6 +27,8 @@ from chicle_elastic.solvers.local_chunk import LocalChunk
 
 GOLDEN_RATIO = 0.6180339887498949
 """Multiples of it by the number of a row, modulo 1, are spread evenly: which rows are drawn is the same on any task."""
+SAME = 1e-14
+"""Relative difference of a weight that is rounding, as the mean of the steps of all tasks has."""
 
 
 class LocalRows:
@@ -59,126 +58,120 @@ class MultinomialSolver(PassSolver):
 
     Args:
         ctx: Of the task.
+        problem_of: Says what is minimised.
         C: Factor of the losses.
         class_weights: Factor of C per class code; None for 1.
-        has_intercept: Whether b is anything but 0.
     """
 
-    state_type = MultinomialState
+    state_type = NewtonState
 
-    def __init__(self, ctx: Context, *, C: float, class_weights: Sequence[float] | None, has_intercept: bool) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        problem_of: Callable[[NewtonState], SoftmaxProblem],
+        C: float,
+        class_weights: Sequence[float] | None,
+    ) -> None:
         super().__init__(ctx)
-        self._C, self._class_weights = C, class_weights
-        self._has_intercept = has_intercept
-        self._rows: LocalRows | None = None
+        self._problem_of = problem_of
+        self._C = C
+        self._class_weights = class_weights
         self._known: tuple[Array, Array] | None = None
-        self._preconditioner: tuple[int, ClassBlocks] | None = None
+        self._rows: LocalRows | None = None
 
     def forget(self, added: Sequence[ChunkId], removed: Sequence[ChunkId]) -> None:
-        """Forget rows and probabilities; a preconditioner is good for any rows."""
+        """Forget the rows, and the probabilities."""
         self._rows = self._known = None
 
     @property
-    def rows(self) -> LocalRows:
+    def local(self) -> LocalRows:
         """The present chunks, read; there is at least one."""
         if self._rows is None:
             self._rows = LocalRows(self.chunks, self._C, self._class_weights)
         return self._rows
 
-    def run_pass(self, state: MultinomialState, model: Array, sums: Array, budget: Budget) -> None:
-        """See `MultinomialState.sums_size`."""
-        W = model.reshape(state.num_classes, state.D)
-        passes: dict[MultinomialPhase, Callable[[], None]] = {
-            MultinomialPhase.LOOK: partial(self._look, state, sums[HEAD:]),
-            MultinomialPhase.EVALUATE: partial(self._evaluate, state, W, sums[HEAD:]),
-            MultinomialPhase.BLOCKS: partial(self._sum_blocks, state, W, sums[HEAD:]),
-            MultinomialPhase.MULTIPLY: partial(self._multiply, state, W, sums[HEAD:]),
-        }
-        if state.phase in passes:
-            with np.errstate(over="ignore", invalid="ignore"):  # of values beyond all numbers; the gap is then infinite
-                passes[state.phase]()
+    def sums_size(self, state: NewtonState) -> int:
+        """See `newton.state`."""
+        return state.sums_size(self._problem_of(state))
 
-    def _look(self, state: MultinomialState, sums: Array) -> None:
-        local, K, D = self.rows, state.num_classes, state.D
+    def run_pass(self, state: NewtonState, model: Array, sums: Array, budget: Budget) -> None:
+        """See `newton.state`."""
+        output, part, problem = state.outputs[0], sums[HEAD:], self._problem_of(state)
+        with np.errstate(over="ignore", invalid="ignore"):  # of values beyond all numbers; the gap is then infinite
+            if output.phase is NewtonPhase.LOOK:
+                self._look(state, problem, part)
+            elif output.phase is NewtonPhase.EVALUATE:
+                self._evaluate(state, problem, problem.by_class(model), Evaluation.of(state, output, problem, part))
+            elif output.phase is NewtonPhase.MULTIPLY:
+                W, vector = problem.by_class(model), problem.by_class(output.conjugate)
+                found = self._curved(W, vector, is_rough=state.is_rough)
+                found[:, -1] *= problem.has_free_intercept
+                part[:] = np.concatenate([found.ravel(), output.conjugate])
+
+    def _look(self, state: NewtonState, problem: SoftmaxProblem, part: Array) -> None:
+        local, K = self.local, state.num_classes
         weights = np.zeros((K, local.rows.num_rows))
         weights[local.codes, np.arange(local.rows.num_rows)] = local.upper
-        sums[:K] = weights.sum(axis=1)
-        found = local.rows.sums(weights)
-        if not np.isfinite(found).all():
+        linear = problem.by_class(part[: state.D])
+        linear[:, :-1], linear[:, -1] = local.rows.sums(weights), weights.sum(axis=1)
+        if not np.isfinite(linear).all():
             local.rows.require_finite()
-        sums[K : K * D] = found.ravel()
-        if not state.is_cold or state.is_joint:
+        if state.outputs[0].block is Block.KEPT:
             return
-        weights = local.upper
         # One block in place of K, so it may have more rows.
-        share = K * state.block_rows / state.num_all_rows
-        if 0.0 < share < 1.0:
-            weights = np.where(local.ticks < share, weights / share, 0.0)
-        self._add_blocks(state, weights[np.newaxis], sums[K * D :])
+        share = min(K / state.row_step, 1.0)
+        weights = local.upper if share == 1.0 else np.where(local.ticks < share, local.upper / share, 0.0)
+        self._add_blocks(state, problem, weights[np.newaxis], part[state.D :])
 
-    def _evaluate(self, state: MultinomialState, W: Array, sums: Array) -> None:
-        local, K, D = self.rows, state.num_classes, state.D
-        direction = state.direction
-        if state.is_joint and len(state.blocks):
-            is_active = state.is_active(has_intercept=self._has_intercept)
-            direction = joint_step(state.blocks, state.residual, is_active, has_intercept=self._has_intercept)
-        there = W + state.reach * direction
-        found = Softmax.of(self._scores(there), local.codes, local.upper)
-        self._known = there, found.probabilities
-        sums[:2] = found.loss, found.entropy
-        curvatures = found.intercept_curvatures()
-        sums[2 : 2 + K * K] = curvatures.ravel()
-        slopes = found.slopes(local.codes, local.upper)
-        gradient = sums[2 + K * K : 2 + K * K + K * D].reshape(K, D)
-        gradient[:, :-1] = local.rows.sums(slopes)
-        if self._has_intercept:
-            gradient[:, -1] = slopes.sum(axis=1)
-        if state.is_joint:
-            joint = sums[2 + K * K + K * D :]
-            joint[: K * D] = direction.ravel()
-            dense, has_intercept = local.rows.dense(), self._has_intercept
-            joint[K * D :] = joint_block(dense, found.probabilities, local.upper, has_intercept=has_intercept)
+    def _evaluate(self, state: NewtonState, problem: SoftmaxProblem, W: Array, found: Evaluation) -> None:
+        local, output = self.local, state.outputs[0]
+        there = W + problem.by_class(output.direction)
+        softmax = Softmax.of(self._scores(there), local.codes, local.upper)
+        self._known = there, softmax.probabilities
+        found.scalars[0] = found.scalars[1] = softmax.loss
+        found.scalars[ENTROPY] = softmax.entropy
+        gradient = self._gradient(softmax)
+        gradient[:, -1] *= problem.has_free_intercept
+        found.v[:] = -gradient.ravel()
+        found.beside[:] = softmax.intercept_curvatures().ravel()
+        found.step[:] = output.step
+        if output.block is Block.KEPT:
+            return
+        if state.is_exact:
+            dense, has_intercept = local.rows.dense(), problem.has_free_intercept
+            found.second[:] = joint_block(dense, softmax.probabilities, local.upper, has_intercept=has_intercept)
+            return
+        weights = block_weights(softmax.probabilities, local.upper)
+        if state.row_step > 1:
+            weights = self._drawn(weights, state.row_step)
+        self._add_blocks(state, problem, weights, found.second if len(found.second) else found.diagonal)
 
-    def _sum_blocks(self, state: MultinomialState, W: Array, blocks: Array) -> None:
-        weights = block_weights(self._probabilities(W), self.rows.upper)
-        if state.block_rows:
-            weights = self._drawn(state, weights)
-        self._add_blocks(state, weights, blocks)
+    def _gradient(self, softmax: Softmax) -> Array:
+        """That of the losses, shape (K, D)."""
+        slopes = softmax.slopes(self.local.codes, self.local.upper)
+        return np.hstack([self.local.rows.sums(slopes), slopes.sum(axis=1, keepdims=True)])
 
-    def _drawn(self, state: MultinomialState, weights: Array) -> Array:
-        """Of about so many rows per class as are enough: those that count most, and of the others some, counted up."""
-        bounds = state.masses[:, np.newaxis] / state.block_rows
+    def _drawn(self, weights: Array, row_step: int) -> Array:
+        """Of about one row in so many per class: those that count most, and of the others some, counted up."""
+        bounds = row_step * weights.mean(axis=1, keepdims=True)
         chances = np.divide(weights, bounds, out=np.zeros_like(weights), where=bounds > 0)
         heavier = np.where(chances < 1.0, bounds, weights)
-        return np.where(self.rows.ticks < chances, heavier, 0.0)
+        return np.where(self.local.ticks < chances, heavier, 0.0)
 
-    def _add_blocks(self, state: MultinomialState, weights: Array, blocks: Array) -> None:
-        rows, by_class = self.rows.rows, blocks.reshape(len(weights), -1)
-        intercept = 1.0 if self._has_intercept else 0.0
-        if state.is_narrow:
+    def _add_blocks(self, state: NewtonState, problem: SoftmaxProblem, weights: Array, blocks: Array) -> None:
+        rows, by_class = self.local.rows, blocks.reshape(len(weights), -1)
+        intercept = float(problem.has_free_intercept)
+        if state.is_exact or problem.is_narrow(state):
             rows.add_products(weights, intercept, by_class, is_rough=state.is_rough)
         else:
             by_class[:, :-1] = rows.squares(weights)
             by_class[:, -1] = intercept * weights.sum(axis=1)
 
-    def _multiply(self, state: MultinomialState, W: Array, sums: Array) -> None:
-        K, D = state.num_classes, state.D
-        preconditioner = self._blocks(state)
-        if preconditioner is None:
-            sums[0] = 1.0
-            return
-        z = preconditioner.solve(state.residual)
-        rz = float(np.vdot(state.residual, z))
-        vector = z + (rz / state.rz) * state.conjugate if state.num_products else z
-        sums[1] = rz
-        parts = sums[2:].reshape(2, K, D)
-        parts[0] = vector
-        parts[1] = self._curved(state, W, vector)
-
-    def _curved(self, state: MultinomialState, W: Array, vector: Array) -> Array:
+    def _curved(self, W: Array, vector: Array, *, is_rough: bool) -> Array:
         """Second derivatives of the losses times `vector`, shape (K, D)."""
-        p, upper = self._probabilities(W), self.rows.upper
-        intercepts = np.zeros((state.num_classes, 1))
+        p, upper = self._probabilities(W), self.local.upper
+        intercepts = np.zeros((len(W), 1))
         offsets = vector[:, -1:]
 
         def curve(part: slice, changes: Array) -> Array:
@@ -189,37 +182,19 @@ class MultinomialSolver(PassSolver):
             intercepts[:, 0] += curved.sum(axis=1)
             return curved
 
-        found = self.rows.rows.curved(vector[:, :-1], curve, is_rough=state.is_rough)
-        return np.hstack([found, intercepts if self._has_intercept else np.zeros_like(intercepts)])
-
-    # What is remembered.
-
-    def _blocks(self, state: MultinomialState) -> ClassBlocks | None:
-        """The preconditioner; None where this task was not there when its blocks were summed up."""
-        if not len(state.blocks):
-            known = self._preconditioner
-            return known[1] if known is not None and known[0] == state.block_serial else None
-        blocks = ClassBlocks(
-            state.blocks,
-            is_narrow=state.is_narrow,
-            D=state.D,
-            is_active=state.is_active(has_intercept=self._has_intercept),
-            has_intercept=self._has_intercept,
-        )
-        self._preconditioner = state.block_serial, blocks
-        return blocks
+        return np.hstack([self.local.rows.curved(vector[:, :-1], curve, is_rough=is_rough), intercepts])
 
     def _probabilities(self, W: Array) -> Array:
         """Those of all rows, shape (K, num_rows)."""
-        if self._known is None or not np.array_equal(self._known[0], W):
+        if self._known is None or not (np.abs(self._known[0] - W) <= SAME * np.abs(W)).all():
             self._known = W.copy(), probabilities(self._scores(W))
         return self._known[1]
 
     def _scores(self, W: Array) -> Array:
         """Scores of all rows, shape (K, num_rows); rows are not read where W is 0."""
         if not W[:, :-1].any():
-            return np.repeat(W[:, -1:], self.rows.rows.num_rows, axis=1)
-        scores = self.rows.rows.times(W[:, :-1])
+            return np.repeat(W[:, -1:], self.local.rows.num_rows, axis=1)
+        scores = self.local.rows.times(W[:, :-1])
         scores += W[:, -1:]
         return scores
 
@@ -227,12 +202,10 @@ class MultinomialSolver(PassSolver):
         """As delta the gradient of the losses, in float64 from the model alone; as metrics loss, entropy and rows."""
         if not self.chunks:
             return Update(delta=np.zeros_like(model), samples=0, weight=1.0)
-        local = self.rows
+        local = self.local
         W = model.reshape(-1, local.rows.num_features + 1)
         with np.errstate(over="ignore", invalid="ignore"):
-            scores = self._scores(W)
-            found = Softmax.of(scores, local.codes, local.upper)
-            slopes = found.slopes(local.codes, local.upper)
-            gradient = np.hstack([local.rows.sums(slopes), slopes.sum(axis=1, keepdims=True)])
+            found = Softmax.of(self._scores(W), local.codes, local.upper)
+            gradient = self._gradient(found)
         metrics = {"loss": found.loss, "entropy": found.entropy, "rows": float(local.rows.num_rows)}
         return Update(delta=gradient.ravel(), samples=0, weight=1.0, metrics=metrics)

@@ -9,8 +9,6 @@ from chicle_elastic.solvers.linear.agreement import dot, squared
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.newton import pairs
 from chicle_elastic.solvers.linear.newton.corners import narrow_along
-from chicle_elastic.solvers.linear.newton.directions import Preconditioner
-from chicle_elastic.solvers.linear.newton.gap import steepness_of
 from chicle_elastic.solvers.linear.newton.state import (
     FIRST_SHARE,
     Block,
@@ -28,18 +26,13 @@ LEAST_ETA, MOST_ETA, MOST_PRODUCTS = 1e-2, 0.3, 100
 LANDING, LEAST_LEFT = 0.3, 0.3
 """Share of the goal that the residual of a run that may be the last one may leave; and what an exact step may leave of
 the gap, as a share of its square: a run cannot be the last one below that."""
-KEPT_PRODUCTS = 8
-"""Products of a run up to which the next one has the same preconditioner."""
 LAST_WORD = 0.5
 """Share of `FIRST_SHARE` below which the w of a parabola stays: two certificates were refused, and it has no room."""
 
 
 def _preconditioned(state: NewtonState, output: OutputState, problem: Problem, residual: Array) -> Array:
     """Return an estimate of the solution for this right-hand side."""
-    beside = output.beside if problem.eliminates_intercept(state) else np.zeros(0)
-    return pairs.solve(
-        output.pairs, residual, Preconditioner(output.diagonal, output.factor, output.columns, beside).solve
-    )
+    return pairs.solve(output.pairs, residual, problem.preconditioner(state, output))
 
 
 def begin(state: NewtonState, output: OutputState, problem: Problem, residual: Array) -> None:
@@ -79,7 +72,7 @@ def multiplied(
         else:
             w = w + step * p
         output.value -= 0.5 * step * before
-        left = steepness_of(output, problem, -output.residual, problem.strength(state))
+        left = problem.steepness_of(output, -output.residual, problem.strength(state))
         primal = max(output.value, state.floor)
         output.gap = left / primal
         if left <= state.share * problem.tol * primal:
@@ -117,7 +110,7 @@ def _leaves_little(state: NewtonState, output: OutputState, problem: Problem) ->
 def _end_products(state: NewtonState, output: OutputState, problem: Problem, w: Array) -> Array:
     """Look at the end of the direction, with a new block if this one has cost many products."""
     output.phase = NewtonPhase.EVALUATE
-    is_kept = len(output.factor) > 0 and output.num_products <= KEPT_PRODUCTS
+    is_kept = len(output.factor) > 0 and output.num_products <= state.kept_products
     output.block = Block.KEPT if is_kept else state.first_block
     if len(output.met):
         output.pairs = output.met

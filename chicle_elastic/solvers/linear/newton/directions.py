@@ -12,7 +12,7 @@ from scipy.linalg.lapack import dpptrs
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot
-from chicle_elastic.solvers.linear.certified import TINY
+from chicle_elastic.solvers.linear.objectives import TINY
 from chicle_elastic.solvers.linear.products import (
     MOST_LISTED,
     cholesky_factor,

@@ -75,23 +75,10 @@ def keep_best_duals(output: OutputState, problem: Problem, dual: float, plus: fl
     A scale goes on to 0 where rows are fitted exactly, and slopes at small ones are rounding of w. With corners tasks
     keep the duals themselves.
     """
-    is_of_w = problem.loss.is_parabola or (problem.has_duals and not problem.loss.has_corners)
-    output.is_best = dual > output.dual or is_of_w
+    output.is_best = dual > output.dual or problem.has_duals_of_w
     if not output.is_best:
         return
     output.dual, output.dual_theta, output.shift = dual, output.theta, np.zeros_like(output.shift)
     if problem.has_free_intercept and not problem.loss.is_parabola:
         least = min(plus, minus)
         output.plus, output.minus = least / max(plus, TINY), least / max(minus, TINY)
-
-
-def steepness_of(output: OutputState, problem: Problem, gradient: Array, alpha: float) -> float:
-    """Return what the gradient adds to the gap, once a free intercept has taken what it can take.
-
-    With h the second derivatives by the intercept b, a step of b alone changes the gradient g of the weights to
-    g - g_b h / h_b, and is worth g_b^2 / (2 h_b).
-    """
-    if not problem.has_free_intercept:
-        return 0.5 * squared(gradient) / alpha
-    share = float(gradient[-1]) / max(float(output.beside[-1]), TINY)
-    return 0.5 * (squared((gradient - share * output.beside)[:-1]) / alpha + share * float(gradient[-1]))

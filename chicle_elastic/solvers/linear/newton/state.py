@@ -11,6 +11,8 @@ Sums of a pass, one vector: HEAD (see `pass_solver`), then of each output, by it
     REST:      nothing
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import accumulate, pairwise
@@ -18,9 +20,12 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.solvers.linear.objectives import TINY
+from chicle_elastic.solvers.linear.agreement import squared
+from chicle_elastic.solvers.linear.newton.directions import Preconditioner, exact_solver
+from chicle_elastic.solvers.linear.objectives import ROUNDING, TINY
 from chicle_elastic.solvers.linear.pass_solver import HEAD
-from chicle_elastic.solvers.linear.progress import Numbers, ProgressState, no_numbers, nothing
+from chicle_elastic.solvers.linear.products import unpack
+from chicle_elastic.solvers.linear.progress import NOTHING, Numbers, ProgressState, no_numbers, nothing
 from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
 
 SCALARS = 11
@@ -32,6 +37,8 @@ MOST_SCALARS = 1 << 7
 """Of a state of one output."""
 SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.13, 0.08, 0.04, 0.02, 0.005, 0.001)
 """Shares of a direction whose losses a pass looks at."""
+KEPT_PRODUCTS = 8
+"""Products of a run up to which the next one has the same preconditioner."""
 FIRST_SHARE = 0.9
 """Share of tol that is aimed at before a certificate has refused anything."""
 
@@ -64,7 +71,7 @@ class Block(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is minimised.
+    """What is minimised, and what of a step depends on how its outputs and their intercepts hang together.
 
     Attributes:
         loss: The loss.
@@ -81,6 +88,11 @@ class Problem:
     is_mean: bool = False
     has_free_intercept: bool = False
     has_duals: bool = False
+
+    @property
+    def has_duals_of_w(self) -> bool:
+        """Whether the duals are always those of the present w."""
+        return self.loss.is_parabola or (self.has_duals and not self.loss.has_corners)
 
     def strength(self, state: "NewtonState") -> float:
         """Alpha beside the sum of losses."""
@@ -99,6 +111,89 @@ class Problem:
     def penalised(self, w: Array) -> Array:
         """w with 0 for a weight that is not penalised."""
         return np.append(w[:-1], 0.0) if self.has_free_intercept else w
+
+    def first_block(self, state: "NewtonState", w: Array) -> "Block":
+        """Say which second derivatives the first sums from w have."""
+        return state.first_block
+
+    def look_size(self, state: "NewtonState", output: "OutputState") -> int:
+        """Length of the sums of a look at the targets."""
+        return 4
+
+    def sizes(self, state: "NewtonState", output: "OutputState") -> tuple[int, int, int]:
+        """Return the lengths of `second`, `diagonal` and `beside` of an evaluation."""
+        is_kept = output.block is Block.KEPT
+        h = 0 if is_kept else state.D if state.has_all_columns else len(output.columns)
+        diagonal = 0 if is_kept or state.has_all_columns else state.D
+        return h * (h + 1) // 2, diagonal, diagonal * self.has_free_intercept
+
+    def looked(
+        self, state: "NewtonState", output: "OutputState", w: Array, sums: Array
+    ) -> tuple[Array, "Evaluation | None"]:
+        """Set how wide corners are, or large a scale is, at first; a model of zeros begins with the best constant.
+
+        Returns:
+            The w to begin with, and what is known of it already.
+        """
+        loss = self.loss
+        total, size, total_y, squares = sums.tolist()
+        state.total = max(total, TINY)
+        state.typical = size / state.total or 1.0
+        share = ROUNDING * (state.typical if loss.is_quadratic else math.sqrt(1.0 / ROUNDING))
+        state.floor = max(share * state.typical * state.total, TINY)
+        mean = total_y / state.total if self.has_free_intercept else 0.0
+        deviation = math.sqrt(max(squares / state.total - mean * mean, 0.0))
+        if loss.has_corners or not w.any():
+            output.theta = (loss.has_scale and deviation) or state.typical
+        output.phase = NewtonPhase.EVALUATE
+        if loss.is_parabola:  # what the last certificate had beside w
+            w, output.shift = w + output.shift, np.zeros_like(output.shift)
+        is_begun = not self.has_free_intercept or w.any()
+        return (w if is_begun else np.append(w[:-1], loss.start(mean))), None
+
+    def is_begun(self, w: Array) -> bool:
+        """Say whether w may be good enough: of a large alpha 0 is within tol, and says nothing of the targets."""
+        return not self.loss.is_parabola or bool(self.penalised(w).any())
+
+    def steepness_of(self, output: "OutputState", gradient: Array, alpha: float) -> float:
+        """Return what the gradient adds to the gap, once a free intercept has taken what it can take.
+
+        With h the second derivatives by the intercept b, a step of b alone changes the gradient g of the weights to
+        g - g_b h / h_b, and is worth g_b^2 / (2 h_b).
+        """
+        if not self.has_free_intercept:
+            return 0.5 * squared(gradient) / alpha
+        share = float(gradient[-1]) / max(float(output.beside[-1]), TINY)
+        return 0.5 * (squared((gradient - share * output.beside)[:-1]) / alpha + share * float(gradient[-1]))
+
+    def steepness_at(
+        self, state: "NewtonState", output: "OutputState", w: Array, gradient: Array, found: "Evaluation"
+    ) -> float:
+        """Return the same at w, from its evaluation."""
+        return self.steepness_of(output, gradient, self.strength(state))
+
+    def resting(self, output: "OutputState", w: Array, gradient: Array, found: "Evaluation") -> Array:
+        """Return the model at which an output comes to rest whose steps have led to w."""
+        return w
+
+    def solver(
+        self, state: "NewtonState", output: "OutputState", second: Array, ridge: Array, *, is_rough: bool
+    ) -> tuple[Callable[[Array], Array], Array]:
+        """Find exact directions, see `exact_solver`; `second` is packed, and `ridge` may have damping in it."""
+        return exact_solver(unpack(second, state.D), ridge, is_rough=is_rough)
+
+    def preconditioner(self, state: "NewtonState", output: "OutputState") -> Callable[[Array], Array]:
+        """Return what estimates the solution for a right-hand side."""
+        beside = output.beside if self.eliminates_intercept(state) else NOTHING
+        return Preconditioner(output.diagonal, output.factor, output.columns, beside).solve
+
+    def precondition(
+        self, state: "NewtonState", output: "OutputState", diagonal: Array, found: "Evaluation", ridge: Array
+    ) -> None:
+        """Keep the diagonal and the factor of an evaluation for `preconditioner`."""
+        beside = found.beside if self.eliminates_intercept(state) else NOTHING
+        made = Preconditioner.of(found.second, diagonal, output.columns, beside, ridge)
+        output.diagonal, output.factor = made.diagonal, made.factor
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,6 +238,7 @@ class OutputState(ProgressState):
             before another one was made of the duals.
         pairs: Vectors and products of the last run of conjugate gradients, see `pairs`; flat.
         met: Vectors and products of this run; flat.
+        linear: Of a softmax, the weights and features of each class: sum c y (x, 1)^T, flat.
     """
 
     phase: NewtonPhase = NewtonPhase.LOOK
@@ -181,10 +277,11 @@ class OutputState(ProgressState):
     conjugate: Array = field(default_factory=nothing)
     pairs: Array = field(default_factory=nothing)
     met: Array = field(default_factory=nothing)
+    linear: Array = field(default_factory=nothing)
 
     def kept(self) -> tuple[str, ...]:
         """Return the vectors that the next pass, or a certificate, needs."""
-        kept = "direction", "shift", "beside", "columns", "diagonal"
+        kept = "direction", "shift", "beside", "columns", "diagonal", "linear"
         if self.phase is NewtonPhase.MULTIPLY:
             return (*kept, "factor", "residual", "conjugate", "pairs", "met")
         if self.phase is NewtonPhase.REST:
@@ -215,7 +312,9 @@ class NewtonState(ProgressState):
         total: Sum of the c_i.
         typical: Mean size of the targets, by weight; 1 where all are 0.
         floor: What the objective counts as at least: less is rounding of the targets.
+        kept_products: Products of a run of conjugate gradients up to which the next one has the same preconditioner.
         share: Share of tol below which an output rests.
+        num_classes: Classes that one output has the weights of, with a softmax.
         outputs: By number.
     """
 
@@ -231,7 +330,9 @@ class NewtonState(ProgressState):
     total: float = 1.0
     typical: float = 1.0
     floor: float = TINY
+    kept_products: int = KEPT_PRODUCTS
     share: float = FIRST_SHARE
+    num_classes: int = 1
     outputs: list[OutputState]
 
     @property
@@ -275,7 +376,7 @@ class NewtonState(ProgressState):
 
     def _size(self, output: OutputState, problem: Problem) -> int:
         if output.phase is NewtonPhase.LOOK:
-            return 4
+            return problem.look_size(self, output)
         if output.phase is NewtonPhase.EVALUATE:
             return sum(Evaluation.sizes(self, output, problem))
         return 2 * self.D if output.phase is NewtonPhase.MULTIPLY else 0
@@ -289,7 +390,7 @@ class Evaluation:
         scalars: Round losses; losses; these less duals and scores (`dual_values`) of duals; positive duals; negative
             ones; first and second derivatives by a scale; with corners, round losses of the width before, and losses
             less duals and scores of slopes; of a first pass with duals in the chunks, their dual values, and they
-            times the targets. Shape (SCALARS,).
+            times the targets. Of a softmax the dual values are the entropy. Shape (SCALARS,).
         v: Slopes times rows, shape (D,).
         of_duals: Duals times rows with corners, shape (D,); else empty, as the duals are the slopes.
         second: Curvatures times x x^T in the columns of the block, packed; empty where it is kept.
@@ -313,19 +414,16 @@ class Evaluation:
     @staticmethod
     def sizes(state: NewtonState, output: OutputState, problem: Problem) -> tuple[int, ...]:
         """Return the lengths of all of them."""
-        D, loss, is_kept = state.D, problem.loss, output.block is Block.KEPT
-        h = 0 if is_kept else D if state.has_all_columns else len(output.columns)
-        diagonal = 0 if is_kept or state.has_all_columns else D
+        D, loss = state.D, problem.loss
         has_line = (output.direction.any() or output.change) and not output.is_chosen
+        has_line = has_line and state.num_classes == 1  # of a softmax a look at the losses along saves no pass
         is_cheap = state.num_rows <= FEW_ROWS or not (state.has_many_rows or state.is_alone)  # beside another pass
         has_line = has_line and (output.is_searched or (output.is_wary and is_cheap))
         return (
             SCALARS,
             D,
             D * loss.has_corners,
-            h * (h + 1) // 2,
-            diagonal,
-            diagonal * problem.has_free_intercept,
+            *problem.sizes(state, output),
             D * loss.has_scale,
             len(SHARES) * bool(has_line),
             D + 2,

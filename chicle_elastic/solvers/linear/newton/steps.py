@@ -26,8 +26,8 @@ what it leaves, so that it rests as soon as that will be small enough. With feat
 exact enough for that: rounding of the duals times a feature of 1e8 is a w that is worth nothing. There, and after two
 certificates in vain, w is certified together with its slopes.
 
-An intercept that is not penalised takes what it can of the gradient first (`gap.steepness_of`), and the duals of the
-sign with more of them are made smaller until all add up to 0. A scale whose derivative is not 0 leaves that much, too.
+An intercept that is not penalised takes what it can of the gradient first (`steepness_of`), and the duals of the sign
+with more of them are made smaller until all add up to 0. A scale whose derivative is not 0 leaves that much, too.
 
 The second derivatives of a parabola are summed up once. Conjugate gradients, preconditioned by their Cholesky factor
 where there is room, go on until the residual of the equations says that the gap is small enough, and w goes along with
@@ -43,14 +43,11 @@ import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import dot, squared
-from chicle_elastic.solvers.linear.certified import ROUNDING as ROUNDED
 from chicle_elastic.solvers.linear.certified import TINY
 from chicle_elastic.solvers.linear.multinomial.objective import LEFT_OUT
 from chicle_elastic.solvers.linear.newton import conjugate
 from chicle_elastic.solvers.linear.newton.corners import LEAST_THETA, narrow, narrow_along
 from chicle_elastic.solvers.linear.newton.directions import (
-    Preconditioner,
-    exact_solver,
     heaviest_columns,
     to_least,
 )
@@ -59,7 +56,6 @@ from chicle_elastic.solvers.linear.newton.gap import (
     is_one_sided,
     is_there_already,
     keep_best_duals,
-    steepness_of,
     will_be_there,
 )
 from chicle_elastic.solvers.linear.newton.state import (
@@ -73,7 +69,7 @@ from chicle_elastic.solvers.linear.newton.state import (
     Problem,
 )
 from chicle_elastic.solvers.linear.pass_solver import HEAD
-from chicle_elastic.solvers.linear.products import packed_diagonal, unpack
+from chicle_elastic.solvers.linear.products import packed_diagonal
 from chicle_elastic.solvers.linear.race import DENSE_VALUE, MULTIPLICATION, PASS_VALUES, ROW_VALUES
 
 ENOUGH = 0.25
@@ -122,7 +118,7 @@ def _restart(state: NewtonState, output: OutputState, problem: Problem, w: Array
     output.phase = NewtonPhase.EVALUATE if problem.has_duals else NewtonPhase.LOOK
     output.gap, output.reach, output.is_blind, output.is_chosen = np.inf, 1.0, False, False
     output.direction, output.change, output.dual = np.zeros(state.D), 0.0, -np.inf
-    output.block, output.keeps_duals, output.is_searched = state.first_block, False, False
+    output.block, output.keeps_duals, output.is_searched = problem.first_block(state, w), False, False
     if problem.has_duals:
         if output.shift.any():  # w that was made of duals may be far worse
             output.direction = output.residual - w
@@ -166,7 +162,9 @@ def advance(state: NewtonState, problem: Problem, model: Array, sums: Array, wei
     each = zip(following.reshape(-1, state.D), state.outputs, parts, evaluations, strict=True)
     for w, output, part, evaluation in each:
         if output.phase is NewtonPhase.LOOK:
-            w[:] = _looked(state, output, problem, w, part)
+            w[:], evaluation = problem.looked(state, output, w, part)
+            if evaluation is not None:
+                w[:] = _evaluated(state, output, problem, w, evaluation, 1.0)
         elif output.phase is NewtonPhase.MULTIPLY:
             w[:] = conjugate.multiplied(state, output, problem, w, part, weight)
         elif evaluation is not None:
@@ -184,28 +182,8 @@ def _passes_at_once(state: NewtonState, problem: Problem) -> int:
     """Say how many passes an only task makes in an iteration: as many as cost about what is between two iterations."""
     D = state.D
     of_row = DENSE_VALUE * D + 0.5 * MULTIPLICATION * D * D * state.is_exact + ROW_VALUES
-    is_one = problem.loss.is_parabola or problem.has_duals
+    is_one = problem.loss.is_parabola or problem.has_duals or state.num_classes > 1
     return 1 if is_one else max(int(PASS_VALUES // max(state.num_rows * of_row, 1.0)), 1)
-
-
-def _looked(state: NewtonState, output: OutputState, problem: Problem, w: Array, sums: Array) -> Array:
-    """How wide corners are, or large a scale is, at first; a model of zeros begins with the best constant."""
-    loss = problem.loss
-    total, size, total_y, squares = sums.tolist()
-    state.total = max(total, TINY)
-    state.typical = size / state.total or 1.0
-    share = ROUNDED * (state.typical if loss.is_quadratic else math.sqrt(1.0 / ROUNDED))
-    state.floor = max(share * state.typical * state.total, TINY)
-    mean = total_y / state.total if problem.has_free_intercept else 0.0
-    deviation = math.sqrt(max(squares / state.total - mean * mean, 0.0))
-    if loss.has_corners or not w.any():
-        output.theta = (loss.has_scale and deviation) or state.typical
-    output.phase = NewtonPhase.EVALUATE
-    if loss.is_parabola:  # what the last certificate had beside w
-        w, output.shift = w + output.shift, np.zeros_like(output.shift)
-    if not problem.has_free_intercept or w.any():
-        return w
-    return np.append(w[:-1], loss.start(mean))
 
 
 def _evaluated(
@@ -247,13 +225,13 @@ def _evaluated(
     if not _keep_products(state, output, problem, found, ridge):  # float32 has no room for them
         output.direction, output.change = np.zeros(len(w)), 0.0
         return there
-    steepness, before = steepness_of(output, problem, gradient, alpha), output.steepness
+    steepness, before = problem.steepness_at(state, output, there, gradient, found), output.steepness
     corners += output.theta * abs(by_scale)
     value = half + sharp_loss
     primal = max(value, state.floor)
     lead = steepness
     if loss.has_corners:
-        lead = steepness_of(output, problem, alpha * penalised - found.of_duals, alpha)
+        lead = problem.steepness_of(output, alpha * penalised - found.of_duals, alpha)
     keep_best_duals(output, problem, value - corners - lead, plus, minus)
     left = value - output.dual
     output.gap = left / primal
@@ -264,8 +242,9 @@ def _evaluated(
     output.corners, output.enough = of_slopes, enough
     if output.block is Block.ROUGH and has_step and (is_at_rest or steepness > POOR * before):
         output.block, is_at_rest = Block.EXACT, False
-    # Of a large alpha w = 0 is within tol, and says nothing of the targets.
-    has_begun = not loss.is_parabola or penalised.any() or not gradient.any() or value <= enough
+    if is_at_rest and state.is_rough and not state.is_exact:
+        state.is_rough, is_at_rest = False, False  # products may have been too rough
+    has_begun = problem.is_begun(there) or not gradient.any() or value <= enough
     is_there = has_begun and left <= enough and not (output.is_refused and steepness > 0)
     if problem.has_duals and state.is_exact and not loss.has_corners:
         ratio = steepness / max(before, TINY) if has_step else np.inf
@@ -276,22 +255,23 @@ def _evaluated(
             is_there = is_there and is_at_rest
         if is_near:
             output.phase, output.residual = NewtonPhase.REST, there
-            output.shift = _newton_direction(output, problem, there, gradient, found, ridge)
+            output.shift = _newton_direction(state, output, problem, there, gradient, found, ridge)
             output.plus = output.minus = 1.0  # those at the end of an exact direction add up to 0
             return there
     if is_there:
-        output.phase = NewtonPhase.REST
+        output.phase, there = NewtonPhase.REST, problem.resting(output, there, gradient, found)
         if problem.has_duals and loss.has_corners and state.share == FIRST_SHARE:
-            output.residual, output.shift = there, _newton_direction(output, problem, there, gradient, found, ridge)
+            output.residual = there
+            output.shift = _newton_direction(state, output, problem, there, gradient, found, ridge)
     elif is_at_rest and of_slopes <= enough and state.is_exact and not (loss.has_scale or loss.is_parabola):
         output.phase, output.residual = NewtonPhase.REST, there
-        output.shift = _newton_direction(output, problem, there, gradient, found, ridge)
+        output.shift = _newton_direction(state, output, problem, there, gradient, found, ridge)
     elif is_at_rest and by_scale > 0 and output.theta > LEAST_THETA * state.typical:  # w has followed
         output.change, output.slope = -SMALLER * output.theta, -SMALLER * output.theta * by_scale
     elif is_at_rest:
         narrow(state, output, problem)
     elif state.is_exact and not loss.is_parabola:
-        output.direction = _newton_direction(output, problem, there, gradient, found, ridge)
+        output.direction = _newton_direction(state, output, problem, there, gradient, found, ridge)
         output.slope = dot(gradient, output.direction) + by_scale * output.change
         narrow_along(output, problem)
     else:
@@ -326,13 +306,13 @@ def _is_best(
             output.damping = max(DAMPED * output.damping, FIRST_DAMPING)
             output.direction, output.change, output.reach = np.zeros(state.D), 0.0, 1.0
             return False
-        if not output.is_chosen and output.reach <= LEAST_REACH:
-            narrow(state, output, problem)
-            return False
         share = SHARES[best] if output.is_chosen else SHARES[-1]
     else:  # the minimum of the parabola through value and slope at 0 and the value at 1
         curvature = -fall - output.slope
         share = min(max(-0.5 * output.slope / curvature, 0.05), 0.5) if 0 < curvature < np.inf else 0.1
+    if not output.is_chosen and output.reach <= LEAST_REACH:
+        narrow(state, output, problem)
+        return False
     output.direction, output.slope, output.reach = share * direction, share * output.slope, share * output.reach
     output.change *= 0.0 if problem.loss.has_corners else share
     output.is_searched = output.is_wary = True
@@ -360,11 +340,12 @@ def _keep_products(state: NewtonState, output: OutputState, problem: Problem, fo
         state.is_rough, output.block = False, Block.EXACT  # weights are too small for float32
         return False
     # Whether there is a factor differs from one processor to another, so it decides on nothing but the factor.
-    beside = found.beside if problem.eliminates_intercept(state) else np.zeros(0)
-    made = Preconditioner.of(found.second, diagonal, output.columns, beside, ridge)
-    output.diagonal, output.factor, output.pairs = made.diagonal, made.factor, np.zeros(0)
-    if not state.has_all_columns and not len(output.columns):  # from the next evaluation on there is a block
-        output.columns = heaviest_columns(made.diagonal, state.block_columns)
+    problem.precondition(state, output, diagonal, found, ridge)
+    output.pairs = np.zeros(0)
+    if (
+        state.block_columns and not state.has_all_columns and not len(output.columns)
+    ):  # from the next evaluation on there is a block
+        output.columns = heaviest_columns(output.diagonal, state.block_columns)
     if problem.loss.is_parabola:
         output.block = Block.KEPT
     return True
@@ -377,12 +358,18 @@ def _agreed(output: OutputState, step: Array) -> Array:
 
 
 def _newton_direction(
-    output: OutputState, problem: Problem, w: Array, gradient: Array, found: Evaluation, ridge: Array
+    state: NewtonState,
+    output: OutputState,
+    problem: Problem,
+    w: Array,
+    gradient: Array,
+    found: Evaluation,
+    ridge: Array,
 ) -> Array:
     """Return -H^-1 gradient, with H the second derivatives; with a scale those by it, too, and `change` is set."""
     if output.damping:
         ridge = ridge + output.damping * output.diagonal
-    solve, null = exact_solver(unpack(found.second, len(w)), ridge, is_rough=output.block is Block.ROUGH)
+    solve, null = problem.solver(state, output, found.second, ridge, is_rough=output.block is Block.ROUGH)
     step = -solve(gradient)
     if problem.loss.has_scale:
         coupled = solve(found.mixed)

@@ -1,0 +1,237 @@
+"""The softmax as a problem of `newton`: one output with the weights of all classes, which the loss ties together.
+
+The objective is that of scikit-learn's LogisticRegression (see `objective`). w is W and, as the last column, b, shape
+(K, D), flat. Scores of all classes may rise together, and the penalty has W where they do not: directions have a sum of
+0 over the classes, as has the gradient.
+
+On little data the second derivatives of all weights are summed up, and steps are exact. Else the preconditioner has
+those of each class by itself (`preconditioner`): all of them together would be K^2 blocks, with fewer passes that take
+far longer. The look at the data has the weight and the features of each class. Where W is 0 all samples have the shares
+of the classes as their probabilities, so loss, gradient and second derivatives follow from it, with a single block.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.linear.agreement import dot, solve_positive, squared
+from chicle_elastic.solvers.linear.methods import most_block_columns
+from chicle_elastic.solvers.linear.multinomial import objective
+from chicle_elastic.solvers.linear.multinomial.preconditioner import ClassBlocks, joint_step
+from chicle_elastic.solvers.linear.newton.margins import SmoothLoss
+from chicle_elastic.solvers.linear.newton.state import (
+    SCALARS,
+    Block,
+    Evaluation,
+    NewtonPhase,
+    NewtonState,
+    OutputState,
+    Problem,
+)
+from chicle_elastic.solvers.linear.objectives import TINY
+from chicle_elastic.solvers.linear.products import pack, unpack
+from chicle_elastic.solvers.linear.progress import NOTHING
+from chicle_elastic.solvers.linear.regression.losses import RegressionLoss
+
+ENTROPY = 9
+"""Place of sum C H(p) in the scalars of an evaluation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftmaxProblem(Problem):
+    """Minimise 1/2 |W|^2 and the losses of all classes.
+
+    Attributes:
+        num_classes: K.
+        loss: Says what kind of loss it is; that of two classes is of the same kind.
+    """
+
+    num_classes: int
+    loss: RegressionLoss = field(default_factory=SmoothLoss)
+
+    @property
+    def has_duals_of_w(self) -> bool:
+        """They follow from the probabilities there."""
+        return True
+
+    def by_class(self, w: Array) -> Array:
+        """View what is flat as (K, D)."""
+        return w.reshape(self.num_classes, -1)
+
+    def is_active(self, output: OutputState) -> Array:
+        """Say which classes have weight, shape (K,), bool; without intercepts those without one are like all others."""
+        totals = self.by_class(output.linear)[:, -1]
+        return totals > 0 if self.has_free_intercept else np.ones(len(totals), dtype=bool)
+
+    def is_narrow(self, state: NewtonState) -> bool:
+        """Say whether second derivatives of each class fit into a message; else their diagonals are summed up."""
+        return most_block_columns(self.num_classes) >= state.D // self.num_classes
+
+    def block_size(self, state: NewtonState) -> int:
+        """Return the length of the second derivatives of one class."""
+        D = state.D // self.num_classes
+        return D * (D + 1) // 2 if state.is_exact or self.is_narrow(state) else D
+
+    def ridge(self, state: NewtonState) -> Array:
+        """See `Problem`; without intercepts their column counts as one that is penalised."""
+        ridge = np.ones((self.num_classes, state.D // self.num_classes))
+        ridge[:, -1] = not self.has_free_intercept
+        return ridge.ravel()
+
+    def eliminates_intercept(self, state: NewtonState) -> bool:
+        """Blocks and diagonals have it."""
+        return False
+
+    def penalised(self, w: Array) -> Array:
+        """W without the intercepts."""
+        W = self.by_class(w).copy()
+        W[:, -1] = 0.0
+        return W.ravel()
+
+    def is_begun(self, w: Array) -> bool:
+        """See `Problem`."""
+        return bool(self.penalised(w).any())
+
+    def first_block(self, state: NewtonState, w: Array) -> Block:
+        """Where W is 0 the look at the data sums up a block, too."""
+        return Block.KEPT if self.penalised(w).any() else state.first_block
+
+    def look_size(self, state: NewtonState, output: OutputState) -> int:
+        """Length of sum C y (x, 1)^T and, where W is 0, of the second derivatives with C as weights."""
+        return state.D + (output.block is not Block.KEPT) * self.block_size(state)
+
+    def sizes(self, state: NewtonState, output: OutputState) -> tuple[int, int, int]:
+        """See `Problem`; `beside` has the second derivatives by the intercepts, (K, K)."""
+        K, D = self.num_classes, state.D
+        if output.block is Block.KEPT:
+            return 0, 0, K * K
+        if state.is_exact:
+            return D * (D + 1) // 2, 0, K * K
+        return (K * self.block_size(state), 0, K * K) if self.is_narrow(state) else (0, D, K * K)
+
+    def looked(self, state: NewtonState, output: OutputState, w: Array, sums: Array) -> tuple[Array, Evaluation | None]:
+        """Begin with W centred, and where it is 0 with the shares of the classes as probabilities."""
+        K, is_cold, block = self.num_classes, output.block is not Block.KEPT, sums[state.D :]
+        output.linear, output.block = sums[: state.D].copy(), state.first_block
+        output.phase = NewtonPhase.EVALUATE
+        linear, is_active = self.by_class(output.linear), self.is_active(output)
+        W = self._centred(w, is_active)
+        total = dot(linear[:, -1], np.ones(K))
+        if not is_cold or not total > 0:
+            return W.ravel(), None
+        shares = linear[:, -1] / total if self.has_free_intercept else np.full(K, 1.0 / K)
+        logs = np.array([math.log(share) if share > 0 else 0.0 for share in shares.tolist()])
+        if self.has_free_intercept:
+            W[is_active, -1] = logs[is_active]
+            W = self._centred(W, is_active)
+        scalars = np.zeros(SCALARS)
+        scalars[0] = scalars[1] = -dot(linear[:, -1], logs) if self.has_free_intercept else total * math.log(K)
+        scalars[ENTROPY] = total * objective.entropy_of(shares)
+        v = linear - shares[:, None] * np.add.reduce(linear, axis=0)
+        v[:, -1] = 0.0
+        spread = np.diag(shares) - shares[:, None] * shares
+        second = diagonal = NOTHING
+        if state.is_exact:
+            second = np.zeros(state.D * (state.D + 1) // 2)
+            lower = unpack(block, state.D // K)
+            pack(np.kron(spread, lower + np.tril(lower, -1).T), second)
+        elif self.is_narrow(state):
+            second = dot(shares, 1.0 - shares) / (K - 1.0) * block
+        else:
+            diagonal = dot(shares, 1.0 - shares) / (K - 1.0) * block
+        step = np.zeros(state.D + 2)
+        return W.ravel(), Evaluation(
+            scalars, v.ravel(), NOTHING, second, diagonal, total * spread.ravel(), NOTHING, NOTHING, step
+        )
+
+    def _centred(self, w: Array, is_active: Array) -> Array:
+        """Return the same probabilities with the least penalty: the sum over classes is 0. Others are left out."""
+        W = self.by_class(w)
+        result = np.zeros_like(W)
+        active = np.where(W <= 0.5 * objective.LEFT_OUT, 0.0, W)[is_active]  # others had no weight in the last fit
+        result[is_active] = active - np.add.reduce(active, axis=0) / max(len(active), 1)
+        if not self.has_free_intercept:
+            result[:, -1] = 0.0
+        result[~is_active, -1] = objective.LEFT_OUT
+        return result
+
+    def steepness_at(
+        self, state: NewtonState, output: OutputState, w: Array, gradient: Array, found: Evaluation
+    ) -> float:
+        """Return the duality gap, that after a step of the intercepts if it is smaller."""
+        primal, dual = objective.primal_and_dual(
+            self.by_class(w),
+            -self.by_class(found.v),
+            loss=float(found.scalars[0]),
+            entropy=float(found.scalars[ENTROPY]),
+            linear=self.by_class(output.linear),
+            has_intercept=self.has_free_intercept,
+        )
+        left, _ = self._intercepts_moved(output, gradient, found)
+        return left if left <= primal - dual else primal - dual
+
+    def resting(self, output: OutputState, w: Array, gradient: Array, found: Evaluation) -> Array:
+        """Take a last step of the intercepts, where that leaves less of the gap."""
+        left, step = self._intercepts_moved(output, gradient, found)
+        if left > output.steepness:
+            return w
+        W = self.by_class(w).copy()
+        W[:, -1] += step
+        return W.ravel()
+
+    def _intercepts_moved(self, output: OutputState, gradient: Array, found: Evaluation) -> tuple[float, Array]:
+        """Find the Newton step of the intercepts alone, whose sum is 0, and about what it leaves of the gap.
+
+        Such a step moves samples from one class to another, and features with them, which are taken to be their means.
+        """
+        g, linear, is_active = self.by_class(gradient), self.by_class(output.linear), self.is_active(output)
+        step, K = np.zeros(len(g)), len(g)
+        if not self.has_free_intercept:
+            return math.inf, step
+        residual = g[:, -1]
+        inner = found.beside.reshape(K, K)[is_active][:, is_active]
+        scale = float(np.diagonal(inner).max(initial=0.0))
+        if scale > 0:  # all intercepts may rise together
+            moved = solve_positive(inner + scale / len(inner), -residual[is_active])
+            step[is_active] = moved - dot(moved, np.ones(len(moved))) / len(moved)
+        sums = np.add.reduce(linear, axis=0)
+        means = sums[:-1] / max(float(sums[-1]), TINY)
+        left = 0.5 * squared((g[:, :-1] - residual[:, None] * means).ravel()) - 0.5 * dot(residual, step)
+        return left, step
+
+    def solver(
+        self, state: NewtonState, output: OutputState, second: Array, ridge: Array, *, is_rough: bool
+    ) -> tuple[Callable[[Array], Array], Array]:
+        """See `joint_step`."""
+        is_active, has_intercept = self.is_active(output), self.has_free_intercept
+
+        def solve(g: Array) -> Array:
+            return joint_step(second, self.by_class(g), is_active, has_intercept=has_intercept).ravel()
+
+        return solve, np.zeros((state.D, 0))
+
+    def preconditioner(self, state: NewtonState, output: OutputState) -> Callable[[Array], Array]:
+        """See `ClassBlocks`."""
+        return ClassBlocks(
+            self.by_class(output.diagonal),
+            output.factor,
+            is_active=self.is_active(output),
+            has_intercept=self.has_free_intercept,
+        ).solve
+
+    def precondition(
+        self, state: NewtonState, output: OutputState, diagonal: Array, found: Evaluation, ridge: Array
+    ) -> None:
+        """See `ClassBlocks`."""
+        made = ClassBlocks.of(found.second, diagonal, self.by_class(ridge))
+        output.diagonal, output.factor = made
+
+
+@lru_cache(maxsize=8)
+def softmax_problem(tol: float, has_intercept: bool, num_classes: int) -> SoftmaxProblem:
+    """Return the problem of a trainer; each pass asks for it several times."""
+    return SoftmaxProblem(tol=tol, has_free_intercept=has_intercept, num_classes=num_classes)
