@@ -7,6 +7,7 @@ from scipy import sparse
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.folder_writer import ChunkFolderWriter
 from chicle_elastic.chunks.views import NO_STATE, CsrRows, lie_in_file
+from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.errors import ChunkCorruptError, DataError, UsageError
 from chicle_elastic.runtime.in_process import InProcess
 from estimators import ChicleLogisticRegression, ChicleSVM
@@ -198,9 +199,19 @@ def test_a_file_that_is_gone_or_damaged_is_named_where_rows_stay_in_files_too(tm
 
 
 @pytest.mark.slow
+def test_agents_share_rows_that_stay_in_their_files(tmp_path):
+    """Their slots hold state alone, while one joins and one leaves; the model has the certificate."""
+    folder, _, _ = digits_folder(tmp_path / "digits")
+    with LocalCluster((1, 3), start_nodes=2) as cluster:
+        model = ChicleSVM(C=0.01, tol=1e-4, loss="squared_hinge", runtime=cluster).fit(folder.mapped())
+    assert np.max(model.duality_gap_) <= 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_workers", [None, 2])
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-def test_data_larger_than_memory_are_trained_on(loss, tmp_path, run_with_memory):
-    """To the certificate that is asked for, in a process that may take less than half of the data."""
+def test_data_larger_than_memory_are_trained_on(loss, n_workers, tmp_path, run_with_memory):
+    """To the certificate that is asked for, by processes that may take less than the data."""
     rng = np.random.default_rng(0)
     w = rng.normal(size=256)
     with ChunkFolderWriter(tmp_path / "large", kind="dense", dtype="float32", num_features=256) as writer:
@@ -209,9 +220,9 @@ def test_data_larger_than_memory_are_trained_on(loss, tmp_path, run_with_memory)
             writer.add(X, (X @ w > rng.normal(size=10_000) * 10).astype(np.float64))
         writer.finish(classes=(0, 1))
     run = run_with_memory(
-        280,
+        450 if n_workers else 280,
         "from chicle_elastic.chunks.folder import ChunkFolder\nfrom estimators import ChicleSVM\n"
-        f"model = ChicleSVM(C=1e-4, loss={loss!r}, tol=1e-2).fit(ChunkFolder({str(tmp_path / 'large')!r}))\n"
+        f"model = ChicleSVM(C=1e-4, loss={loss!r}, tol=1e-2, n_workers={n_workers}).fit(ChunkFolder({str(tmp_path / 'large')!r}))\n"
         "print(model.duality_gap_)",
     )
     assert run.returncode == 0, run.stderr

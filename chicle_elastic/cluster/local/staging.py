@@ -120,7 +120,10 @@ def describe_source(source: ChunkSource, file: StagedFile) -> dict[str, Any]:
         UsageError: A chunk is larger than its source says.
     """
     if isinstance(source, ChunkFolder):
-        return {"folder": absolute_place(str(source.path))}
+        headroom, size_bytes = memory_headroom(), sum(info.size_bytes for info in source.infos(NO_STATE))
+        is_too_large = headroom is not None and size_bytes > headroom.num_bytes
+        is_mapped = not source.copies_rows or (is_too_large and source.mapped() is not None)
+        return {"folder": absolute_place(str(source.path)), "is_mapped": is_mapped}
     infos = source.infos(NO_STATE)
     sizes = [aligned(info.size_bytes) for info in infos]
     starts = itertools.accumulate(sizes, initial=file.reserve(sum(sizes)))
@@ -178,7 +181,8 @@ def open_source(described: Mapping[str, Any], memory: Array) -> ChunkSource:
         DataError: The chunk folder is not there any more, or damaged.
     """
     if "folder" in described:
-        return ChunkFolder(described["folder"])
+        folder = ChunkFolder(described["folder"])
+        return (described.get("is_mapped") and folder.mapped()) or folder
     schema = {**described["schema"], "sample_shape": tuple(described["schema"]["sample_shape"])}
     return StagedSource(DataSchema(**schema), described["places"], memory)
 
