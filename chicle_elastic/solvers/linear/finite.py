@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.errors import DataError
 from chicle_elastic.ids import ChunkId
@@ -31,4 +32,4 @@ def row_values(block: RowBlock, row: int) -> Array:
     """Stored feature values of one row."""
     if isinstance(block.rows, CsrRows):
         return np.asarray(block.rows.values[int(block.rows.indptr[row]) : int(block.rows.indptr[row + 1])])
-    return np.asarray(block.rows[row])
+    return as_floats(block.rows[row])
