@@ -151,7 +151,7 @@ def matrix_of(rows: Rows) -> Any:
     return rows.to_scipy() if isinstance(rows, CsrRows) else rows
 
 
-def as_floats(rows: Array, dtype: npt.DTypeLike = None) -> Array:
+def as_floats(rows: Array, dtype: npt.DTypeLike | None = None) -> Array:
     """Return dense rows that NumPy computes with: values of 16 bits as float32, others as they are; or as `dtype`."""
     if rows.dtype == BFLOAT16:
         rows = np.left_shift(rows.view(np.uint16), 16, dtype=np.uint32).view(np.float32)
@@ -167,7 +167,7 @@ def as_floats(rows: Array, dtype: npt.DTypeLike = None) -> Array:
     return rows if dtype is None else rows.astype(dtype, copy=False)
 
 
-def float_blocks(rows: Array, dtype: npt.DTypeLike = None) -> Iterator[Array]:
+def float_blocks(rows: Array, dtype: npt.DTypeLike | None = None) -> Iterator[Array]:
     """Yield what `as_floats` makes of dense rows, in order and some at a time."""
     step = min(max(VALUES_PER_BLOCK // rows.shape[1], 1), MOST_ROWS)
     return (as_floats(rows[begin : begin + step], dtype) for begin in range(0, len(rows), step))
@@ -214,9 +214,9 @@ def csr_fault(rows: CsrRows, *, is_canonical: bool = False) -> str | None:
 
 def plain_array(X: Array) -> Array:
     """Return an array as chunks have it, over the same memory: bool as int8, bfloat16 of ml_dtypes as `BFLOAT16`."""
-    if X.dtype == np.bool_:
+    if X.dtype.kind == "b":
         return X.view(np.int8)
-    return X.view(BFLOAT16) if X.dtype.name == "bfloat16" else np.asarray(X)
+    return X.view(BFLOAT16) if X.dtype.kind == "V" and X.dtype.name == "bfloat16" else X
 
 
 def rows_of(X: "Array | csr_matrix | CsrRows") -> Rows:
@@ -236,7 +236,7 @@ def rows_of(X: "Array | csr_matrix | CsrRows") -> Rows:
                 f"X has the shape {X.shape}; chunks need at least one row and one column (for a single feature: "
                 "X.reshape(-1, 1))"
             )
-        rows = np.require(plain_array(X).reshape(len(X), -1), requirements=["C", "A"])
+        rows = np.require(plain_array(np.asarray(X)).reshape(len(X), -1), requirements=["C", "A"])
     else:
         rows = _csr_of(X)  # checked by SciPy
         is_canonical = True
