@@ -6,6 +6,7 @@ Nothing here writes to what the user passed, and nothing is copied that already 
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,14 @@ from sklearn.base import is_regressor
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import validate_data
 
-from chicle_elastic.chunks.views import Array
+from chicle_elastic.chunks.rows import as_floats, float_blocks, plain_array
+from chicle_elastic.chunks.views import BFLOAT16, VALUE_DTYPES, Array, dtype_of
 from chicle_elastic.errors import DataError, UsageError
 
 DTYPES = (np.float64, np.float32)
-"""dtypes of features that are kept; everything else becomes the first."""
+"""dtypes of sparse features, and of those for code of a user, that are kept; everything else becomes the first."""
+KEPT_DTYPES = (*DTYPES, *map(dtype_of, VALUE_DTYPES[2:]))
+"""dtypes of dense features that linear models keep."""
 MAX_VALUES_CHECKED_FIRST = 1 << 20
 """Values of X up to which NaN and infinity are looked for before a fit; beyond, the solver finds them in its first
 pass, because one look at all of X costs a tenth of a fit."""
@@ -39,15 +43,39 @@ def validated_features(estimator: Any, X: Any) -> Any:
         X: {array-like, sparse matrix} of shape (n_samples, n_features). What the user passed.
 
     Returns:
-        ndarray or CSR matrix of shape (n_samples, n_features), float32 or float64; the same memory where possible.
+        ndarray (one of `KEPT_DTYPES`) or CSR matrix (one of `DTYPES`) of shape (n_samples, n_features); the same
+        memory where possible.
 
     Raises:
         DataError: A value is NaN or infinite.
         ValueError: Anything else that scikit-learn refuses.
     """
-    X = validate_data(estimator, X, reset=False, accept_sparse="csr", dtype=DTYPES, ensure_all_finite=False)
+    X, dtypes = _as_numpy(estimator, X)
+    X = validate_data(estimator, X, reset=False, accept_sparse="csr", dtype=dtypes, ensure_all_finite=False)
     require_finite(estimator, X)
     return X
+
+
+def _as_numpy(estimator: Any, X: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return an array or a tensor as NumPy has it, over the same memory, and the dtypes that are kept.
+
+    Raises:
+        UsageError: The memory of a tensor is none that NumPy can look at.
+    """
+    torch = sys.modules.get("torch")  # who has a tensor has imported it
+    if torch is not None and isinstance(X, torch.Tensor):
+        faults = {
+            "is sparse: pass X.to_dense()": X.layout != torch.strided,
+            f"is on the device {X.device}: pass X.cpu()": X.device.type != "cpu",
+            "requires grad: pass X.detach()": X.requires_grad,
+        }
+        if any(faults.values()):
+            fault = next(words for words, is_so in faults.items() if is_so)
+            raise UsageError(f"{type(estimator).__name__}: X is a tensor that {fault}")
+        X = X.view(torch.int16).numpy().view(BFLOAT16) if X.dtype == torch.bfloat16 else X.numpy()
+    if sparse.issparse(X):
+        return X, DTYPES[::-1] if X.dtype.itemsize <= 2 else DTYPES
+    return plain_array(X) if isinstance(X, np.ndarray) else X, KEPT_DTYPES
 
 
 def validated_samples(estimator: Any, X: Any, y: Any, *, has_real_targets: bool = False) -> tuple[Any, Array]:
@@ -60,8 +88,8 @@ def validated_samples(estimator: Any, X: Any, y: Any, *, has_real_targets: bool 
         has_real_targets: Whether `y` are numbers to be regressed on, one for each sample.
 
     Returns:
-        `X`: ndarray or CSR matrix of shape (n_samples, n_features), float32 or float64. Dense rows are C-contiguous;
-        CSR rows have sorted indices without duplicates.
+        `X`: ndarray or CSR matrix of shape (n_samples, n_features), as in `validated_features`. Dense rows are
+            C-contiguous; CSR rows have sorted indices without duplicates.
         `y`: ndarray of shape (n_samples,). Labels.
 
     Raises:
@@ -69,13 +97,14 @@ def validated_samples(estimator: Any, X: Any, y: Any, *, has_real_targets: bool 
             values.
         ValueError: Anything else that scikit-learn refuses.
     """
+    X, dtypes = _as_numpy(estimator, X)
     X, y = validate_data(
         estimator,
         X,
         y,
         accept_sparse="csr",
         accept_large_sparse=True,
-        dtype=DTYPES,
+        dtype=dtypes,
         order="C",
         ensure_all_finite=False,
         y_numeric=has_real_targets,
@@ -85,10 +114,16 @@ def validated_samples(estimator: Any, X: Any, y: Any, *, has_real_targets: bool 
 
 def validated_rows(estimator: Any, X: Any) -> Any:
     """The same for features without targets."""
+    X, dtypes = _as_numpy(estimator, X)
     X = validate_data(
-        estimator, X, accept_sparse="csr", accept_large_sparse=True, dtype=DTYPES, order="C", ensure_all_finite=False
+        estimator, X, accept_sparse="csr", accept_large_sparse=True, dtype=dtypes, order="C", ensure_all_finite=False
     )
     return _as_kernels_need(estimator, X)
+
+
+def rows_for_code(X: Any) -> Any:
+    """Return validated rows as float32 or float64, which code of a user computes with."""
+    return X if sparse.issparse(X) or X.dtype in DTYPES else as_floats(X, np.float64)
 
 
 def _as_kernels_need(estimator: Any, X: Any) -> Any:
@@ -125,7 +160,8 @@ def require_finite(estimator: Any, X: Any) -> None:
         DataError: A value is NaN or infinite (unless scikit-learn's `assume_finite` is set).
     """
     try:
-        assert_all_finite(X.data if sparse.issparse(X) else X)
+        for values in [X.data] if sparse.issparse(X) else float_blocks(X):
+            assert_all_finite(values)
     except ValueError:
         raise DataError(_first_bad_value(estimator, X)) from None
 
@@ -145,10 +181,10 @@ def require_moderate(estimator: Any, data: Mapping[str, Any], *, is_first: bool 
         return
     X, weights = data["X"], (data["metadata"] or {}).get("sample_weight")
     y = data["y"] if is_regressor(estimator) else None
-    values = X.data if sparse.issparse(X) else X
+    values = [X.data] if sparse.issparse(X) else float_blocks(X)
     feature, target, weight = (
-        1.0 if part is None else max(float(part.max(initial=0.0)), -float(part.min(initial=0.0)))
-        for part in (values, y, weights)
+        max(max(float(part.max(initial=0)), -float(part.min(initial=0))) for part in parts)
+        for parts in (values, [np.ones(1) if y is None else y], [np.ones(1) if weights is None else weights])
     )
     weight *= float(getattr(estimator, "C", 1.0))
     largest = max(feature, target, 1.0)
@@ -157,7 +193,9 @@ def require_moderate(estimator: Any, data: Mapping[str, Any], *, is_first: bool 
         return
     found = f"C times the largest weight is {weight:.1e}", "lower C, or divide sample_weight by its mean"
     if feature >= max(target, weight):
-        scales = np.asarray(abs(X).max(axis=0).todense() if sparse.issparse(X) else np.abs(X).max(axis=0)).ravel()
+        scales = np.asarray(
+            abs(X).max(axis=0).todense() if sparse.issparse(X) else np.abs(as_floats(X)).max(axis=0)
+        ).ravel()
         column = column_words(int(np.argmax(scales)), getattr(estimator, "feature_names_in_", None))
         found = f"{column} of X reaches {feature:.1e}", "scale it (StandardScaler, or MaxAbsScaler for sparse features)"
     elif target >= weight:
@@ -183,7 +221,7 @@ def require_finite_model(estimator: Any, model: Array, data: Mapping[str, Any]) 
 
 def _first_bad_value(estimator: Any, X: Any) -> str:
     """Which value is bad, where, how many there are, and what to do."""
-    values = X.data if sparse.issparse(X) else X.reshape(-1)
+    values = X.data if sparse.issparse(X) else as_floats(X).reshape(-1)
     is_bad = ~np.isfinite(values)
     position = int(np.argmax(is_bad))
     if sparse.issparse(X):

@@ -279,7 +279,7 @@ def _from_folder(
 ) -> ImageSet:
     require_no_labels(folder, y, sample_weight)
     schema, name = folder.schema, type(estimator).__name__
-    if schema.num_classes == 0 or schema.kind != "dense" or schema.dtype == "float64":
+    if schema.num_classes == 0 or schema.kind != "dense" or schema.dtype not in ("float32", "uint8"):
         raise UsageError(
             f"{name} needs class labels and dense images of uint8 or float32, but the chunk folder {folder.path} has "
             f"{schema.num_classes} classes and {schema.kind} {schema.dtype}; convert it with --dtype"

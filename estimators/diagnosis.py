@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from chicle_elastic.chunks.rows import float_blocks
 from chicle_elastic.chunks.views import Array
 from estimators.checks import column_words
 
@@ -103,7 +104,9 @@ def _ranges(X: Any) -> tuple[Array, Array]:
     if sparse.issparse(X):
         largest, smallest = (part.toarray().ravel().astype(np.float64) for part in (X.max(axis=0), X.min(axis=0)))
         return largest, smallest
-    return X.max(axis=0).astype(np.float64), X.min(axis=0).astype(np.float64)
+    ranges = [(block.max(axis=0), block.min(axis=0)) for block in float_blocks(X, np.float64)]
+    largest, smallest = zip(*ranges, strict=True)
+    return np.max(largest, axis=0), np.min(smallest, axis=0)
 
 
 def _twins(X: Any, columns: Array) -> Array:
@@ -135,9 +138,9 @@ def _are_equal(X: Any, a: int, b: int) -> bool:
 
 def _hardly_regularises(X: Any, upper: Array) -> bool:
     """Whether one row may move w by far more than it takes to have a margin of 1."""
-    values = X.data if sparse.issparse(X) else X
+    blocks = [X.data] if sparse.issparse(X) else float_blocks(X, np.float64)
     with np.errstate(over="ignore"):
-        per_row = float(np.vdot(values, values)) / X.shape[0]
+        per_row = sum(float(np.vdot(values, values)) for values in blocks) / X.shape[0]
     return bool(float(np.median(upper[upper > 0])) * per_row > NEGLIGIBLE)
 
 

@@ -19,6 +19,7 @@ from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.objectives import upper_bounds
 from estimators.checks import Columns, require_finite, validated_samples
+from estimators.prediction import products
 from estimators.streaming import chunks_of, is_folder, require_no_labels, rows_in_order
 from estimators.warm import fingerprint_of
 from estimators.weights import class_weight_vector, require_two_classes
@@ -120,7 +121,7 @@ class ArrayTrainingSet(TrainingSet):
             self.codes,
             self.classes,
             upper=self.upper_bounds(trainer),
-            decision=self.features @ w[:, :-1].T + trainer.intercept_scaling * w[:, -1],
+            decision=products(self.features, w[:, :-1]) + trainer.intercept_scaling * w[:, -1],
             names=getattr(estimator, "feature_names_in_", None),
             has_one_label=trainer.has_one_softmax,
         )

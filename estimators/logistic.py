@@ -56,7 +56,7 @@ class ChicleLogisticRegression(LinearClassifier):
     weights of 0            a class without weight has probability 0, and an    finite intercepts
                             intercept of -1e30 (1e30, if it is the first of
                             two)
-    dtype                   float32 and float64 input is used as it is; all     ``coef_`` has the dtype of X
+    dtype                   floats and bytes stay as they are; all              ``coef_`` has the dtype of X
                             attributes are float64
     ``n_iter_``             one int                                             ndarray
     only in one             ``n_threads``, ``chunk_size``, ``runtime``,         ``sparsify``, ``densify``,

@@ -7,14 +7,11 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted
 
-from chicle_elastic.chunks.rows import matrix_of
+from chicle_elastic.chunks.rows import float_blocks, matrix_of
 from chicle_elastic.chunks.views import Array
 
 if TYPE_CHECKING:
     from chicle_elastic.chunks.folder import ChunkFolder
-
-BLOCK_VALUES = 1 << 20
-"""Features that are converted to float64 at a time."""
 
 
 class PredictionMixin:
@@ -130,11 +127,7 @@ class LinearPredictionMixin(PredictionMixin):
 
 
 def products(rows: Any, coef: Array) -> Array:
-    """`rows @ coef.T` in float64, shape (n, outputs); of dense float32 a block at a time is converted, never all."""
+    """`rows @ coef.T` in float64, shape (n, outputs); of other dense rows a block at a time is converted, never all."""
     if issparse(rows) or rows.dtype == np.float64:
         return np.asarray(rows @ coef.T)
-    products = np.empty((len(rows), len(coef)))
-    step = max(1, BLOCK_VALUES // rows.shape[1])
-    for start in range(0, len(rows), step):
-        products[start : start + step] = rows[start : start + step] @ coef.T
-    return products
+    return np.concatenate([block @ coef.T for block in float_blocks(rows)])

@@ -42,7 +42,7 @@ class ChicleSVM(LinearClassifier):
                             ``n_threads=1`` give bit-identical models
     weights of 0            a class whose samples all weigh 0 keeps its         liblinear drops the class
                             column
-    dtype                   float32 and float64 input is used as it is,         input becomes float64
+    dtype                   floats and bytes stay as they are,                  input becomes float64
                             CSR indices may be int64; ``coef_`` is float64      and int32
     ``intercept_``          zeros of shape (n_outputs,) without an intercept    0.0
     only in one             ``warm_start``, ``n_threads``, ``chunk_size``,      ``sparsify``, ``densify``

@@ -7,13 +7,15 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from chicle_elastic.chunks.headers import CSR_VALUE_DTYPES
 from chicle_elastic.chunks.readers.base import Block, Columns, NoSamplesError, ReadOptions
 from chicle_elastic.chunks.readers.formats import READERS, Format, detect_format
 from chicle_elastic.chunks.readers.svmlight import has_zero_index
-from chicle_elastic.chunks.views import CsrRows
+from chicle_elastic.chunks.views import VALUE_DTYPES, CsrRows, name_of
 from chicle_elastic.errors import DataError, UsageError
 
-Dtype: TypeAlias = Literal["float32", "float64", "uint8"]
+Dtype: TypeAlias = Literal["float32", "float64", "uint8", "int8", "float16"]
+"""dtypes that can be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +103,12 @@ class Common:
         """What `block` says of the others, with `dtype` where one is asked for.
 
         Raises:
-            UsageError: Sparse rows as uint8.
+            UsageError: Sparse rows as a dtype of dense rows alone.
             DataError: Dense rows without a column.
         """
         kind: Literal["dense", "csr"] = "csr" if isinstance(block.rows, CsrRows) else "dense"
-        if kind == "csr" and dtype == "uint8":
-            raise UsageError(f"{block.origin.path}: sparse rows cannot be uint8; pass --dtype float32 or float64")
+        if kind == "csr" and dtype not in (None, *CSR_VALUE_DTYPES):
+            raise UsageError(f"{block.origin.path}: sparse rows cannot be {dtype}; pass --dtype float32 or float64")
         if kind == "dense" and not block.rows.shape[1]:
             raise DataError(f"{block.origin.path}: no sample has a feature; check the file and its format")
         return cls(
@@ -141,13 +143,15 @@ class Common:
         )
 
 
-def own_dtype(block: Block) -> Dtype:
+def own_dtype(block: Block) -> str:
     """dtype of chunks of a block where none is asked for: float32 for text, else the one with the least loss."""
     dtype = block.values.dtype
     if block.origin.unit == "line":
         return "float32"
-    if dtype == np.uint8 and not isinstance(block.rows, CsrRows):
-        return "uint8"
+    if not isinstance(block.rows, CsrRows):
+        name = "int8" if dtype == np.bool_ else name_of(dtype)
+        if name in VALUE_DTYPES:
+            return name
     return "float32" if np.can_cast(dtype, np.float32) else "float64"
 
 

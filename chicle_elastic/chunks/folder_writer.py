@@ -48,7 +48,7 @@ class ChunkFolderWriter:
     Args:
         path: Folder to write; its parent exists.
         kind: "dense" or "csr".
-        dtype: dtype of the features: float32, float64, or (dense only) uint8.
+        dtype: dtype of the features, one of `VALUE_DTYPES`.
         num_features: Columns; None takes them from the rows (CSR: the most that any block has).
         has_weights: Whether every block comes with weights.
         sample_shape: Shape of one sample where it is not flat.

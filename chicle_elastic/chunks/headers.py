@@ -19,6 +19,8 @@ from chicle_elastic.chunks.views import (
     Chunk,
     CsrRows,
     StateSpec,
+    dtype_of,
+    name_of,
 )
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import ChunkId
@@ -39,9 +41,9 @@ STATE_MAGIC = b"\x89STATE\r\n"
 FILE_KINDS: tuple[Kind, ...] = ("dense", "csr")
 KINDS: tuple[Kind, ...] = (*FILE_KINDS, "outside")
 """A kind's code is its position + 1."""
-DTYPES = ("", "float32", "float64", "uint8", "int32", "int64")
+DTYPES = ("", "float32", "float64", "uint8", "int32", "int64", "int8", "float16", "bfloat16")
 """A dtype's code is its position; "" means that the section is absent."""
-CSR_VALUE_DTYPES = tuple(name for name in VALUE_DTYPES if name != "uint8")
+CSR_VALUE_DTYPES = VALUE_DTYPES[:2]
 
 HEADER = struct.Struct("<8sIIQ5B3xQQQ6QQI136xI")
 STATE_HEADER = struct.Struct("<8sQIIB3xIqq8xII")
@@ -75,11 +77,11 @@ class Section(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Bytes of the elements, without padding."""
-        return self.length * np.dtype(self.dtype).itemsize if self.dtype else 0
+        return self.length * dtype_of(self.dtype).itemsize if self.dtype else 0
 
     def view(self, content: Array) -> Array:
         """The elements, over the bytes of a chunk; shape (length,)."""
-        return content[self.offset : self.offset + self.size_bytes].view(np.dtype(self.dtype).newbyteorder("<"))
+        return content[self.offset : self.offset + self.size_bytes].view(dtype_of(self.dtype).newbyteorder("<"))
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots, because of cached_property
@@ -124,7 +126,7 @@ class Header:
         return cls(
             chunk_id=chunk.id,
             kind="csr" if is_csr else "dense",
-            value_dtype=rows.dtype.name,
+            value_dtype=name_of(rows.dtype),
             index_dtype=rows.indices.dtype.name if isinstance(rows, CsrRows) else "",
             target_dtype=chunk.targets.dtype.name,
             weight_dtype="" if weights is None else weights.dtype.name,
@@ -251,7 +253,7 @@ def check_dtypes(chunk: Chunk) -> None:
     if weights is not None:
         dtypes.append(("weights", weights.dtype, WEIGHT_DTYPES))
     for name, dtype, allowed in dtypes:
-        if dtype.name not in allowed:
+        if name_of(dtype) not in allowed:
             raise UsageError(f"chunk {chunk.id} has {name} of dtype {dtype}; a chunk holds {', '.join(allowed)} there")
     if isinstance(rows, CsrRows) and rows.num_nonzeros > np.iinfo(rows.indices.dtype).max:
         raise UsageError(

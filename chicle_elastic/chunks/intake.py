@@ -7,7 +7,7 @@ import numpy as np
 
 from chicle_elastic.chunks.headers import CSR_VALUE_DTYPES
 from chicle_elastic.chunks.rows import csr_fault
-from chicle_elastic.chunks.views import NO_STATE, VALUE_DTYPES, Array, Chunk, CsrRows, Rows
+from chicle_elastic.chunks.views import NO_STATE, VALUE_DTYPES, Array, Chunk, CsrRows, Rows, dtype_of
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.ids import ChunkId
 
@@ -48,7 +48,7 @@ class Intake:
         self.total_bytes = 0
         self._where = where
         self._kind = kind
-        self._dtype = np.dtype(dtype)
+        self._dtype = dtype_of(dtype)
         self._num_features = num_features
         self._most_columns = 0
         self._has_weights = has_weights

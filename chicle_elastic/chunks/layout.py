@@ -9,7 +9,7 @@ Little-endian; every section begins at a multiple of 64 bytes, gaps are zeros. F
         16    8 u64    chunk id
         24    1 u8     kind: 1 dense, 2 CSR, 3 outside: only this header and the state are here, in slots of a job whose
                        tasks have the rows in their memory anyway; all offsets are 0, immutable_bytes is 256
-        25    1 u8     dtype of values: 1 float32, 2 float64, 3 uint8 (dense only)
+        25    1 u8     dtype of values: 1 float32, 2 float64; dense only: 3 uint8, 6 int8, 7 float16, 8 bfloat16
         26    1 u8     dtype of indptr and indices: 0 absent (dense), 4 int32, 5 int64
         27    1 u8     dtype of targets: 1 float32, 2 float64, 4 int32
         28    1 u8     dtype of weights: 0 absent, 1 float32, 2 float64
@@ -83,7 +83,7 @@ from chicle_elastic.chunks.headers import (
     spec_of,
 )
 from chicle_elastic.chunks.rows import csr_fault
-from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, CsrRows, Rows, StateSpec
+from chicle_elastic.chunks.views import NO_STATE, Array, Chunk, CsrRows, Rows, StateSpec, dtype_of
 from chicle_elastic.errors import CapacityError, ChunkCorruptError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.values import StateVersion
@@ -198,7 +198,10 @@ def parts(chunk: Chunk) -> Iterator[tuple[int, Array]]:
     yield 0, _as_bytes(header.pack())
     for section in header.sections:
         if section.dtype:
-            yield section.offset, np.ascontiguousarray(arrays[section.name], section.dtype).reshape(-1).view(np.uint8)
+            yield (
+                section.offset,
+                np.ascontiguousarray(arrays[section.name], dtype_of(section.dtype)).reshape(-1).view(np.uint8),
+            )
     yield header.immutable_bytes, _as_bytes(StateHeader(chunk_id=chunk.id, spec=NO_STATE, version=FRESH).pack())
 
 

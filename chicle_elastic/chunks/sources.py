@@ -13,7 +13,7 @@ from chicle_elastic.chunks.blocks import zeros_per_chunk
 from chicle_elastic.chunks.headers import Header
 from chicle_elastic.chunks.rows import RowRange, bytes_per_row, rows_of, slice_rows, take_rows
 from chicle_elastic.chunks.split import choose_chunk_bytes, cut_rows
-from chicle_elastic.chunks.views import Array, Chunk, CsrRows, DataSchema, Rows, StateSpec
+from chicle_elastic.chunks.views import Array, Chunk, CsrRows, DataSchema, Rows, StateSpec, name_of
 from chicle_elastic.errors import DataError, UsageError
 from chicle_elastic.ids import ChunkId
 from chicle_elastic.values import ChunkInfo
@@ -64,7 +64,8 @@ class ArraySource:
     The arrays must not change while a job runs, and features have to be finite: no later step checks.
 
     Args:
-        X: ndarray of shape (num_rows, num_features), float32, float64 or uint8; more axes are flattened; copied only
+        X: ndarray of shape (num_rows, num_features), one of `VALUE_DTYPES` or bool; more axes are flattened; copied
+            only
             where it is not C-contiguous. Or a sparse matrix, or `CsrRows`, of float32 or float64; copied only where it
             is not CSR with indices sorted and without duplicates.
         y: ndarray of shape (num_rows,): class codes from 0 (any integers, kept as int32) or real values (float32 or
@@ -122,7 +123,7 @@ class ArraySource:
         self._cuts = cut_rows(sizes, num_rows, default_bytes if chunk_bytes is None else chunk_bytes)
         self.schema = DataSchema(
             kind="csr" if isinstance(rows, CsrRows) else "dense",
-            dtype=rows.dtype.name,
+            dtype=name_of(rows.dtype),
             num_rows=num_rows,
             num_features=int(rows.shape[1]),
             target_dtype=self._targets.dtype.name,

@@ -19,13 +19,26 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = npt.NDArray[Any]
 
-VALUE_DTYPES = ("float32", "float64", "uint8")
-"""dtypes of features; uint8 is for dense rows only (images stay bytes until a batch is gathered)."""
+VALUE_DTYPES = ("float32", "float64", "uint8", "int8", "float16", "bfloat16")
+"""dtypes of features; CSR rows have the first two. Others stay what they are until a kernel reads a row as float32."""
+BFLOAT16 = np.dtype("V2")
+"""dtype of bfloat16 in memory. NumPy has none, and makes this of an array that ml_dtypes has saved; it does not compute
+with it, so that nobody takes the bits for numbers (`rows.as_floats`)."""
 INDEX_DTYPES = ("int32", "int64")
 TARGET_DTYPES = ("int32", "float32", "float64")
 WEIGHT_DTYPES = ("float32", "float64")
 STATE_DTYPES = ("float32", "float64", "int32", "uint8")
 _VALUE_BYTES = {name: np.dtype(name).itemsize for name in STATE_DTYPES}
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Return the dtype in memory of one of `VALUE_DTYPES`."""
+    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Return the name that chunks have for a dtype in memory."""
+    return "bfloat16" if dtype == BFLOAT16 else dtype.name
 
 
 @dataclass(frozen=True, slots=True)

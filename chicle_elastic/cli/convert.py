@@ -17,9 +17,10 @@ import re
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import get_args
 
 from chicle_elastic.chunks.convert import ConvertOptions, Step, convert
-from chicle_elastic.chunks.convert_inputs import Report
+from chicle_elastic.chunks.convert_inputs import Dtype, Report
 from chicle_elastic.chunks.folder import ChunkFolder
 from chicle_elastic.chunks.folder_writer import DEFAULT_MEMORY_BYTES
 from chicle_elastic.chunks.readers.base import ReadOptions
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     chunks.add_argument(
         "--dtype",
-        choices=("float32", "float64", "uint8"),
+        choices=get_args(Dtype),
         help="dtype of the features (default: float32 for text, else that of the file)",
     )
     chunks.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the shuffle (default: 0)")

@@ -14,7 +14,7 @@ from chicle_elastic.chunks.rows import matrix_of
 from chicle_elastic.chunks.sources import ArraySource, ChunkSource
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import DataError, UsageError
-from estimators.checks import require_finite, validated_features, validated_rows, validated_samples
+from estimators.checks import require_finite, rows_for_code, validated_features, validated_rows, validated_samples
 from estimators.inputs import encode_labels
 from estimators.streaming import is_folder, require_no_labels, require_same_features, rows_in_order
 
@@ -59,6 +59,7 @@ def elastic_set(
         X, y = validated_samples(estimator, X, y, has_real_targets=kind != "classifier")
     else:
         X, y = validated_rows(estimator, X), None
+    X = rows_for_code(X)
     require_finite(estimator, X)  # of large ones, too: no solver of Chicle's looks at them
     targets = np.zeros(X.shape[0]) if y is None else y
     num_classes = 0
@@ -103,7 +104,7 @@ def by_row(estimator: Any, X: Any, function: Callable[[Any], Array]) -> Array:
 
 def rows_of(estimator: Any, X: Any) -> Any:
     """Validated samples to predict from, ndarray or CSR matrix."""
-    return validated_features(estimator, X)
+    return rows_for_code(validated_features(estimator, X))
 
 
 def codes_of(estimator: Any, y: Any) -> Array:

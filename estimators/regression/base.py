@@ -79,7 +79,8 @@ class LinearRegressor(RegressionMixin, RegressorMixin, CallbackSupportMixin, Bas
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features), or ChunkFolder
-            Samples. float32 and float64 are used as they are, without a copy where they are C-contiguous or CSR. A
+            Samples. float16 to float64, bfloat16, uint8, int8 and bool are used as they are (sparse ones as float32 or
+            float64), without a copy where they are C-contiguous or CSR, and so are tensors on the CPU. A
             `chicle_elastic.chunks.folder.ChunkFolder` brings its targets and weights along.
         y : array-like of shape (n_samples,)
             Real targets; none for a ChunkFolder.

@@ -38,7 +38,7 @@ class ChicleHuber(LinearRegressor):
     method                  Newton's method on sums over all tasks              L-BFGS
     sparse X                stays sparse                                        stays sparse
     ``warm_start``          none                                                keeps `coef_` and `scale_`
-    dtype                   float32 and float64 input is used as it is; sums    float64
+    dtype                   floats and bytes stay as they are; sums             float64
                             and attributes are float64
     ======================  ==================================================  ============================
 

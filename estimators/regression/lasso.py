@@ -42,7 +42,7 @@ class ChicleElasticNet(LinearRegressor):
                             fit into a message, else of a working set;          data, or on ``precompute``
                             coordinate descent and exact steps on them
     ``random_state``        decides which rows share a chunk                    for ``selection="random"``
-    dtype                   float32 and float64 input is used as it is; sums    ``coef_`` has the dtype of X
+    dtype                   floats and bytes stay as they are; sums             ``coef_`` has the dtype of X
                             and attributes are float64
     only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``positive``, ``precompute``,
                             ``n_workers``, ``policy``, ``logdir``,              ``copy_X``, ``selection``,
@@ -229,7 +229,7 @@ class ChicleLasso(ChicleElasticNet):
                             fit into a message, else of a working set;          data, or on ``precompute``
                             coordinate descent and exact steps on them
     ``random_state``        decides which rows share a chunk                    for ``selection="random"``
-    dtype                   float32 and float64 input is used as it is; sums    ``coef_`` has the dtype of X
+    dtype                   floats and bytes stay as they are; sums             ``coef_`` has the dtype of X
                             and attributes are float64
     only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``positive``, ``precompute``,
                             ``n_workers``, ``policy``, ``logdir``,              ``copy_X``, ``selection``,

@@ -36,7 +36,7 @@ class ChiclePoisson(LinearRegressor):
     ``max_iter``            iterations, each of at least one pass; 1000         iterations of the solver; 100
     method                  Newton's method on sums over all tasks              ``solver``
     ``warm_start``          none                                                keeps `coef_`
-    dtype                   float32 and float64 input is used as it is; sums    ``coef_`` has the dtype of X
+    dtype                   floats and bytes stay as they are; sums             ``coef_`` has the dtype of X
                             and attributes are float64
     ======================  ==================================================  ============================
 

@@ -33,7 +33,7 @@ class ChicleRidge(LinearRegressor):
                             columns fit into a message, else conjugate
                             gradients
     ``random_state``        decides which rows share a chunk                    for some solvers
-    dtype                   float32 and float64 input is used as it is; sums    ``coef_`` has the dtype of X
+    dtype                   floats and bytes stay as they are; sums             ``coef_`` has the dtype of X
                             and attributes are float64
     only in one             ``verbose``, ``chunk_size``, ``runtime``,           ``copy_X``, other array
                             ``n_workers``, ``policy``, ``logdir``,              libraries than NumPy

@@ -30,7 +30,7 @@ class ChicleSVR(LinearRegressor):
     ``max_iter``            iterations, each of at least one pass; 1000         iterations of the solver
     method                  Newton's method on sums over all tasks              ``dual``
     ``random_state``        decides which rows share a chunk                    decides the order of samples
-    dtype                   float32 and float64 input is used as it is; sums    float64
+    dtype                   floats and bytes stay as they are; sums             float64
                             and attributes are float64
     ``intercept_``          float                                               ndarray
     only in one             ``chunk_size``, ``runtime``, ``n_workers``,

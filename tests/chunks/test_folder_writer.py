@@ -440,7 +440,7 @@ def test_a_data_set_needs_rows_and_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dtype": "float16"}, "dtype='float16' cannot be"),
+        ({"dtype": "int16"}, "dtype='int16' cannot be"),
         ({"kind": "csr", "dtype": "uint8"}, "kind='csr' and dtype='uint8' cannot be"),
         ({"kind": "coo"}, "kind='coo'"),
         ({"chunk_bytes": 0}, "chunk_bytes=0"),

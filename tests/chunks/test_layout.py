@@ -231,7 +231,7 @@ def test_a_buffer_that_cannot_be_used_is_refused() -> None:
         ({"state": np.zeros(11)}, r"state of shape \(11,\)"),
         ({"targets": np.zeros(11, np.int64)}, "targets of dtype int64; a chunk holds int32, float32, float64"),
         ({"row_ids": np.zeros(11, np.int32)}, "row_ids of dtype int32"),
-        ({"rows": np.zeros((11, 5), np.float16)}, "values of dtype float16"),
+        ({"rows": np.zeros((11, 5), np.int16)}, "values of dtype int16"),
         ({"rows": np.zeros((11, 0), np.float32)}, "at least a row and a column"),
         ({"state": np.zeros((11, 1, 1), np.float16)}, "state of dtype float16"),
         ({"weights": np.zeros(11, np.int32)}, "weights of dtype int32"),

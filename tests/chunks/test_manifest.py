@@ -80,7 +80,7 @@ LIES = {
     "chunks of text": (at(), "chunks", ["chunk-000000.bin"], r"chunks\[0\] is 'chunk-000000.bin', .* object"),
     "chunks that are no list": (at(), "chunks", {}, "chunks is {}, and has to be a list"),
     "kind": (at("schema"), "kind", "coo", "schema.kind is 'coo', and has to be one of 'dense', 'csr'"),
-    "dtype": (at("schema"), "dtype", "float16", "schema.dtype is 'float16'"),
+    "dtype": (at("schema"), "dtype", "int16", "schema.dtype is 'int16'"),
     "target dtype": (at("schema"), "target_dtype", "int64", "schema.target_dtype is 'int64'"),
     "classes of real targets": (at("schema"), "target_dtype", "float64", "no class codes"),
     "features": (at("schema"), "num_features", 0, "schema.num_features is 0"),

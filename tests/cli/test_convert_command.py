@@ -116,7 +116,7 @@ def test_a_failure_is_one_line_and_its_exit_code(
         ["--chunk-bytes", "1 TiB"],
         ["--seed", "-1"],
         ["--num-features", "0"],
-        ["--dtype", "int8"],
+        ["--dtype", "int16"],
     ],
 )
 def test_a_value_that_cannot_be_is_a_usage_error(

@@ -222,7 +222,8 @@ def test_data_larger_than_memory_are_trained_on(loss, n_workers, tmp_path, run_w
     run = run_with_memory(
         450 if n_workers else 280,
         "from chicle_elastic.chunks.folder import ChunkFolder\nfrom estimators import ChicleSVM\n"
-        f"model = ChicleSVM(C=1e-4, loss={loss!r}, tol=1e-2, n_workers={n_workers}).fit(ChunkFolder({str(tmp_path / 'large')!r}))\n"
+        f"model = ChicleSVM(C=1e-4, loss={loss!r}, tol=1e-2, n_workers={n_workers})"
+        f".fit(ChunkFolder({str(tmp_path / 'large')!r}))\n"
         "print(model.duality_gap_)",
     )
     assert run.returncode == 0, run.stderr

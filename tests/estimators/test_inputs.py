@@ -125,7 +125,7 @@ def test_predictions_of_float32_convert_a_block_at_a_time(monkeypatch):
     X, y = rounded_cancer()
     model = ChicleSVM(C=0.01).fit(X, y)
     for values in (1, 1000, 10**9):
-        monkeypatch.setattr("estimators.prediction.BLOCK_VALUES", values)
+        monkeypatch.setattr("chicle_elastic.chunks.rows.VALUES_PER_BLOCK", values)
         np.testing.assert_allclose(
             model.decision_function(X.astype(np.float32)), model.decision_function(X), rtol=1e-12
         )

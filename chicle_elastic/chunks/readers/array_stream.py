@@ -14,7 +14,7 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from chicle_elastic.chunks.views import Array
+from chicle_elastic.chunks.views import BFLOAT16, Array
 from chicle_elastic.errors import DataError
 
 MAX_ROW_BYTES = 256 << 20
@@ -153,7 +153,7 @@ def _header(handle: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dty
             raise ValueError(f"version {version} of the format is for structured arrays")
     if dtype.hasobject:
         raise DataError(f"{name}: holds Python objects, which are never loaded; save numbers, or text as a str array")
-    if dtype.names is not None or dtype.kind not in "biufcSU":
+    if dtype != BFLOAT16 and (dtype.names is not None or dtype.kind not in "biufcSU"):
         raise DataError(f"{name}: arrays of dtype {dtype} are not supported; save plain numbers")
     if not shape or min(shape) < 0:
         raise DataError(f"{name}: shape {shape} is not that of an array of samples")

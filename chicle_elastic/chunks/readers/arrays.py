@@ -16,7 +16,7 @@ import numpy as np
 from chicle_elastic.chunks.readers.array_stream import RowStream, damage_refused, open_member, open_npy
 from chicle_elastic.chunks.readers.base import Block, Origin, ReadOptions
 from chicle_elastic.chunks.readers.csr_stream import CsrStream
-from chicle_elastic.chunks.views import Array, Rows
+from chicle_elastic.chunks.views import BFLOAT16, Array, Rows
 from chicle_elastic.errors import DataError, UsageError
 
 CSR_MEMBERS = ("data", "indices", "indptr", "shape")
@@ -94,7 +94,7 @@ class DenseStream:
     """Dense features as blocks of rows; samples of several dimensions are flattened."""
 
     def __init__(self, rows: RowStream, block_bytes: int) -> None:
-        if rows.dtype.kind not in "biuf":
+        if rows.dtype.kind not in "biuf" and rows.dtype != BFLOAT16:
             raise DataError(f"{rows.name}: features of dtype {rows.dtype}; real numbers are needed")
         if len(rows.shape) < 2:
             raise DataError(

@@ -1,32 +1,34 @@
 """What must hold for the rows of every format: finite values that fit their dtype, one target each, usable weights."""
 
 import numpy as np
-import numpy.typing as npt
 
 from chicle_elastic.chunks.readers.base import Block
-from chicle_elastic.chunks.views import Array, CsrRows, Rows
+from chicle_elastic.chunks.rows import as_floats
+from chicle_elastic.chunks.views import Array, CsrRows, Rows, dtype_of
 from chicle_elastic.errors import DataError
 
 LARGEST_EXACT = 2**53
 """From here on whole numbers share a float64 with others."""
 
 
-def checked_rows(block: Block, dtype: npt.DTypeLike) -> Rows:
-    """The rows of a block as `dtype`, C-contiguous.
+def checked_rows(block: Block, dtype: str) -> Rows:
+    """The rows of a block as `dtype`, one of `VALUE_DTYPES`, C-contiguous.
 
     Raises:
         DataError: A value is NaN or infinite, or does not fit `dtype`; the message has file, line or row, and column.
     """
-    target = np.dtype(dtype)
-    values = block.values
+    target = dtype_of(dtype)
+    values = as_floats(block.values)
     if values.dtype.kind == "f":
         _refuse(block, ~np.isfinite(values), values, "is not finite; drop the sample, or fill the value in")
     with np.errstate(over="ignore", invalid="ignore"):
-        cast = np.ascontiguousarray(values, dtype=target)
-    if target.kind == "f" and values.dtype.kind == "f":
+        is_same = block.values.dtype == target
+        cast = np.ascontiguousarray(block.values if is_same else values, dtype=target)
+    if target.kind == "f" and not is_same:
         _refuse(block, ~np.isfinite(cast), values, f"does not fit {target}; pass --dtype float64")
-    elif target.kind == "u" and values.dtype != target:
-        _refuse(block, cast != values, values, f"does not fit {target} (0 to 255); pass another --dtype")
+    elif not is_same:
+        least, most = np.iinfo(target).min, np.iinfo(target).max
+        _refuse(block, cast != values, values, f"does not fit {target} ({least} to {most}); pass another --dtype")
     if isinstance(block.rows, CsrRows):
         indptr = block.rows.indptr - block.rows.indptr[0]
         start, stop = int(block.rows.indptr[0]), int(block.rows.indptr[-1])

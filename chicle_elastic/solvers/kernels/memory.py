@@ -11,6 +11,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 from chicle_elastic.chunks.views import Array
+from chicle_elastic.solvers.kernels.vectors import converted, is_half
 
 CACHE_LINE = 64
 CODE, COUNT, FLAG, NUMBER, PLACE = np.int32(0), np.int64(0), np.uint8(0), np.uint32(0), np.uint64(0)
@@ -52,12 +53,17 @@ def item_size(typingctx, like):
 
 @intrinsic
 def load(typingctx, address, index, like):
-    """The value at position `index` (uintp) behind `address` (uint64), of the dtype of the number `like`."""
+    """The value at position `index` (uintp) behind `address` (uint64), of the dtype of the number `like`.
+
+    Bits of 16-bit floats become float32 (`vectors.is_half`).
+    """
+    result = types.float32 if is_half(like) else like
 
     def codegen(context, builder, signature, args):
-        return context.unpack_value(builder, like, _element_pointer(context, builder, args[0], args[1], like))
+        value = context.unpack_value(builder, like, _element_pointer(context, builder, args[0], args[1], like))
+        return converted(context, builder, value, like, result, 1)
 
-    return like(types.uint64, types.uintp, like), codegen
+    return result(types.uint64, types.uintp, like), codegen
 
 
 @intrinsic

@@ -5,9 +5,10 @@ In the NumPy equivalents `x(i)` is row i with the intercept column appended; row
 
 import numpy as np
 
+from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.kernels.jit import kernel
 from chicle_elastic.solvers.kernels.memory import REAL, address_of, load
-from chicle_elastic.solvers.kernels.tables import column_at, row_add, row_at, row_dot
+from chicle_elastic.solvers.kernels.tables import column_at, number_like, row_add, row_at, row_dot
 
 
 @kernel
@@ -191,7 +192,7 @@ def scaled_rows(
 
     Args:
         first: Address of the rows, which follow each other; they may be those of `out` that are written.
-        like: A number of their dtype.
+        like: `tables.number_like` of them.
         scales: Shape (n,).
         last: Value of one more column at the end; 0 for no such column.
         begin: The first row of `out` to be written.
@@ -208,6 +209,11 @@ def scaled_rows(
             out[begin + row, column] = load(first, start + column, like) * scale
         if last != 0.0:
             out[begin + row, num_features] = scale * last
+
+
+def scale_rows(rows: Array, scales: Array, last: float, begin: int, out: Array) -> None:
+    """Call `scaled_rows` for C-contiguous rows."""
+    scaled_rows(rows.ctypes.data, number_like(rows), scales, last, begin, out)
 
 
 @kernel

@@ -8,10 +8,11 @@ at the boundary).
 A first fit waits for the compiler. Tables have few arrays, which are addresses at once, because each array that a
 kernel takes or passes on is seven values for the compiler, and a function of its own takes 15 ms.
 
-Precision. Sums that last are float64. Dense rows of float32 are multiplied with a float32 *working copy* of the vector,
-twice as many values per instruction. What a block of rows adds is gathered apart in float64 and folded into the vector
-when the block ends, so float32 error never outlives a block and w = w(alpha) holds to float64. For float64 rows and CSR
-rows, which touch few entries of a long vector, the float64 vector itself is worked on.
+Precision. Sums that last are float64. Dense rows of float32, and those that are read as float32, are multiplied with a
+float32 *working copy* of the vector, twice as many values per instruction. What a block of rows adds is gathered apart
+in float64 and folded into the vector when the block ends, so float32 error never outlives a block and w = w(alpha)
+holds to float64. For float64 rows and CSR rows, which touch few entries of a long vector, the float64 vector itself is
+worked on.
 """
 
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from chicle_elastic.chunks.views import Array, CsrRows
+from chicle_elastic.chunks.views import Array, CsrRows, name_of
 from chicle_elastic.solvers.kernels.lanes import add_scaled, dot
 from chicle_elastic.solvers.kernels.memory import addresses, prefetch_items
 from chicle_elastic.solvers.kernels.sparse_lanes import add_scattered, dot_gathered
@@ -35,7 +36,7 @@ class DenseKind(NamedTuple):
     """The kind of the rows of C-contiguous matrices.
 
     Attributes:
-        like: A number of the dtype of the values.
+        like: A number of the dtype of the values; of 16-bit floats, one of their bits (`vectors.is_half`).
         like_work: A number of the dtype of the working copy: float64 for float64 values, else float32.
     """
 
@@ -79,8 +80,13 @@ def row_table(blocks: list[RowBlock]) -> RowTable:
         return csr_table([block.rows for block in blocks if isinstance(block.rows, CsrRows)])
     dense = [block.rows for block in blocks if not isinstance(block.rows, CsrRows)]
     work_dtype = np.float64 if first.dtype == np.float64 else np.float32
-    kind = DenseKind(like=first.dtype.type(0), like_work=work_dtype(0))
+    kind = DenseKind(like=number_like(first), like_work=work_dtype(0))
     return RowTable(kind=kind, places=addresses(dense)[:, None], num_features=first.shape[1])
+
+
+def number_like(rows: Array) -> Any:
+    """Return a number of the type that kernels know the values of dense rows by."""
+    return {"float16": np.int16, "bfloat16": np.uint16}.get(name_of(rows.dtype), rows.dtype.type)(0)
 
 
 def csr_table(parts: list[CsrRows]) -> RowTable:

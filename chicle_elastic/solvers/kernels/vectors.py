@@ -22,6 +22,11 @@ def pointer_to(context, builder, address, position, element_type, lanes):
     return builder.bitcast(builder.gep(base, [position]), target.as_pointer())
 
 
+def is_half(given):
+    """Whether a numba type stands for the bits of 16-bit floats: int16 for those of float16, uint16 of bfloat16."""
+    return isinstance(given, types.Integer) and given.bitwidth == 16
+
+
 def load_lanes(context, builder, address, position, element_type, lanes, wanted):
     """`lanes` values behind an address, converted to the numba type `wanted`."""
     pointer = pointer_to(context, builder, address, position, element_type, lanes)
@@ -33,11 +38,33 @@ def converted(context, builder, value, given, wanted, lanes):
     """A value or vector as another numba type."""
     if given == wanted:
         return value
+    if is_half(given):
+        value, given = _from_half(builder, value, lanes, is_brain=not given.signed), types.float32
+        return converted(context, builder, value, given, wanted, lanes)
     scalar = context.get_value_type(wanted)
     target = scalar if lanes == 1 else ir.VectorType(scalar, lanes)
     if isinstance(given, types.Integer):
         return builder.sitofp(value, target) if given.signed else builder.uitofp(value, target)
     return builder.fpext(value, target) if wanted.bitwidth > given.bitwidth else builder.fptrunc(value, target)
+
+
+def _from_half(builder, bits, lanes, *, is_brain):
+    """Bits of float16 or bfloat16 as float32, by whole numbers: not every processor has an instruction for it."""
+
+    def number(scalar, value):
+        return ir.Constant(ir.VectorType(scalar, lanes), [value] * lanes) if lanes > 1 else ir.Constant(scalar, value)
+
+    def as_float(value):
+        return builder.bitcast(value, number(ir.FloatType(), 0.0).type)
+
+    wide = builder.sext(bits, number(INT32, 0).type)
+    if is_brain:
+        return as_float(builder.shl(wide, number(INT32, 16)))
+    moved = builder.and_(builder.shl(wide, number(INT32, 13)), number(INT32, 0x8FFFFFFF))
+    # The exponent is 112 too small, and that of infinity and NaN has all bits.
+    is_finite = builder.icmp_unsigned("!=", builder.and_(wide, number(INT32, 0x7C00)), number(INT32, 0x7C00))
+    value = builder.fmul(as_float(moved), number(ir.FloatType(), 2.0**112))
+    return builder.select(is_finite, value, as_float(builder.or_(moved, number(INT32, 0x7F800000))))
 
 
 def repeated(builder, scalar, lanes):

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.errors import DataError
 from chicle_elastic.ids import ChunkId
@@ -20,8 +21,10 @@ def require_finite(chunk_id: ChunkId, block: RowBlock, values: Array) -> None:
         DataError: It names chunk and row.
     """
     for row in np.flatnonzero(~np.isfinite(values)).tolist():
-        rows = block.rows
-        values = rows.values[rows.indptr[row] : rows.indptr[row + 1]] if isinstance(rows, CsrRows) else rows[row]
+        if isinstance(block.rows, CsrRows):
+            values = block.rows.values[block.rows.indptr[row] : block.rows.indptr[row + 1]]
+        else:
+            values = as_floats(block.rows[row])
         if not np.isfinite(values).all():  # else the value is beyond its dtype, which is no crime
             raise DataError(
                 f"chunk {chunk_id}, row {row} (row {int(block.row_ids[row])} of the data set): a feature is NaN or "

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from scipy.linalg.blas import dsyrk, ssyrk
 from scipy.linalg.lapack import dpotrf, dpotrs
 
+from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array
 
 VALUES_PER_PRODUCT = 1 << 17
@@ -158,7 +159,7 @@ def add_dense_products(
         out: Packed; added to.
         is_rough: Whether float32 will do, in half the time: for a preconditioner.
         shift: Subtracted from each row first, one value for each of `columns`, float64.
-        scale_rows: The kernel `products.scaled_rows`, which scales all columns in a third of the time; None for NumPy.
+        scale_rows: `kernels.products.scale_rows`, which scales all columns in a third of the time; None for NumPy.
             The parts are C-contiguous then.
     """
     dtype = np.float32 if is_rough else np.float64
@@ -196,11 +197,10 @@ def add_dense_products(
                 is_alike = rows.dtype == dtype and not len(columns) and not has_column
                 chosen = rows.take(curved, axis=0, out=into if is_alike else None, mode="clip")
             if scale_rows is not None and not len(columns) and shift is None:
-                scale_rows(chosen.ctypes.data, chosen.dtype.type(0), scale, last, num_filled, buffer)
+                scale_rows(chosen, scale, last, num_filled, buffer)
                 num_filled = end
                 continue
-            if len(columns):
-                chosen = chosen[:, columns]
+            chosen = as_floats(chosen[:, columns] if len(columns) else chosen)
             if shift is None:
                 np.multiply(chosen, scale[:, None], out=into)
             else:

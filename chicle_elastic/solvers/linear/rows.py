@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import scipy.sparse
 
-from chicle_elastic.chunks.rows import matrix_of
+from chicle_elastic.chunks.rows import as_floats, matrix_of
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.solvers.linear.methods import SMALL_VALUES
 from chicle_elastic.solvers.linear.products import (
@@ -125,7 +125,7 @@ class MergedRows:
         if scipy.sparse.issparse(parts[0]):
             matrix = scipy.sparse.hstack([scipy.sparse.vstack(parts), column], format="csr", dtype=np.float64)
         else:
-            matrix = np.hstack([np.concatenate(parts), column], dtype=np.float64)
+            matrix = np.hstack([as_floats(np.concatenate(parts)), column], dtype=np.float64)
         return cls(matrix, has_intercept=intercept != 0.0)
 
     def times(self, vector: Array) -> Array:
@@ -274,7 +274,7 @@ class ChunkedRows:
         if not dense and not len(columns) and is_rough and self._is_copy_cheaper(self.num_rows):
             self._rough_copy().add_products(weights, columns, out, is_rough=True)
         elif dense:
-            rough, kernel = dense if is_rough else None, self._products.scaled_rows
+            rough, kernel = dense if is_rough else None, self._products.scale_rows
             add_dense(dense, weights, features, intercept, out, rough=rough, scale_rows=kernel)
         elif is_sparse_cheaper(self._tables.num_values / self.num_rows, size):
             places = column_places(columns, self.num_columns)
@@ -332,7 +332,7 @@ class ChunkedRows:
                     _spread_sparse(block.rows, chosen, features, into)
                 else:
                     part = block.rows[chosen]
-                    into[...] = part[:, features] if len(features) else part
+                    into[...] = as_floats(part[:, features] if len(features) else part)
 
     def column_values(self, columns: Array) -> Array:
         """These columns of all rows, which are sparse, at most 64, ascending; shape (num_rows, len(columns)).

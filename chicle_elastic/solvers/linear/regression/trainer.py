@@ -80,7 +80,7 @@ class RegressionTrainer(CertifiedTrainer):
         state = newton_state(None, schema, num_outputs=1, num_tasks=num_tasks)
         if not state.has_all_columns:  # columns hang together, and a block of some is worse than none
             state.block_columns, state.row_step = 0, 1
-        state.is_rough = self.loss.is_parabola and schema.dtype == "float32" and schema.kind != "csr" and state.is_exact
+        state.is_rough = self.loss.is_parabola and schema.dtype != "float64" and schema.kind != "csr" and state.is_exact
         return steps.start(state, self.problem, model)
 
     def _sums_size(self, state: NewtonState) -> int:

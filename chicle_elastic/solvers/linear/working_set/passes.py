@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array, CsrRows
 from chicle_elastic.solvers.kernels import descent
 from chicle_elastic.solvers.linear.local import LocalData
@@ -159,7 +160,7 @@ def _csr(rows: Any, which: Array) -> scipy.sparse.csr_matrix:
     """Those rows, stored zeros of dense ones included, for lengths are as `_lengths` says."""
     if isinstance(rows, CsrRows):
         return rows.to_scipy()[which]
-    dense = np.asarray(rows)[which]
+    dense = as_floats(rows[which])
     size, width = dense.shape
     return scipy.sparse.csr_matrix(
         (dense.ravel(), np.tile(np.arange(width), size), np.arange(0, size * width + 1, width)), shape=dense.shape
