@@ -28,7 +28,6 @@ from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.fault_points import hit
 from chicle_elastic.cluster.net.peers import Peer
 from chicle_elastic.cluster.options import NodeOptions
-from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.cluster.transfer.protocol import PLACES
 from chicle_elastic.errors import ChicleError, ContractError, ProtocolError, TooFewNodesError
 from chicle_elastic.ids import NodeId
@@ -49,7 +48,6 @@ REST_S = 0.2
 """Time that a node waits when it has handed all chunks over: other nodes of its host are inside a boundary."""
 TASK_END_S = 30.0
 READY_S = 0.05
-NUM_STORES_AHEAD = 2
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +112,6 @@ class Node:
             tls=context.bulk_tls,
             tell=lambda peer, reason: loop.soon(lambda: event_file.write("transport", peer=peer, reason=reason)),
         )
-        host, port = parse_endpoint(context.round_store)
         self._task = TaskSupervisor(
             loop,
             context.control,
@@ -124,8 +121,6 @@ class Node:
                 wants_ledger=options.log_dir is not None,
                 checkpoint=options.checkpoint,
                 wants_resume=options.wants_resume,
-                store_server=host,
-                store_port=port,
             ),
             on_message=self._on_task_message,
             on_gone=self._task_is_gone,
@@ -293,8 +288,6 @@ class Node:
         is_iteration = isinstance(event, events.IterationFinished)
         if not is_iteration or self._built.membership.log.scheduler.state is not State.RUNNING:
             self._show_status()
-        if isinstance(event, events.NodeJoined | events.RoundFormed):
-            self._name_stores()
         if isinstance(event, events.NodeJoined) and event.node == self._node and folded.is_live and not self._is_ready:
             self._built.membership.task_is_gone()  # the task died after the node was announced and before it joined
 
@@ -468,14 +461,6 @@ class Node:
         """Whether the task is ready, and no operation of an earlier incarnation is under way."""
         is_quiet = self._components is not None and self._components.memory.is_quiet
         return self._is_ready and is_quiet and not self._is_noticed and not self._is_leaving
-
-    def _name_stores(self) -> None:
-        """Let the task connect ahead to the stores that the next round may use: those of the first two members."""
-        for node in self._built.membership.log.snapshot().present[:NUM_STORES_AHEAD]:
-            endpoint = self.round_store(node)
-            if endpoint is not None and endpoint != self._context.round_store:
-                host, port = parse_endpoint(endpoint)
-                self._task.send(control.StoreAhead(host=host, port=port))
 
     def _announce(self) -> None:
         """Join as soon as the task, the memory and the links are ready."""

@@ -24,7 +24,7 @@ from chicle_elastic.cluster.launcher import exit_code_of, run_node
 from chicle_elastic.cluster.local.messages import Connection, Received
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.options import AgentCommand, parse
-from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
+from chicle_elastic.cluster.rendezvous.store import StoreServer
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.values import ResourceOffer
@@ -35,12 +35,9 @@ FORK_TIMEOUT_S = 30.0
 def run_store(sock: socket.socket) -> int:
     """Body of the process that serves the rendezvous store until the server hangs up."""
     with Connection(sock) as line, StoreServer("127.0.0.1:0") as host:
-        client = connect_store(host.endpoint)
         line.send("store", endpoint=host.endpoint)
         while (said := line.receive()) is not None:  # a job is over: no agent looks at its keys any more
-            for key in client.list_keys():
-                if said.fields["run_id"] in key:
-                    client.delete_key(key)
+            host.forget(said.fields["run_id"])
     return 0
 
 

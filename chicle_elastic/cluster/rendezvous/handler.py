@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch.distributed import HashStore, PrefixStore
+from torch.distributed import HashStore, PrefixStore, Store
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
@@ -37,15 +37,18 @@ from chicle_elastic.cluster.rendezvous.state import RendezvousState, RoundMember
 from chicle_elastic.cluster.rendezvous.state_store import StateStore
 from chicle_elastic.cluster.rendezvous.store import (
     address_towards,
+    connect_store,
+    keys_of_rounds,
     open_secret,
     parse_endpoint,
-    prune_rounds,
     round_prefix,
 )
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.runtime.collectives.torch_store import torch_store
 from chicle_elastic.settings import Settings
+from chicle_elastic.transports.key_values import KeyValueClient
 from chicle_elastic.transports.secret import JobSecret
 
 BACKEND = "chicle"
@@ -127,6 +130,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
             host=address or address_towards(endpoint),
             port=_free_port(),
         )
+        self._torch_store: Store | None = None
         self._call: _Call | None = None
         self._is_called = False
         self._has_left = self._has_seen_open = False
@@ -213,8 +217,11 @@ class ChicleRendezvousHandler(RendezvousHandler):
         self._round, self._members = state.round, tuple(member.node for member in state.members)
         rank = state.members.index(self._me)
         if rank == 0:
-            self.store.call(lambda store: prune_rounds(store, self._run_id, before=state.round - KEPT_ROUNDS + 1))
-        agents = PrefixStore(f"{round_prefix(self._run_id, state.round)}agents", self.store.raw())
+            old = state.round - KEPT_ROUNDS + 1
+            for key in keys_of_rounds(self.store.call(KeyValueClient.list_keys), self._run_id, before=old):
+                self.store.call(functools.partial(KeyValueClient.delete_key, key=key))
+        self._torch_store = torch_store(connect_store(self.endpoint))
+        agents = PrefixStore(f"{round_prefix(self._run_id, state.round)}agents", self._torch_store)
         first = state.members[0]
         return RendezvousInfo(agents, rank, len(state.members), RendezvousStoreInfo(first.host, first.port))
 

@@ -1,8 +1,6 @@
 """Called rounds, which need no store; and what the store says about a job: open, over, or nothing that can be read."""
 
 import pytest
-from torch.distributed import PrefixStore
-from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousConnectionError
 
 from chicle_elastic.cluster.rendezvous.errors import JobClosedError, StoreUnreachableError
 from chicle_elastic.cluster.rendezvous.handler import ChicleRendezvousHandler
@@ -77,7 +75,6 @@ def test_no_node_joins_a_closed_job() -> None:
         assert late.is_closed()
         with pytest.raises(JobClosedError, match="n1 comes too late") as caught:
             join([late])
-        assert isinstance(caught.value, RendezvousClosedError)
         assert caught.value.is_success
         assert not caught.value.is_late, "it was there before the end, as one of more nodes than the job needed"
         with pytest.raises(JobClosedError, match="is over"):
@@ -110,15 +107,14 @@ def test_keys_of_old_rounds_are_pruned() -> None:
     with party() as cluster:
         handlers = cluster.handlers(2)
         for number in range(1, 7):
-            PrefixStore(round_prefix(RUN_ID, number) + "group", cluster.store).set("rank/0", "address")
+            cluster.store.set(f"{round_prefix(RUN_ID, number)}group/rank/0", "address")
             join(handlers)
         rounds = {key.split("/")[2] for key in cluster.store.list_keys() if key.startswith("chicle/")}
         assert rounds == {"rendezvous", "5", "6"}
 
 
 def test_an_unreachable_store_is_named_by_its_address() -> None:
-    """In an error that torch's agents know, too."""
-    assert issubclass(StoreUnreachableError, RendezvousConnectionError)
+    """Whoever asked for it."""
     with pytest.raises(StoreUnreachableError, match=r"the rendezvous store at 127\.0\.0\.1"):
         _lose_store()
 
