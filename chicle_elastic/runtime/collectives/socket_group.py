@@ -25,6 +25,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -40,6 +41,8 @@ from chicle_elastic.transports.listener import Listener
 PURPOSE = "sums"
 SMALL_BYTES = 1 << 14
 """Of a buffer that goes to all others as a whole."""
+MOST_DIALS = 16
+"""Members that are connected to at the same time."""
 SLICE_S = 0.05
 """How long to wait for a connection until looking whether the group is broken."""
 SOCKET_BUFFER_BYTES = 1 << 20
@@ -104,15 +107,18 @@ class SocketGroup:
                 told = store.get_all([str(other) for other in range(rank)], wait_s=timeout_s)
                 if told is None:
                     raise PeerLostError(f"not all of the {rank} lower ranks told their address within {timeout_s:g} s")
-                for other, address in enumerate(text.decode() for text in told):
-                    if is_over():
-                        raise PeerLostError("the group was broken")
+
+                def dial(other: int) -> None:
+                    address = told[other].decode()
                     sock = peers[other] = addresses.connect_tcp(address, timeout_s=deadline.left_s())
                     name = prove_as_caller(
                         sock, network.secret, deadline, purpose=PURPOSE, name=str(rank), peer=address
                     )
                     if name != str(other):
                         raise PeerLostError(f"rank {name} answers at {address}, the address of rank {other}")
+
+                with ThreadPoolExecutor(MOST_DIALS) as pool:  # each takes three round trips
+                    list(pool.map(dial, range(rank)))
                 for name, sock in _arrivals(arrived, rank=rank, size=size, is_over=is_over, timeout_s=timeout_s):
                     peers[int(name)] = sock
             on_error.pop_all()

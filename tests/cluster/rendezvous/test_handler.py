@@ -62,14 +62,14 @@ def test_an_agent_that_fails_before_its_first_round_does_not_close_the_rendezvou
         first, failed = cluster.handlers(2)
         failed.await_calls()
         assert failed.shutdown()
-        first.require_open()
+        first.entry.require_open()
 
 
 def test_no_node_joins_a_closed_job() -> None:
     """The end of the job is said by those who finished it."""
     with party() as cluster:
         first, late = cluster.handlers(2)
-        late.require_open()
+        late.entry.require_open()
         first.set_closed(is_success=True)
         late.set_closed()  # of no use: how it ended is said once
         assert late.is_closed()
@@ -78,10 +78,10 @@ def test_no_node_joins_a_closed_job() -> None:
         assert caught.value.is_success
         assert not caught.value.is_late, "it was there before the end, as one of more nodes than the job needed"
         with pytest.raises(JobClosedError, match="is over"):
-            late.require_open()
+            late.entry.require_open()
         [later] = cluster.handlers(1)
         with pytest.raises(JobClosedError, match="--rdzv-id") as caught:
-            later.require_open()
+            later.entry.require_open()
         assert caught.value.is_late
 
 
@@ -95,11 +95,11 @@ def test_a_restarted_store_learns_again_that_the_job_is_over() -> None:
     with StoreServer(endpoint):
         wait_for(first.store)
         wait_for(late.store)
-        late.require_open()
-        first.restore()
-        late.restore()
+        late.entry.require_open()
+        first.entry.restore()
+        late.entry.restore()
         with pytest.raises(JobClosedError, match="is over"):
-            late.require_open()
+            late.entry.require_open()
 
 
 def test_keys_of_old_rounds_are_pruned() -> None:
