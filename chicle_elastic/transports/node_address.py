@@ -48,11 +48,6 @@ class NodeAddress:
         """
         return format_tcp(self.advertise, parse_tcp(address)[1])
 
-    @property
-    def is_own(self) -> bool:
-        """Whether the advertised address is one of this host."""
-        return is_own_address(self.advertise)
-
 
 @dataclass(frozen=True, slots=True)
 class InterfaceAddress:

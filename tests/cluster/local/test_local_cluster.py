@@ -209,7 +209,9 @@ def test_without_a_package_the_extra_is_named(found: Any, monkeypatch: pytest.Mo
 def test_a_start_with_compiled_kernels_is_a_shorter_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the line says so."""
     monkeypatch.setattr(kernel_cache, "is_cold", lambda: False)
-    assert local_cluster._words(4) == "starting 4 nodes on this machine (some 5 s; the next fit finds them there)"
+    assert (
+        local_cluster._words(4) == "starting 4 nodes on this machine (a second or two; the next fit finds them there)"
+    )
 
 
 def test_equal_seeds_give_equal_models_however_slow_a_node_is(cluster: LocalCluster) -> None:
