@@ -44,7 +44,6 @@ from chicle_elastic.runtime.cluster_task.round import RoundContext
 from chicle_elastic.runtime.cluster_task.runtime import cluster_runtime
 from chicle_elastic.runtime.collectives.network import GroupNetwork
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
-from chicle_elastic.runtime.collectives.store_client import StoreClient
 from chicle_elastic.runtime.control.messages import Iterate
 from chicle_elastic.runtime.training.job import Job
 from chicle_elastic.runtime.training.training import Training
@@ -184,11 +183,9 @@ def be_alone(rank: int, port: int, iteration_s: float, iterations: int, sender: 
     for info in infos:
         task.hold(job.source.load(info.id, state))
     task.attach([info.id for info in infos], [])
-    link = StoreClient("127.0.0.1", port)
-    link.prepare()
     group = ProcessGroup(round=1, rank=rank, size=NUM_TASKS)
     network = GroupNetwork.of(bind="127.0.0.1", advertise="127.0.0.1", key="00" * 32)
-    group.connect(link, prefix="overhead/", network=network)
+    group.connect(("127.0.0.1", port), prefix="overhead/", network=network)
     round_context = RoundContext(job, task, training, group, members, has_caller=False, elapsed_s=clock.now)
     stop, times = StopFlag(), []
     for iteration in range(1, iterations + 1):

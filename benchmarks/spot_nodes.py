@@ -28,7 +28,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.chunks.views import Array
-from chicle_elastic.cluster.agent.agent import ElasticAgent
+from chicle_elastic.cluster.agent.elastic_agent import ElasticAgent
 from chicle_elastic.cluster.launcher import exit_code_of, run_node
 from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.options import AgentCommand, parse

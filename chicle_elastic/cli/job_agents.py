@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chicle_elastic.errors import MissingExtraError, ProtocolError
+from chicle_elastic.cluster.rendezvous.store import connect_store, store_errors
+from chicle_elastic.errors import ProtocolError
 from chicle_elastic.settings import Settings
 from chicle_elastic.transports import links
+from chicle_elastic.transports.key_values import KeyValueClient
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.tls import TlsIdentity
 
@@ -35,33 +37,22 @@ def find_secret(secret_file: Path | None) -> JobSecret | None:
     return None if path is None else JobSecret.load(path)
 
 
-def connect(endpoint: str, *, purpose: str) -> Any:
+def connect(endpoint: str) -> KeyValueClient:
     """A client of the rendezvous store at "host:port" or "host".
 
-    Args:
-        endpoint: Where it is.
-        purpose: Of the command, for the error where torch is missing.
-
     Raises:
-        MissingExtraError: torch is not installed.
         StoreUnreachableError: It does not answer.
         UsageError: The endpoint is malformed.
     """
-    try:
-        from chicle_elastic.cluster.rendezvous.store import connect_store
-    except ModuleNotFoundError as error:
-        raise MissingExtraError.for_package("torch", extra="cluster", purpose=purpose) from error
     return connect_store(endpoint, timeout_s=CONNECT_S)
 
 
-def nodes_by_job(store: Any, endpoint: str) -> dict[str, list[str]]:
+def nodes_by_job(store: KeyValueClient, endpoint: str) -> dict[str, list[str]]:
     """The names of the nodes whose agents have come to this store, by the run id of their job; both sorted.
 
     Raises:
         StoreUnreachableError: It does not answer.
     """
-    from chicle_elastic.cluster.rendezvous.store import store_errors
-
     with store_errors(endpoint):
         keys = [key.split("/") for key in store.list_keys() if key.isprintable()]  # of any writer
     found: dict[str, list[str]] = {}

@@ -44,7 +44,7 @@ def job_lines(endpoint: str, *, secret_file: Path | None, tls: Path | None = Non
             "agents answer to who has the secret of the job: give --secret-file, or set CHICLE_SECRET_FILE"
         )
     identity = None if tls is None else TlsIdentity(tls)
-    store = connect(endpoint, purpose="chicle status --peer")
+    store = connect(endpoint)
     jobs = nodes_by_job(store, endpoint)
     if not jobs:
         raise DataError(f"no agent has come to the rendezvous store at {endpoint} yet: start a node, then try again")

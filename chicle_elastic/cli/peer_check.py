@@ -23,7 +23,8 @@ from typing import Any
 
 from chicle_elastic.cli.job_agents import CONNECT_S, connect, find_secret, greet, nodes_by_job
 from chicle_elastic.cli.progress import format_bytes
-from chicle_elastic.errors import ChicleError, MissingExtraError, PeerLostError
+from chicle_elastic.cluster.rendezvous.store import parse_endpoint
+from chicle_elastic.errors import ChicleError, PeerLostError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.transports.addresses import is_loopback, parse_tcp
 from chicle_elastic.transports.base import Pull, Region
@@ -65,13 +66,7 @@ def check_peer(endpoint: str, *, secret_file: Path | None, tls: Path | None = No
 
     Raises:
         UsageError: The endpoint is malformed, or the secret or the certificates cannot be used.
-        MissingExtraError: torch is not installed.
     """
-    try:
-        from chicle_elastic.cluster.rendezvous.store import parse_endpoint
-    except ModuleNotFoundError as error:
-        raise MissingExtraError.for_package("torch", extra="cluster", purpose="chicle doctor --peer") from error
-
     host, port = parse_endpoint(endpoint)
     secret = find_secret(secret_file)
     identity = None if tls is None else TlsIdentity(tls)
@@ -98,7 +93,7 @@ def check_peer(endpoint: str, *, secret_file: Path | None, tls: Path | None = No
         return
     yield Finding("store port", YES, f"connected from {own} in {1e3 * (time.monotonic() - began_s):.1f} ms")
     try:
-        store = connect(endpoint, purpose="chicle doctor --peer")
+        store = connect(endpoint)
     except ChicleError as error:
         yield Finding("store", NO, str(error))
         return

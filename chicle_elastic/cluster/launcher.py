@@ -25,18 +25,17 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.run import config_from_args
 
+from chicle_elastic.cluster.agent.exit_codes import EXIT_FAILED, exit_code_of_error
 from chicle_elastic.cluster.options import BACKEND, PROGRAM, AgentCommand, StoreCommand, parse
 from chicle_elastic.cluster.rendezvous import torchrun_plugin
 from chicle_elastic.cluster.rendezvous.errors import JobClosedError
 from chicle_elastic.cluster.rendezvous.own_address import interface_address
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint, open_secret, parse_endpoint
-from chicle_elastic.errors import ChicleError, UsageError
+from chicle_elastic.errors import ChicleError
 from chicle_elastic.transports.addresses import is_all_hosts
 from chicle_elastic.transports.secret import JobSecret
 from chicle_elastic.transports.tls import TlsIdentity
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 EXIT_LATE = 3
 
 
@@ -72,10 +71,7 @@ def exit_code_of(run: Callable[[], int]) -> int:
         print(f"{PROGRAM}: the task failed\n{error.format_msg()}", file=sys.stderr)
         return EXIT_FAILED
     except ChicleError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
-        if isinstance(error, JobClosedError) and error.is_success:
-            return 0  # for a resource manager, a node that came after the end of the job has not failed
-        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+        return exit_code_of_error(error)
 
 
 def serve_store(command: StoreCommand) -> None:
@@ -124,7 +120,7 @@ def run_node(command: AgentCommand, *, make_agent: Callable[..., Any] | None = N
     open_secret(options.secret_file, endpoint=arguments.rdzv_endpoint)  # an error shows before any process starts
     if options.tls is not None:
         TlsIdentity(options.tls)
-    from chicle_elastic.cluster.agent.agent import ElasticAgent
+    from chicle_elastic.cluster.agent.elastic_agent import ElasticAgent
 
     if arguments.redirects == arguments.tee == "0":
         arguments.log_dir = os.devnull  # else torch would leave empty folders behind; event files have their own option

@@ -1,4 +1,7 @@
-"""The command line of the launcher: torchrun's options, parsed by torchrun's own parser, and Chicle's beside them."""
+"""The command line of the launcher: torchrun's options, parsed by torchrun's own parser, and Chicle's beside them.
+
+Only the parser needs torch. The agents of a local cluster have no command line, and never import it.
+"""
 
 import argparse
 import math
@@ -9,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
-
-from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 
 from chicle_elastic.chunks.places import absolute_place, is_of_one_process
 from chicle_elastic.cluster.net.cloud_notices import CLOUDS
@@ -116,6 +117,8 @@ class AgentCommand:
 
 def parser() -> argparse.ArgumentParser:
     """torchrun's parser with Chicle's options added and some defaults changed."""
+    from torch.distributed.run import get_args_parser
+
     parser = get_args_parser()
     parser.prog = PROGRAM
     parser.description = "Run one node of an elastic Chicle job: an agent, and the uni-task that it supervises."
@@ -428,6 +431,8 @@ def _check_torchrun(arguments: argparse.Namespace) -> None:
             "--standalone runs the rendezvous store in a node, which may leave; run the store beside the nodes: "
             f"{PROGRAM} --store-only --rdzv-endpoint 127.0.0.1:29400"
         )
+    from torch.distributed.run import parse_min_max_nnodes
+
     try:
         low, high = parse_min_max_nnodes(arguments.nnodes)
     except (ValueError, RuntimeError):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chicle_elastic.cluster.agent.agent import DEBUG_STATE_SIGNAL
+from chicle_elastic.cluster.agent.node_agent import DEBUG_STATE_SIGNAL
 from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.event_file import EventTail
 from chicle_elastic.cluster.net.peers import node_of

@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from chicle_elastic.cluster import launcher
+from chicle_elastic.cluster.agent.exit_codes import EXIT_USAGE
 from chicle_elastic.cluster.net import fault_points
 from chicle_elastic.cluster.options import AgentCommand, parse
 from chicle_elastic.cluster.rendezvous.store import parse_endpoint
@@ -254,7 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     if len(arguments) < 2:
         print(f"usage: {PROGRAM} SCRIPT FIRED [options of the launcher] ...", file=sys.stderr)
-        return launcher.EXIT_USAGE
+        return EXIT_USAGE
     script, fired, rest = Path(arguments[0]).absolute(), Path(arguments[1]).absolute(), arguments[2:]
     try:
         command = parse(rest)
@@ -265,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _, port = parse_endpoint(command.torchrun.rdzv_endpoint)
     except UsageError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return launcher.EXIT_USAGE
+        return EXIT_USAGE
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     fault_points.enable(Striker(script, fired, node=command.options.node, store_port=port))
     return launcher.main(rest)

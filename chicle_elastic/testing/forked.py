@@ -12,7 +12,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ("chicle_elastic.testing.faults", "chicle_elastic.cluster.agent.agent", "torch.distributed")
+PRELOADED = ("chicle_elastic.testing.faults", "chicle_elastic.cluster.agent.elastic_agent", "torch.distributed")
 
 
 def start_fork_server() -> None:

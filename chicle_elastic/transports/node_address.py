@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chicle_elastic.transports.addresses import PortRange, format_listen, format_tcp, is_all_hosts, parse_tcp
+from chicle_elastic.transports.addresses import PortRange, format_listen, format_tcp, parse_tcp
 
 IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 SIOCGIFCONF = 0x8912
@@ -47,16 +47,6 @@ class NodeAddress:
             address: Where it listens, "tcp://host:port".
         """
         return format_tcp(self.advertise, parse_tcp(address)[1])
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the node advertises what it listens on, with ports that the kernel chooses."""
-        return self.ports.is_any and (self.bind == self.advertise or (is_all_hosts(self.bind) and self.is_own))
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the advertised address is one of this host."""
-        return is_own_address(self.advertise)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,10 @@ class Kind(enum.IntEnum):
     """JSON: one end of an RDMA connection; the answer describes the other end (`verbs.queue_pair`)."""
     MEMORY_KEY = 10
     """JSON: the number of an arena; the answer is what opens it to RDMA (`verbs.memory`)."""
+    ASK = 11
+    """JSON: an operation on a store of keys and values (`key_values`)."""
+    ANSWER = 12
+    """JSON: what the operation returns."""
 
 
 Limits = Mapping[Kind, int]

@@ -23,7 +23,7 @@ from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from chicle_elastic.cluster.agent.agent import ElasticAgent
+from chicle_elastic.cluster.agent.elastic_agent import ElasticAgent
 from chicle_elastic.cluster.launcher import exit_code_of, run_node
 from chicle_elastic.cluster.local.forking import ForkedProcess, Forker
 from chicle_elastic.cluster.net import peers

@@ -26,6 +26,8 @@ def test_the_bytes_of_version_3_stay_what_they_are():
         "DESCRIPTOR": 8,
         "QUEUE_PAIR": 9,
         "MEMORY_KEY": 10,
+        "ASK": 11,
+        "ANSWER": 12,
     }
 
 

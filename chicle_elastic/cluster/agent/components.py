@@ -147,7 +147,6 @@ def build_components(
                 "max_nodes": context.max_nodes,
                 "checkpoints": declared.checkpoints,
                 "start_nodes": start_nodes,
-                "sums_by_gloo": context.address.is_plain,
             }
             | ({"tls_bulk": True} if context.bulk_tls is not None else {}),
         ),

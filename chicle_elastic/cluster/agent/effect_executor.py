@@ -61,7 +61,7 @@ class Host(Protocol):
         ...
 
     def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
-        """Take part in a round of torch's rendezvous; in a worker thread."""
+        """Take part in a rendezvous; in a worker thread."""
         ...
 
     def round_store(self, node: NodeId) -> str | None:
@@ -471,7 +471,7 @@ class EffectExecutor:
             self._meet(effect)
 
     def _meet(self, effect: effects.FormRound) -> None:
-        """Take part in torch's rendezvous. It waits for no node: that all members are there, the log says."""
+        """Take part in the rendezvous. It waits for no node: that all members are there, the log says."""
         number, incarnation = self._number, self._log.snapshot().incarnation
 
         def then(future: "Future[None]") -> None:

@@ -16,11 +16,11 @@ from chicle_elastic.cluster.agent.components import (
 )
 from chicle_elastic.cluster.agent.debug_state import describe_state
 from chicle_elastic.cluster.agent.effect_executor import FAILURE
+from chicle_elastic.cluster.agent.node_protocols import Launcher, Rendezvous
 from chicle_elastic.cluster.agent.quorum_timeout import QuorumTimeout
 from chicle_elastic.cluster.agent.status_line import JOINING, Status, StatusLine, status_of
 from chicle_elastic.cluster.agent.store_keeper import StoreKeeper
 from chicle_elastic.cluster.agent.task_supervisor import TaskSupervisor
-from chicle_elastic.cluster.agent.torch_protocols import Torch
 from chicle_elastic.cluster.consensus.messages import Folded
 from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.event_file import EventFile
@@ -28,7 +28,6 @@ from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.fault_points import hit
 from chicle_elastic.cluster.net.peers import Peer
 from chicle_elastic.cluster.options import NodeOptions
-from chicle_elastic.cluster.rendezvous.store import parse_endpoint
 from chicle_elastic.cluster.transfer.protocol import PLACES
 from chicle_elastic.errors import ChicleError, ContractError, ProtocolError, TooFewNodesError
 from chicle_elastic.ids import NodeId
@@ -49,7 +48,6 @@ REST_S = 0.2
 """Time that a node waits when it has handed all chunks over: other nodes of its host are inside a boundary."""
 TASK_END_S = 30.0
 READY_S = 0.05
-NUM_STORES_AHEAD = 2
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +78,8 @@ class Node:
 
     Args:
         loop: The event loop.
-        torch: Starts tasks, and takes part in rendezvous.
+        launcher: Starts tasks.
+        rendezvous: Takes part in rounds.
         context: Addresses, secret and limits of the job.
         options: Of the launcher.
         term_store: The terms in the rendezvous store.
@@ -92,7 +91,8 @@ class Node:
     def __init__(
         self,
         loop: EventLoop,
-        torch: Torch,
+        launcher: Launcher,
+        rendezvous: Rendezvous,
         context: NodeContext,
         options: NodeOptions,
         *,
@@ -101,7 +101,8 @@ class Node:
         recording: RecordingFile | None,
         store_keeper: StoreKeeper,
     ) -> None:
-        self._loop, self._torch, self._context, self._options = loop, torch, context, options
+        self._loop, self._context, self._options = loop, context, options
+        self._launcher, self._rendezvous = launcher, rendezvous
         self._node = options.node
         self._term_store, self._events, self._store_keeper = term_store, event_file, store_keeper
         self._recording = recording
@@ -114,18 +115,15 @@ class Node:
             tls=context.bulk_tls,
             tell=lambda peer, reason: loop.soon(lambda: event_file.write("transport", peer=peer, reason=reason)),
         )
-        host, port = parse_endpoint(context.round_store)
         self._task = TaskSupervisor(
             loop,
             context.control,
-            torch,
+            launcher,
             welcome=control.Welcome(
                 node=self._node,
                 wants_ledger=options.log_dir is not None,
                 checkpoint=options.checkpoint,
                 wants_resume=options.wants_resume,
-                store_server=host,
-                store_port=port,
             ),
             on_message=self._on_task_message,
             on_gone=self._task_is_gone,
@@ -270,13 +268,13 @@ class Node:
         if self._is_leaving:
             self._finish(End(is_success=not self._has_job_failed, is_over=self._is_over))
             return
-        logger.error("the task of %s died%s", self._node, self._torch.memory_kills.words)
-        self._events.write("task_died", restarts_left=self._torch.restarts_left)
+        logger.error("the task of %s died%s", self._node, self._launcher.memory_kills.words)
+        self._events.write("task_died", restarts_left=self._launcher.restarts_left)
         if self._components is not None:
             self._components.executor.task_died()
             self._components.memory.forget_task()
             self._components.membership.task_is_gone()
-        if self._torch.restarts_left <= 0 or has_said_goodbye:
+        if self._launcher.restarts_left <= 0 or has_said_goodbye:
             self._finish(End(is_success=False))
         else:
             self._task.start(is_restart=True)
@@ -293,8 +291,6 @@ class Node:
         is_iteration = isinstance(event, events.IterationFinished)
         if not is_iteration or self._built.membership.log.scheduler.state is not State.RUNNING:
             self._show_status()
-        if isinstance(event, events.NodeJoined | events.RoundFormed):
-            self._name_stores()
         if isinstance(event, events.NodeJoined) and event.node == self._node and folded.is_live and not self._is_ready:
             self._built.membership.task_is_gone()  # the task died after the node was announced and before it joined
 
@@ -411,7 +407,7 @@ class Node:
 
     def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
         """Take part in a rendezvous."""
-        self._torch.meet(round, members)
+        self._rendezvous.meet(round, members)
 
     def round_store(self, node: NodeId) -> str | None:
         """Endpoint of the round store of a node; None where there is no link to the node."""
@@ -459,7 +455,7 @@ class Node:
             event_file=self._events,
             recording=self._recording,
             is_ready=self._can_join,
-            require_open=self._torch.require_open,
+            require_open=self._rendezvous.require_open,
             tell_task=self._task.send,
             users=self,
         )
@@ -468,14 +464,6 @@ class Node:
         """Whether the task is ready, and no operation of an earlier incarnation is under way."""
         is_quiet = self._components is not None and self._components.memory.is_quiet
         return self._is_ready and is_quiet and not self._is_noticed and not self._is_leaving
-
-    def _name_stores(self) -> None:
-        """Let the task connect ahead to the stores that the next round may use: those of the first two members."""
-        for node in self._built.membership.log.snapshot().present[:NUM_STORES_AHEAD]:
-            endpoint = self.round_store(node)
-            if endpoint is not None and endpoint != self._context.round_store:
-                host, port = parse_endpoint(endpoint)
-                self._task.send(control.StoreAhead(host=host, port=port))
 
     def _announce(self) -> None:
         """Join as soon as the task, the memory and the links are ready."""

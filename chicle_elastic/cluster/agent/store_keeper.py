@@ -72,7 +72,7 @@ class StoreKeeper:
 
     def _visit(self) -> int:
         """In a worker thread: the number of the connection to which everything was restored."""
-        self._connection.call(lambda store: store.num_keys())
+        self._connection.call(lambda store: store.get_all([]))
         generation = self._connection.generation
         if generation != self._restored:
             for restore in self._restore:

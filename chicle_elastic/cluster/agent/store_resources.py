@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from chicle_elastic.cluster.agent.agent import ElasticAgent
+from chicle_elastic.cluster.agent.elastic_agent import ElasticAgent
 from chicle_elastic.cluster.agent.node import Node
 from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.worker_lanes import Lane
@@ -80,9 +80,9 @@ class StoreManagedAgent(ElasticAgent):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        handler = self._handler
-        secret = open_secret(self._options.secret_file, endpoint=handler.endpoint)
-        self._link = StoreResourceLink(ResourceBoard(handler.store, endpoint=handler.endpoint, secret=secret))
+        store = self._entry.store
+        secret = open_secret(self._options.secret_file, endpoint=store.endpoint)
+        self._link = StoreResourceLink(ResourceBoard(store, endpoint=store.endpoint, secret=secret))
         self.resources = self._link
 
     def begins(self, loop: EventLoop, node: Node) -> None:

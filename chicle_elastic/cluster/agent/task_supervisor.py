@@ -26,7 +26,7 @@ POLL_S = 0.2
 
 
 class Processes(Protocol):
-    """The process launcher of tasks: torch's agent."""
+    """The process launcher of tasks."""
 
     def start_task(self, *, is_restart: bool = False) -> int:
         """Start a task; returns its process id."""

@@ -81,7 +81,7 @@ class TermStore:
     """The values of one job. Thread-safe: a lock serialises the operations on its connection to the store.
 
     Args:
-        store: A `StoreConnection`, or a client of torch's for this object alone.
+        store: A `StoreConnection`, or a client for this object alone.
         endpoint: Where the store is, for messages.
         run_id: Of the job.
         secret: Of the job.

@@ -1,31 +1,33 @@
 """The agent and the rendezvous store of a local cluster, as processes forked by its server.
 
-The agent is the one that every cluster has. Two things differ: its task is forked by the server (who has everything
-imported) instead of started afresh, and the server can tell it to end the job.
+The agent is the one that every cluster has. Two things differ: it and its task are forked by the server (who has
+everything imported), without torch's launcher around them, and the server can tell it to end the job.
 """
 
 import contextlib
-import dataclasses
-import functools
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.multiprocessing import RunProcsResult
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-
-from chicle_elastic.cluster.agent.agent import ElasticAgent
+from chicle_elastic.cgroups import MemoryKills
+from chicle_elastic.cluster.agent.exit_codes import EXIT_FAILED, exit_code_of_error
 from chicle_elastic.cluster.agent.node import Node
-from chicle_elastic.cluster.launcher import exit_code_of, run_node
+from chicle_elastic.cluster.agent.node_agent import NodeAgent
 from chicle_elastic.cluster.local.messages import Connection, Received
+from chicle_elastic.cluster.local.outputs import exit_words
 from chicle_elastic.cluster.net.event_loop import EventLoop
-from chicle_elastic.cluster.options import AgentCommand, parse
-from chicle_elastic.cluster.rendezvous.store import StoreServer, connect_store
-from chicle_elastic.errors import PeerLostError
+from chicle_elastic.cluster.options import DEFAULT_RESTARTS, NodeOptions
+from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
+from chicle_elastic.cluster.rendezvous.store import StoreServer, open_secret
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
+from chicle_elastic.errors import ChicleError, PeerLostError
+from chicle_elastic.ids import NodeId
 from chicle_elastic.scheduling import effects, events
 from chicle_elastic.values import ResourceOffer
 
@@ -35,12 +37,9 @@ FORK_TIMEOUT_S = 30.0
 def run_store(sock: socket.socket) -> int:
     """Body of the process that serves the rendezvous store until the server hangs up."""
     with Connection(sock) as line, StoreServer("127.0.0.1:0") as host:
-        client = connect_store(host.endpoint)
         line.send("store", endpoint=host.endpoint)
         while (said := line.receive()) is not None:  # a job is over: no agent looks at its keys any more
-            for key in client.list_keys():
-                if said.fields["run_id"] in key:
-                    client.delete_key(key)
+            host.forget(said.fields["run_id"])
     return 0
 
 
@@ -49,19 +48,60 @@ def run_agent(line: Connection, job: Mapping[str, Any], fds: Sequence[int]) -> i
 
     Args:
         line: To the server.
-        job: The words of the launcher's command line.
+        job: Its settings: "run_id", "endpoint" of the store, "min_nodes", "max_nodes", "start_nodes", "grace_s",
+            "memory_bytes", "log_dir"; "name" of the node.
         fds: Of the job secret.
     """
-    secret = fds[0]
+    secret_file = Path(f"/proc/self/fd/{fds[0]}")
     try:
-        command = parse([*job["arguments"], "--secret-file", f"/proc/self/fd/{secret}", "-"])
-        assert isinstance(command, AgentCommand)
-        # The driver shows the progress of a fit.
-        command = dataclasses.replace(command, options=dataclasses.replace(command.options, shows_status=False))
-        make_agent = functools.partial(LocalAgent, line=line)
-        return exit_code_of(lambda: run_node(command, make_agent=make_agent))
+        options = NodeOptions(
+            node=NodeId(job["name"]),
+            secret_file=secret_file,
+            grace_s=job["grace_s"],
+            memory_bytes=job["memory_bytes"],
+            log_dir=None if job["log_dir"] is None else Path(job["log_dir"]),
+            start_nodes=job["start_nodes"],
+            shows_status=False,  # the driver shows the progress of a fit
+        )
+        store = StoreConnection(job["endpoint"])
+        store.connect()
+        entry = JobEntry(
+            store,
+            run_id=job["run_id"],
+            node=options.node,
+            secret=open_secret(secret_file, endpoint=store.endpoint),
+            min_nodes=job["min_nodes"],
+            max_nodes=job["max_nodes"],
+        )
+        entry.require_open()
+        agent = LocalAgent(line, entry=entry, options=options)
+        ended = agent.run_node()
+        if ended is None:
+            return 0
+        print(f"the task failed: {ended}{agent.memory_kills.words}", file=sys.stderr)
+        return EXIT_FAILED
+    except ChicleError as error:
+        return exit_code_of_error(error)
     finally:
-        os.close(secret)
+        os.close(fds[0])
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfTask:
+    """How a task has ended.
+
+    Attributes:
+        code: Its exit code, negative for a signal.
+    """
+
+    code: int
+
+    def is_failed(self) -> bool:
+        """Whether it has failed."""
+        return self.code != 0
+
+    def __str__(self) -> str:
+        return f"it ended with {exit_words(self.code)}"
 
 
 class LocalResourceLink:
@@ -95,16 +135,23 @@ class LocalResourceLink:
         self.offer = events.ResourcesOffered(offer=offer, number=fields["number"], text=fields["text"])
 
 
-class LocalAgent(ElasticAgent):
+class LocalAgent(NodeAgent):
     """An agent whose task is forked by the server.
 
     Args:
-        spec: Of torch.
         line: To the server.
+        entry: To the job.
+        options: Of the node.
+
+    Attributes:
+        memory_kills: Of the control group since the task was started.
+        restarts_left: How often the agent may still restart the task after a crash.
     """
 
-    def __init__(self, spec: WorkerSpec, *args: Any, line: Connection, **kwargs: Any) -> None:
-        super().__init__(spec, *args, **kwargs)
+    def __init__(self, line: Connection, *, entry: JobEntry, options: NodeOptions) -> None:
+        super().__init__(self, entry=entry, options=options, command=())
+        self.memory_kills = MemoryKills()
+        self.restarts_left = DEFAULT_RESTARTS
         self._line = line
         self.resources = LocalResourceLink(line)
         self._node: Node | None = None
@@ -116,15 +163,16 @@ class LocalAgent(ElasticAgent):
         self._node = node
         loop.watch(self._line, self._listen)
 
-    def spawn_task(self) -> int:
-        """Ask the server for a task.
+    def start_task(self, *, is_restart: bool = False) -> int:
+        """Ask the server for a task; returns its process id.
 
         Raises:
             PeerLostError: The server does not answer.
         """
-        environment = self.task_environment()
+        self.restarts_left -= is_restart
+        self.memory_kills = MemoryKills()
         self._pid, self._code = 0, None
-        self._line.send("task", control=environment["CHICLE_CONTROL"], max_nodes=int(environment["CHICLE_MAX_NODES"]))
+        self._line.send("task", control=self._control, max_nodes=self._entry.max_nodes)
         while not self._pid:
             said = self._line.receive(FORK_TIMEOUT_S)
             if said is None:
@@ -132,7 +180,7 @@ class LocalAgent(ElasticAgent):
             self._hear(said)
         return self._pid
 
-    def task_exit(self, timeout_s: float = 0.0) -> RunProcsResult | None:
+    def task_exit(self, timeout_s: float = 0.0) -> EndOfTask | None:
         """How the task ended, or None when it still runs after `timeout_s` seconds, or none was started."""
         end_s = time.monotonic() + timeout_s
         while self._pid and self._code is None:
@@ -140,12 +188,7 @@ class LocalAgent(ElasticAgent):
             if said is None:
                 return None
             self._hear(said)
-        if self._code is None:
-            return None
-        failures = {}
-        if self._code != 0:
-            failures[0] = ProcessFailure(local_rank=0, pid=self._pid, exitcode=self._code, error_file="")
-        return RunProcsResult(return_values={}, failures=failures)
+        return None if self._code is None else EndOfTask(self._code)
 
     def stop_task(self, *, number: signal.Signals = signal.SIGTERM, grace_s: float = 5.0) -> None:
         """End the task with a signal, after the grace period by SIGKILL. Does nothing when none runs."""

@@ -25,7 +25,7 @@ from chicle_elastic.transports.unix_frames import require_unix_sockets
 START_TIMEOUT_S = 20.0
 END_TIMEOUT_S = 5.0
 RETRY_S = 0.02
-PACKAGES = ("torch", "cloudpickle")
+PACKAGE = "cloudpickle"
 
 PROGRAM = """
 import gc, json, sys
@@ -33,7 +33,7 @@ path, *arguments = json.loads(sys.argv[1])
 sys.path[:] = path
 from chicle_elastic.settings import hide_stack_traces_of_torch
 hide_stack_traces_of_torch()
-gc.disable()  # it would look through all that torch brings, again and again, for half a second
+gc.disable()  # it would look through all that is imported, again and again
 from chicle_elastic.cluster.local.fork_server import serve
 serve(*arguments)
 """
@@ -58,7 +58,7 @@ def reach_server(address: str, *, idle_s: float, threads: int) -> Connection:
         threads: Of BLAS and OpenMP in each task of a server that is started here.
 
     Raises:
-        MissingExtraError: torch or cloudpickle is not installed.
+        MissingExtraError: cloudpickle is not installed.
         PeerLostError: The server cannot be started, or has ended at its start.
         UsageError: This is not Linux.
     """
@@ -73,7 +73,7 @@ def reach_server(address: str, *, idle_s: float, threads: int) -> Connection:
                 return line
             if is_started and (end := how_ended(address)):
                 raise PeerLostError(f"the server of the local cluster {end}")
-            _require_packages()
+            _require_package()
             is_started = _start(address, idle_s, threads) or is_started
             if time.monotonic() > deadline_s:
                 raise PeerLostError(
@@ -140,15 +140,14 @@ def _start(address: str, idle_s: float, threads: int) -> bool:
     return True
 
 
-def _require_packages() -> None:
-    """Say what is missing here: the server would end with a traceback, and its end says nothing."""
-    for package in PACKAGES:
-        try:
-            is_here = importlib.util.find_spec(package) is not None
-        except (ImportError, ValueError):  # its import is blocked
-            is_here = False
-        if not is_here:
-            raise MissingExtraError.for_package(package, extra="cluster", purpose="a local cluster (n_workers=)")
+def _require_package() -> None:
+    """Say that it is missing here: the server would end with a traceback, and its end says nothing."""
+    try:
+        is_here = importlib.util.find_spec(PACKAGE) is not None
+    except (ImportError, ValueError):  # its import is blocked
+        is_here = False
+    if not is_here:
+        raise MissingExtraError.for_package(PACKAGE, extra="cluster", purpose="a local cluster (n_workers=)")
 
 
 def _wait(server: _Server) -> None:

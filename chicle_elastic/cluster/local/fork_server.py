@@ -2,9 +2,10 @@
 
     python -c "... serve(...)" is started by `local.LocalCluster` when a cluster is first used (`local_start`)
 
-It imports everything once, so that a node is there in tens of milliseconds. Clients (any process of the same user that
-has the address) come with jobs, which run one after the other. It ends when it is told to, when its owner (the process
-that started it) has ended, or when no client has wanted anything for a while; its children end with it.
+It imports everything once, so that a node is there in tens of milliseconds; torch when the first network comes. Clients
+(any process of the same user that has the address) come with jobs, which run one after the other. It ends when it is
+told to, when its owner (the process that started it) has ended, or when no client has wanted anything for a while; its
+children end with it.
 
 Theory of operation: one loop over the listener, clients, agents and the ends of children; everything else is in
 `local_run`. It must stay single-threaded: a child of fork has no other threads, but has the locks that they held.
@@ -60,11 +61,10 @@ def serve(listener_fd: int, owner: int, idle_s: float) -> None:
 def preload() -> None:
     """Import what agents and tasks need, and have the kernels in memory; no thread is started by any of it."""
     import numpy as np
-    import torch.distributed
 
     from chicle_elastic.chunks.sources import ArraySource
     from chicle_elastic.clock import MonotonicClock
-    from chicle_elastic.cluster.agent import agent
+    from chicle_elastic.cluster.agent import node_agent
     from chicle_elastic.cluster.consensus.messages import Message as LogMessage
     from chicle_elastic.cluster.local import agent as local_agent
     from chicle_elastic.cluster.local import task as local_task
@@ -83,11 +83,20 @@ def preload() -> None:
     fastest_crc32()
     codec.prepare([Event, LogMessage, Places, control.TaskMessage, control.AgentMessage])
     "127.0.0.1".encode("idna")  # the first one imports tables
-    assert all((torch.distributed, agent, local_agent, local_task, cluster_task, solver))
+    assert all((node_agent, local_agent, local_task, cluster_task, solver))
     X, y = np.eye(4), np.array([0, 1, 0, 1], dtype=np.int32)
     [trainer] = user_code.load(user_code.dump({"trainer": LinearTrainer()})[0], 1)  # imports cloudpickle, too
     job = Job(trainer=trainer, source=ArraySource(X, y, max_tasks=2), max_iterations=1)
     warm_up(job, trainer.state(job.source.schema), MonotonicClock())
+
+
+def preload_torch() -> None:
+    """Import torch for all tasks at once: each of them would take a second or more, and memory of its own."""
+    gc.disable()
+    import torch.distributed  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
 
 
 class ForkServer:
@@ -215,6 +224,10 @@ class ForkServer:
 
     def _start(self, client: Connection, said: Received) -> None:
         self._end_by_s = None
+        job = said.fields.get("job")
+        if isinstance(job, dict) and job.get("uses_torch") is True and "torch" not in sys.modules:
+            preload_torch()
+            self._processes.trim(0)  # those that are there have no torch
         try:
             run = JobRun(
                 client,

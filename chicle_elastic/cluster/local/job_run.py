@@ -32,7 +32,6 @@ from chicle_elastic.cgroups import MemoryKills
 from chicle_elastic.cluster.local.forking import ForkedProcess
 from chicle_elastic.cluster.local.messages import Connection, Received, fields_of
 from chicle_elastic.cluster.local.process_pool import AGENT, TASK, PooledProcess, ProcessPool
-from chicle_elastic.cluster.options import parse
 from chicle_elastic.errors import ProtocolError, UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.resources.managed_nodes import ManagedNodes
@@ -123,7 +122,7 @@ class JobRun:
         self._replacements_left = REPLACEMENTS_PER_NODE * num_nodes
         self._is_ending = self._is_finished = False
         self._secret = _secret_file()
-        self._arguments = self._command_line()
+        self._agent_settings = self._checked_settings()
 
     @property
     def is_over(self) -> bool:
@@ -209,28 +208,27 @@ class JobRun:
 
     # How.
 
-    def _command_line(self) -> list[str]:
+    def _checked_settings(self) -> dict[str, Any]:
         """What every agent of the job is started with, but for its name and the secret."""
-        start_nodes, nodes = self._settings["start_nodes"], self._settings["nodes"]  # nodes: to begin with
+        settings = self._settings
+        start_nodes, nodes = settings["start_nodes"], settings["nodes"]  # nodes: to begin with
         if start_nodes == nodes or start_nodes > self.num_nodes:  # the cluster may have been scaled meanwhile
             start_nodes = self.num_nodes
-        arguments = [
-            *("--nnodes", f"{self._settings['min_nodes']}:{MAX_NODES}", "--rdzv-id", self.run_id),
-            *("--start-nodes", str(start_nodes), "--grace", str(self._settings["grace_s"])),
-            *("--rdzv-endpoint", self._endpoint),
-        ]
-        if self._settings.get("memory_bytes") is not None:
-            arguments += ["--memory", str(self._settings["memory_bytes"])]
-        if self._settings.get("log_dir") is not None:
-            arguments += ["--log-dir", self._settings["log_dir"]]
-        try:
-            parse([*arguments, "--secret-file", f"/proc/self/fd/{self._secret}", "-"])
-        except (UsageError, SystemExit) as error:
-            raise ProtocolError(f"settings that no agent can be started with: {error}") from error
-        return arguments
+        if not 1 <= settings["min_nodes"] <= start_nodes <= MAX_NODES or not 0 <= settings["grace_s"] < math.inf:
+            raise ProtocolError(f"settings that no agent can be started with: {settings}")
+        return {
+            "run_id": self.run_id,
+            "endpoint": self._endpoint,
+            "min_nodes": settings["min_nodes"],
+            "max_nodes": MAX_NODES,
+            "start_nodes": start_nodes,
+            "grace_s": settings["grace_s"],
+            "memory_bytes": settings.get("memory_bytes"),
+            "log_dir": settings.get("log_dir"),
+        }
 
     def _start_node(self, name: NodeId) -> None:
-        job = {"arguments": [*self._arguments, "--name", name]}
+        job = self._agent_settings | {"name": name}
         output = self._output(f"{name}.agent")
         agent = self._processes.begin(AGENT, f"agent {name}", job, fds=(self._secret,), output=output)
         node = NodeProcesses(name, agent)

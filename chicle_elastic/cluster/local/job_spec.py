@@ -27,6 +27,7 @@ from chicle_elastic.cluster.local.staging import (
 from chicle_elastic.monitoring.records import IterationRecord, Transition
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.base import Trainer
 from chicle_elastic.surroundings import is_folder_gone
 
 
@@ -45,6 +46,7 @@ def stage(job: Job, file: StagedFile) -> dict[str, Any]:
     described: dict[str, Any] = {
         "pickles": describe_array(np.frombuffer(pickles, dtype=np.uint8), file),
         "has_code": has_code,
+        "uses_torch": _uses_torch(job.trainer),
         "began_s": began_s,
         "num_policies": None if job.policies is None else len(job.policies),
         "source": describe_source(job.source, file),
@@ -63,6 +65,15 @@ def stage(job: Job, file: StagedFile) -> dict[str, Any]:
         described["initial_model"] = describe_array(job.initial_model, file)
     file.seal()
     return described
+
+
+def _uses_torch(trainer: Trainer) -> bool:
+    """Whether tasks will import torch: a trainer that does so has done it here, and linear models never do."""
+    if "torch" not in sys.modules:
+        return False
+    from chicle_elastic.solvers.linear.trainer import LinearTrainer
+
+    return not isinstance(trainer, LinearTrainer)
 
 
 def build(

@@ -1,7 +1,7 @@
 """A cluster of real agents on this machine: `ChicleSVM(runtime=LocalCluster(4)).fit(X, y)`.
 
     with LocalCluster(4) as cluster:
-        model = ChicleSVM(runtime=cluster).fit(X, y)     # the first fit also starts the cluster, which takes seconds
+        model = ChicleSVM(runtime=cluster).fit(X, y)     # the first fit also starts the cluster
         model = ChicleSVM(runtime=cluster).fit(X, z)     # this one finds it there
 
 What runs, process by process: one server (`local_server`) that has everything imported and forks the others; the
@@ -223,7 +223,7 @@ def _words(num_nodes: int) -> str:
     nodes = f"starting {num_nodes} node{'s' if num_nodes != 1 else ''} on this machine"
     if kernel_cache.is_cold():
         return f"{nodes} and compiling kernels for them (some 20 s; the next fit finds both there)"
-    return f"{nodes} (some 5 s; the next fit finds them there)"
+    return f"{nodes} (a second or two; the next fit finds them there)"
 
 
 _shared: dict[tuple[int, object], LocalCluster] = {}

@@ -1,20 +1,13 @@
-"""What can go wrong at a rendezvous. Each is an error of Chicle and one that torch's agents know."""
-
-from torch.distributed.elastic.rendezvous import (
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-)
+"""What can go wrong at a rendezvous."""
 
 from chicle_elastic.errors import ChicleError, PeerLostError, SecretError
 
 
-class RoundTimeoutError(ChicleError, RendezvousTimeoutError):
+class RoundTimeoutError(ChicleError):
     """Too few nodes arrived in time; the message names those that did."""
 
 
-class JobClosedError(ChicleError, RendezvousClosedError):
+class JobClosedError(ChicleError):
     """The job is over, and no node may join any more.
 
     Attributes:
@@ -27,9 +20,9 @@ class JobClosedError(ChicleError, RendezvousClosedError):
         self.is_success, self.is_late = is_success, is_late
 
 
-class StoreUnreachableError(PeerLostError, RendezvousConnectionError):
+class StoreUnreachableError(PeerLostError):
     """No store answers at the endpoint of the rendezvous store. It may come back: an agent that is a member retries."""
 
 
-class ForgedStateError(SecretError, RendezvousStateError):
+class ForgedStateError(SecretError):
     """The rendezvous state does not carry the signature of the job, and no other agent has restored it."""

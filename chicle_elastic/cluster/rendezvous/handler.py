@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch.distributed import HashStore, PrefixStore
+from torch.distributed import HashStore, PrefixStore, Store
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
@@ -31,21 +31,23 @@ from torch.distributed.elastic.rendezvous import (
 
 from chicle_elastic.clock import Clock, MonotonicClock
 from chicle_elastic.cluster.rendezvous import state as states
-from chicle_elastic.cluster.rendezvous.errors import JobClosedError, RoundTimeoutError
-from chicle_elastic.cluster.rendezvous.signed_value import SignedValue
+from chicle_elastic.cluster.rendezvous.errors import RoundTimeoutError
+from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.rendezvous.state import RendezvousState, RoundMember
-from chicle_elastic.cluster.rendezvous.state_store import StateStore
 from chicle_elastic.cluster.rendezvous.store import (
     address_towards,
+    connect_store,
+    keys_of_rounds,
     open_secret,
     parse_endpoint,
-    prune_rounds,
     round_prefix,
 )
 from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
 from chicle_elastic.errors import ChicleError, UsageError
 from chicle_elastic.ids import NodeId
+from chicle_elastic.runtime.collectives.torch_store import torch_store
 from chicle_elastic.settings import Settings
+from chicle_elastic.transports.key_values import KeyValueClient
 from chicle_elastic.transports.secret import JobSecret
 
 BACKEND = "chicle"
@@ -91,6 +93,9 @@ class ChicleRendezvousHandler(RendezvousHandler):
         address: Of this host, as others reach it; by default the one on the route to the store.
         settings: Timeouts of free rounds.
         clock: For timeouts.
+
+    Attributes:
+        entry: To the job, for Chicle's agent.
     """
 
     def __init__(
@@ -107,29 +112,25 @@ class ChicleRendezvousHandler(RendezvousHandler):
         settings: RendezvousSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if not run_id or "/" in run_id or max_nodes > states.MAX_MEMBERS:
-            raise UsageError(
-                f"run id {run_id!r} with up to {max_nodes} nodes: the run id (--rdzv-id) has to have no slash and some "
-                f"other character, and a job has at most {states.MAX_MEMBERS} nodes (--nnodes)"
-            )
+        self.entry = JobEntry(
+            store, run_id=run_id, node=node, secret=secret, min_nodes=min_nodes, max_nodes=max_nodes, clock=clock
+        )
         self.store = store
         self.endpoint = endpoint
         self.node = node
-        self.min_nodes, self.max_nodes = min_nodes, max_nodes
-        self._run_id = run_id
         self._settings = settings or RendezvousSettings()
         self._clock = clock or MonotonicClock()
-        cell = SignedValue(store, endpoint=endpoint, key=f"chicle/{run_id}/rendezvous", secret=secret)
-        self._state = StateStore(cell, owner=node, clock=self._clock)
+        self._state = self.entry.state
         self._me = RoundMember(
             node=node,
             token=secrets.token_hex(8),
             host=address or address_towards(endpoint),
             port=_free_port(),
         )
+        self._torch_store: Store | None = None
         self._call: _Call | None = None
         self._is_called = False
-        self._has_left = self._has_seen_open = False
+        self._has_left = False
         self._round = 0
         self._members: tuple[NodeId, ...] = ()
 
@@ -166,14 +167,6 @@ class ChicleRendezvousHandler(RendezvousHandler):
             )
         self._call = _Call(round=round, members=members)
         self._is_called = True
-
-    def restore(self) -> None:
-        """Store again whether the job is over, if the store was restarted.
-
-        Raises:
-            StoreUnreachableError: The store does not answer.
-        """
-        self._state.restore()
 
     def leave(self) -> None:
         """This node leaves; it waits for no other node, and they go on without it. Idempotent.
@@ -213,8 +206,11 @@ class ChicleRendezvousHandler(RendezvousHandler):
         self._round, self._members = state.round, tuple(member.node for member in state.members)
         rank = state.members.index(self._me)
         if rank == 0:
-            self.store.call(lambda store: prune_rounds(store, self._run_id, before=state.round - KEPT_ROUNDS + 1))
-        agents = PrefixStore(f"{round_prefix(self._run_id, state.round)}agents", self.store.raw())
+            old = state.round - KEPT_ROUNDS + 1
+            for key in keys_of_rounds(self.store.call(KeyValueClient.list_keys), self.entry.run_id, before=old):
+                self.store.call(functools.partial(KeyValueClient.delete_key, key=key))
+        self._torch_store = torch_store(connect_store(self.endpoint))
+        agents = PrefixStore(f"{round_prefix(self.entry.run_id, state.round)}agents", self._torch_store)
         first = state.members[0]
         return RendezvousInfo(agents, rank, len(state.members), RendezvousStoreInfo(first.host, first.port))
 
@@ -224,7 +220,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
 
     def get_run_id(self) -> str:
         """Of the job."""
-        return self._run_id
+        return self.entry.run_id
 
     def is_closed(self) -> bool:
         """Whether the job is over."""
@@ -237,18 +233,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
         Args:
             is_success: The job has finished its work.
         """
-        self._state.change(functools.partial(states.close, is_success=is_success))
-
-    def require_open(self) -> None:
-        """Check that the job is not over.
-
-        Raises:
-            JobClosedError: The job is over.
-            StoreUnreachableError: The store does not answer.
-        """
-        _, state = self._state.read()
-        if state is not None:
-            self._require_open(state)
+        self.entry.set_closed(is_success=is_success)
 
     def num_nodes_waiting(self) -> int:
         """Number of nodes that a new round would admit; torch's own agents poll this.
@@ -261,7 +246,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
             return 0
         if not state.is_complete or state.round > self._round:
             return 1
-        return len(state.waiting) if len(state.members) - len(state.gone) < self.max_nodes else 0
+        return len(state.waiting) if len(state.members) - len(state.gone) < self.entry.max_nodes else 0
 
     def shutdown(self) -> bool:
         """This agent ends. Under plain torchrun that closes the rendezvous, as torch's own does, unless it left.
@@ -283,16 +268,6 @@ class ChicleRendezvousHandler(RendezvousHandler):
 
     # How.
 
-    def _require_open(self, state: RendezvousState) -> None:
-        if state.is_closed:
-            raise JobClosedError(
-                f"the job {self._run_id!r} is over; {self.node} comes too late to join it, and runs nothing: begin "
-                "another job with another --rdzv-id, or at a new store",
-                is_success=state.is_success,
-                is_late=state.is_success and not self._has_seen_open,
-            )
-        self._has_seen_open = True
-
     def _wait(self) -> RendezvousState:
         """Wait for the next free round with this node in it."""
         start_s = changed_s = self._clock.now()
@@ -302,7 +277,7 @@ class ChicleRendezvousHandler(RendezvousHandler):
             now_s = self._clock.now()
             reading, state = self._state.read()
             if state is not None:
-                self._require_open(state)
+                self.entry.check(state)
                 if state.serial != serial:
                     serial, changed_s, poll_s = state.serial, now_s, POLL_FIRST_S
                 if state.round > self._round and state.is_complete and self._me in state.members:
@@ -318,8 +293,8 @@ class ChicleRendezvousHandler(RendezvousHandler):
 
     def _step(self, state: RendezvousState, *, is_quiet: bool) -> RendezvousState:
         """The state that this node wants to write; the same one when it only has to wait."""
-        wanted = states.come(state, self._me, max_nodes=self.max_nodes)
-        ready = states.may_complete(wanted, min_nodes=self.min_nodes, is_quiet=is_quiet and wanted == state)
+        wanted = states.come(state, self._me, max_nodes=self.entry.max_nodes)
+        ready = states.may_complete(wanted, min_nodes=self.entry.min_nodes, is_quiet=is_quiet and wanted == state)
         return states.complete(wanted) if ready else wanted
 
 
@@ -363,7 +338,7 @@ def create_handler(parameters: RendezvousParameters) -> ChicleRendezvousHandler:
         address=parameters.local_addr,
         settings=settings,
     )
-    handler.require_open()  # before a task is started, which would run the script of the user
+    handler.entry.require_open()  # before a task is started, which would run the script of the user
     return handler
 
 

@@ -52,8 +52,7 @@ def store_listens_on(store: CompareSet, *, endpoint: str) -> str | None:
         StoreUnreachableError: The store does not answer.
     """
     with store_errors(endpoint):
-        # Unlike `get`, this does not wait for a missing key (see `signed_value`).
-        said = bytes(store.compare_set(LISTENS_KEY, ABSENT, ABSENT)).decode("ascii", "replace")
+        said = store.compare_set(LISTENS_KEY, ABSENT, ABSENT).decode("ascii", "replace")
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(said))
     return None

@@ -34,9 +34,9 @@ class Reading:
 
 
 class CompareSet(Protocol):
-    """What a value needs of a store: a `StoreConnection`, or torch's own client."""
+    """What a value needs of a store: a `StoreConnection`, or a client (`key_values`)."""
 
-    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
         """Replace the value if it is the expected one; returns what the key holds now."""
         ...
 
@@ -56,8 +56,8 @@ class SignedValue:
         self._endpoint = endpoint
         self._secret = secret
         self.key = key
-        # torch's `get` waits for a missing key. A compare-and-set against a random value, which no process can have
-        # written, returns at once: with the stored value, or with that very random value when the key is absent.
+        # A compare-and-set against a random value, which no process can have written, returns the stored value, or that
+        # very random value when the key is absent.
         self._never_written = secrets.token_hex(16)
 
     def read(self) -> Reading:
@@ -67,7 +67,7 @@ class SignedValue:
             StoreUnreachableError: The store does not answer.
         """
         with store_errors(self._endpoint):
-            raw = bytes(self._store.compare_set(self.key, self._never_written, self._never_written))
+            raw = self._store.compare_set(self.key, self._never_written, self._never_written)
         return self._verify(None if raw == self._never_written.encode() else raw)
 
     def swap(self, seen: Reading, value: Any) -> Reading:
@@ -91,8 +91,7 @@ class SignedValue:
                 "most); use fewer nodes, or shorter names"
             )
         with store_errors(self._endpoint):
-            # torch types both as str but accepts bytes unchanged, and the bytes of a foreign value must not change.
-            raw = bytes(self._store.compare_set(self.key, seen.raw or b"", signed))  # type: ignore[arg-type]
+            raw = self._store.compare_set(self.key, seen.raw or b"", signed)
         return self._verify(raw)
 
     def is_in_place(self, now: Reading, value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The rendezvous store: torch's TCPStore, served by the driver or an anchor process and never by a node.
+"""The rendezvous store: keys and values, served by the driver or an anchor process and never by a node.
 
 Nodes come and go, and joining nodes find the job through the store. So the driver (or `--store-only`) keeps a
 `StoreServer`, and every agent connects to it (`StoreConnection`). A job that runs does not need it.
@@ -7,35 +7,30 @@ Each agent serves a second store, the *round store*: in it the tasks of the roun
 member exchange the addresses of their process group. So a change among the members needs no process beside them.
 
 A store has no access control: any process that reaches its port can read and write it. It holds nothing secret,
-agents accept signed values only (`signed_value`), and it listens on the given address only, not on all as torch does.
+agents accept signed values only (`signed_value`), and it listens on the given address only.
 One exception: a name of this host that resolves to loopback addresses only, as that of a Debian or Ubuntu host does in
 its own /etc/hosts. Other hosts know it by another address, so the store then listens on all.
 """
 
 import contextlib
 import ipaddress
+import re
 import socket
-import threading
 import time
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-
-from torch.distributed import DistError, TCPStore
-from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
-from chicle_elastic.errors import UsageError
-from chicle_elastic.runtime.collectives.own_sockets import connections_to, endpoints_of, shut_down
+from chicle_elastic.errors import ChicleError, PeerLostError, ProtocolError, UsageError
 from chicle_elastic.settings import Settings
-from chicle_elastic.transports.addresses import PortRange, format_listen, listen_tcp
+from chicle_elastic.transports.addresses import MAX_PORT, PortRange, format_listen, listen_tcp
+from chicle_elastic.transports.key_values import KeyValueClient, KeyValueServer
 from chicle_elastic.transports.secret import JobSecret
 
 DEFAULT_PORT = 29400
 LISTENS_KEY = "chicle-store/listens-on"
 """Where a store says which address it listens on (`own_address`)."""
-OPERATION_TIMEOUT_S = 60.0
+ENDPOINT = re.compile(r"(\[(?P<ipv6>[0-9A-Za-z:.%]+)\]|(?P<host>[\w.-]+))(:(?P<port>\d{1,5}))?", re.ASCII)
 CONNECT_TIMEOUT_S = 10.0
 RETRY_S = 0.05
 ATTEMPT_S = 2.0
@@ -48,12 +43,11 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     Raises:
         UsageError: It is no endpoint.
     """
-    try:
-        if not endpoint.strip():
-            raise ValueError("it is empty")
-        return parse_rendezvous_endpoint(endpoint, DEFAULT_PORT)
-    except ValueError as error:
-        raise UsageError(f"the rendezvous endpoint {endpoint!r} is not HOST:PORT: {error}") from None
+    match = ENDPOINT.fullmatch(endpoint.strip())
+    port = DEFAULT_PORT if match is None or match["port"] is None else int(match["port"])
+    if match is None or port > MAX_PORT:
+        raise UsageError(f"the rendezvous endpoint {endpoint!r} is not HOST:PORT; write 10.0.0.1:{DEFAULT_PORT}, say")
+    return match["ipv6"] or match["host"], port
 
 
 def format_endpoint(host: str, port: int) -> str:
@@ -102,17 +96,8 @@ class StoreServer:
                 f"free port{'' if ports is None else f', or widen the range {ports}'}"
             ) from error
         self._host, self._port = host, listener.getsockname()[1]
-        with listener:
-            self._server: TCPStore | None = TCPStore(
-                _own_way(self.listens),
-                self._port,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=OPERATION_TIMEOUT_S),
-                master_listen_fd=listener.fileno(),
-            )
-            listener.detach()  # belongs to the server now
-        self._server.set(LISTENS_KEY, self.listens)
+        self._server = KeyValueServer(listener)
+        self._server.values[LISTENS_KEY] = self.listens.encode()
 
     @property
     def endpoint(self) -> str:
@@ -120,34 +105,32 @@ class StoreServer:
         return format_endpoint(self._host, self._port)
 
     def prune(self, run_id: str, *, before: int) -> None:
-        """Delete the keys of all rounds before a number (`prune_rounds`), if this process still reaches its server.
+        """Delete the keys of all rounds of a job before a number, so that the store does not grow with the rounds."""
+        with self._server.lock:
+            for key in keys_of_rounds(self._server.values, run_id, before=before):
+                del self._server.values[key]
 
-        It uses the connection that torch's server has to itself. If that was cut, the keys stay: some hundred bytes per
-        round and member, which harm no later round.
-        """
-        with contextlib.suppress(DistError):
-            if self._server is not None:
-                prune_rounds(self._server, run_id, before=before)
+    def forget(self, run_id: str) -> None:
+        """Delete all keys of a job."""
+        with self._server.lock:
+            for key in [key for key in self._server.values if run_id in key]:
+                del self._server.values[key]
 
     def close(self) -> None:
         """End the server; every connection to it breaks."""
-        self._server = None
+        self._server.close()
 
     def __enter__(self) -> "StoreServer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 
-def connect_store(endpoint: str, *, timeout_s: float = CONNECT_TIMEOUT_S, is_awaited: bool = True) -> TCPStore:
+def connect_store(endpoint: str, *, timeout_s: float = CONNECT_TIMEOUT_S, is_awaited: bool = True) -> KeyValueClient:
     """A connection to the store, as a client whatever the address.
 
-    A connection does one operation at a time: a thread that blocks in one needs a connection of its own. Connect once
-    per process and not once per round: torch asks the name server for the name of each address that it connects to,
-    and waits for the answer (5 s when it is lost).
+    A connection does one operation at a time: a thread that waits for a key needs a connection of its own.
 
     Args:
         endpoint: "host:port".
@@ -159,33 +142,28 @@ def connect_store(endpoint: str, *, timeout_s: float = CONNECT_TIMEOUT_S, is_awa
         StoreUnreachableError: No process answers there, or one that is no store.
     """
     host, port = parse_endpoint(endpoint)
-    deadline_s = time.monotonic() + timeout_s
-    if is_awaited:
-        _await_listener(host, port, endpoint, timeout_s, deadline_s)
-    else:
-        _await_listener(host, port, endpoint, min(timeout_s, ATTEMPT_S), time.monotonic(), attempt_s=ATTEMPT_S)
-    answer: list[TCPStore | Exception] = []
-
-    def connect() -> None:
+    end_s = time.monotonic() + timeout_s
+    while True:
+        left_s = end_s - time.monotonic()
         try:
-            timeout = timedelta(seconds=max(0.1, deadline_s - time.monotonic()))
-            store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
-            store.set_timeout(timedelta(seconds=OPERATION_TIMEOUT_S))
-            answer.append(store)
-        except Exception as error:
-            answer.append(error)
-
-    # torch waits for ever for the greeting of a process that listens and sends nothing; hence a thread.
-    thread = threading.Thread(target=connect, name="chicle-store-connect", daemon=True)
-    thread.start()
-    thread.join(max(0.1, deadline_s - time.monotonic()))
-    if answer and isinstance(answer[0], TCPStore):
-        return answer[0]
-    shut_down(connections_to(endpoints_of(host, port)))  # or the thread would wait for as long as that process runs
-    reason = str(answer[0]).partition("\n")[0] if answer else f"no answer within {timeout_s:g} s"
-    raise StoreUnreachableError(
-        f"what listens at {endpoint} does not answer as a rendezvous store ({reason}); check --rdzv-endpoint"
-    )
+            client = KeyValueClient(host, port, connect_s=max(0.1, left_s) if is_awaited else min(timeout_s, ATTEMPT_S))
+            break
+        except OSError as error:
+            if left_s <= 0 or not is_awaited or isinstance(error, socket.gaierror):
+                raise StoreUnreachableError(
+                    f"no rendezvous store at {endpoint} within {timeout_s:g} s ({error.strerror or error}); start it "
+                    f"first: python -m chicle_elastic.launch --store-only --rdzv-endpoint {endpoint}"
+                ) from error
+            time.sleep(RETRY_S)
+    operation_s, client.operation_s = client.operation_s, max(0.1, end_s - time.monotonic())
+    try:
+        client.get_all([])  # what listens there may be anything
+    except ChicleError as error:
+        raise StoreUnreachableError(
+            f"what listens at {endpoint} does not answer as a rendezvous store ({error}); check --rdzv-endpoint"
+        ) from error
+    client.operation_s = operation_s
+    return client
 
 
 def open_secret(secret_file: Path | None, *, endpoint: str) -> JobSecret:
@@ -231,29 +209,23 @@ def round_prefix(run_id: str, round: int) -> str:
     return f"chicle/{run_id}/{round}/"
 
 
-def prune_rounds(store: TCPStore, run_id: str, *, before: int) -> int:
-    """Delete the keys of all rounds before a number, so that the store does not grow with the rounds.
-
-    Returns:
-        Number of deleted keys.
-    """
+def keys_of_rounds(keys: Iterable[str], run_id: str, *, before: int) -> list[str]:
+    """The keys of all rounds of a job before a number."""
     prefix = f"chicle/{run_id}/"
-    deleted = 0
-    for key in store.list_keys():
-        number = key[len(prefix) :].partition("/")[0] if key.startswith(prefix) else ""
-        if number.isdecimal() and int(number) < before:
-            deleted += store.delete_key(key)
-    return deleted
+    numbers = ((key, key[len(prefix) :].partition("/")[0]) for key in keys if key.startswith(prefix))
+    return [key for key, number in numbers if number.isdecimal() and int(number) < before]
 
 
 @contextlib.contextmanager
 def store_errors(endpoint: str) -> Iterator[None]:
-    """Within this, torch's errors of a store that is gone become `StoreUnreachableError`."""
+    """Within this, errors of a store that is gone become `StoreUnreachableError`."""
     try:
         yield
-    except DistError as error:
+    except StoreUnreachableError:
+        raise
+    except (PeerLostError, ProtocolError) as error:
         raise StoreUnreachableError(
-            f"the rendezvous store at {endpoint} does not answer ({str(error).partition(chr(10))[0]}); no node can "
+            f"the rendezvous store at {endpoint} does not answer ({error}); no node can "
             "join without it: check the driver or the --store-only process, which serves it, and start it again there"
         ) from error
 
@@ -266,26 +238,3 @@ def _address_to_listen(host: str, port: int) -> str:
     if is_number or is_local or not all(ipaddress.ip_address(address).is_loopback for address in found):
         return found[0]
     return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
-
-
-def _own_way(listens: str) -> str:
-    """How this process reaches its own store."""
-    return {"::": "127.0.0.1" if socket.has_dualstack_ipv6() else "::1", "0.0.0.0": "127.0.0.1"}.get(listens, listens)
-
-
-def _await_listener(
-    host: str, port: int, endpoint: str, timeout_s: float, deadline_s: float, *, attempt_s: float = 0.1
-) -> None:
-    """Retry until a process listens there: torch's own retries print a page of C++ frames each."""
-    while True:
-        left_s = deadline_s - time.monotonic()
-        try:
-            with socket.create_connection((host, port), timeout=max(attempt_s, left_s)):
-                return
-        except OSError as error:
-            if left_s <= 0 or isinstance(error, socket.gaierror):
-                raise StoreUnreachableError(
-                    f"no rendezvous store at {endpoint} within {timeout_s:g} s ({error.strerror or error}); start it "
-                    f"first: python -m chicle_elastic.launch --store-only --rdzv-endpoint {endpoint}"
-                ) from error
-            time.sleep(RETRY_S)

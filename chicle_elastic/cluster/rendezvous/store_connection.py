@@ -1,8 +1,8 @@
 """The connection of a process to the rendezvous store. It reconnects, and no operation on it hangs.
 
-torch's client gives up for ever when its connection breaks, and waits for ever when the store's host is silent. Here:
+A client (`key_values`) is of no more use when an operation has failed. Here:
 
-    an operation    ends within `OPERATION_S`: a watchdog shuts the connection down, and the operation fails
+    an operation    ends within `OPERATION_S`, and fails when the store has not answered by then
     a failure       closes the connection; the next operation makes a new one, to whichever store listens there by then
     back-off        after a failure, operations fail at once for `RETRY_FIRST_S` to `RETRY_LAST_S`, so that the threads
                     of an agent do not all wait for a host that is silent
@@ -15,19 +15,17 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from torch.distributed import TCPStore
-
 from chicle_elastic.clock import Clock, MonotonicClock
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
-from chicle_elastic.cluster.rendezvous.store import CONNECT_TIMEOUT_S, connect_store, parse_endpoint, store_errors
-from chicle_elastic.runtime.collectives.own_sockets import connections_to, endpoints_of, shut_down
+from chicle_elastic.cluster.rendezvous.store import CONNECT_TIMEOUT_S, connect_store, store_errors
+from chicle_elastic.transports.key_values import KeyValueClient
 
 T = TypeVar("T")
 
 OPERATION_S = 2.0
 """Of one operation; a store on a busy host answers within milliseconds."""
 RECONNECT_S = 8.0
-"""Of one new connection: torch asks the name server about it first, and waits for 5 s when it does not answer."""
+"""Of one new connection; a name server may take 5 s to say where the store is."""
 RETRY_FIRST_S = 0.1
 RETRY_LAST_S = 1.0
 
@@ -47,10 +45,9 @@ class StoreConnection:
     def __init__(self, endpoint: str, *, clock: Clock | None = None) -> None:
         self.endpoint = endpoint
         self.generation = 0
-        self._host, self._port = parse_endpoint(endpoint)
         self._clock = clock or MonotonicClock()
         self._lock = threading.Lock()
-        self._store: TCPStore | None = None
+        self._store: KeyValueClient | None = None
         self._error = ""
         """Words of the last failure; the error itself would hold the frame that has the broken connection."""
         self._retry_s = self._wait_s = 0.0
@@ -69,18 +66,17 @@ class StoreConnection:
             StoreUnreachableError: No store answers there in time.
         """
         with self._lock:
-            self._store = connect_store(self.endpoint, timeout_s=timeout_s)
-            self._has_connected()
+            self._connected(connect_store(self.endpoint, timeout_s=timeout_s))
 
-    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
-        """torch's `compare_set`: one round trip, which never waits for a key.
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
+        """See `KeyValueClient.compare_set`.
 
         Raises:
             StoreUnreachableError: The store does not answer. Whether it has executed the operation is not known.
         """
-        return self.call(lambda store: bytes(store.compare_set(key, expected, desired)))
+        return self.call(lambda store: store.compare_set(key, expected, desired))
 
-    def call(self, operation: Callable[[TCPStore], T]) -> T:
+    def call(self, operation: Callable[[KeyValueClient], T]) -> T:
         """Perform an operation, which must not wait for other processes.
 
         Raises:
@@ -90,41 +86,26 @@ class StoreConnection:
             if self._error and self._clock.now() < self._retry_s:
                 raise StoreUnreachableError(self._error)
             try:
-                if self._store is None:
-                    self._store = connect_store(self.endpoint, timeout_s=RECONNECT_S, is_awaited=False)
-                    self._has_connected()
-                result = self._perform(self._store, operation)
+                store = self._store or self._connected(
+                    connect_store(self.endpoint, timeout_s=RECONNECT_S, is_awaited=False)
+                )
+                with store_errors(self.endpoint):
+                    result = operation(store)
             except StoreUnreachableError as error:
                 self._fail(error)
                 raise
             self._error, self._wait_s, self._unreachable_since_s = "", 0.0, None
             return result
 
-    def raw(self) -> TCPStore:
-        """torch's client, for torch's own agents; it is of no more use when the store was unreachable once.
-
-        Raises:
-            StoreUnreachableError: The store does not answer.
-        """
-        return self.call(lambda store: store)
-
-    def _perform(self, store: TCPStore, operation: Callable[[TCPStore], T]) -> T:
-        # A timer of its own per operation: agents make a few operations per second.
-        watchdog = threading.Timer(OPERATION_S, lambda: shut_down(connections_to(endpoints_of(self._host, self._port))))
-        watchdog.name, watchdog.daemon = "chicle-store-watchdog", True
-        watchdog.start()
-        try:
-            with store_errors(self.endpoint):
-                return operation(store)
-        finally:
-            watchdog.cancel()
-
-    def _has_connected(self) -> None:
+    def _connected(self, store: KeyValueClient) -> KeyValueClient:
+        store.operation_s = OPERATION_S
+        self._store = store
         self.generation += 1
+        return store
 
     def _fail(self, error: StoreUnreachableError) -> None:
         now_s = self._clock.now()
-        self._store, self._error = None, str(error)
+        self._store, self._error = None, str(error)  # a client closes itself when it fails
         self._wait_s = min(2 * self._wait_s or RETRY_FIRST_S, RETRY_LAST_S)
         self._retry_s = now_s + self._wait_s
         if self._unreachable_since_s is None:

@@ -19,7 +19,6 @@ from chicle_elastic.monitoring.records import Transition
 from chicle_elastic.runtime.cluster_task.chunk_loader import ChunkLoader
 from chicle_elastic.runtime.cluster_task.message_router import MessageRouter
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
-from chicle_elastic.runtime.collectives.store_client import StoreClient
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.runtime.control.channel import Channel
 from chicle_elastic.runtime.control.messages import AgentMessage, TaskMessage
@@ -40,7 +39,6 @@ class ControlClient:
         stop: Set when the iteration that runs is to end early.
         inbox: Orders for the main thread; it raises an exception that it finds there.
         transitions: The agent's reports on changes of the membership; no thread waits for them.
-        store_client: Of this task; it connects ahead to stores that the agent names.
 
     Raises:
         ProtocolError: There is no agent, or one of another release.
@@ -60,7 +58,6 @@ class ControlClient:
         self.stop = StopFlag()
         self.inbox: SimpleQueue[AgentMessage | tuple[control.Round, ProcessGroup] | Exception] = SimpleQueue()
         self.transitions: SimpleQueue[Transition] = SimpleQueue()
-        self.store_client: StoreClient | None = None
         self._arenas: dict[int, Arena] = {}
         self._precopied: dict[tuple[int, int], layout.RowsInPlace] = {}
         self._group: ProcessGroup | None = None
@@ -173,9 +170,6 @@ class ControlClient:
                     self._parse_precopied(placement)
             case control.Load():
                 self._loader.order(message, self._arenas.get(message.arena))
-            case control.StoreAhead():
-                if self.store_client is not None:
-                    self.store_client.prepare((message.host, message.port))
             case control.Round():
                 if self._group is not None:
                     self._group.break_()  # the old group is obsolete, and the main thread may still wait in it

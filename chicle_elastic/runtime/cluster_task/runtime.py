@@ -52,7 +52,6 @@ class ClusterRuntime:
             JobFailedError: Another task failed, and the job with it.
             ProtocolError: The agent is gone, or runs another version.
             ContractError: The job's solver broke the contract of chunks.
-            MissingExtraError: torch is not installed.
         """
         from chicle_elastic.runtime.cluster_task.task import ClusterTask
 

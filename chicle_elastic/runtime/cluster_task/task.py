@@ -39,7 +39,6 @@ from chicle_elastic.clock import Clock
 from chicle_elastic.errors import (
     DataError,
     JobFailedError,
-    MissingExtraError,
     PeerLostError,
     ProtocolError,
     UnreachablePlaceError,
@@ -62,7 +61,6 @@ from chicle_elastic.runtime.cluster_task.warmup import warm_up
 from chicle_elastic.runtime.collectives.backend_choice import DeviceOffer, choose_backend, device_of_updates
 from chicle_elastic.runtime.collectives.network import GroupNetwork
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
-from chicle_elastic.runtime.collectives.store_client import StoreClient
 from chicle_elastic.runtime.control import messages as control
 from chicle_elastic.runtime.training.checkpoint_settings import CheckpointSettings
 from chicle_elastic.runtime.training.job import DEFAULT_POLICIES, Job, Outcome
@@ -103,9 +101,7 @@ class ClusterTask:
         self._state = job.trainer.state(job.source.schema)
         self._control = ControlClient(address)
         self._node = self._control.welcome.node
-        self._store_client: StoreClient | None = None
-        if self._control.welcome.store_server is not None:
-            self._connect_store(self._control.welcome.store_server, self._control.welcome.store_port)
+        self._may_use_nccl = True
         self._message_router = MessageRouter(self._node, self._control.send)
         self._send_queue = SendQueue(self._control.send)
         self._pages = LedgerPages()
@@ -180,10 +176,6 @@ class ClusterTask:
             )
         slot_bytes = -(-max(info.size_bytes for info in infos) // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
         self._control.send(control.Expect(num_chunks=len(infos), slot_bytes=slot_bytes))
-        try:
-            import torch.distributed  # noqa: F401 - takes a second or more
-        except ImportError as error:
-            raise MissingExtraError.for_package("torch", extra="cluster", purpose="a task of a cluster") from error
         context = LocalContext(self._node, [job.seed, seed], self._message_router)
         self._context = LocalContext(TRAINER, [job.seed, 0], self._message_router)
         self._task = UniTask(self._node, job.trainer, context, self._clock, job.source.schema)
@@ -255,7 +247,7 @@ class ClusterTask:
         self._leave_round()
         training = self._training
         self._restore_checkpoint(order.began)
-        link = self._connect_store(order.host, order.port)
+        store = order.host, order.port
         # A task that was declared dead may have received the complete sum of an iteration that the others have aborted,
         # and may have repeated in another round since.
         is_other = self._version != StateVersion(order.merged_round, order.merged)
@@ -265,19 +257,21 @@ class ClusterTask:
             last_certificate=training.last_certificate,
             must_recover=self._is_dirty or order.has_losses,
             has_caller=self._job.on_iteration is not None or self._job.on_model is not None,
-            device=DeviceOffer.of(self._device, may_use_nccl=link.may_use_nccl),
+            device=DeviceOffer.of(self._device, may_use_nccl=self._may_use_nccl),
             version=self._version,
         )
         try:
-            group.connect(link, prefix=order.prefix, network=GroupNetwork.of(**dataclasses.asdict(order.network)))
+            group.connect(store, prefix=order.prefix, network=GroupNetwork.of(**dataclasses.asdict(order.network)))
             positions = gather(group, own)
             elapsed_s = catch_up(group, training, positions, self._elapsed_s())
             backend = choose_backend([position.device for position in positions])
             if self._device is not None:
-                name = "NCCL" if backend.is_by_nccl else "gloo"
+                name = "NCCL" if backend.is_by_nccl else "the hosts"
                 logger.info("round %d: updates are summed by %s: %s", order.round, name, backend.reason)
             if backend.is_by_nccl:
-                group.connect_devices(link, prefix=order.prefix, device=self._device, num_values=len(training.model))
+                self._may_use_nccl = group.connect_devices(
+                    store, prefix=order.prefix, device=self._device, num_values=len(training.model)
+                )
         except PeerLostError as error:
             group.close()
             self._send_to_agent(control.GroupBroke(round=order.round, reason=str(error)))
@@ -534,14 +528,6 @@ class ClusterTask:
         if self._round_context is not None:
             self._round_context.leave()
             self._round_context = None
-
-    def _connect_store(self, host: str, port: int) -> StoreClient:
-        """The client of this store, which keeps what it knows of the tasks when the store changes."""
-        if self._store_client is None:
-            self._store_client = self._control.store_client = StoreClient(host, port)
-        self._store_client.move(host, port)
-        self._store_client.prepare()
-        return self._store_client
 
     def _elapsed_s(self) -> float:
         return self._clock.now() - self._origin_s

@@ -1,4 +1,4 @@
-"""The backend that sums updates on CUDA devices: NCCL from device to device, or gloo over the hosts.
+"""The backend that sums updates on CUDA devices: NCCL from device to device, or sockets over the hosts.
 
 Every member of a round tells the others, in the gather that the round begins with anyway (`catch_up`), which device its
 solver leaves updates on. All members read the same offers, so all decide the same. NCCL is for rounds in which every
@@ -73,7 +73,7 @@ class Backend:
     """A decision, with its reason.
 
     Attributes:
-        is_by_nccl: NCCL sums from device to device; otherwise gloo over the hosts.
+        is_by_nccl: NCCL sums from device to device; otherwise sockets over the hosts.
         reason: In words.
     """
 

@@ -22,14 +22,14 @@ a sum waited is never destroyed, because that would wait as well.
 Connecting. `ncclCommInitRank` waits for all others without a timeout, and torch's non-blocking mode for it has hung at
 random (pytorch issue 153960). So a thread of its own connects, right after a gather that has shown that all members are
 present, and tries a sum of the full size, which makes all connections that later ones need. When that takes too long,
-the group abandons the thread. All these threads are daemons, unlike those of gloo, because they may never end; the end
+the group abandons the thread. All these threads are daemons, because they may never end; the end
 of the process waits for them a moment.
 
 GPUs of one host read each other's memory: a member that dies there in the middle of a sum of NCCL itself may leave the
 others with a CUDA error that no call repairs, which ends the job like any error of a solver. Between hosts this cannot
 happen.
 
-Nothing here but `nccl_group` knows NCCL: over a group of gloo and the device "cpu" it does the same.
+Nothing here but `nccl_group` knows NCCL: over a group of torch's gloo and the device "cpu" it does the same.
 """
 
 import atexit

@@ -1,19 +1,21 @@
-"""Collectives over sockets of the members' own, for nodes whose ports or addresses gloo cannot be told.
-
-gloo listens on a port that the kernel chooses, and tells the others the address that it listens on. So it cannot keep
-to a range of ports that a firewall leaves open, nor work behind a forwarded address. A round in which a node needs that
-does all its sums here, which the agents decide from options that are the same at all nodes.
+"""Collectives of the members of a round, over sockets of their own: the only ones over hosts.
 
 Theory of operation. One TCP connection between every two members. Each member listens, publishes its address in the
 store (signed) and connects to the members of lower rank; both ends of a connection prove the secret of the round before
 anything else is said (`transports.handshake`). Then, with parts of a buffer numbered by rank:
 
     all-reduce     each member sends part p to member p, which adds all up, by rank, and sends the sum to all others
+    of few values  each member sends its buffer to all others, and adds up what it receives, by rank
     broadcast      the root sends part p to member p, which sends it to all others
 
-Each byte travels twice whatever the number of members, as in a ring, but in two steps. All members get the same bits,
-because one of them computes each part. A member sends and receives at the same time, as the kernel has room and bytes,
-so no order of arrival can deadlock. A waiting thread wakes when its connections are shut down, or a member is gone.
+Each byte of a large buffer travels twice whatever the number of members, as in a ring, but in two steps; a small one
+takes one step. All members get the same bits. A member sends and receives large buffers at the same time, as the kernel
+has room and bytes, so no order of arrival can deadlock. A member may be one small sum ahead of another one, never two:
+each sum needs the buffers of all. So at most two are in transfer to a member, which fit into the buffers of its socket,
+and it may send before it receives. A waiting thread wakes when its connections are shut down, or a member is gone.
+
+Measured on 4 tasks of 2 busy cores against gloo (torch 2.13), medians of the ratios of pairs: 0.03 for 1 KB, 0.4 for
+1 MB, 0.8 for 10 MB. gloo hands each collective from one thread to another.
 """
 
 import contextlib
@@ -23,19 +25,24 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.runtime.collectives.network import GroupNetwork
+from chicle_elastic.runtime.collectives.signed_store import SignedStore
 from chicle_elastic.transports import addresses
 from chicle_elastic.transports.exchange import Deadline
 from chicle_elastic.transports.handshake import prove_as_caller
 from chicle_elastic.transports.listener import Listener
 
 PURPOSE = "sums"
+SMALL_BYTES = 1 << 14
+"""Of a buffer that goes to all others as a whole."""
+MOST_DIALS = 16
+"""Members that are connected to at the same time."""
 SLICE_S = 0.05
 """How long to wait for a connection until looking whether the group is broken."""
 SOCKET_BUFFER_BYTES = 1 << 20
@@ -62,7 +69,7 @@ class SocketGroup:
         rank: int,
         size: int,
         *,
-        store: Any,
+        store: SignedStore,
         network: GroupNetwork,
         is_over: Callable[[], bool],
         timeout_s: float,
@@ -72,7 +79,7 @@ class SocketGroup:
         Args:
             rank: Of this member.
             size: Number of members.
-            store: The signed store of the group.
+            store: Of the group.
             network: Of this member.
             is_over: Whether the group was broken meanwhile.
             timeout_s: How long connecting may take.
@@ -81,7 +88,6 @@ class SocketGroup:
             UsageError: This node cannot listen, e.g. no port of its range is free.
             PeerLostError: A member did not connect in time, or the group was broken.
             SecretError: A process without the secret of the round answers at a member's address.
-            RuntimeError: The store is gone.
         """
         peers: dict[int, socket.socket] = {}
         arrived: queue.SimpleQueue[tuple[str, socket.socket]] = queue.SimpleQueue()
@@ -98,14 +104,21 @@ class SocketGroup:
                 proof_timeout_s=timeout_s,
             ) as listener:
                 store.set(str(rank), network.address.to_tell(listener.address))
-                for other in range(rank):
-                    address = store.get(str(other)).decode()
+                told = store.get_all([str(other) for other in range(rank)], wait_s=timeout_s)
+                if told is None:
+                    raise PeerLostError(f"not all of the {rank} lower ranks told their address within {timeout_s:g} s")
+
+                def dial(other: int) -> None:
+                    address = told[other].decode()
                     sock = peers[other] = addresses.connect_tcp(address, timeout_s=deadline.left_s())
                     name = prove_as_caller(
                         sock, network.secret, deadline, purpose=PURPOSE, name=str(rank), peer=address
                     )
                     if name != str(other):
                         raise PeerLostError(f"rank {name} answers at {address}, the address of rank {other}")
+
+                with ThreadPoolExecutor(MOST_DIALS) as pool:  # each takes three round trips
+                    list(pool.map(dial, range(rank)))
                 for name, sock in _arrivals(arrived, rank=rank, size=size, is_over=is_over, timeout_s=timeout_s):
                     peers[int(name)] = sock
             on_error.pop_all()
@@ -124,11 +137,12 @@ class SocketGroup:
         Raises:
             OSError: A member is gone, or the connections were shut down; the content of `buffer` is undefined.
         """
+        if buffer.nbytes <= SMALL_BYTES:
+            self._add_up_small(buffer)
+            return
         parts = self._parts(len(buffer))
         own = buffer[parts[self.rank]]
-        if self._rows.shape[1] != len(own):
-            self._rows = np.empty((self._size, len(own)))
-        rows = self._rows
+        rows = self._rows_of(len(own))
         self._exchange(
             {other: _bytes(buffer[parts[other]]) for other in self.peers},
             {other: _bytes(rows[other]) for other in self.peers},
@@ -160,10 +174,35 @@ class SocketGroup:
             others = [other for other in self.peers if other != root]
             self._exchange(dict.fromkeys(others, own), {other: parts[other] for other in self.peers})
 
+    def shut_down(self) -> None:
+        """End the connections; a thread that waits on them wakes up. From any thread, but not after `close`."""
+        for sock in self.peers.values():
+            with contextlib.suppress(OSError):  # it has ended already
+                sock.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the connections. May be called again."""
         for sock in self.peers.values():
             sock.close()
+
+    def _add_up_small(self, buffer: Array) -> None:
+        content, rows = _bytes(buffer), self._rows_of(len(buffer))
+        # Each member begins with another peer, so that not all wait for the same one.
+        others = [(self.rank + step) % self._size for step in range(1, self._size)]
+        for other in others:
+            self.peers[other].sendall(content)
+        rows[self.rank] = buffer
+        for other in others:
+            row = _bytes(rows[other])
+            while len(row):
+                row = row[_received(self.peers[other], row) :]
+        np.add.reduce(rows, axis=0, out=buffer)
+
+    def _rows_of(self, num_values: int) -> Array:
+        """Memory for a row of each member."""
+        if self._rows.shape[1] != num_values:
+            self._rows = np.empty((self._size, num_values))
+        return self._rows
 
     def _parts(self, num_values: int) -> list[slice]:
         """The part of each rank."""
@@ -230,12 +269,16 @@ def _send_some(sock: socket.socket, left: dict[int, memoryview], rank: int) -> N
 def _receive_some(sock: socket.socket, left: dict[int, memoryview], rank: int) -> None:
     with contextlib.suppress(BlockingIOError):
         while rank in left:
-            count = sock.recv_into(left[rank], flags=socket.MSG_DONTWAIT)
-            if not count:
-                raise ConnectionError("a member has closed its connection")
-            left[rank] = left[rank][count:]
+            left[rank] = left[rank][_received(sock, left[rank], socket.MSG_DONTWAIT) :]
             if not len(left[rank]):
                 del left[rank]
+
+
+def _received(sock: socket.socket, view: memoryview, flags: int = 0) -> int:
+    count = sock.recv_into(view, flags=flags)
+    if not count:
+        raise ConnectionError("a member has closed its connection")
+    return count
 
 
 def _bytes(values: Array) -> memoryview:

@@ -11,7 +11,6 @@ The task runs the user's code; the agent runs none. They are two processes on on
                                      <-   Load           get a chunk from its source into a reserved slot
     Loaded           or LoadFailed   ->                  (a thread of its own: also while an iteration runs)
                                      <-   Ahead          rows are here of chunks that may come; no answer
-                                     <-   StoreAhead     a store that the next round may use; no answer
                                      <-   Round          members of the next round: connect to them
     GroupReady       or GroupBroke   ->
                                      <-   Attach         what is local now, and what is not any more
@@ -52,7 +51,7 @@ from chicle_elastic.scheduling.events import PolicyDisabled as PolicyDisabled
 from chicle_elastic.values import ChunkAccount, ChunkInfo, ResourceOffer, TaskReport
 from chicle_elastic.values import Proposal as Proposal  # the agent appends it to the log as it is
 
-VERSION = 15
+VERSION = 16
 """Of this list of messages; raised with every change of it."""
 
 
@@ -269,8 +268,6 @@ class Welcome:
 
     Attributes:
         node: Name of the node and so of the task.
-        store_server: Host of the round store that this agent serves: the task connects before the node joins.
-        store_port: Its port.
         wants_ledger: Whether the pages of the ledger are to be sent.
         checkpoint: Where and when checkpoints are written, unless the job says so itself; None for nowhere.
         wants_resume: Go on from the newest checkpoint, also where the job says where they are.
@@ -278,8 +275,6 @@ class Welcome:
     """
 
     node: NodeId
-    store_server: str | None = None
-    store_port: int = 0
     wants_ledger: bool = True
     checkpoint: CheckpointSettings | None = None
     wants_resume: bool = False
@@ -327,14 +322,6 @@ class Attach:
 
     added: tuple[Placement, ...]
     removed: tuple[ChunkId, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreAhead:
-    """The next round may use the store at this address: connect to it, in the background."""
-
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -498,8 +485,6 @@ class Exit:
 Answer: TypeAlias = Loaded | LoadFailed | GroupReady | GroupBroke | IterationEnded | IterationBroke
 Word: TypeAlias = UserMessage | Saved | Proposal | PolicyDisabled
 TaskMessage: TypeAlias = Hello | Expect | Declare | Answer | Word | Left | Failed
-Order: TypeAlias = (
-    Load | Precopied | Attach | StoreAhead | Round | Iterate | Vote | Interrupt | Break | Save | Finish | Exit
-)
+Order: TypeAlias = Load | Precopied | Attach | Round | Iterate | Vote | Interrupt | Break | Save | Finish | Exit
 AgentMessage: TypeAlias = Welcome | Arena | Order | Deliver | Transition
 Message: TypeAlias = TaskMessage | AgentMessage

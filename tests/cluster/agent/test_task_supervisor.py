@@ -151,7 +151,7 @@ def test_the_first_message_to_a_task_is_its_welcome() -> None:
         stage = Stage(loop)
         with Channel.connect(stage.processes.address) as channel:
             stage.turn_until(lambda: stage.task._channel is not None)
-            stage.task.send(control.StoreAhead(host="127.0.0.1", port=1))
+            stage.task.send(control.Vote())
             assert not stage.task.is_connected
             channel.send(control.Hello(pid=os.getpid()))
             stage.turn_until(lambda: stage.task.is_connected)

@@ -45,7 +45,7 @@ def make_job(trainer: LinearTrainer | None = None) -> Job:
         ("sitecustomize", IN_SERVER + "__import__('os')._exit(0)", "exit code 0"),
         ("sitecustomize", IN_SERVER + "sys.exit('broken set-up')", "broken set-up"),
         ("sitecustomize", IN_SERVER + "import os; os.kill(os.getpid(), 9)", r"signal 9 \(SIGKILL\)"),
-        ("torch", "raise ImportError('no such symbol')", r"(?s)exit code 1\n.*no such symbol"),
+        ("cloudpickle", "raise ImportError('no such symbol')", r"(?s)exit code 1\n.*no such symbol"),
     ],
 )
 def test_a_server_that_cannot_start_says_why(

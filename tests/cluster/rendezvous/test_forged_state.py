@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from torch.distributed.elastic.rendezvous import RendezvousStateError
 
 from chicle_elastic.cluster.rendezvous.errors import ForgedStateError
 from chicle_elastic.cluster.rendezvous.signed_value import MAX_CELL_BYTES, SignedValue
@@ -68,7 +67,6 @@ def test_who_has_seen_no_good_state_ends_with_an_error(
         newcomer = cluster.handler("n1", last_call_s=0.1)
         with pytest.raises(ForgedStateError, match="n1 cannot take part in the job") as caught:
             join([newcomer])
-        assert isinstance(caught.value, RendezvousStateError)
         assert _raw(cluster) == forged
         assert ("pickle" in str(caught.value)) == ("pickle" in forgery)
         assert not HURT

@@ -56,7 +56,6 @@ def test_loopback_is_advertised_where_the_store_listens_on_loopback_only() -> No
     for listens in ("127.0.0.1", "::1", None):
         address = choose_address(AddressOptions(), endpoint=ENDPOINT, listens=listens)
         assert address == NodeAddress(bind="127.0.0.1", advertise="127.0.0.1")
-        assert address.is_plain
 
 
 @pytest.mark.parametrize("options", [AddressOptions(), AddressOptions(advertise="127.0.0.1")])
@@ -99,13 +98,10 @@ def test_options_that_cannot_work_are_named(options: dict[str, str], message: st
         choose_address(AddressOptions(**options), endpoint=ENDPOINT, listens=None)  # type: ignore[arg-type]
 
 
-def test_what_gloo_cannot_do_is_not_plain() -> None:
-    """A range of ports, or an address that is forwarded."""
-    ports = PortRange(21300, 21309)
-    assert not NodeAddress(bind="127.0.0.1", advertise="127.0.0.1", ports=ports).is_plain
-    assert not NodeAddress(bind="0.0.0.0", advertise="192.0.2.1").is_plain
-    assert NodeAddress(bind="0.0.0.0", advertise="127.0.0.1").is_plain
-    assert NodeAddress(bind="::", advertise="::1", ports=ports).to_tell("tcp://[::]:7") == "tcp://[::1]:7"
+def test_the_advertised_address_is_told_with_the_port() -> None:
+    """Whatever the node listens on."""
+    address = NodeAddress(bind="::", advertise="::1", ports=PortRange(21300, 21309))
+    assert address.to_tell("tcp://[::]:7") == "tcp://[::1]:7"
 
 
 def test_the_interfaces_of_this_host_have_addresses_that_can_be_listened_on() -> None:

@@ -34,7 +34,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "tests.runtime.cluster_task.cluster_apps",
-        "chicle_elastic.cluster.agent.agent",
+        "chicle_elastic.cluster.agent.elastic_agent",
         "chicle_elastic.launch",
         "torch.distributed",
         "chicle_elastic.runtime.cluster_task.task",
@@ -99,7 +99,7 @@ class Node:
         assert select([self.listener], [], [], timeout_s(MESSAGE_TIMEOUT_S))[0], self.log.read_text()
         self.channel = self._opened.enter_context(self.listener.accept())
         assert self.expect(control.Hello).pid == self.process.pid
-        self.say(control.Welcome(node=self.name, store_server="127.0.0.1", store_port=self.port, **welcome))
+        self.say(control.Welcome(node=self.name, **welcome))
         expected = self.expect(control.Expect)
         self.declared = self.expect(control.Declare)
         assert (expected.num_chunks, expected.slot_bytes) == (len(self.declared.rows), self.declared.slot_bytes)

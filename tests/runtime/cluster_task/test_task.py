@@ -5,7 +5,6 @@ import signal
 
 import numpy as np
 import pytest
-from torch.distributed import TCPStore
 
 from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import ChunkId
@@ -16,14 +15,10 @@ from chicle_elastic.settings import Settings
 from chicle_elastic.values import StateVersion
 from tests.chunk_slots import bytes_in_slot
 from tests.runtime.cluster_task.cluster_apps import cancer
-from tests.runtime.cluster_task.cluster_driver import Driver, start_fork_server
+from tests.runtime.cluster_task.cluster_driver import Driver
+from tests.runtime.collectives.members import store
 
-
-@pytest.fixture(scope="module")
-def store():
-    """The rendezvous store of all tests; torch forgets a pipe with each that it closes."""
-    start_fork_server()
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+__all__ = ["store"]
 
 
 @pytest.fixture

@@ -5,14 +5,15 @@ They are forked from a process that has loaded torch, which takes a second.
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import IO
 
 import pytest
-from torch.distributed import TCPStore
 
+from chicle_elastic.transports.key_values import KeyValueClient, KeyValueServer
 from tests.runtime.cluster_task.cluster_driver import CONTEXT, start_fork_server
 from tests.timeouts import timeout_s
 
@@ -23,10 +24,9 @@ import numpy as np
 from chicle_elastic.errors import PeerLostError
 from chicle_elastic.runtime.collectives.network import GroupNetwork
 from chicle_elastic.runtime.collectives.process_group import ProcessGroup
-from chicle_elastic.runtime.collectives.store_client import StoreClient
 
 rank, size, port = map(int, sys.argv[1:4])
-link = StoreClient("127.0.0.1", port)
+store = "127.0.0.1", port
 
 def say(*words):
     print(*words, flush=True)
@@ -39,7 +39,7 @@ def make(round=1):
 
 def connect(group, *, host="127.0.0.1", first_port=0, last_port=0, key="ab" * 32, **options):
     network = GroupNetwork.of(bind=host, advertise=host, first_port=first_port, last_port=last_port, key=key)
-    group.connect(link, prefix=f"{sys.argv[4]}/{group.round}", network=network, **options)
+    group.connect(store, prefix=f"{sys.argv[4]}/{group.round}", network=network, **options)
 
 def later(function):
     thread = threading.Thread(target=function)
@@ -48,8 +48,8 @@ def later(function):
 
 def break_when_it_waits(group, caller):
     hear()
-    # The innermost frame that is Python, of gloo's sums, of small ones and of those on devices.
-    while sys._current_frames()[caller].f_code.co_name not in ("_has_ended", "_receive", "_has_added_up"):
+    # The innermost frame that is Python, of small sums, of large ones and of those on devices.
+    while sys._current_frames()[caller].f_code.co_name not in ("_received", "select", "_has_added_up"):
         time.sleep(0.001)
     group.break_()
 
@@ -119,14 +119,19 @@ def as_text(end: Connection, mode: str) -> IO[str]:
 
 
 @pytest.fixture(scope="module")
-def store() -> TCPStore:
-    """The rendezvous store of all tests; torch forgets a pipe with each that it closes."""
+def store() -> Iterator[KeyValueClient]:
+    """A client of the store of all tests."""
     start_fork_server()
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = KeyValueServer(listener)
+    with KeyValueClient(*listener.getsockname()) as client:
+        assert client.get("key") is None  # the server has taken the connection
+        yield client
+    server.close()
 
 
 @pytest.fixture
-def start(store: TCPStore, request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Member]]]:
+def start(store: KeyValueClient, request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Member]]]:
     """Starts members, and ends them at last."""
     members: list[Member] = []
 

@@ -29,13 +29,16 @@ from chicle_elastic.runtime.collectives.backend_choice import DeviceOffer, choos
 
 def stand(group, card):
     device = torch.device("cuda", card)
-    offer = DeviceOffer.of(device, may_use_nccl=link.may_use_nccl)
+    offer = DeviceOffer.of(device, may_use_nccl=may_use_nccl)
     own = TaskPosition(merged=0, last_certificate=0, must_recover=False, has_caller=False, device=offer)
     return choose_backend([position.device for position in gather(group, own)])
 
+may_use_nccl = True
+
 def connect_devices(group, card, num_values=100_000):
-    group.connect_devices(
-        link, prefix=f"{sys.argv[4]}/{group.round}", device=torch.device("cuda", card), num_values=num_values
+    global may_use_nccl
+    may_use_nccl = group.connect_devices(
+        store, prefix=f"{sys.argv[4]}/{group.round}", device=torch.device("cuda", card), num_values=num_values
     )
 
 def add_up(group, vector, factor):
@@ -51,7 +54,6 @@ def test_a_group_of_one_sums_to_what_staging_over_the_host_gives(start):
     [member] = start(
         PRELUDE
         + """
-link.prepare()
 for round in range(1, 4):
     group = make(round)
     connect(group)

@@ -20,9 +20,12 @@ from torch.distributed import ProcessGroupGloo
 def make_gloo(store, rank, size):
     return ProcessGroupGloo(store, rank, size, timedelta(seconds=60))
 
+may_use_nccl = True
+
 def connect_devices(group, *, num_values=7, make_group=make_gloo, **options):
-    group.connect_devices(
-        link, prefix=f"{sys.argv[4]}/{group.round}", device=torch.device("cpu"), num_values=num_values,
+    global may_use_nccl
+    may_use_nccl = group.connect_devices(
+        store, prefix=f"{sys.argv[4]}/{group.round}", device=torch.device("cpu"), num_values=num_values,
         make_group=make_group, **options
     )
 
@@ -165,7 +168,7 @@ def fail(store, rank, size):
 
 connect(group)
 connect_devices(group, make_group=fail if rank else make_gloo, timeout_s=1)
-say(group.device_sums, link.may_use_nccl, group.all_gather(np.ones(1)).sum())
+say(group.device_sums, may_use_nccl, group.all_gather(np.ones(1)).sum())
 group.close()
 group = make(2)
 attempt(connect, group)
@@ -184,7 +187,7 @@ def test_where_nccl_cannot_be_used_the_round_goes_over_the_host(start):
 from chicle_elastic.runtime.collectives.nccl_allreduce import nccl_group
 connect(group)
 connect_devices(group, make_group=nccl_group)
-say(group.device_sums, link.may_use_nccl, "TORCH_NCCL_BLOCKING_WAIT" in os.environ)
+say(group.device_sums, may_use_nccl, "TORCH_NCCL_BLOCKING_WAIT" in os.environ)
 """
     )
     assert {member.hear() for member in start(body, body)} == {"None False False"}
@@ -256,7 +259,7 @@ breaker = later(lambda: (hear(), group.break_()))
 say("connects")
 attempt(connect_devices, group)
 breaker.join()
-say(link.may_use_nccl)
+say(may_use_nccl)
 group.close()
 """
     )

@@ -1,69 +1,56 @@
-"""How often the members of a group ask the store, and that reading together verifies each value."""
+"""Values in the store that carry the signature of a round."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from torch.distributed import TCPStore
+from torch.distributed import DistStoreError, PrefixStore
 
 from chicle_elastic.errors import SecretError
-from chicle_elastic.runtime.collectives.signed_store import signed_store
+from chicle_elastic.runtime.collectives.signed_store import SignedStore
+from chicle_elastic.runtime.collectives.torch_store import torch_store
 from chicle_elastic.transports.secret import JobSecret
 from tests.runtime.collectives.members import store
 
 __all__ = ["store"]
 
 SECRET = JobSecret(b"s" * 32)
-NUM_MEMBERS = 4
+KEYS = ["0/0", "0/1"]
 
 
-class Watched:
-    """A store, and the names of the operations that reached it."""
-
-    def __init__(self, store: TCPStore) -> None:
-        self.store, self.operations = store, list[str]()
-
-    def __getattr__(self, name: str) -> Any:
-        self.operations.append(name)
-        return getattr(self.store, name)
-
-
-@pytest.fixture
-def watched(store, request):
-    """Where all members have written their value under the prefix of the test."""
+def test_each_value_is_verified(store, request):
+    """A value under another key, one of another secret, and one that is not signed are not believed."""
     prefix = request.node.name
-    for rank in range(NUM_MEMBERS):
-        signed_store(store, prefix, SECRET).set(f"0/{rank}", f"value {rank}")
-    return Watched(store)
+    signed = SignedStore(store, prefix, SECRET)
+    assert signed.get_all(KEYS, wait_s=0.01) is None
+    for key in KEYS:
+        signed.set(key, f"value {key}")
+    assert signed.get_all(KEYS) == [b"value 0/0", b"value 0/1"]
+    other = SignedStore(store, prefix, JobSecret(b"o" * 32))
+    moved = store.get(f"{prefix}/0/0")
+    for foreign in (
+        lambda: store.set(f"{prefix}/0/1", moved),
+        lambda: other.set("0/1", "x"),
+        lambda: store.set(f"{prefix}/0/1", "x"),
+    ):
+        foreign()
+        with pytest.raises(SecretError):
+            signed.get_all(KEYS)
+        with pytest.raises(SecretError):
+            torch_store(signed).get("0/1")
 
 
-def ask_like_gloo(signed) -> list[bytes]:
-    """Wait for one rank after the other, and read it."""
-    values = []
-    for rank in range(NUM_MEMBERS):
-        signed.wait([f"0/{rank}"], timedelta(seconds=20))
-        values.append(signed.get(f"0/{rank}"))
-    return values
-
-
-def test_members_are_read_together(watched, request):
-    """Each question would be a round trip, or two."""
-    signed = signed_store(watched, request.node.name, SECRET, num_members=NUM_MEMBERS)
-    assert ask_like_gloo(signed) == [f"value {rank}".encode() for rank in range(NUM_MEMBERS)]
-    assert watched.operations == ["wait", "multi_get"]
-
-
-def test_values_of_other_groups_are_read_one_by_one(watched, request):
-    """NCCL's only key ends with a number, too, and no member writes the next one."""
-    for num_members in (0, 1):
-        signed = signed_store(watched, request.node.name, SECRET, num_members=num_members)
-        assert signed.get("0/3") == b"value 3"
-    assert watched.operations == ["multi_get"] * 2
-
-
-def test_each_value_is_verified(watched, request):
-    """Also that of a member that was not asked for yet."""
-    watched.store.set(f"{request.node.name}/0/3", watched.store.get(f"{request.node.name}/0/2"))
-    signed = signed_store(watched, request.node.name, SECRET, num_members=NUM_MEMBERS)
-    with pytest.raises(SecretError):
-        signed.get("0/0")
+def test_torch_finds_its_operations(store, request):
+    """Those of NCCL and of the agents of plain torchrun, through a prefix of torch's own; they wait as torch's do."""
+    outer = torch_store(store)
+    inner = PrefixStore(request.node.name, outer)
+    inner.set("key", "value")
+    assert inner.get("key") == b"value"
+    assert [inner.add("count", 2), inner.add("count", 3)] == [2, 5]
+    assert inner.get("count") == b"5"
+    inner.multi_set(["a", "b"], ["1", "2"])
+    assert inner.multi_get(["a", "b"]) == [b"1", b"2"]
+    assert inner.check(["a", "b"])
+    assert not inner.check(["a", "c"])
+    inner.wait(["a"])
+    with pytest.raises(DistStoreError):
+        inner.wait(["c"], timedelta(milliseconds=20))

@@ -83,7 +83,6 @@ MESSAGES = [
     control.Load(chunk=ChunkId(1), arena=0, slot=3, round=2, merged=6, began=6),
     control.Precopied(chunks=(PLACEMENT,)),
     control.Attach(added=(PLACEMENT,), removed=(ChunkId(4), ChunkId(5))),
-    control.StoreAhead(host="10.0.0.1", port=40123),
     control.Round(
         round=2,
         rank=0,

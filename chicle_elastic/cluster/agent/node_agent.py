@@ -24,13 +24,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
-
 from chicle_elastic.cluster.agent.components import NodeContext
 from chicle_elastic.cluster.agent.node import TASK_END_S, Node
+from chicle_elastic.cluster.agent.node_protocols import Launcher, TaskEnd
 from chicle_elastic.cluster.agent.resource_link import ResourceLink
 from chicle_elastic.cluster.agent.store_keeper import StoreKeeper
-from chicle_elastic.cluster.agent.torch_private import SingleTaskAgent
 from chicle_elastic.cluster.consensus.term_store import TermStore
 from chicle_elastic.cluster.net.cloud_notices import NoticeWatch, grace_of
 from chicle_elastic.cluster.net.event_file import EventFile
@@ -38,10 +36,9 @@ from chicle_elastic.cluster.net.event_loop import EventLoop
 from chicle_elastic.cluster.net.metrics_server import MetricsServer
 from chicle_elastic.cluster.options import END_S, NodeOptions
 from chicle_elastic.cluster.rendezvous.errors import StoreUnreachableError
-from chicle_elastic.cluster.rendezvous.handler import ChicleRendezvousHandler
+from chicle_elastic.cluster.rendezvous.job_entry import JobEntry
 from chicle_elastic.cluster.rendezvous.own_address import choose_address, store_listens_on
 from chicle_elastic.cluster.rendezvous.store import StoreServer, format_endpoint, open_secret
-from chicle_elastic.errors import UsageError
 from chicle_elastic.ids import NodeId
 from chicle_elastic.monitoring.cluster_board import ClusterBoard
 from chicle_elastic.monitoring.job_metrics import JobMetrics
@@ -66,49 +63,41 @@ SWITCH_S = 0.0005
 logger = logging.getLogger(__name__)
 
 
-class ElasticAgent(SingleTaskAgent):
-    """An agent for torch's launcher; see the top of the module.
+class NodeAgent:
+    """The agent of a node; see the top of the module. Subclasses start its task, each in another way.
 
     Args:
-        spec: torch's: the command of the task, and the rendezvous handler.
-        options: Chicle's options of the node.
+        launcher: Starts tasks; the subclass itself.
+        entry: To the job.
+        options: Of the node.
+        command: That the task runs, for people.
 
     Attributes:
         has_left: The node has left the job on a notice.
         resources: The way to the resource manager; None, unless a subclass has one.
-
-    Raises:
-        UsageError: The rendezvous is not Chicle's.
     """
 
-    def __init__(self, spec: WorkerSpec, *args: Any, options: NodeOptions, **kwargs: Any) -> None:
-        super().__init__(spec, *args, **kwargs)
-        handler = spec.rdzv_handler
-        if not isinstance(handler, ChicleRendezvousHandler):
-            raise UsageError(
-                f"the agent needs the rendezvous 'chicle' but was given {handler.get_backend()!r}; start it with "
-                "python -m chicle_elastic.launch"
-            )
-        handler.await_calls()  # an agent that fails before its first round must not close the job for all others
+    def __init__(self, launcher: Launcher, *, entry: JobEntry, options: NodeOptions, command: Sequence[str]) -> None:
         self.has_left = False
         self.resources: ResourceLink | None = None
-        self._options = options
-        self._command = tuple(str(word) for word in spec.args)
-        self._handler = handler
+        self._launcher, self._entry, self._options, self._command = launcher, entry, options, tuple(command)
         self._control = new_address()
         self._meeting = threading.Lock()
         self._round_store: StoreServer | None = None
 
-    def supervise(self) -> RunResult:
+    def run_node(self) -> TaskEnd | None:
         """Run the node until it is finished, has left or has failed.
+
+        Returns:
+            The end of a task that has failed for good; None where the node has finished or left.
 
         Raises:
             ChicleError: The node cannot take part in the job.
         """
-        options, handler = self._options, self._handler
+        options, entry, store = self._options, self._entry, self._entry.store
         with contextlib.ExitStack() as stack:
             board = stack.enter_context(ClusterBoard(options.log_dir, options.node, command=self._command))
-            metrics = JobMetrics(options.node, handler.get_run_id())
+            metrics = JobMetrics(options.node, entry.run_id)
             server = MetricsServer(options.metrics, functools.partial(text_of, metrics), content_type=CONTENT_TYPE)
             url = stack.enter_context(server).url
             told = [metrics.take] if options.log_dir is None else [metrics.take, board.write]
@@ -116,11 +105,11 @@ class ElasticAgent(SingleTaskAgent):
             event_file = stack.enter_context(EventFile(options.log_dir, options.node, tell=tell))
             if url is not None:
                 event_file.write("metrics", url=url)
-            secret = open_secret(options.secret_file, endpoint=handler.endpoint)
+            secret = open_secret(options.secret_file, endpoint=store.endpoint)
             tls = None if options.tls is None else TlsIdentity(options.tls)
-            listens = store_listens_on(handler.store, endpoint=handler.endpoint)
-            address = choose_address(options.address, endpoint=handler.endpoint, listens=listens)
-            term_store = TermStore(handler.store, endpoint=handler.endpoint, run_id=handler.get_run_id(), secret=secret)
+            listens = store_listens_on(store, endpoint=store.endpoint)
+            address = choose_address(options.address, endpoint=store.endpoint, listens=listens)
+            term_store = TermStore(store, endpoint=store.endpoint, run_id=entry.run_id, secret=secret)
             self._round_store = stack.enter_context(
                 StoreServer(format_endpoint(address.advertise, 0), bind=address.bind, ports=address.ports)
             )
@@ -128,11 +117,11 @@ class ElasticAgent(SingleTaskAgent):
                 control=self._control,
                 address=address,
                 round_store=self._round_store.endpoint,
-                run_id=handler.get_run_id(),
+                run_id=entry.run_id,
                 secret=secret,
                 metrics=metrics,
-                min_nodes=handler.min_nodes,
-                max_nodes=handler.max_nodes,
+                min_nodes=entry.min_nodes,
+                max_nodes=entry.max_nodes,
                 tls=tls,
                 bulk_tls=tls if options.has_tls_bulk else None,
                 resources=self.resources,
@@ -140,9 +129,9 @@ class ElasticAgent(SingleTaskAgent):
             loop = stack.enter_context(
                 EventLoop(tell_slow=lambda slow: event_file.write("slow_handler", **dataclasses.asdict(slow)))
             )
-            stack.callback(self.stop_task)
-            restore = (term_store.publish_again, handler.restore)
-            keeper = StoreKeeper(loop, handler.store, restore=restore, event_file=event_file)
+            stack.callback(self._launcher.stop_task)
+            restore = (term_store.publish_again, entry.restore)
+            keeper = StoreKeeper(loop, store, restore=restore, event_file=event_file)
             stack.callback(keeper.close)
             keeper.start()
             recording: RecordingFile | None = None
@@ -150,6 +139,7 @@ class ElasticAgent(SingleTaskAgent):
                 recording = stack.enter_context(new_recording(options.log_dir, options.node))
             node = Node(
                 loop,
+                self._launcher,
                 self,
                 context,
                 options,
@@ -183,26 +173,21 @@ class ElasticAgent(SingleTaskAgent):
                 _mark_ended(term_store)
             if end.error is not None:
                 raise end.error
-            ended = self.task_exit(TASK_END_S) if end.awaits_task else None
-            if end.is_success or ended is None or not ended.is_failed():
-                return self.succeeded()
-            return self.failed(ended)
+            ended = self._launcher.task_exit(TASK_END_S) if end.awaits_task else None
+            return None if end.is_success or ended is None or not ended.is_failed() else ended
 
     def begins(self, loop: EventLoop, node: Node) -> None:
         """Called before the node runs; for subclasses that watch further descriptors in the loop."""
 
-    def task_environment(self) -> Mapping[str, str]:
-        """The address of the agent for its task, and the maximum number of nodes; no secret of the job."""
-        environment = {"CHICLE_CONTROL": self._control, "CHICLE_MAX_NODES": str(self._handler.max_nodes)}
-        return environment | {"CHICLE_SECRET": ""} if self._options.secret_file is None else environment
-
     def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
-        """Take part in a round of torch's rendezvous, which waits for no other member; in a worker thread."""
+        """Take part in a rendezvous, which waits for no other member; in a worker thread."""
         with self._meeting:
-            self._handler.expect(round=round, members=members)
-            self.rendezvous()
+            self.call_round(round, members)
             if self._round_store is not None and members[0] == self._options.node:
-                self._round_store.prune(self._handler.get_run_id(), before=round - KEPT_ROUNDS + 1)
+                self._round_store.prune(self._entry.run_id, before=round - KEPT_ROUNDS + 1)
+
+    def call_round(self, round: int, members: tuple[NodeId, ...]) -> None:
+        """Called at each rendezvous; for subclasses whose launcher has to know the round."""
 
     def require_open(self) -> None:
         """Check that the job is not over.
@@ -211,14 +196,14 @@ class ElasticAgent(SingleTaskAgent):
             JobClosedError: The job is over.
             StoreUnreachableError: The store does not answer.
         """
-        self._handler.require_open()
+        self._entry.require_open()
 
     def _close_job(self, *, is_success: bool) -> None:
         """Store that the job is over: a node that comes now must not begin it again."""
         end_s = time.monotonic() + CLOSE_S
         while True:
             try:
-                self._handler.set_closed(is_success=is_success)
+                self._entry.set_closed(is_success=is_success)
                 return
             except StoreUnreachableError as error:
                 if time.monotonic() > end_s:

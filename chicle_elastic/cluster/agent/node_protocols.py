@@ -1,0 +1,47 @@
+"""The protocols by which a node has its task started, and takes part in rendezvous."""
+
+from typing import Protocol
+
+from chicle_elastic.cgroups import MemoryKills
+from chicle_elastic.cluster.agent.task_supervisor import Processes
+from chicle_elastic.ids import NodeId
+
+
+class TaskEnd(Protocol):
+    """How a task has ended."""
+
+    def is_failed(self) -> bool:
+        """Whether it has failed."""
+        ...
+
+
+class Launcher(Processes, Protocol):
+    """Starts the tasks of a node, one at a time: torch's agent, or that of a local cluster."""
+
+    memory_kills: MemoryKills
+
+    @property
+    def restarts_left(self) -> int:
+        """How often the agent may still restart a task that crashed."""
+        ...
+
+    def task_exit(self, timeout_s: float = 0.0) -> TaskEnd | None:
+        """How the task ended, or None while it runs."""
+        ...
+
+
+class Rendezvous(Protocol):
+    """The agent's side of the rendezvous."""
+
+    def meet(self, round: int, members: tuple[NodeId, ...]) -> None:
+        """Take part in a round; in a worker thread."""
+        ...
+
+    def require_open(self) -> None:
+        """Check that the job is not over; in a worker thread.
+
+        Raises:
+            JobClosedError: The job is over.
+            StoreUnreachableError: The store does not answer.
+        """
+        ...

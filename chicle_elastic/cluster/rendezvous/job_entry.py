@@ -1,0 +1,98 @@
+"""The entry to a job, in the rendezvous store: whether the job is open, seen from one agent."""
+
+import functools
+
+from chicle_elastic.clock import Clock, MonotonicClock
+from chicle_elastic.cluster.rendezvous import state as states
+from chicle_elastic.cluster.rendezvous.errors import JobClosedError
+from chicle_elastic.cluster.rendezvous.signed_value import SignedValue
+from chicle_elastic.cluster.rendezvous.state import RendezvousState
+from chicle_elastic.cluster.rendezvous.state_store import StateStore
+from chicle_elastic.cluster.rendezvous.store_connection import StoreConnection
+from chicle_elastic.errors import UsageError
+from chicle_elastic.ids import NodeId
+from chicle_elastic.transports.secret import JobSecret
+
+
+class JobEntry:
+    """See the top of the module.
+
+    Args:
+        store: The connection of this process to the store.
+        run_id: Of the job.
+        node: Name of this node.
+        secret: Of the job.
+        min_nodes: Fewest nodes of the job.
+        max_nodes: Most nodes of the job.
+        clock: For timeouts.
+
+    Attributes:
+        state: The shared state of the rendezvous.
+
+    Raises:
+        UsageError: Run id or number of nodes cannot be.
+    """
+
+    def __init__(
+        self,
+        store: StoreConnection,
+        *,
+        run_id: str,
+        node: NodeId,
+        secret: JobSecret,
+        min_nodes: int,
+        max_nodes: int,
+        clock: Clock | None = None,
+    ) -> None:
+        if not run_id or "/" in run_id or max_nodes > states.MAX_MEMBERS:
+            raise UsageError(
+                f"run id {run_id!r} with up to {max_nodes} nodes: the run id (--rdzv-id) has to have no slash and some "
+                f"other character, and a job has at most {states.MAX_MEMBERS} nodes (--nnodes)"
+            )
+        self.store, self.run_id, self.node = store, run_id, node
+        self.min_nodes, self.max_nodes = min_nodes, max_nodes
+        cell = SignedValue(store, endpoint=store.endpoint, key=f"chicle/{run_id}/rendezvous", secret=secret)
+        self.state = StateStore(cell, owner=node, clock=clock or MonotonicClock())
+        self._has_seen_open = False
+
+    def restore(self) -> None:
+        """Store again whether the job is over, if the store was restarted.
+
+        Raises:
+            StoreUnreachableError: The store does not answer.
+        """
+        self.state.restore()
+
+    def set_closed(self, *, is_success: bool = False) -> None:
+        """The job is over: no node may join any more.
+
+        Args:
+            is_success: The job has finished its work.
+        """
+        self.state.change(functools.partial(states.close, is_success=is_success))
+
+    def require_open(self) -> None:
+        """Check that the job is not over.
+
+        Raises:
+            JobClosedError: The job is over.
+            StoreUnreachableError: The store does not answer.
+        """
+        _, state = self.state.read()
+        if state is not None:
+            self.check(state)
+
+    def check(self, state: RendezvousState) -> None:
+        """Check that a state that was read is that of an open job.
+
+        Raises:
+            JobClosedError: The job is over.
+        """
+        if state.is_closed:
+            raise JobClosedError(
+                f"the job {self.run_id!r} is over; {self.node} comes too late to join it, and runs nothing: begin "
+                "another job with another --rdzv-id, or at a new store",
+                is_success=state.is_success,
+                is_late=state.is_success and not self._has_seen_open,
+            )
+        self._has_seen_open = True
