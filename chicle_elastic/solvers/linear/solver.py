@@ -16,7 +16,8 @@ from chicle_elastic.solvers.linear.newton.state import NewtonState, Problem
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.pass_solver import ALONE, INTERRUPTED, ROWS
 from chicle_elastic.solvers.linear.tables import Bounds
-from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses, solve, tells_if_long
+from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses
+from chicle_elastic.solvers.linear.working_set.solution import solve, tells_if_long
 from chicle_elastic.solvers.linear.working_set.state import (
     Sums,
     WorkingSetPhase,
@@ -116,7 +117,17 @@ class LinearSolver(Solver):
         if state.phase is WorkingSetPhase.SOLVE:
             if budget.rank == state.turn % budget.num_ranks:
                 with tells_if_long(state):
-                    solve(state, w, parts, intercept=self._local.intercept, tol=self._tol, is_spent=budget.is_spent)
+                    local = self._local
+                    solve(
+                        state,
+                        w,
+                        parts,
+                        loss=local.loss,
+                        intercept=local.intercept,
+                        tol=self._tol,
+                        ctx=self.ctx,
+                        budget=budget,
+                    )
             return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
         if budget.is_spent():
             sums[0] = 1.0

@@ -184,7 +184,8 @@ class LinearTrainer(Trainer):
         method = self._choice(schema, num_tasks).method
         descent = WorkingSetState.look(progress) if WorkingSetState.is_of(progress) else None
         is_slow = descent is not None and descent.phase is not WorkingSetPhase.DESCEND
-        if method is Method.NEWTON or np.array_equal(progress, GIVEN_UP):
+        is_large = descent is not None and not is_slow and loss is not Loss.HINGE
+        if method is Method.NEWTON or is_large or np.array_equal(progress, GIVEN_UP):
             state = newton_state(loss, schema, num_outputs=outputs, num_tasks=num_tasks)
             return steps.start(state, self.problem, model).encode()
         if method is Method.COORDINATES and not is_slow:
