@@ -37,8 +37,13 @@ class WorkingSetPasses:
             self._local.write_duals(k, alpha)
 
     def select(self, state: WorkingSetState, w: Array, sums: Sums) -> None:
-        """Evaluate all local rows at `w`, shape (num_outputs, D), and say which are undecided."""
+        """Evaluate all local rows at `w`, shape (num_outputs, D), and say which are undecided.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
         local = self._local
+        local.check_all_rows()
         upper = local.upper
         nearest = np.full(len(upper), -np.inf)  # how far the margin is on the wrong side, over the outputs
         for k in range(state.num_outputs):
