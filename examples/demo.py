@@ -24,7 +24,7 @@ MARKS = "<!-- measured:start -->\n", "<!-- measured:end -->\n"
 TOL = 1e-3
 NUM_TASKS = (1, 2, 4)
 ELASTIC = InProcess(num_tasks=1, changes=((1, 2), (2, 4)))
-"""One task; a second one joins after iteration 1, two more after 2. The fit ends on four, by Newton's method."""
+"""One task; a second one joins after iteration 1, two more after 2. The fit ends on four, which keep the duals."""
 METHOD = f"ChicleSVM, {' > '.join(map(str, NUM_TASKS))} tasks"
 
 
@@ -48,9 +48,9 @@ def main(folder: Path, *, writes_readme: bool = False) -> int:
         f"\n{table}\n\n"
         f"A certified gap of 1e-03 means: the objective is at most 0.1 % above the optimum. Each fit ends when that is "
         f"certain (tol={TOL:g}).\n"
-        "fit, ms: the second fit of each, so that no kernel is compiled in it. Fits with several tasks follow\n"
-        "Newton's method, with one several passes per iteration. Tasks of one process take turns: their ms say\n"
-        "nothing of a cluster.\n"
+        "fit, ms: the second fit of each, so that no kernel is compiled in it. An iteration\n"
+        "has several passes; once there are several tasks, one of them solves for all these few rows. Tasks of one\n"
+        "process take turns: their ms say nothing of a cluster.\n"
     )
 
     print("GridSearchCV(n_jobs=2) over a pipeline of StandardScaler and ChicleSVM ...", flush=True)

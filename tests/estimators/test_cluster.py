@@ -143,7 +143,7 @@ def test_a_process_is_killed_in_the_middle_of_a_fit(of_two):
         victim.append(of_two.members()["n1"])
         os.kill(victim[0].pid, signal.SIGKILL)
 
-    model = make("hinge", tol=1e-7, n_workers=2).set_callbacks(Recorder({5: kill})).fit(X, y)
+    model = make("hinge", tol=1e-7, n_workers=2).set_callbacks(Recorder({1: kill})).fit(X, y)
     assert problems.recomputed_gaps(model, X, y).max() <= 1e-7
     members = model.history_.members
     assert members["n1"].agent_pid == victim[0].agent_pid, "the agent lives on"

@@ -35,12 +35,12 @@ def test_tasks_come_and_go_and_the_certificate_is_true(loss, form):
     X, y = X[:300], y[:300]
     weights = np.random.default_rng(0).uniform(0.5, 2, size=len(y))
     one = make(loss, tol=1e-4).fit(X, y, weights)
-    many = make(loss, tol=1e-4, runtime=InProcess(num_tasks=4, changes=((2, 2), (4, 6)))).fit(form(X), y, weights)
+    many = make(loss, tol=1e-4, runtime=InProcess(num_tasks=4, changes=((1, 2), (2, 6)))).fit(form(X), y, weights)
     gaps = problems.recomputed_gaps(many, X, y, weights)
     assert gaps.max() <= 1e-4
     assert many.duality_gap_ == pytest.approx(gaps.max(), rel=1e-6)
     np.testing.assert_allclose(many.objective_, one.objective_, rtol=2e-4)
-    assert many.history_.column("num_tasks")[[0, 2, 4]].tolist() == [4, 2, 6]
+    assert many.history_.column("num_tasks")[:3].tolist() == [4, 2, 6]
 
 
 def test_more_tasks_than_samples_is_no_error():
@@ -154,7 +154,7 @@ def test_history_says_how_the_model_was_found():
     assert "coordinate descent" in alone
     assert "one task" in alone
     assert model.history_[joined - 1].num_tasks == 2
-    assert "Newton's method on chunks, because of 2 tasks" in together
+    assert "a working set on one task, because of 2 tasks" in together
     assert model.history_.method == together
 
 

@@ -98,7 +98,7 @@ def test_a_warm_start_works_with_several_tasks():
     X, y = problems.cancer()
     model = make("hinge", runtime=InProcess(num_tasks=3)).fit(X, y)
     cold = model.n_iter_
-    assert model.set_params(random_state=7).fit(X, y).n_iter_ < cold / 4
+    assert model.set_params(random_state=7).fit(X, y).n_iter_ <= cold / 4
     assert problems.recomputed_gaps(model, X, y)[0] <= 1e-3
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import scipy.sparse
@@ -30,6 +31,7 @@ from chicle_elastic.runtime.simulate.scenario import Scenario, SimulatedJob, Sim
 from chicle_elastic.runtime.simulate.virtual_cluster import VirtualCluster
 from chicle_elastic.runtime.simulate.work import Real
 from chicle_elastic.runtime.training.job import Job
+from chicle_elastic.solvers.linear import methods
 from chicle_elastic.solvers.linear.l1.trainer import L1Trainer, LassoTrainer
 from chicle_elastic.solvers.linear.multinomial.trainer import MultinomialTrainer
 from chicle_elastic.solvers.linear.regression.losses import (
@@ -40,6 +42,7 @@ from chicle_elastic.solvers.linear.regression.losses import (
 )
 from chicle_elastic.solvers.linear.regression.trainer import RegressionTrainer
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
+from chicle_elastic.solvers.linear.working_set.steps import FEW_VALUES
 
 FILE = Path(__file__).parents[1] / "golden" / "linear_runs.json"
 TOL, TOL_OF_FLOAT32 = 1e-7, 1e-5
@@ -125,7 +128,9 @@ class Run:
         cluster = VirtualCluster(
             Scenario(nodes=NODES[self.nodes], job=simulated), make_work=lambda clock: Real(job, clock)
         )
-        result = cluster.run()
+        most = FEW_VALUES if self.layout == "wide" else 0  # narrow rows stand for many
+        with mock.patch.object(methods, "FEW_VALUES", most):
+            result = cluster.run()
         assert isinstance(cluster.work, Real)
         return result, cluster.work.model.reshape(-1, LAYOUTS[self.layout]["features"] + 1)
 

@@ -117,7 +117,7 @@ def recompute(problem: Problem, trainer: LinearTrainer, model: Array, state: Arr
     Z = np.column_stack([problem.dense(), np.full(len(problem.y), trainer.intercept_scaling)])
     upper = upper_bounds(trainer.C, problem.y, problem.weights, trainer.class_weights)
     assert duals.min() >= 0
-    assert loss is Loss.SQUARED_HINGE or (duals <= upper[:, None] * (1 + 1e-12)).all()
+    assert loss is Loss.SQUARED_HINGE or (duals <= loss.most_slope * upper[:, None] * (1 + 1e-12)).all()
     assert not duals[upper == 0].any()
     found = []
     for k, w in enumerate(model.reshape(duals.shape[1], -1)):

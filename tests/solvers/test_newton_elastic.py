@@ -24,6 +24,8 @@ from chicle_elastic.solvers.linear.newton.state import NewtonPhase, NewtonState
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
 from tests.solvers.linear_jobs import LOSSES, SMOOTH, assert_optimal, assert_true, is_newton_job, problem, recompute
 
+pytestmark = pytest.mark.usefixtures("many_rows")
+
 NARROW = {"rows": 320, "features": 9, "classes": 3}
 WIDE = {"rows": 160, "features": methods.MOST_COLUMNS + 10, "density": 0.01}
 SAMPLED = {"rows": 13_000, "features": 3}

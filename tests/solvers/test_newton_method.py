@@ -17,6 +17,8 @@ from tests.solvers.linear_jobs import (
     with_changes,
 )
 
+pytestmark = pytest.mark.usefixtures("many_rows")
+
 NARROW = {"rows": 480, "features": 7}
 
 

@@ -176,6 +176,7 @@ def test_a_stage_that_uses_all_its_iterations_says_how_far_it_came():
     assert max(gaps) > TOL
 
 
+@pytest.mark.usefixtures("many_rows")
 def test_after_a_stage_whose_w_is_not_that_of_its_duals_the_next_begins_with_theirs():
     """Newton's method on two tasks is cut off; then one task descends along coordinates, which needs w = w(alpha)."""
     X, y, folds = problem(num_features=6)

@@ -7,7 +7,7 @@ import pytest
 
 from chicle_elastic import waits
 from chicle_elastic.solvers.linear.trainer import LinearTrainer
-from chicle_elastic.solvers.linear.working_set import passes, steps
+from chicle_elastic.solvers.linear.working_set import solution, steps
 from chicle_elastic.solvers.linear.working_set.state import (
     Sums,
     WorkingSetPhase,
@@ -127,7 +127,7 @@ def test_a_pass_that_one_task_did_not_finish_is_made_again():
     tasks, stopped, state = Tasks(data, trainer, 3), set(), steps.start(1, 400)
     while state.phase is not WorkingSetPhase.REST and tasks.iteration < 100:
         phase, before = state.phase, (tasks.model.copy(), tasks.progress.copy())
-        if phase is not WorkingSetPhase.DESCEND and phase not in stopped:
+        if tasks.iteration and phase not in stopped:
             stopped.add(phase)
             tasks.iterate(stopped={0} if phase is WorkingSetPhase.SOLVE else {1})
             if phase is not WorkingSetPhase.SOLVE:
@@ -165,8 +165,8 @@ def test_duals_that_are_lost_are_noticed_in_any_phase():
 
 def test_a_solution_that_takes_long_says_so(monkeypatch):
     """All other tasks wait for the one that solves, and no iteration ends meanwhile."""
-    monkeypatch.setattr(passes, "LONG_S", 0.0)
+    monkeypatch.setattr(solution, "LONG_S", 0.0)
     state = state_in(WorkingSetPhase.SOLVE)
     told = queue.SimpleQueue()
-    with waits.tell_through(told.put), passes.tells_if_long(state):
+    with waits.tell_through(told.put), solution.tells_if_long(state):
         assert told.get(timeout=timeout_s(10)).startswith("one task solves for the 2 rows that are undecided")

@@ -147,7 +147,7 @@ class CoordinatePasses:
                 self._learn(found, visits * values_of_visit + looks + PASS_VALUES)
                 self._choice.add(self._last_gap, (budget.clock.now() - started_s) / max(1.0, visits))
             is_enough = not is_small or (descent.visits - begun) * values_of_visit >= VALUES_PER_ITERATION
-            if is_enough or self._is_newton or self._is_near or budget.is_spent():
+            if is_enough or self._is_newton or self.is_near or budget.is_spent():
                 break
         if self._is_newton:
             self._own = found, [self._local.duals(k) for k in range(len(w))], self._dual_objectives(found)
@@ -197,12 +197,12 @@ class CoordinatePasses:
             return
         if self._race is None:
             self._race = self._new_race(DESCENT)
-        if not self._is_near:  # a certificate may end it all
+        if not self.is_near:  # a certificate may end it all
             self._race.add(work, self._left(relative))
             self._has_turned = self._is_newton
 
     @property
-    def _is_near(self) -> bool:
+    def is_near(self) -> bool:
         """Say whether a certificate would be asked for, as far as can be told here; see `LinearTrainer.verdict`."""
         return self._last_gap * self._correction <= self._goal
 

@@ -24,7 +24,7 @@ from chicle_elastic.chunks.views import DataSchema
 from chicle_elastic.errors import UsageError
 from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
-from chicle_elastic.solvers.linear.working_set.steps import MOST_ROWS
+from chicle_elastic.solvers.linear.working_set.steps import FEW_VALUES, MOST_ROWS
 
 SMALL_VALUES = 1 << 18
 """Feature values up to which NumPy is as fast as a kernel, the kernel's compilation not counted."""
@@ -54,7 +54,7 @@ class Method(Enum):
 
     COORDINATES = "coordinate descent (CoCoA)"
     NEWTON = "Newton's method on chunks"
-    WORKING_SET = "coordinate descent (CoCoA), then Newton steps over a working set"
+    WORKING_SET = "coordinate descent (CoCoA), and a working set on one task"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +92,8 @@ def choose(
                 f"{schema.num_features}; use algorithm='auto', or a smooth loss"
             )
         return Choice(method=Method.NEWTON, reason="algorithm='newton'")
+    if num_tasks > 1 and (loss is Loss.HINGE or loss.has_kinks) and schema.num_rows * D <= FEW_VALUES:
+        return Choice(method=Method.WORKING_SET, reason=f"{num_tasks} tasks, and rows that all fit into a message")
     if loss is Loss.HINGE:
         if num_tasks == 1:
             return Choice(method=Method.COORDINATES, reason="the hinge on one task")
@@ -112,7 +114,8 @@ def choose(
     if has_free_intercept:
         return Choice(method=Method.NEWTON, reason="a smooth loss with an intercept that is not penalised")
     if num_tasks > 1:
-        return Choice(method=Method.NEWTON, reason=f"a smooth loss on {num_tasks} tasks")
+        method = Method.WORKING_SET if loss.has_kinks and schema.num_rows <= MOST_ROWS else Method.NEWTON
+        return Choice(method=method, reason=f"a smooth loss on {num_tasks} tasks")
     return Choice(method=Method.COORDINATES, reason=f"one task and {where}, too many for second derivatives")
 
 

@@ -17,7 +17,8 @@ from chicle_elastic.solvers.linear.newton.state import NewtonState
 from chicle_elastic.solvers.linear.objectives import Loss
 from chicle_elastic.solvers.linear.pass_solver import PassSolver, count_all
 from chicle_elastic.solvers.linear.tables import Bounds
-from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses, solve, tells_if_long
+from chicle_elastic.solvers.linear.working_set.passes import WorkingSetPasses
+from chicle_elastic.solvers.linear.working_set.solution import solve, tells_if_long
 from chicle_elastic.solvers.linear.working_set.state import (
     Sums,
     WorkingSetPhase,
@@ -104,7 +105,16 @@ class LinearSolver(PassSolver):
         if state.phase is WorkingSetPhase.SOLVE:
             if budget.rank == state.turn % budget.num_ranks:
                 with tells_if_long(state):
-                    solve(state, w, parts, intercept=self.local.intercept, tol=self._tol, is_spent=budget.is_spent)
+                    solve(
+                        state,
+                        w,
+                        parts,
+                        loss=self.local.loss,
+                        intercept=self.local.intercept,
+                        tol=self._tol,
+                        ctx=self.ctx,
+                        budget=budget,
+                    )
             return Update(delta=sums, samples=0, weight=1.0, is_partial=True)
         if budget.is_spent():
             sums[0] = 1.0
@@ -149,7 +159,9 @@ class LinearSolver(PassSolver):
         local, is_known = self.local, known is not None
         w = model.reshape(local.tables.num_outputs, -1)
         certify = functools.partial(LocalPart.certify, loss=local.loss, w=w, has_losses=has_losses, is_known=is_known)
-        (rebuilt, sums), *others = local.run_parts(certify, local.parts(local.tables.num_rows))
+        # Each part has a w of its own, which costs less than its rows.
+        most = max(local.useful_threads, local.tables.num_values // (8 * w.shape[1]))
+        (rebuilt, sums), *others = local.run_parts(certify, local.parts(most))
         for more, more_sums in others:  # in place: with a million features a fresh array costs as much as many rows
             rebuilt += more
             sums += more_sums

@@ -1,6 +1,5 @@
 """What one task does in a pass of the working set."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,22 +7,9 @@ import scipy.sparse
 
 from chicle_elastic.chunks.rows import as_floats
 from chicle_elastic.chunks.views import Array, CsrRows
-from chicle_elastic.solvers.kernels import descent
 from chicle_elastic.solvers.linear.local import LocalData
-from chicle_elastic.solvers.linear.objectives import Loss, primal_losses
-from chicle_elastic.solvers.linear.wide.hinge import WideHinge, first_tau
-from chicle_elastic.solvers.linear.wide.rows import CopiedRows
+from chicle_elastic.solvers.linear.objectives import Loss, dual_values, primal_losses
 from chicle_elastic.solvers.linear.working_set.state import WIDTH, Sums, WorkingSetState
-from chicle_elastic.waits import Wait
-
-MOST_RUNS = 20
-"""Runs of Newton steps of a SOLVE at most."""
-NEXT_TAU = 0.1
-"""First tau of a SOLVE, as a share of the last one of the SOLVE before."""
-FIRST_SHARE, LAST_SHARE = 0.03, 0.3
-"""A SOLVE ends when the gap within the set is this share of what it was, or of tol, whichever is more."""
-LONG_S = 5.0
-"""How long a SOLVE may take without a line."""
 
 
 class WorkingSetPasses:
@@ -52,17 +38,23 @@ class WorkingSetPasses:
             self._local.write_duals(k, alpha)
 
     def select(self, state: WorkingSetState, w: Array, sums: Sums) -> None:
-        """Evaluate all local rows at `w`, shape (num_outputs, D), and say which are undecided."""
+        """Evaluate all local rows at `w`, shape (num_outputs, D), and say which are undecided.
+
+        Raises:
+            DataError: A feature is NaN or infinite.
+        """
         local = self._local
+        local.check_all_rows()
         upper = local.upper
         nearest = np.full(len(upper), -np.inf)  # how far the margin is on the wrong side, over the outputs
         for k in range(state.num_outputs):
             signs, alpha = local.signs[k], local.duals(k)
             margins = signs * local.rows.times(w[k])
             sums.rebuilt[k] += local.rows.weighted_sum(signs * alpha)
-            sums.losses[k] += float(primal_losses(Loss.HINGE, margins, upper).sum())
-            sums.dual_values[k] += float(alpha.sum())
-            wrong = np.where(alpha <= 0, 1.0 - margins, np.where(alpha >= upper, margins - 1.0, np.inf))
+            sums.losses[k] += float(primal_losses(local.loss, margins, upper).sum())
+            sums.dual_values[k] += float(dual_values(local.loss, alpha, upper).sum())
+            has_most = (alpha >= upper) & (local.loss is Loss.HINGE)  # of other losses only a dual of 0 is decided
+            wrong = np.where(alpha <= 0, 1.0 - margins, np.where(has_most, margins - 1.0, np.inf))
             np.maximum(nearest, np.where(upper > 0, wrong, -np.inf), out=nearest)
         is_new = nearest > -WIDTH
         is_new[is_new] &= ~np.isin(self._row_ids[is_new], state.rows)
@@ -105,55 +97,6 @@ class WorkingSetPasses:
                 for block in blocks
             ]
         )
-
-
-def solve(
-    state: WorkingSetState,
-    w: Array,
-    sums: Sums,
-    *,
-    intercept: float,
-    tol: float,
-    is_spent: Callable[[], bool],
-) -> None:
-    """Minimise over the duals of the working set; one task does it.
-
-    Args:
-        state: With the set.
-        w: Shape (num_outputs, D).
-        sums: The change of w, the duals and the next taus go there.
-        intercept: Value of the intercept column.
-        tol: Relative gap to reach.
-        is_spent: Whether to end with what there is.
-    """
-    matrix = scipy.sparse.csr_array(
-        (state.values, state.columns.astype(np.int32), np.cumsum([0, *state.lengths]).astype(np.int32)),
-        shape=(len(state.lengths), w.shape[1] - 1),
-    )
-    rows, columns = CopiedRows.of_matrix(matrix, intercept)
-    norms = np.asarray(matrix.multiply(matrix).sum(axis=1)).reshape(-1) + intercept * intercept
-    least_tau = first_tau(norms, state.upper, rows.least_tau)
-    duals = state.duals.reshape(-1, state.num_outputs)
-    sums.solved += 1.0
-    for k in range(state.num_outputs):
-        signs = np.where(state.targets == descent.positives(state.num_outputs)[k], 1.0, -1.0)
-        alpha = duals[:, k].copy()
-        outside = w[k, columns] - rows.weighted_sum(signs * alpha)
-        finish = WideHinge(rows, signs, state.upper, alpha, outside=outside, tau=float(state.taus[k]) or least_tau)
-        goal = max(FIRST_SHARE * finish.gap, LAST_SHARE * tol * state.primals[k])
-        for _ in range(MOST_RUNS):
-            if finish.gap <= goal or finish.is_stuck or is_spent():
-                break
-            finish.run(is_spent, goal)
-        sums.change[k, columns] += finish.w - w[k, columns]
-        sums.duals[:, k] += finish.alpha
-        sums.taus[k] += max(finish.tau * NEXT_TAU, least_tau)
-
-
-def tells_if_long(state: WorkingSetState) -> Wait:
-    """Within this a SOLVE runs: a line says so after `LONG_S`, for all other tasks wait and no iteration ends."""
-    text = f"one task solves for the {len(state.lengths):,} rows that are undecided"
-    return Wait(f"{text} (up to some minutes, and again until the gap is small)", after_s=LONG_S)
 
 
 def _csr(rows: Any, which: Array) -> scipy.sparse.csr_matrix:

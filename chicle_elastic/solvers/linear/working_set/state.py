@@ -34,6 +34,9 @@ WIDTH = 0.05
 On four sets of sparse rows 0.3 takes as many iterations; where the values of a set are limited to a tenth of the rows,
 0.3 finds too many rows in half of the cases."""
 
+DRIFT = 1e-9
+"""A w that is not that of the duals, by this share of its length: something was lost."""
+
 
 class WorkingSetPhase(IntEnum):
     """What the next pass does."""
@@ -73,7 +76,7 @@ class WorkingSetState(ProgressState):
         columns, values: Of their features, row by row, shape (v,).
     """
 
-    phase: WorkingSetPhase = WorkingSetPhase.DESCEND
+    phase: WorkingSetPhase = WorkingSetPhase.SELECT
     num_outputs: int
     num_rows: int
     share: float = 0.9

@@ -1,14 +1,14 @@
 """How the working set goes on from the sums of a pass. Pure: every task comes to the same.
 
 Coordinate descent on several tasks damps its steps by their number, and where regularisation is weak on wide data it
-takes thousands of passes. Which duals are at their bounds it finds soon, though. So after some passes, where more of
-them would not do, it goes like this (a working set as in Joachims 1999, "Making large-scale SVM learning practical",
-but a large one):
+takes thousands of passes. Which duals are at their bounds it finds soon, though. So at once where all rows are few,
+and else after some passes, where more of them would not do, it goes like this (a working set as in Joachims 1999,
+"Making large-scale SVM learning practical", but a large one):
 
     SELECT   Every task evaluates its rows at w, which gives the gap, and says which of them are undecided: those with
              a dual between its bounds, and those whose margin is on the wrong side of 1, or close to it.
     GATHER   Each task sends the undecided rows that are not in the working set yet.
-    SOLVE    One task minimises over the duals of the working set, with all others as they are (`wide.finish`), and
+    SOLVE    One task minimises over the duals of the working set, with all others as they are (`solution`), and
              sends the change of w and the duals, which the tasks write into their chunks in the next SELECT.
 
 A dual outside of the set is at a bound where w says that it belongs, by more than a margin, so a few rounds find them
@@ -16,14 +16,14 @@ all. The set is part of the progress: if the task that solves is lost, another o
 the duals, so w = w(alpha) holds after a loss of chunks, too.
 
 A set with too many values is not gathered: coordinate descent goes on, and the tasks look again after twice as many
-passes, when more duals are at their bounds.
+passes, when more duals are at their bounds. Of another loss than the hinge Newton's method goes on, for good.
 """
 
 import numpy as np
 
 from chicle_elastic.chunks.views import Array
 from chicle_elastic.solvers.linear.agreement import squared
-from chicle_elastic.solvers.linear.working_set.state import Sums, WorkingSetPhase, WorkingSetState
+from chicle_elastic.solvers.linear.working_set.state import DRIFT, Sums, WorkingSetPhase, WorkingSetState
 
 FIRST_LOOK, PASSES_BETWEEN = 8, 4
 """Passes of coordinate descent before the first look at their pace, and over which it is measured."""
@@ -33,8 +33,9 @@ MOST_ROWS = 1 << 20
 """Rows of a data set at most: SELECT sends a number for each."""
 MOST_VALUES = 1 << 24
 """Values of a working set at most: 256 MiB with their columns."""
-DRIFT = 1e-9
-"""A w that is not that of the duals, by this share of its length: something was lost."""
+FEW_VALUES = 1 << 21
+"""The same before any pass of coordinate descent, when all rows may be undecided: 32 MiB with their columns, as much as
+the second derivatives of narrow data may have in each pass (`methods.MOST_BLOCK_VALUES`)."""
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -43,7 +44,6 @@ def start(num_outputs: int, num_rows: int) -> WorkingSetState:
     return WorkingSetState(
         num_outputs=num_outputs,
         num_rows=num_rows,
-        next_look=FIRST_LOOK,
         primals=np.ones(num_outputs),
         taus=np.zeros(num_outputs),
     )
@@ -127,14 +127,15 @@ def _choose(state: WorkingSetState, codes: Array) -> None:
     """Want the rows that are undecided, if they are not too many."""
     undecided = np.flatnonzero(codes)
     lengths = codes[undecided] - 1
-    if float(lengths.sum()) <= MOST_VALUES - len(state.values) and (len(undecided) or len(state.rows)):
+    most = MOST_VALUES if state.num_passes else FEW_VALUES
+    if float(lengths.sum()) <= most - len(state.values) and (len(undecided) or len(state.rows)):
         state.wanted, state.wanted_lengths = undecided.astype(np.float64), lengths
         state.phase = WorkingSetPhase.GATHER if len(undecided) else WorkingSetPhase.SOLVE
         return
     if len(state.rows):  # more and more rows: some that were gathered may long be decided
         state.forget()
         return
-    state.next_look = 2 * state.num_passes
+    state.next_look = max(2 * state.num_passes, FIRST_LOOK)
     state.gap_then = state.gap
     state.phase = WorkingSetPhase.DESCEND
 
