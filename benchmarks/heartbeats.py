@@ -13,7 +13,6 @@ Each agent runs with a hook that writes down when its loop heard the other one. 
 Exit code 1 when a bar is missed.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -29,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.bars import HEADER, Bar, Row
-from benchmarks.report import finish
+from benchmarks.bars import Bar, Row
+from benchmarks.report import Report, names_of, parser
 from chicle_elastic.cluster import launcher
 from chicle_elastic.cluster.net import fault_points
 from chicle_elastic.cluster.net.peers import BEAT_S
@@ -261,17 +260,13 @@ def main() -> int:
     """Measure, print a table and one line of JSON, compare with the bars."""
     if sys.argv[1:2] == ["--agent"]:
         return run_agent(Path(sys.argv[2]), sys.argv[3], sys.argv[4:])
-    parser = argparse.ArgumentParser(description="How late heartbeats are.")
-    parser.add_argument("--only", default=",".join(CASES), help=f"of {', '.join(CASES)}")
-    parser.add_argument("--json", type=Path, help="file for the result as JSON")
-    arguments = parser.parse_args()
-    started_s = time.perf_counter()
-    print(HEADER)
-    rows = []
-    for key in arguments.only.split(","):
-        rows.append(measure(key))
-        print(rows[-1].as_markdown(judged=True), flush=True)
-    return finish(rows, peers=[], notes=[], quick=False, repeats=1, started_s=started_s, path=arguments.json)
+    options = parser("How late heartbeats are.")
+    options.add_argument("--only", default=",".join(CASES), help=f"of {', '.join(CASES)}")
+    arguments = options.parse_args()
+    report = Report(arguments)
+    for key in names_of(arguments.only, CASES, "--only"):
+        report.add([measure(key)])
+    return report.finish()
 
 
 if __name__ == "__main__":

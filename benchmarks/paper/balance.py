@@ -17,7 +17,7 @@ from benchmarks.paper.lanes import starts, tables_of
 from benchmarks.paper.runs import Settings, cached
 from benchmarks.paper.throttled import ThrottledLocalSGD
 from benchmarks.policy_jobs import ThrottledCocoa
-from benchmarks.svm_data import higgs_shaped
+from benchmarks.shapes import higgs_shaped
 from chicle_elastic.chunks.sources import ArraySource
 from chicle_elastic.cluster.local.local_cluster import LocalCluster
 from chicle_elastic.monitoring.records import IterationRecord, RecordTable
