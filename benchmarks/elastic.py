@@ -172,7 +172,8 @@ def main() -> int:
     line.add_argument("--iteration-ms", type=float, default=30.0, help="what a solver takes (default 30)")
     arguments = line.parse_args()
     if arguments.quick:
-        arguments.changes = arguments.silences = arguments.stock_changes = arguments.stock_silences = 1
+        arguments.changes = arguments.silences = 1
+        arguments.stock_changes = arguments.stock_silences = min(1, arguments.stock_changes)
     if arguments.changes < 1 or arguments.silences < 1:
         line.error("--changes and --silences have to be 1 or more")
     report = Report(arguments, packages=["torch"])

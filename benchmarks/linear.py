@@ -221,32 +221,21 @@ def speed_row(cell: Cell, found: dict[str, dict[str, Any]]) -> Row:
         ratios.append((mine_s / best_s if is_right else np.inf, best_s))
     value, best_s = max(ratios, key=lambda pair: pair[0] - SLACK_S / pair[1])
     first = found["as typed"]
-    return Row(
-        part=cell.model,
-        what=f"{cell.model}: {first['title']}",
-        tol=cell.tol,
-        measured=f"{' / '.join(ours)} ms, {first['iterations']} it. {first['method']}".strip(),
-        against=f"{' / '.join(peers)} ms",
-        value=value,
-        bar=Bar(TIMES + SLACK_S / best_s, 1.0, at_most=True),
-        details={"cell": asdict(cell), "columns": found},
-    )
+    shown = f"{' / '.join(ours)} ms, {first['iterations']} it. {first['method']}".strip()
+    what, bar = f"{cell.model}: {first['title']}", Bar(TIMES + SLACK_S / best_s, 1.0, at_most=True)
+    details = {"cell": asdict(cell), "columns": found}
+    return Row(cell.model, what, cell.tol, shown, f"{' / '.join(peers)} ms", value, bar, details)
 
 
 def tasks_row(cell: Cell, result: dict[str, Any]) -> Row:
     """Iterations of several tasks."""
     one, counts = result["iterations"], result["tasks"].values()
     is_hard = cell.model in SHARP or result["columns"] > FEW_COLUMNS
-    return Row(
-        part="tasks",
-        what=f"{cell.model}: {result['title']}: iterations of {' and '.join(result['tasks'])} tasks",
-        tol=cell.tol,
-        measured=", ".join("not converged" if count is None else str(count) for count in counts),
-        against=f"one task: {one}",
-        value=max(np.inf if count is None else count for count in counts),
-        bar=Bar(MOST_PASSES if is_hard else max(30, 5 * one), max(1, 2 * one), at_most=True),
-        details={"cell": asdict(cell)},
-    )
+    what = f"{cell.model}: {result['title']}: iterations of {' and '.join(result['tasks'])} tasks"
+    shown = ", ".join("not converged" if count is None else str(count) for count in counts)
+    value = max(np.inf if count is None else count for count in counts)
+    bar = Bar(MOST_PASSES if is_hard else max(30, 5 * one), max(1, 2 * one), at_most=True)
+    return Row("tasks", what, cell.tol, shown, f"one task: {one}", value, bar, {"cell": asdict(cell)})
 
 
 def rows_of(cell: Cell, workers: dict[str, Worker], options: Any, notes: list[str]) -> Iterator[Row]:

@@ -80,16 +80,10 @@ def compare(
     without, is_there = iterations()
     for policy, bar in bars:
         count, has_converged = iterations(policy)
-        yield Row(
-            part="shuffle",
-            what=f"{data.title}, C = {C:.3g}, K = {num_tasks}: iterations, {policy.share:.0%} redrawn in each",
-            tol=tol,
-            measured=str(count),
-            against=f"without: {without}{'' if is_there else ' and not there'}",
-            value=count / without if has_converged else float("inf"),
-            bar=bar,
-            details={"with": count, "without": without, "share": policy.share},
-        )
+        what = f"{data.title}, C = {C:.3g}, K = {num_tasks}: iterations, {policy.share:.0%} redrawn in each"
+        against = f"without: {without}{'' if is_there else ' and not there'}"
+        value = count / without if has_converged else float("inf")
+        yield Row("shuffle", what, tol, str(count), against, value, bar, {"with": count, "without": without})
 
 
 def speeds_rows(arguments: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
@@ -101,16 +95,10 @@ def speeds_rows(arguments: argparse.Namespace, notes: list[str]) -> Iterator[Row
         units = units_of(history)
         chunk_units = SLOW_UNITS * len(costs_s) / cut
         limit = 1.03 * IDEAL if num_chunks > 4_000 else IDEAL + chunk_units
-        yield Row(
-            part="speeds",
-            what=f"8 nodes at 1.5x and 8 at 1x, {cut} chunks: units of iteration {SETTLED}, 1.5 at the start",
-            tol=None,
-            measured=f"{units[SETTLED - 1]:.3f}",
-            against=f"ideal {IDEAL}; first below {limit:.3f}: {first_below(units, limit)}",
-            value=units[SETTLED - 1],
-            bar=Bar(gate=limit, at_most=True),
-            details={"units": units, "chunks": cut},
-        )
+        what = f"8 nodes at 1.5x and 8 at 1x, {cut} chunks: units of iteration {SETTLED}, 1.5 at the start"
+        against, settled = f"ideal {IDEAL}; first below {limit:.3f}: {first_below(units, limit)}", units[SETTLED - 1]
+        bar = Bar(gate=limit, at_most=True)
+        yield Row("speeds", what, None, f"{settled:.3f}", against, settled, bar, {"units": units, "chunks": cut})
     yield quiet_row(costs_s)
     yield split_row()
 
@@ -120,16 +108,9 @@ def quiet_row(costs_s: Sequence[float]) -> Row:
     history = charged(costs_s, num_chunks=4_160, iterations=UNREST + QUIET, policies=(Rebalance(),), noise=NOISE)
     moved = [record.iteration for record in history if any(" moves " in event for event in record.events)]
     late = sum(iteration > UNREST for iteration in moved)
-    return Row(
-        part="speeds",
-        what=f"the same, {NOISE:.0%} noise: boundaries with moves in iterations {UNREST + 1} to {UNREST + QUIET}",
-        tol=None,
-        measured=str(late),
-        against=f"moves before iterations {', '.join(map(str, moved))}",
-        value=float(late),
-        bar=Bar(gate=0, at_most=True),
-        details={"moved": moved},
-    )
+    what = f"the same, {NOISE:.0%} noise: boundaries with moves in iterations {UNREST + 1} to {UNREST + QUIET}"
+    against, bar = f"moves before iterations {', '.join(map(str, moved))}", Bar(gate=0, at_most=True)
+    return Row("speeds", what, None, str(late), against, float(late), bar, {"moved": moved})
 
 
 def split_row() -> Row:
@@ -140,16 +121,9 @@ def split_row() -> Row:
         ends.append(history[-1].num_chunks["task-0"])
     alone, *both = ends
     worst = max(abs(end - alone) for end in both)
-    return Row(
-        part="speeds",
-        what="2:1, chunks of the slow node after 40 iterations, Rebalance and Shuffle (25 %, all): difference",
-        tol=None,
-        measured=", ".join(map(str, both)),
-        against=f"Rebalance alone: {alone}",
-        value=float(worst),
-        bar=Bar(gate=1, at_most=True),
-        details={"alone": alone, "both": both},
-    )
+    what = "2:1, chunks of the slow node after 40 iterations, Rebalance and Shuffle (25 %, all): difference"
+    shown, against, bar = ", ".join(map(str, both)), f"Rebalance alone: {alone}", Bar(gate=1, at_most=True)
+    return Row("speeds", what, None, shown, against, float(worst), bar, {"alone": alone, "both": both})
 
 
 def agents_rows(arguments: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
@@ -179,16 +153,10 @@ def agents_rows(arguments: argparse.Namespace, notes: list[str]) -> Iterator[Row
             ("iterations", counts, bar),
             ("seconds", seconds, None if bar is None else Bar(gate=1, at_most=True)),
         ):
-            yield Row(
-                part="agents",
-                what=f"{what}: {unit}",
-                tol=1e-5,
-                measured=f"{values[name]:.3g} ({redraws[name]:.0f} redraws)",
-                against=f"without: {values['without']:.3g}",
-                value=values[name] / values["without"],
-                bar=limit,
-                details={"iterations": counts, "seconds": seconds, "redraws": redraws, "repeats": repeats},
-            )
+            shown, against = f"{values[name]:.3g} ({redraws[name]:.0f} redraws)", f"without: {values['without']:.3g}"
+            details = {"iterations": counts, "seconds": seconds, "redraws": redraws, "repeats": repeats}
+            value = values[name] / values["without"]
+            yield Row("agents", f"{what}: {unit}", 1e-5, shown, against, value, limit, details)
 
 
 def rebalance_rows(arguments: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
@@ -264,27 +232,13 @@ def straggler_rows(arguments: argparse.Namespace, notes: list[str]) -> Iterator[
         ("rebalance", "Rebalance alone", None),
         ("nothing", "no policy", None),
     ):
-        yield Row(
-            part="straggler",
-            what=f"{what}: rows lost, {title}",
-            tol=None,
-            measured=f"{lost[name]:.1%}",
-            against=f"its own share: {own:.1%}; none is slow: {lost['well']:.1%}",
-            value=lost[name] - own,
-            bar=bar,
-            details=details,
-        )
+        against = f"its own share: {own:.1%}; none is slow: {lost['well']:.1%}"
+        shown = (f"{what}: rows lost, {title}", None, f"{lost[name]:.1%}", against)
+        yield Row("straggler", *shown, lost[name] - own, bar, details)
     for title, figures, most in (("gap at the end", gaps, 1e-6), ("distance of w from w(alpha)", drift, 1e-9)):
-        yield Row(
-            part="straggler",
-            what=f"{what}: {title}",
-            tol=None,
-            measured=f"{figures['straggler']:.1e}",
-            against=f"all tasks well: {figures['well']:.1e}",
-            value=abs(figures["straggler"]),
-            bar=Bar(gate=most, at_most=True),
-            details=details,
-        )
+        found, against = figures["straggler"], f"all tasks well: {figures['well']:.1e}"
+        bar = Bar(gate=most, at_most=True)
+        yield Row("straggler", f"{what}: {title}", None, f"{found:.1e}", against, abs(found), bar, details)
 
 
 def rows_lost(history: History, slow_from_s: float) -> float:

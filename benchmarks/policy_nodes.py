@@ -120,16 +120,10 @@ def row_of(
     """A line of the table."""
     measured, against = mean(bills, name), mean(fixed[best], name)
     others = ", ".join(f"{nodes}: {mean(fixed[nodes], name):.4g}" for nodes in fixed)
-    return Row(
-        part=part,
-        what=f"{data.title}, C = {100 / data.num_samples:.3g}, 16 nodes at first: {what}",
-        tol=TOL,
-        measured=f"{measured:.4g}",
-        against=f"{against:.4g} with {best} nodes ({others})",
-        value=measured / against,
-        bar=bar,
-        details={
-            "policy": [asdict(bill) for bill in bills],
-            "fixed": {nodes: [asdict(bill) for bill in found] for nodes, found in fixed.items()},
-        },
-    )
+    details = {
+        "policy": [asdict(bill) for bill in bills],
+        "fixed": {nodes: [asdict(bill) for bill in found] for nodes, found in fixed.items()},
+    }
+    what = f"{data.title}, C = {100 / data.num_samples:.3g}, 16 nodes at first: {what}"
+    beside = f"{against:.4g} with {best} nodes ({others})"
+    return Row(part, what, TOL, f"{measured:.4g}", beside, measured / against, bar, details)

@@ -78,16 +78,9 @@ def compare(name: str, loss: str, tol: float, sides: list[str], arguments: argpa
     def row(what: str, key: str, value: float, bar: Bar | None, *, theirs: str = "", side: str = OURS) -> Row:
         found = [[run[key] for run in runs[each]] for each in (side, theirs) if each]
         middles = [f"{statistics.median(values):.4g}" for values in found]
-        return Row(
-            part="search",
-            what=f"{name}, {loss}: {what}",
-            tol=tol,
-            measured=middles[0],
-            against=middles[1] if theirs else "",
-            value=value,
-            bar=bar,
-            details={"runs": {each: runs[each] for each in (side, theirs) if each}},
-        )
+        details = {"runs": {each: runs[each] for each in (side, theirs) if each}}
+        against = middles[1] if theirs else ""
+        return Row("search", f"{name}, {loss}: {what}", tol, middles[0], against, value, bar, details)
 
     def ratio(side: str, key: str) -> float:
         return statistics.median(t[key] / o[key] for t, o in zip(runs[side], runs[OURS], strict=False))

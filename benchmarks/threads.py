@@ -54,8 +54,9 @@ def categories(*, is_sparse: bool) -> tuple[Any, Any]:
     return (matrix if is_sparse else matrix.toarray()), y
 
 
+@cache
 def data_of(name: str) -> tuple[Any, Any]:
-    """Rows and labels by name."""
+    """Rows and labels by name, made once per process."""
     if name in ("cancer", "digits"):
         data = load_real(name, FOLDER, quick=False)
         return data.X, data.y
@@ -96,16 +97,10 @@ CELLS = [
 WITH_N_THREADS = ("hinge", "squared hinge", "logistic")
 
 
-@cache
-def data_once(name: str) -> tuple[Any, Any]:
-    """Rows and labels, made once per process."""
-    return data_of(name)
-
-
 def fit(data: str, name: str, n_threads: int | None) -> tuple[float, float]:
     """Seconds on the wall and of the processor, of one fit; short ones are repeated."""
     warnings.simplefilter("ignore")
-    X, y = data_once(data)
+    X, y = data_of(data)
     wall_s, cpu_s, count = time.perf_counter(), time.process_time(), 0
     while count == 0 or time.perf_counter() - wall_s < LEAST_S:
         estimator_of(name, n_threads).fit(X, y)

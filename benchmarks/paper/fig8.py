@@ -43,16 +43,10 @@ def _row(settings: Settings, images: Images, tasks: int, goal: float) -> Row:
         scores = cached(settings, key, partial(_torch_scores, images, batch, rate, seed))
         plain.append(epochs_to(goal, scores))
     theirs = fmean(plain)
-    return Row(
-        part="fig8",
-        what=f"{images.title} to {goal:.2f}, {tasks} task{'s' * (tasks > 1)}: epochs",
-        tol=None,
-        measured=f"{ours:.3g}",
-        against=f"torch, batches of {batch}: {theirs:.3g}",
-        value=ours / theirs,
-        bar=Bar(gate=EACH, at_most=True),
-        details={"tasks": tasks, "goal": goal, "ours": ours, "torch": theirs, "rate": rate},
-    )
+    what, against = f"{images.title} to {goal:.2f}, {tasks} task{'s' * (tasks > 1)}: epochs", f"batches of {batch}"
+    details = {"tasks": tasks, "goal": goal, "ours": ours, "torch": theirs, "rate": rate}
+    shown = (f"{ours:.3g}", f"torch, {against}: {theirs:.3g}")
+    return Row("fig8", what, None, *shown, ours / theirs, Bar(gate=EACH, at_most=True), details)
 
 
 def _torch_scores(images: Images, batch: int, rate: float, seed: int) -> list[float]:
